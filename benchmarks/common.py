@@ -1,0 +1,442 @@
+"""What the benchmarks share: contenders that take turns, ratios of medians, results as JSON.
+
+A contender is one child process or several. It sets itself up, says so, and from then on runs one
+repeat whenever it is told which; between repeats it sleeps. Repeats of all contenders alternate, so
+that a slow minute of the machine hits all of them. What is not installed is reported as absent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # a checkout that is not installed will do
+ENVIRON = dict(os.environ)  # as it was: importing hpcflow sets numbers of threads
+MARK = "@@ "  # lines of the protocol; launchers and libraries print others
+ONE_THREAD = {
+    name: "1"
+    for name in (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "TF_NUM_INTRAOP_THREADS",
+        "TF_NUM_INTEROP_THREADS",
+    )
+}
+QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "",
+    "JAX_PLATFORMS": "cpu",
+    "PYTHONPATH": str(ROOT),
+}
+Repeat = Callable[[], float]  # runs one repeat; its figure
+
+
+# -- in a contender's process
+
+
+def serve(cases: Mapping[str, Repeat], packages: Iterable[str] = (), crew: Crew | None = None):
+    """Be a contender: run the cases asked for until there is no one to ask.
+
+    With a crew of ranks all call this, rank 0 hears what is asked, the largest figure counts.
+    """
+    crew = crew or Crew()
+    versions = {"python": platform.python_version()}
+    versions |= {name: importlib.metadata.version(name) for name in packages}
+    crew.say({"ready": sorted(cases), "versions": versions})
+    while (case := crew.hear()) is not None:
+        crew.barrier()
+        figure = cases[case]() if case in cases else None
+        crew.say({"figure": crew.largest(figure)})
+
+
+class Crew:
+    """The ranks of one contender; `comm` is an mpi4py communicator of theirs, None for one."""
+
+    def __init__(self, comm: Any = None) -> None:
+        self.comm = comm
+        self.rank = comm.rank if comm is not None else 0
+
+    def say(self, what: dict) -> None:
+        if self.rank == 0:
+            print(MARK + json.dumps(what), flush=True)
+
+    def hear(self) -> str | None:
+        """The next case on every rank; None at the end. Waiting costs no core."""
+        word = (sys.stdin.readline() if self.rank == 0 else "").strip().encode()
+        if self.comm is None:
+            return word.decode() or None
+        buffer = bytearray(word.ljust(64))
+        request = self.comm.Ibcast(buffer)
+        while not request.Test():
+            time.sleep(0.0005)
+        return bytes(buffer).decode().strip() or None
+
+    def barrier(self) -> None:
+        if self.comm is not None:
+            self.comm.Barrier()
+
+    def largest(self, figure: float | None) -> float | None:
+        if self.comm is None:
+            return figure
+        return max((f for f in self.comm.allgather(figure) if f is not None), default=None)
+
+
+def crew_of_workers(servers: int) -> Crew:
+    """All ranks of MPI but the last `servers`, apart from what hpcflow itself communicates."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    return Crew(world.Create_group(world.group.Range_incl([(0, world.size - 1 - servers, 1)])))
+
+
+def per_call(call: Callable[[], object], calls: int) -> float:
+    """Seconds of one of `calls` calls."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+# -- in the parent's process
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A name and the command lines of its processes; `missing` says why it cannot take part."""
+
+    name: str
+    commands: Sequence[Sequence[str]] = ()
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    missing: str = ""
+
+
+def role(python: str | None, script: str, role: str, *options: object) -> list[str]:
+    """The command line of this benchmark as a contender's process."""
+    return [python or sys.executable, script, "--role", role, *map(str, options)]
+
+
+def peer(name: str, python: str | None, option: str, *commands: Sequence[str]) -> Contender:
+    """A contender that needs another Python, absent where none was given."""
+    missing = "" if python else f"no {option} PYTHON was given"
+    return Contender(name, commands, missing=missing)
+
+
+def ranks(n: int, command: Sequence[str], **environ: str) -> tuple[list[str], dict[str, str]]:
+    """The command line and environment that start `n` ranks of a command, as `hpcflow run` does."""
+    from hpcflow import launch
+
+    start = launch.command(n, command, ENVIRON)
+    return start.argv, start.env | environ
+
+
+def environ(contender: Contender) -> dict[str, str]:
+    """The environment of a contender's processes."""
+    return {**ENVIRON, **contender.environ, **ONE_THREAD, **QUIET}
+
+
+class _Child:
+    def __init__(self, contender: Contender) -> None:
+        self.errors = tempfile.TemporaryFile("w+")
+        self.processes = [
+            subprocess.Popen(
+                command,
+                env=environ(contender),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+                text=True,
+                bufsize=1,
+                start_new_session=True,
+            )
+            for command in contender.commands
+        ]
+        self.name = contender.name
+        self.answers: list[dict] = [self.read(process) for process in self.processes]
+
+    def read(self, process: subprocess.Popen, limit: float = 300.0) -> dict:
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as ready:
+            ready.register(process.stdout, selectors.EVENT_READ)
+            while ready.select(limit):
+                line = process.stdout.readline()
+                if line.startswith(MARK):
+                    return json.loads(line[len(MARK) :])
+                if not line:
+                    break
+        self.errors.seek(0)
+        said = self.errors.read().strip().splitlines()
+        raise RuntimeError("; ".join(said[-3:]) or f"said nothing for {limit:.0f} s")
+
+    def measure(self, case: str, first: bool) -> float | None:
+        """One repeat; `first` before all else on the machine, by real-time priority."""
+        if first:
+            self.schedule(os.SCHED_RR, 1)
+        try:
+            return self._measure(case)
+        finally:
+            if first:
+                self.schedule(os.SCHED_OTHER, 0)
+
+    def schedule(self, policy: int, priority: int) -> None:
+        sessions = {process.pid for process in self.processes}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # those that have ended meanwhile
+                if os.getsid(int(name)) in sessions:
+                    for thread in os.listdir(f"/proc/{name}/task"):
+                        os.sched_setscheduler(int(thread), policy, os.sched_param(priority))
+
+    def _measure(self, case: str) -> float | None:
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(case + "\n")
+            process.stdin.flush()
+        figures = [self.read(process)["figure"] for process in self.processes]
+        return max((f for f in figures if f is not None), default=None)
+
+    def close(self) -> None:
+        for process in self.processes:
+            with contextlib.suppress(OSError):
+                process.stdin.close()  # type: ignore[union-attr]
+        for process in self.processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+class Tournament:
+    """Lets contenders take turns; collects figures, versions, and who is absent and why."""
+
+    def __init__(self, realtime: bool = False) -> None:
+        self.realtime = realtime
+        if realtime:  # the parent must get through to contenders that keep all cores busy
+            os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        self.figures: dict[str, dict[str, list[float]]] = {}
+        self.versions: dict[str, dict[str, str]] = {}
+        self.absent: dict[str, str] = {}
+        self._load = os.getloadavg()[0]
+
+    def play(self, contenders: Sequence[Contender], rounds: int, repeats: int) -> None:
+        """Start the contenders, let each run each of its cases `repeats` times in turn.
+
+        So many rounds, each with fresh processes: luck with cores and pages stays with a process.
+        """
+        for _ in range(rounds):
+            self._round(contenders, repeats)
+
+    def _round(self, contenders: Sequence[Contender], repeats: int, discard: int = 1) -> None:
+        children: list[_Child] = []
+        try:
+            for contender in contenders:
+                self._start(contender, children)
+            for repeat in range(repeats + discard):
+                for child in children:
+                    for case in child.answers[0]["ready"]:
+                        figure = child.measure(case, self.realtime)
+                        if repeat >= discard and figure is not None:
+                            self.add(case, child.name, figure)
+        finally:
+            for child in children:
+                child.close()
+
+    def _start(self, contender: Contender, children: list[_Child]) -> None:
+        if contender.missing:
+            self.absent[contender.name] = contender.missing
+            return
+        try:
+            children.append(_Child(contender))
+        except (OSError, RuntimeError) as error:
+            self.absent[contender.name] = str(error)
+            return
+        self.versions[contender.name] = children[-1].answers[-1]["versions"]
+        children[-1].answers.sort(key=lambda answer: -len(answer["ready"]))
+
+    def sample(
+        self, case: str, contender: Contender, run: Callable[[Contender], float], counts: bool
+    ) -> None:
+        """One figure by `run`, for what is no long-lived process; what fails is absent."""
+        if contender.missing or contender.name in self.absent:
+            self.absent.setdefault(contender.name, contender.missing)
+            return
+        try:
+            figure = run(contender)
+        except (OSError, RuntimeError) as error:
+            self.absent[contender.name] = str(error)
+            return
+        if counts:
+            self.add(case, contender.name, figure)
+
+    def add(self, case: str, name: str, figure: float) -> None:
+        """One more figure."""
+        self.figures.setdefault(case, {}).setdefault(name, []).append(figure)
+
+    def merge(self, other: Tournament, suffix: str) -> None:
+        """Take over the figures of another tournament, its cases named with a suffix."""
+        for case, contenders in other.figures.items():
+            self.figures[case + suffix] = contenders
+        self.versions |= other.versions
+        self.absent |= {name + suffix: why for name, why in other.absent.items()}
+
+    def middle(self, case: str, name: str, best: bool = False) -> float | None:
+        """The median (or least) figure of a contender; None if it has none."""
+        found = self.figures.get(case, {}).get(name)
+        return (min(found) if best else statistics.median(found)) if found else None
+
+    def ratio(self, case: str, name: str, other: str, other_case: str = "") -> dict[str, Any]:
+        """`name` divided by `other`, of medians and of minima."""
+        values = []
+        for best in (False, True):
+            over = self.middle(case, name, best)
+            under = self.middle(other_case or case, other, best)
+            values.append(over / under if over is not None and under else None)
+        return {"value": values[0], "of_minima": values[1]}
+
+    def record(self, checks: list[dict[str, Any]], unit: str, scale: float) -> dict[str, Any]:
+        """The result as plain data."""
+        rows = [
+            {
+                "case": case,
+                "contender": name,
+                "median": _digits(statistics.median(values) * scale),
+                "min": _digits(min(values) * scale),
+                "max": _digits(max(values) * scale),
+                "samples": len(values),
+            }
+            for case, contenders in self.figures.items()
+            for name, values in contenders.items()
+        ]
+        return {
+            "command": " ".join([*_settings(), "python", *map(_plain, sys.argv)]),
+            "host": host_facts() | {"load_before": self._load},
+            "versions": self.versions,
+            "absent": self.absent,
+            "unit": unit,
+            "rows": rows,
+            "checks": checks,
+        }
+
+
+def check(
+    figure: str,
+    value: float | dict[str, Any] | None,
+    unit: str = "",
+    at_most: float | None = None,
+    at_least: float | None = None,
+) -> dict[str, Any]:
+    """One figure beside its target."""
+    more = value if isinstance(value, dict) else {"value": value}
+    number, met = more["value"], None
+    if number is not None and at_most is not None:
+        met = number <= at_most
+    elif number is not None and at_least is not None:
+        met = number >= at_least
+    rounded = {k: _digits(v) for k, v in more.items()}
+    target = {"at_most": at_most, "at_least": at_least, "met": met}
+    return {"figure": figure, **rounded, "unit": unit, **target}
+
+
+def _digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _settings() -> list[str]:
+    """What the environment sets that bears on figures."""
+    bears = ("HPCFLOW_", "OPENBLAS_", "OMPI_MCA_mpi")
+    found = sorted(ENVIRON.items())
+    return [f"{k}={v}" for k, v in found if k.startswith(bears) and k not in ONE_THREAD]
+
+
+def _plain(word: str) -> str:
+    """A word of the command line without the folders of this machine."""
+    path = pathlib.Path(word)
+    if not path.is_absolute():
+        return word
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f"PATH/{path.name}"
+
+
+def host_facts() -> dict[str, Any]:
+    """What a reader must know of the machine."""
+    with open("/proc/cpuinfo") as lines:
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "load_after": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports of this host that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(n)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    found = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return found
+
+
+def show(record: dict[str, Any]) -> None:
+    """Print a result."""
+    for row in record["rows"]:
+        numbers = f"{row['median']:>10.5g}{row['min']:>10.5g}{row['max']:>10.5g}"
+        print(f"  {row['case']:<26}{row['contender']:<38}{numbers} {record['unit']}")
+    for name, why in record["absent"].items():
+        print(f"  absent: {name} ({why})")
+    for row in record["checks"]:
+        print("  " + " | ".join(check_cells(row)))
+
+
+def check_cells(row: dict[str, Any]) -> list[str]:
+    """figure, value (of medians; of minima), target, met: as text."""
+    value = "absent" if row["value"] is None else f"{row['value']:.4g} {row['unit']}".strip()
+    if row.get("of_minima") is not None:
+        value += f" ({row['of_minima']:.4g})"
+    low, high = row["at_least"], row["at_most"]
+    target = f"≤ {high:g}" if high is not None else f"≥ {low:g}" if low is not None else ""
+    met = {True: "met", False: "missed", None: ""}[row["met"]]
+    return [row["figure"], value, f"{target} {row['unit']}".strip() if target else "", met]
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options all benchmarks have."""
+    made = argparse.ArgumentParser(description=(doc or "").split("\n", 1)[0])
+    made.add_argument("--rounds", type=int, default=3, help="each with fresh processes")
+    made.add_argument("--repeats", type=int, default=7, help="in one round")
+    made.add_argument("--torch", metavar="PYTHON", help="a python that can import torch")
+    made.add_argument("--tf", metavar="PYTHON", help="a python that can import tensorflow")
+    made.add_argument("--jax", metavar="PYTHON", help="a python that can import jax")
+    made.add_argument(
+        "--realtime",
+        action="store_true",
+        help="repeats run before all else on a busy machine (root)",
+    )
+    made.add_argument("--out", metavar="FILE", help="a JSON file for the result")
+    made.add_argument("--role", help=argparse.SUPPRESS)
+    return made
+
+
+def finish(record: dict[str, Any], out: str | None) -> None:
+    """Print a result and write it."""
+    show(record)
+    if out:
+        pathlib.Path(out).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

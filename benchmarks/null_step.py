@@ -1,0 +1,191 @@
+"""A step through one parameter server: read a value, send an update that the server adds.
+
+    python benchmarks/null_step.py --tf PYTHON --out FILE
+
+The worker computes v * 1e-6 + 1 from what it reads, the server adds it to v (OSDI'16, figure 6):
+both directions carry the whole value. hpcflow and TensorFlow 1 over gRPC run the same graph, beside
+bare mpi4py (bare_server.py), which is the floor. Each rank has one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import common
+from common import Contender, Crew, Repeat, Tournament, check, per_call, role
+
+OURS, BARE, TF = "hpcflow", "bare mpi4py", "TF1 over gRPC"
+DENSE = 100 << 20
+SCALAR_CALLS, DENSE_CALLS = 500, 5
+
+
+def cases_of(steps: dict[str, Any], calls: dict[str, int]) -> dict[str, Repeat]:
+    return {name: lambda s=step, n=calls[name]: per_call(s, n) for name, step in steps.items()}
+
+
+def sizes(workers: int) -> dict[str, int]:
+    """Numbers in each value; the dense one is for one worker, who shares the cores with nobody."""
+    return {"scalar": 1} | ({"dense 100 MB": DENSE // 4} if workers == 1 else {})
+
+
+def calls_of(slow: bool = False) -> dict[str, int]:
+    return {"scalar": SCALAR_CALLS // (5 if slow else 1), "dense 100 MB": DENSE_CALLS}
+
+
+def hpcflow_worker(workers: int) -> None:
+    import hpcflow as hf
+
+    session = hf.Session()  # the server's rank does not come back from here
+    crew = common.crew_of_workers(servers=1)
+    steps: dict[str, Any] = {}
+    for name, size in sizes(workers).items():
+        v = hf.Variable(hf.zeros([] if size == 1 else [size]), name=name.split()[0])
+        with hf.device("/job:worker/task:0"):
+            update = v * 1e-6 + 1.0
+        steps[name] = functools.partial(session.run, v.assign_add(update))
+        if size == 1:
+            value = v.read_value()
+    session.run(hf.global_variables_initializer())
+    prove(crew, steps["scalar"], lambda: float(session.run(value)))
+    common.serve(cases_of(steps, calls_of()), ["numpy", "mpi4py"], crew)
+
+
+def prove(crew: Crew, step: Any, value: Any) -> None:
+    """Ten steps of each worker must all be in the value."""
+    crew.barrier()
+    for _ in range(10):
+        step()
+    crew.barrier()
+    expected = 10 * crew.comm.size
+    if crew.rank == 0 and abs((got := value()) - expected) > 0.01 * expected:
+        print(f"{expected} updates by 1 made {got}", file=sys.stderr, flush=True)
+        crew.comm.Abort(1)
+    crew.barrier()
+
+
+def bare_rank(workers: int) -> None:
+    import bare_server
+    import numpy as np
+    from mpi4py import MPI
+
+    values = [np.zeros(size, "f4") for size in sizes(workers).values()]
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        bare_server.serve(values)
+        return
+    crew = common.crew_of_workers(servers=1)
+    made = [bare_server.client(value, tag) for tag, value in enumerate(values)]
+    steps = dict(zip(sizes(workers), made, strict=True))
+
+    def value() -> float:
+        made[0]()
+        return float(values[0][0])
+
+    prove(crew, steps["scalar"], value)
+    common.serve(cases_of(steps, calls_of()), ["numpy", "mpi4py"], crew)
+    bare_server.leave()
+
+
+def tf_process(workers: int, job: str, index: int, ports: list[int]) -> None:
+    import tensorflow as tf
+
+    t1 = tf.compat.v1
+    t1.disable_eager_execution()
+    where = [f"127.0.0.1:{port}" for port in ports]
+    config = t1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    if job == "worker":
+        config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"])
+    cluster = t1.train.ClusterSpec({"ps": where[:1], "worker": where[1:]})
+    server = t1.train.Server(cluster, job_name=job, task_index=index, config=config)
+    if job == "ps":
+        common.serve({}, ["tensorflow-cpu"])
+        os._exit(0)
+    ops = {}
+    for name, size in sizes(workers).items():
+        with tf.device("/job:ps/task:0"):
+            zeros = t1.zeros_initializer()
+            shape = [] if size == 1 else [size]
+            v = t1.get_variable(name.split()[0], shape, initializer=zeros, use_resource=True)
+        with tf.device(f"/job:worker/task:{index}"):
+            update = tf.identity(v) * 1e-6 + 1.0
+        ops[name] = v.assign_add(update, read_value=False)
+    initialize, missing = t1.global_variables_initializer(), t1.report_uninitialized_variables()
+    session = t1.Session(server.target, config=config)
+    if index == 0:
+        session.run(initialize)
+    while len(session.run(missing)):
+        time.sleep(0.1)
+    steps = {name: lambda op=op: session.run(op) for name, op in ops.items()}
+    common.serve(cases_of(steps, calls_of(slow=True)), ["tensorflow-cpu", "numpy"])
+    os._exit(0)  # its server has no other end
+
+
+def contenders(arguments: argparse.Namespace, workers: int) -> list[Contender]:
+    made = []
+    for name, kind, extra in ((OURS, "hpcflow", {"HPCFLOW_PS": "1"}), (BARE, "bare", {})):
+        mine = role(None, __file__, kind, "--workers", workers)
+        command, environ = common.ranks(workers + 1, mine)
+        made.append(Contender(name, [command], environ | extra))
+    ports = json.dumps(common.free_ports(workers + 1))
+    jobs = [("ps", 0), *(("worker", i) for i in range(workers))]
+    given = ["--workers", workers, "--ports", ports, "--index"]
+    commands = [role(arguments.tf, __file__, f"tf-{job}", *given, i) for job, i in jobs]
+    made.append(common.peer(TF, arguments.tf, "--tf", *commands))
+    return made
+
+
+def act(arguments: argparse.Namespace) -> None:
+    """Be one contender's process."""
+    kind, _, job = arguments.role.partition("-")
+    if kind == "hpcflow":
+        hpcflow_worker(arguments.workers)
+    elif kind == "bare":
+        bare_rank(arguments.workers)
+    else:
+        tf_process(arguments.workers, job, arguments.index, json.loads(arguments.ports))
+
+
+def checks_of(cup: Tournament, counts: list[int]) -> list[dict[str, Any]]:
+    checks = []
+    for n in counts:
+        case = f"scalar, {n} worker{'s' if n > 1 else ''}"
+        ours = cup.middle(case, OURS)
+        target = 30.0 if n == 1 else None
+        checks.append(check(f"null step, {case}", ours and ours * 1e6, "µs", at_most=target))
+        checks.append(check("... by TF1 over gRPC", cup.ratio(case, OURS, TF)))
+        checks.append(check("... by bare mpi4py", cup.ratio(case, OURS, BARE)))
+    if 1 in counts:
+        case = "dense 100 MB, 1 worker"
+        ours = cup.middle(case, OURS)
+        checks.append(check("100 MB both ways", ours and ours * 1e3, "ms", at_most=40.0))
+        checks.append(check("... by TF1 over gRPC", cup.ratio(case, OURS, TF)))
+        checks.append(check("... by bare mpi4py", cup.ratio(case, OURS, BARE)))
+    return checks
+
+
+def main() -> None:
+    parser = common.parser(__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--index", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--ports", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.role:
+        arguments.workers = arguments.workers[0]
+        act(arguments)
+        return
+    cup = Tournament(arguments.realtime)
+    for n in arguments.workers:
+        games = Tournament(arguments.realtime)
+        games.play(contenders(arguments, n), arguments.rounds, arguments.repeats)
+        cup.merge(games, f", {n} worker{'s' if n > 1 else ''}")
+    record = cup.record(checks_of(cup, arguments.workers), "µs", 1e6)
+    common.finish(record, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

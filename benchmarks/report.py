@@ -1,0 +1,88 @@
+"""Put the figures of benchmarks/results/*.json into benchmarks/RESULTS.md.
+
+    python benchmarks/report.py
+
+Between `<!-- figures NAME -->` and `<!-- end -->` stands what results/NAME.json says; the rest of
+the page, what limits each figure, is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+
+from common import check_cells
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def facts(record: dict[str, Any]) -> str:
+    host = record["host"]
+    versions: dict[str, str] = {}
+    for found in record["versions"].values():
+        versions |= found if isinstance(found, dict) else {}
+    if not versions:
+        versions = record["versions"]
+    stack = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    load = f"load {host.get('load_before', host.get('load')):.1f}"
+    return f"`{record['command']}`\n\n{host['cpu']}, {host['cores']} cores, {load}; {stack}."
+
+
+def block(record: dict[str, Any]) -> str:
+    """One benchmark: its figures beside the targets, then what was measured."""
+    if "rows" not in record:
+        return sums(record)
+    checks = [check_cells(row) for row in record["checks"]]
+    unit = record["unit"]
+    rows = [
+        [row["case"], row["contender"], *(f"{row[k]:.4g}" for k in ("median", "min", "max"))]
+        for row in record["rows"]
+    ]
+    parts = [
+        table(["figure", "value (of minima)", "target", ""], checks),
+        table(["case", "contender", f"median {unit}", "min", "max"], rows),
+        *(f"Absent: {name} ({why})." for name, why in record["absent"].items()),
+        facts(record),
+    ]
+    return "\n\n".join(parts)
+
+
+def sums(record: dict[str, Any]) -> str:
+    """The result of allreduce.py."""
+    checks, rows = [], []
+    for ranks, result in record["results"].items():
+        met = "met" if result["ratio"] <= (result["target"] or 0) else "missed"
+        figure = f"{record['megabytes']:g} MB, {ranks} ranks, by {result['best_peer']}"
+        checks.append([figure, f"{result['ratio']:.3g}", f"≤ {result['target']}", met])
+        for method, row in result["rows"].items():
+            numbers = [f"{row[k]:.4g}" for k in ("median_ms", "best_ms", "worst_ms")]
+            rows.append([f"{ranks} ranks", method, *numbers])
+    parts = [
+        table(["figure", "value", "target", ""], checks),
+        table(["case", "contender", "median ms", "min", "max"], rows),
+        facts(record),
+    ]
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    page = HERE / "RESULTS.md"
+
+    def filled(match: re.Match[str]) -> str:
+        file = HERE / "results" / f"{match[1]}.json"
+        text = block(json.loads(file.read_text())) if file.exists() else "Not measured yet."
+        return f"<!-- figures {match[1]} -->\n\n{text}\n\n<!-- end -->"
+
+    pattern = r"<!-- figures (\w+) -->.*?<!-- end -->"
+    page.write_text(re.sub(pattern, filled, page.read_text(), flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    main()

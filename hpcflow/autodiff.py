@@ -1,0 +1,194 @@
+"""Gradients: graph -> graph, by the rules in the op table, from the last operation to the first."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hpcflow.errors import DTypeError, GradientError, ShapeError
+from hpcflow.graph.dtypes import is_floating, resource
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.registry import NoGrad, lookup
+from hpcflow.graph.shape import merge, show
+from hpcflow.ops.broadcast import ones_like
+from hpcflow.ops.math import add_n
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    stop_gradients: Any = None,
+) -> list[Tensor | None]:
+    """The derivative of the sum of `ys` by each of `xs`, as new operations of the graph.
+
+    `xs` are tensors or variables; a variable's gradient is that of its value, over all its reads.
+    `grad_ys` weighs the elements of `ys` (ones if None). `stop_gradients` are held constant.
+
+    Shapes:   as `xs`; None where no `ys` depends on it, or only through integers.
+    Gradient: of gradients too, where the rules are differentiable.
+    Errors:   GradientError names an op on the way that has no gradient, and says why.
+    """
+    targets = [convert_to_tensor(y) for y in _listed(ys)]
+    sources = [_source(x) for x in _listed(xs)]
+    stops = {_source(t) for t in _listed(stop_gradients)}
+    graph = get_default_graph()
+    reached = _reached_from(sources, targets, stops)
+    with graph.name_scope(name) as scope, graph.control_dependencies(None):
+        found = _Contributions()
+        for y, g in _seeds(targets, grad_ys):
+            found.add(y, g)
+        ops = {t.op for t in reached}
+        for op in sorted(ops, key=lambda op: op.index, reverse=True):
+            _backward(op, found, reached, stops, scope)
+        return [_with_shape(found.total(x), x) for x in sources]
+
+
+def _listed(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _source(x: Any) -> Tensor:
+    """A tensor itself; a variable's handle, through which all its reads go."""
+    handle = getattr(x, "handle", None)
+    if isinstance(handle, Tensor):
+        return handle
+    if not isinstance(x, Tensor):
+        raise GradientError(f"{x!r} is not a tensor or a variable of the graph")
+    return x
+
+
+def _carries(t: Tensor) -> bool:
+    """True if `t` can have a gradient: floating point, or a handle to state."""
+    return is_floating(t.dtype) or t.dtype == resource
+
+
+def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    given = _listed(grad_ys) or [None] * len(targets)
+    if len(given) != len(targets):
+        raise GradientError(f"{len(given)} grad_ys for {len(targets)} ys")
+    for y, g in zip(targets, given, strict=True):
+        if not is_floating(y.dtype):
+            raise DTypeError(
+                f"{y.name!r} is {y.dtype}; gradients are of floating-point values",
+                op=y.op.name,
+                line=y.op.line,
+                hint="hf.cast(y, hf.float32)",
+            )
+        with _beside(y.op):
+            g = ones_like(y) if g is None else convert_to_tensor(g, y.dtype)
+        merge(g.shape, y.shape)
+        yield y, g
+
+
+def _reached_from(
+    sources: list[Tensor], targets: list[Tensor], stops: set[Tensor]
+) -> dict[Tensor, None]:
+    """The tensors between `sources` and `targets` through which a gradient flows."""
+    behind: set[Operation] = set()
+    stack = [y.op for y in targets]
+    while stack:
+        op = stack.pop()
+        if op not in behind:
+            behind.add(op)
+            stack.extend(t.op for t in op.inputs)
+    reached = {x: None for x in sources if _carries(x)}
+    for op in sorted(behind, key=lambda op: op.index):
+        if any(t in reached and (t not in stops or t in sources) for t in op.inputs):
+            reached.update({t: None for t in op.outputs if _carries(t) and t not in stops})
+    return reached
+
+
+class _Contributions:
+    """What each tensor's consumers have sent back to it so far."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Tensor, list[Tensor]] = {}
+
+    def add(self, t: Tensor, g: Tensor) -> None:
+        self.parts.setdefault(t, []).append(g)
+
+    def total(self, t: Tensor) -> Tensor | None:
+        """Their sum, made once: first on each device what lies there, then the sums."""
+        parts = self.parts.get(t, [])
+        if len(parts) > 1:
+            groups: dict[Any, list[Tensor]] = {}
+            for g in parts:
+                groups.setdefault((g.op.device, g.op.colocate), []).append(g)
+            sums = [_sum(group, group[0].op) for group in groups.values()]
+            home = groups.get((t.op.device, t.op.colocate), [sums[0]])[0].op
+            parts = self.parts[t] = [_sum(sums, home)]
+        return parts[0] if parts else None
+
+
+def _sum(parts: Sequence[Tensor], where: Operation) -> Tensor:
+    if len(parts) == 1:
+        return parts[0]
+    with _beside(where):
+        return add_n(parts)
+
+
+@contextlib.contextmanager
+def _beside(op: Operation) -> Iterator[None]:
+    """Operations made inside have the wishes of `op` for a device, so that cuts follow."""
+    graph = op.graph
+    with contextlib.ExitStack() as stack:
+        for name in op.colocate:
+            stack.enter_context(graph.colocate_with(graph.get_operation_by_name(name)))
+        stack.enter_context(graph.device(None))
+        stack.enter_context(graph.device(op.device))
+        yield
+
+
+def _backward(
+    op: Operation,
+    found: _Contributions,
+    reached: dict[Tensor, None],
+    stops: set[Tensor],
+    scope: str,
+) -> None:
+    """Send the gradients of the outputs of `op` back to its inputs."""
+    wanted = [t in reached for t in op.inputs]
+    if not any(wanted):
+        return
+    outputs = [None if t in stops else found.total(t) for t in op.outputs]
+    if all(g is None for g in outputs):
+        return
+    rule = lookup(op.type).grad
+    if isinstance(rule, NoGrad):
+        raise GradientError(
+            f"{op.type} has no gradient: {rule.reason}",
+            op=op.name,
+            line=op.line,
+            hint="hf.stop_gradient in front of it makes it a constant",
+        )
+    with op.graph.name_scope(f"{scope}{op.name}_grad/"), _beside(op):
+        grads = rule(op, *outputs)
+        if len(grads) != len(op.inputs):
+            raise GradientError(
+                f"the gradient rule of {op.type} gives {len(grads)} gradients for "
+                f"{len(op.inputs)} inputs",
+                op=op.name,
+            )
+        for t, needed, given in zip(op.inputs, wanted, grads, strict=True):
+            g = given() if needed and callable(given) else given
+            if needed and isinstance(g, Tensor):
+                found.add(t, g)
+
+
+def _with_shape(g: Tensor | None, x: Tensor) -> Tensor | None:
+    """`g` with what is known of the shape of `x`."""
+    if g is not None and x.dtype != resource and g.shape != x.shape:
+        try:
+            g.set_shape(x.shape)
+        except ShapeError:
+            raise ShapeError(
+                f"the gradient of {x.name!r} {show(x.shape)} has shape {show(g.shape)}",
+                op=g.op.name,
+                hint="this is an error of a gradient rule: please report it",
+            ) from None
+    return g

@@ -1,0 +1,163 @@
+"""The folder of checkpoints: names, publishing by rename, which is newest, what is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcflow.checkpoint import stamp
+from hpcflow.checkpoint.h5 import sync
+from hpcflow.errors import CheckpointError, HpcflowError
+
+LATEST, INDEX = "latest", "index.h5"
+_NAME = re.compile(r"step-(\d+)(\.h5)?(\.old)?\Z")
+_DRAFT = re.compile(r"step-\d+(\.h5)?\.tmp\Z")
+
+
+class Found(NamedTuple):
+    """A checkpoint in a folder; `facts` is None if `error` says why it cannot be read."""
+
+    path: Path  # the directory or the file
+    facts: dict[str, Any] | None
+    error: HpcflowError | None
+
+    @property
+    def step(self) -> int:
+        """The step in its name."""
+        match = _NAME.match(self.path.name)
+        return int(match.group(1)) if match else -1
+
+
+def index_of(path: Path) -> Path:
+    """The file of a checkpoint that says what is in it."""
+    return path / INDEX if path.is_dir() else path
+
+
+def find(folder: Path) -> list[Found]:
+    """The checkpoints of a folder, newest first; drafts are none.
+
+    The number of the save decides. One that cannot be read stands before those of its step or less.
+    """
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    found = [look(folder / name) for name in names if _NAME.match(name)]
+    serials = [(one.step, one.facts["serial"]) for one in found if one.facts]
+
+    def order(one: Found) -> tuple[float, int]:
+        if one.facts:
+            return one.facts["serial"], 0
+        return max((s for step, s in serials if step <= one.step), default=0) + 0.5, one.step
+
+    return sorted(found, key=order, reverse=True)
+
+
+def look(path: Path) -> Found:
+    """One checkpoint, by the user block of its index."""
+    try:
+        facts = stamp.read(index_of(path))
+        if facts.get("kind") not in ("index", "whole"):
+            raise stamp.foreign(index_of(path), f"it is a {facts.get('kind')}")
+        return Found(path, facts, None)
+    except HpcflowError as error:
+        return Found(path, None, error)
+
+
+def draft(folder: Path, step: int, single: bool) -> Path:
+    """A fresh place to write the checkpoint of a step, made on disk if it is a directory."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        sync(folder.parent)
+    name = f"step-{step}" + (".h5" if single else "")
+    path = folder / (name + ".tmp")
+    remove(path)
+    if not single:
+        path.mkdir()
+    return path
+
+
+def publish(path: Path) -> Path:
+    """Give a finished draft its name, in place of another checkpoint of that step; its new path.
+
+    At every moment a whole checkpoint of that step has a name that `find` knows, if there was one.
+    """
+    folder, final = path.parent, path.with_name(path.name.removesuffix(".tmp"))
+    single = final.name.endswith(".h5")
+    other = final.with_name(final.name.removesuffix(".h5") if single else final.name + ".h5")
+    old = final.with_name(final.name + ".old")
+    if not single:
+        sync(path)
+        if final.exists():
+            remove(old)
+            os.rename(final, old)
+    os.replace(path, final)
+    sync(folder)
+    _write_latest(folder, final.name)
+    remove(old)
+    remove(other)
+    return final
+
+
+def _write_latest(folder: Path, name: str) -> None:
+    pointer = folder / (LATEST + ".tmp")
+    with open(pointer, "w") as file:
+        file.write(name + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(pointer, folder / LATEST)
+    sync(folder)
+
+
+def keep(folder: Path, count: int) -> None:
+    """Remove all but the newest `count` checkpoints; 0 keeps all. Those unreadable stay."""
+    readable = [one for one in find(folder) if one.facts is not None]
+    for one in readable[count:] if count else []:
+        gone = one.path.with_name(one.path.name.removesuffix(".old") + ".tmp")
+        remove(gone)
+        os.rename(one.path, gone)  # never seen half removed
+        remove(gone)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an interrupted save left behind."""
+    for name in os.listdir(folder) if folder.is_dir() else []:
+        if _DRAFT.match(name):
+            with contextlib.suppress(OSError):
+                remove(folder / name)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def next_serial(folder: Path) -> int:
+    """A number that no earlier save of this folder had."""
+    return 1 + max((one.facts["serial"] for one in find(folder) if one.facts), default=0)
+
+
+def told(doing: str, run: Callable[[], Any]) -> Any:
+    """`run()`, errors of the system as CheckpointError that says what to do."""
+    try:
+        return run()
+    except OSError as error:
+        raise CheckpointError(
+            f"{doing}: {error.strerror or error}",
+            hint=_NEXT.get(error.errno or 0, "choose another folder for the checkpoints")
+            + "; earlier checkpoints are as they were",
+        ) from error
+
+
+_NEXT = {
+    28: "free some space, keep fewer checkpoints (max_to_keep), or choose another disk",
+    122: "your quota is used up: free some space, or choose another disk",
+    30: "the file system is read-only: choose a folder that can be written",
+    13: "choose a folder that you may write",
+}

@@ -1,0 +1,140 @@
+"""HDF5 structure: datasets whose bytes are written elsewhere, and the master of virtual ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.errors import CheckpointError
+from hpcflow.runtime.hdf5 import library
+
+ALIGN_FROM, ALIGN_TO = 64 << 10, 4096  # large datasets begin at pages
+
+
+class Place(NamedTuple):
+    """A dataset: its path in the file, dtype, shape, and the variable it is of."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    name: str
+
+
+class Source(NamedTuple):
+    """Rows `start` to `stop` of a virtual dataset, in the file of a part beside it."""
+
+    file: str
+    start: int
+    stop: int
+
+
+@contextlib.contextmanager
+def created(path: Path, block: int, comm: Any = None) -> Iterator[Any]:
+    """A new HDF5 file behind a user block of `block` bytes; by all ranks of the MPI comm, if given.
+
+    Errors: OSError with the errno of the disk, where there is one.
+    """
+    h5py = library()
+    options: dict[str, Any] = {} if comm is None else {"driver": "mpio", "comm": comm}
+    with _told(path):
+        file = h5py.File(
+            path,
+            "w",
+            userblock_size=block,
+            alignment_threshold=ALIGN_FROM,
+            alignment_interval=ALIGN_TO,
+            **options,
+        )
+        try:
+            yield file
+        finally:
+            file.close()
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """HDF5's errors as errors of checkpoints; those of the system stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise CheckpointError(f"HDF5 could not write {path}: {error}") from error
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"HDF5 could not write {path}: {error}") from error
+
+
+def add(file: Any, place: Place) -> int | None:
+    """Make a dataset whose bytes are allocated but not written; where they are in the file.
+
+    None if it has no bytes.
+    """
+    h5py = library()
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    kind = h5py.h5t.py_create(np.dtype(place.dtype), logical=True)
+    if place.shape:
+        space = h5py.h5s.create_simple(place.shape)
+    else:
+        space = h5py.h5s.create(h5py.h5s.SCALAR)
+    made = h5py.h5d.create(file.id, place.path.encode(), kind, space, plist, links)
+    h5py.Dataset(made).attrs["name"] = place.name
+    offset = made.get_offset()
+    return None if offset is None else int(offset)
+
+
+def write_rows(file: Any, path: str, start: int, rows: np.ndarray) -> None:
+    """Write rows of a dataset, this rank alone (MPI-IO: independent)."""
+    dataset = file[path]
+    if dataset.shape == ():
+        dataset[()] = rows.reshape(())
+    else:
+        dataset[start : start + len(rows)] = rows
+
+
+def describe(file: Any, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """Attributes of the file, and long texts as datasets."""
+    for name, value in facts.items():
+        file.attrs[name] = value
+    for path, text in texts.items():
+        file.create_dataset(path, data=np.frombuffer(text.encode() or b" ", np.uint8))
+
+
+def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
+    """A dataset that shows the rows in the files of parts, as one; unmapped floats read as NaN.
+
+    A scalar is a link to the part that has it.
+    """
+    h5py = library()
+    if not place.shape:
+        file[place.path] = h5py.ExternalLink(sources[0].file, place.path)
+        return
+    dtype = np.dtype(place.dtype)
+    if not sources:
+        made = file.create_dataset(place.path, place.shape, dtype)
+    else:
+        layout = h5py.VirtualLayout(place.shape, dtype)
+        for source in sources:
+            rows = (source.stop - source.start, *place.shape[1:])
+            part = h5py.VirtualSource(source.file, place.path, shape=rows)
+            layout[source.start : source.stop] = part
+        fill = dtype.type(np.nan) if dtype.kind in "fc" else None
+        made = file.create_virtual_dataset(place.path, layout, fillvalue=fill)
+    made.attrs["name"] = place.name
+
+
+def sync(path: Path) -> None:
+    """Bring a file or a directory to the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

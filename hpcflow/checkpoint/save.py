@@ -1,0 +1,271 @@
+"""Saving: who has what, who writes which rows, writing aside, agreeing, publishing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcflow.checkpoint import folder, h5, lustre, part, stamp
+from hpcflow.checkpoint.layout import Array, Slab, paths, share
+from hpcflow.checkpoint.served import survey, write
+from hpcflow.checkpoint.team import Team, attempt
+from hpcflow.errors import CheckpointError
+from hpcflow.runtime.context import Context, task_name
+from hpcflow.runtime.state import Store
+
+FORMS = ("auto", "sharded", "parallel")
+Facts = dict[str, Any]
+
+
+class Asked(NamedTuple):
+    """What the caller wants saved, and where."""
+
+    directory: Path
+    wanted: dict[str, str]
+    facts: Callable[[list[Any]], Facts]
+    texts: dict[str, str]
+    form: str
+
+
+def save(
+    context: Context,
+    store: Store,
+    directory: Path,
+    wanted: Mapping[str, str],
+    facts: Callable[[list[Any]], Facts],
+    *,
+    mine: Any = None,
+    texts: Mapping[str, str] | None = None,
+    form: str = "auto",
+    keep: int = 5,
+) -> Path:
+    """Write the variables `wanted` (variable -> name in the checkpoint) into a folder; its path.
+
+    `facts` makes of everyone's `mine`, on the chief, what else the checkpoint says: its "step" at
+    least. `texts` go into the file as datasets. `keep` checkpoints stay, 0 for all.
+
+    Ranks:  every rank that runs the script, between steps, with the same arguments.
+    Errors: CheckpointError on all of them; what was there before is as it was.
+    """
+    team = Team(context)
+    asked = Asked(directory, dict(wanted), facts, dict(texts or {}), form)
+    duties, told = _plan(team, store, asked, mine)
+    own = duties.pop(context.rank, None)
+    requests = {rank: {"do": "write", **told, "duty": duty} for rank, duty in duties.items()}
+    answers = team.call(requests)
+    rows = []
+    if own is not None:
+        rows.append(attempt(context, lambda: write(context, store, {**told, "duty": own})))
+    rows += answers().values()
+    wrong = [row for row in rows if "error" in row]
+    written = wrong[0] if wrong else {"value": [one for row in rows for one in row["value"]]}
+    finished = functools.partial(_finish, Path(told["draft"]), told, keep)
+    try:
+        return Path(team.decide(written, finished))
+    except CheckpointError:
+        if context.is_chief:
+            with contextlib.suppress(OSError):
+                folder.remove(Path(told["draft"]))
+        raise
+
+
+def _plan(team: Team, store: Store, asked: Asked, mine: Any) -> tuple[dict[int, list[Slab]], Facts]:
+    """Who of those this rank speaks for writes what, and what all writers are told."""
+    context = team.context
+    request = {"do": "survey", "wanted": asked.wanted}
+    answers = team.call(dict.fromkeys(team.served(), request))
+    surveys = {context.rank: attempt(context, lambda: survey(store, asked.wanted)), **answers()}
+    wrong = [row for row in surveys.values() if "error" in row]
+    found = {rank: row.get("value", {}) for rank, row in surveys.items()}
+    duties = {} if wrong else _duties(context, {r: one["held"] for r, one in found.items()})
+    row = (
+        wrong[0]
+        if wrong
+        else {
+            "arrays": _arrays(found),
+            "writers": [rank for rank, duty in duties.items() if duty],
+            "slabs": [slab for duty in duties.values() for slab in duty],
+            "draws": {task_name(rank, context): one["draws"] for rank, one in found.items()},
+            "mine": mine,
+        }
+    )
+
+    return duties, team.decide(row, functools.partial(_told, context, asked))
+
+
+def _duties(context: Context, held: Mapping[int, Sequence[Any]]) -> dict[int, list[Slab]]:
+    """Rank -> what it writes: replicas share what they all have, others write what they host."""
+    duties: dict[int, list[Slab]] = {}
+    for rank, some in held.items():
+        if rank in context.roles.servers:
+            duties[rank] = [Slab(h["name"], h["start"], h["stop"]) for h in some if not h["copy"]]
+        elif context.cluster.mode == "collective":
+            arrays = [Array(h["name"], h["dtype"], tuple(h["shape"])) for h in some]
+            duties[rank] = share(arrays, context.roles.replicas)[context.replica]
+        elif context.is_chief:  # in parameter-server mode, variables put on workers: the chief's
+            duties[rank] = [Slab(h["name"], h["start"], h["stop"]) for h in some]
+    empty = {h["name"] for some in held.values() for h in some if 0 in h["shape"]}
+    kept = {r: [s for s in duty if s.name not in empty] for r, duty in duties.items()}
+    return {rank: duty for rank, duty in kept.items() if duty}
+
+
+def _arrays(found: Mapping[int, Any]) -> list[Array]:
+    some = [h for one in found.values() for h in one["held"]]
+    named = {h["name"]: Array(h["name"], h["dtype"], tuple(h["shape"])) for h in some}
+    return list(named.values())
+
+
+def _form(context: Context, form: str) -> str:
+    """`parallel` where the ranks can write one HDF5 file together, else `sharded`."""
+    from hpcflow.runtime.hdf5 import is_parallel
+
+    if form not in FORMS:
+        raise CheckpointError(f"form {form!r} is not one of {', '.join(FORMS)}")
+    real = context.world is not None and type(context.world).__name__ == "MpiCommunicator"
+    can = is_parallel() and (context.size == 1 or real)
+    if form == "parallel" and not can and context.size > 1:
+        raise CheckpointError(
+            "this h5py cannot write one file from several ranks: it was built without MPI",
+            rank=context.rank,
+            hint='build it (`make mpio`, docs/checkpoint-format.md) or use form="sharded"',
+        )
+    return "parallel" if form == "parallel" or (can and form == "auto") else "sharded"
+
+
+def _told(context: Context, asked: Asked, rows: Sequence[Any]) -> Facts:
+    """On the chief: what all writers are told; the place to write is there then."""
+    arrays = {a[0]: Array(a[0], a[1], tuple(a[2])) for row in rows for a in row["arrays"]}
+    missing = sorted(set(asked.wanted.values()) - set(arrays))
+    if missing:
+        raise CheckpointError(
+            f"{len(missing)} variables have no value yet: {', '.join(missing[:5])}",
+            op=missing[0],
+            hint="run hf.global_variables_initializer(), or restore them, before they are saved",
+        )
+    slabs = [Slab(*slab) for row in rows for slab in row["slabs"]]
+    _check_cover(arrays, slabs)
+    said = {
+        **asked.facts([row["mine"] for row in rows]),
+        "mode": context.cluster.mode,
+        "ranks": context.size,
+        "servers": context.cluster.servers,
+        "replicas": context.cluster.replicas,
+        "tasks_per_replica": context.cluster.tasks_per_replica,
+        "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    form, step = _form(context, asked.form), said.pop("step")
+    lustre.stripe(asked.directory)
+    make = functools.partial(folder.draft, asked.directory, step, form == "parallel")
+    draft = folder.told(f"making a checkpoint in {asked.directory}", make)
+    told = {
+        "id": uuid.uuid4().hex,
+        "serial": folder.next_serial(asked.directory),
+        "step": step,
+        "form": form,
+        "draft": str(draft.absolute()),
+        "arrays": list(arrays.values()),
+        "paths": paths(arrays),
+        "wanted": asked.wanted,
+        "writers": sorted(rank for row in rows for rank in row["writers"]),
+        "facts": {**said, "draws": merged([row["draws"] for row in rows])},
+        "texts": asked.texts,
+    }
+    state = {name: told["facts"].get(name) for name in ("position", "draws")}
+    told["texts"][".state"] = json.dumps(state)
+    told["attrs"] = _attributes(told)
+    text = len(json.dumps(told["facts"])) + sum(2 * len(name) + 200 for name in arrays)
+    told["block"] = stamp.room(part.text_bytes(arrays, slabs) + text)
+    return told
+
+
+def _check_cover(arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> None:
+    """Every row of every array is written once: what the ranks hold and the graph agree."""
+    rows: dict[str, list[tuple[int, int]]] = {name: [] for name in arrays}
+    for slab in slabs:
+        rows[slab.name].append((slab.start, slab.stop))
+    for name, array in arrays.items():
+        at = 0
+        for start, stop in sorted(rows[name]) if array.nbytes else []:
+            if start != at:
+                break
+            at = stop
+        if at != array.rows and array.nbytes:
+            raise CheckpointError(
+                f"variable {name!r} has {array.rows} rows, the ranks hold {sorted(rows[name])}",
+                op=name,
+                hint="save between steps, on all ranks that run the script",
+            )
+
+
+def merged(rows: Sequence[Mapping[str, Any]]) -> Facts:
+    """Draws made by (fetches, op): the most of all ranks, and of a task where it has fewer."""
+    most: dict[tuple[str, str], int] = {}
+    for row in rows:
+        for draws in row.values():
+            for label, op, made in draws:
+                most[label, op] = max(made, most.get((label, op), 0))
+    differing = {
+        task: draws
+        for row in rows
+        for task, draws in row.items()
+        if any(most[label, op] != made for label, op, made in draws)
+    }
+    return {"most": [[*key, made] for key, made in most.items()], "tasks": differing}
+
+
+def _attributes(told: Facts) -> Facts:
+    """What the HDF5 file itself says of the checkpoint, for readers that know nothing of us."""
+    facts = {name: v for name, v in told["facts"].items() if isinstance(v, (int, float, str))}
+    named = {name: told[name] for name in ("id", "step")}
+    return {"format_version": stamp.FORMAT_VERSION, **named, **facts}
+
+
+def _finish(draft: Path, told: Facts, keep: int, rows: Sequence[Any]) -> str:
+    """On the chief, when all have written: the index or the user block, then the names."""
+    arrays = {a[0]: Array(a[0], a[1], tuple(a[2])) for a in told["arrays"]}
+    written = [one for row in rows for one in row["value"]]
+    facts = {name: told[name] for name in ("id", "serial", "step", "form", "arrays", "paths")}
+    facts |= told["facts"]
+
+    def run() -> Path:
+        if told["form"] == "parallel":
+            more = {**facts, "kind": "whole"}
+            part.finish(draft, more, written, arrays, told["block"])
+        else:
+            _write_index(draft / folder.INDEX, told, facts, arrays, written)
+        path = folder.publish(draft)
+        folder.keep(path.parent, keep)
+        return path
+
+    return str(folder.told(f"publishing {draft}", run))
+
+
+def _write_index(
+    path: Path,
+    told: Facts,
+    facts: Facts,
+    arrays: Mapping[str, Array],
+    records: Sequence[Any],
+) -> None:
+    """The master: virtual datasets over the parts, with the parts' records in its user block."""
+    sources: dict[str, list[h5.Source]] = {name: [] for name in arrays}
+    for record in records:
+        for slab in record["slabs"]:
+            source = h5.Source(record["file"], slab["start"], slab["stop"])
+            sources[slab["name"]].append(source)
+    more = {**facts, "files": list(records)}
+    block = stamp.room(len(json.dumps(more)) + 4096 + os.path.getsize(path.parent) // 1024)
+    with h5.created(path, block) as file:
+        for name, array in arrays.items():
+            place = h5.Place(told["paths"][name], array.dtype, array.shape, name)
+            h5.add_virtual(file, place, sources[name])
+        h5.describe(file, told["attrs"], told["texts"])
+    part.finish(path, {**more, "kind": "index"}, [], arrays, block)
+    h5.sync(path.parent)

@@ -1,0 +1,170 @@
+"""A checkpoint that was written: check it, read any rows of it; without HDF5, by user blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.checkpoint import folder, stamp
+from hpcflow.checkpoint.layout import Array
+from hpcflow.errors import CheckpointError, CheckpointMismatchError, HpcflowError
+
+
+class Duty(NamedTuple):
+    """One piece of a file that someone is to check, and what it is for people."""
+
+    file: str
+    piece: stamp.Piece
+    what: str
+
+
+class Saved:
+    """The checkpoint at `path`, a directory or a file; `facts` are what its index says."""
+
+    def __init__(self, path: Path, facts: dict[str, Any] | None = None) -> None:
+        self.path = path
+        self.index = folder.index_of(path)
+        self.facts = stamp.read(self.index) if facts is None else facts
+        self.base = self.index.parent
+        self.arrays = {
+            name: Array(name, dtype, tuple(shape)) for name, dtype, shape in self.facts["arrays"]
+        }
+        # a file that stands alone may be given another name
+        own = {"file": self.index.name, "slabs": self.facts["slabs"], "rest": self.facts["rest"]}
+        self.files: list[dict[str, Any]] = self.facts.get("files") or [own]
+        self._slabs: dict[str, list[tuple[dict[str, Any], str]]] = {}
+        for record in self.files:
+            for slab in record["slabs"]:
+                self._slabs.setdefault(slab["name"], []).append((slab, record["file"]))
+
+    # -- checking
+
+    def problems(self, who: int = 0, of: int = 1) -> list[str]:
+        """What is wrong with the share `who` of `of` shares of the checkpoint; none if it is good.
+
+        All shares together are every byte of every file.
+        """
+        found = [text for i, r in enumerate(self.files) if i % of == who for text in self._owner(r)]
+        duties = list(self._duties())
+        total = sum(duty.piece.nbytes for duty in duties)
+        before = 0
+        mine: dict[str, list[Duty]] = {}
+        for duty in duties:
+            if before * of // max(total, 1) == who:
+                mine.setdefault(duty.file, []).append(duty)
+            before += duty.piece.nbytes
+        for file, some in mine.items():
+            try:
+                found += stamp.damaged(
+                    self.base / file, [d.piece for d in some], [d.what for d in some]
+                )
+            except HpcflowError as error:
+                found.append(error.message)
+            except OSError as error:
+                found.append(f"{self.base / file} cannot be read: {error.strerror}")
+        return list(dict.fromkeys(found))
+
+    def _owner(self, record: Mapping[str, Any]) -> Iterator[str]:
+        """Whether a file is the one that the index means."""
+        path = self.base / record["file"]
+        if path == self.index:
+            return
+        try:
+            facts = stamp.read(path)
+            if any(facts.get(name) != value for name, value in record.items()):
+                raise stamp.foreign(path, f"its id is {facts.get('id')}, not {self.facts['id']}")
+        except HpcflowError as error:
+            yield error.message
+
+    def _duties(self) -> Iterator[Duty]:
+        for offset, nbytes, crc in self.facts["rest"]:
+            yield Duty(self.index.name, stamp.Piece(offset, nbytes, crc), "its structure")
+        for record in self.files:
+            if record["file"] != self.index.name:
+                for offset, nbytes, crc in record["rest"]:
+                    yield Duty(record["file"], stamp.Piece(offset, nbytes, crc), "its structure")
+            for slab in record["slabs"]:
+                at = slab["offset"]
+                for nbytes, crc in slab["crcs"]:
+                    yield Duty(record["file"], stamp.Piece(at, nbytes, crc), slab["name"])
+                    at += nbytes
+
+    # -- reading
+
+    def read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
+        """Fill `out`, C-contiguous, with rows `start` to `stop` of an array.
+
+        Errors: CheckpointError if no part has some of them.
+        """
+        array = self.arrays[name]
+        data = out.reshape(-1).view(np.uint8).data
+        done = 0
+        for slab, file in self._slabs.get(name, []):
+            low, high = max(start, slab["start"]), min(stop, slab["stop"])
+            if low >= high:
+                continue
+            at = slab["offset"] + (low - slab["start"]) * array.row_bytes
+            target = data[(low - start) * array.row_bytes : (high - start) * array.row_bytes]
+            self._read(self.base / file, at, target)
+            done += high - low
+        if done != stop - start and array.nbytes:
+            raise CheckpointError(f"{self.path} has {done} of rows {start} to {stop} of {name!r}")
+
+    def _read(self, path: Path, offset: int, data: memoryview) -> None:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            stamp.read_all(fd, data, offset, path)
+        finally:
+            os.close(fd)
+
+    def read(self, name: str) -> np.ndarray:
+        """A whole array."""
+        array = self.arrays[name]
+        out = np.empty(array.shape, array.dtype)
+        self.read_rows(name, 0, array.rows, out)
+        return out
+
+    # -- comparing
+
+    def check_fits(self, wanted: Sequence[Array], told: str) -> None:
+        """Raise unless the checkpoint has every array `wanted`, of its shape and dtype.
+
+        Errors: CheckpointMismatchError with a diff.
+        """
+        rows = []
+        for mine in wanted:
+            theirs = self.arrays.get(mine.name)
+            if theirs is None:
+                rows.append(f"  - {_shown(mine)}: not in the checkpoint")
+            elif (theirs.dtype, theirs.shape) != (mine.dtype, mine.shape):
+                rows.append(f"  ! {_shown(mine)}: in the checkpoint {_kind(theirs)}")
+        if not rows:
+            return
+        names = {mine.name for mine in wanted}
+        rows += [
+            f"  + {_shown(a)}: only in the checkpoint"
+            for a in self.arrays.values()
+            if a.name not in names
+        ]
+        more = len(rows) - MOST_ROWS
+        rows = rows[:MOST_ROWS] + ([f"  ... {more} more"] if more > 0 else [])
+        raise CheckpointMismatchError(
+            f"{self.path} is a checkpoint of another model ({told}):\n" + "\n".join(rows),
+            hint="build the graph that it was saved from, or restore the variables both have: "
+            "hf.train.Saver([some, variables]), or Saver({'name in the checkpoint': variable})",
+        )
+
+
+MOST_ROWS = 20
+
+
+def _kind(array: Array) -> str:
+    return f"{np.dtype(array.dtype)}{list(array.shape)}"
+
+
+def _shown(array: Array) -> str:
+    return f"{array.name} {_kind(array)}"

@@ -1,0 +1,100 @@
+"""What each rank does by itself in a save or a load; served ranks do it when a driver calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.checkpoint import folder, part, stamp
+from hpcflow.checkpoint.layout import Array, Slab
+from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint.team import attempt
+from hpcflow.errors import CommError
+from hpcflow.kernels.random import Draws
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.state import Store
+
+
+def answer(context: Context, request: dict[str, Any]) -> dict[str, Any]:
+    """Answer a driver's call: survey, write or load. Errors go back in the answer."""
+    store = context.store
+    if request["do"] == "survey":
+        return attempt(context, lambda: survey(store, request["wanted"]))
+    if request["do"] == "write":
+        return attempt(context, lambda: write(context, store, request))
+    if request["do"] == "load":
+        return attempt(context, lambda: load(context, store, request))
+    raise CommError(f"a checkpoint is not made by {request['do']!r}", rank=context.rank)
+
+
+def survey(store: Store, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """What this rank has of the variables `wanted`, and the random draws it has made."""
+    draws = [[label, op, d.made] for (label, op), d in store.draws.items()]
+    return {"held": part.held(store, wanted), "draws": draws}
+
+
+def write(context: Context, store: Store, told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Write the slabs `told["duty"]`; the record of this rank's file, or its slabs of the one."""
+    arrays = {name: Array(name, dtype, tuple(shape)) for name, dtype, shape in told["arrays"]}
+    duty = [Slab(*slab) for slab in told["duty"]]
+    draft = Path(told["draft"])
+
+    def run() -> list[dict[str, Any]]:
+        with part.snapshots(store, told["wanted"]) as versions:
+            if told["form"] == "parallel":
+                comm = writers(context, told["writers"])
+                return part.write_shared(draft, told, arrays, duty, versions, comm)
+            path = draft / f"part-{context.rank:05d}.h5"
+            mine = {**told, "part": context.rank}
+            return [part.write_part(path, mine, arrays, duty, versions)]
+
+    found: list[dict[str, Any]] = folder.told(f"writing {draft}", run)
+    return found
+
+
+def writers(context: Context, ranks: Sequence[int]) -> Any:
+    """The MPI communicator of the ranks that write one file; None if it is one rank alone."""
+    if len(ranks) == 1:
+        return None
+    from hpcflow.comm.mpi import MpiCommunicator
+
+    assert isinstance(context.world, MpiCommunicator)
+    return context.world.group_of(ranks)
+
+
+def load(context: Context, store: Store, told: dict[str, Any]) -> int:
+    """Fill the variables `told["wanted"]` that this rank has, from the checkpoint; their bytes."""
+    saved = Saved(Path(told["path"]))
+    if saved.facts["id"] != told["id"]:
+        raise stamp.foreign(saved.index, "it was replaced while it was being loaded")
+
+    def run() -> int:
+        return sum(
+            _fill(state, saved, told["wanted"][state.variable])
+            for state in store.states.values()
+            if state.variable in told["wanted"]
+        )
+
+    for label, op, made in told["draws"]:
+        store.draws.setdefault((label, op), Draws()).made = made
+    nbytes: int = folder.told(f"reading {saved.path}", run)
+    return nbytes
+
+
+def _fill(state: Any, saved: Saved, name: str) -> int:
+    """Read the rows of one variable here; another device's by way of a staging buffer."""
+    target, (start, stop) = state.refill(), state.rows
+    if isinstance(target, np.ndarray):
+        saved.read_rows(name, start, stop, target)
+        return target.nbytes
+    rows = target.reshape((stop - start, -1))
+    step = max(stamp.PIECE_BYTES // max(rows.shape[1] * state.dtype.itemsize, 1), 1)
+    for low in range(start, stop, step):
+        high = min(low + step, stop)
+        host = np.empty((high - low, rows.shape[1]), state.dtype)
+        saved.read_rows(name, low, high, host)
+        rows[low - start : high - start] = state.device.from_host(host)
+    return int(target.nbytes)

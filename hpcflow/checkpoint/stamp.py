@@ -1,0 +1,166 @@
+"""The user block in front of each file: who it is and digests of every byte, without HDF5.
+
+Layout: 8 bytes magic, 8 bytes size of the block, 8 bytes length of the text (little-endian), 32
+bytes BLAKE2b of the whole block with this field zero, the text (JSON), zeros. HDF5 begins after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcflow.errors import CheckpointCorruptError, CheckpointError
+
+MAGIC = b"HPCFCKP1"
+DIGEST_AT, TEXT_AT = 24, 56
+SMALLEST = 4096  # a user block is a power of two, at least 512
+LARGEST = 1 << 34
+PIECE_BYTES = 16 << 20  # read, written and digested at once: the staging buffer
+FORMAT_VERSION = 1
+
+
+class Piece(NamedTuple):
+    """Bytes of a file with their digest."""
+
+    offset: int
+    nbytes: int
+    crc: int
+
+
+def room(text_bytes: int) -> int:
+    """The size of a user block for so much text."""
+    size = SMALLEST
+    while size < TEXT_AT + text_bytes:
+        size *= 2
+    return size
+
+
+def block(facts: dict[str, Any], size: int) -> bytes:
+    """The user block of `size` bytes that says `facts`."""
+    text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+    if TEXT_AT + len(text) > size:
+        raise CheckpointError(f"{len(text)} bytes of facts do not fit a user block of {size}")
+    head = MAGIC + size.to_bytes(8, "little") + len(text).to_bytes(8, "little")
+    body = text + bytes(size - TEXT_AT - len(text))
+    return head + _digest(head, body) + body
+
+
+def _digest(head: bytes, body: bytes) -> bytes:
+    return hashlib.blake2b(head + bytes(TEXT_AT - DIGEST_AT) + body, digest_size=32).digest()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What the user block of a file says.
+
+    Errors: CheckpointCorruptError if it is no file of a checkpoint, damaged or truncated.
+    """
+    try:
+        with open(path, "rb") as file:
+            facts = _read(path, file)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise CheckpointCorruptError(f"{path} is missing", hint=_HINT) from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if size != facts["size"]:
+        raise CheckpointCorruptError(
+            f"{path} has {size:,} bytes instead of {facts['size']:,}", hint=_HINT
+        )
+    return facts
+
+
+_HINT = "restore from another checkpoint; this file was cut off, changed or is not its own"
+
+
+def _read(path: Path, file: Any) -> dict[str, Any]:
+    head = file.read(TEXT_AT)
+    if head[:8] != MAGIC:
+        raise CheckpointCorruptError(
+            f"{path} is no file of a checkpoint: it does not begin as one", hint=_HINT
+        )
+    size, length = int.from_bytes(head[8:16], "little"), int.from_bytes(head[16:24], "little")
+    if not TEXT_AT <= TEXT_AT + length <= size <= LARGEST:
+        raise CheckpointCorruptError(f"{path} is damaged at its beginning", hint=_HINT)
+    body = file.read(size - TEXT_AT)
+    if len(body) != size - TEXT_AT or _digest(head[:DIGEST_AT], body) != head[DIGEST_AT:]:
+        raise CheckpointCorruptError(f"{path} is damaged at its beginning", hint=_HINT)
+    facts: dict[str, Any] = json.loads(body[:length])
+    if facts.get("format_version") not in range(1, FORMAT_VERSION + 1):
+        raise CheckpointError(
+            f"{path} has format version {facts.get('format_version')}, this hpcflow reads up to "
+            f"{FORMAT_VERSION}",
+            hint="install the hpcflow that wrote it, or a newer one",
+        )
+    return facts
+
+
+def write(path: Path, facts: dict[str, Any], size: int) -> None:
+    """Write the user block of a finished file, then bring the file to the disk."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        write_all(fd, memoryview(block(facts, size)), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    """`os.pwrite` until everything is written."""
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
+
+
+def read_all(fd: int, data: memoryview, offset: int, path: Path) -> None:
+    """`os.preadv` until `data` is full."""
+    while data:
+        done = os.preadv(fd, [data], offset)
+        if not done:
+            raise CheckpointCorruptError(f"{path} ends at {offset:,} bytes", hint=_HINT)
+        data, offset = data[done:], offset + done
+
+
+def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list[Piece]:
+    """The bytes of a finished file from `start` on that no range of `used` covers, with digests."""
+    size = path.stat().st_size
+    found: list[Piece] = []
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for low, high in [*sorted(used), (size, size)]:
+            while start < low:
+                data = buffer[: min(PIECE_BYTES, low - start)]
+                read_all(fd, data, start, path)
+                found.append(Piece(start, len(data), zlib.crc32(data)))
+                start += len(data)
+            start = max(start, high)
+    finally:
+        os.close(fd)
+    return found
+
+
+def damaged(path: Path, pieces: Sequence[Piece], names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the pieces of a file: `names` says what each is."""
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for (offset, nbytes, crc), name in zip(pieces, names, strict=True):
+            crc_here = 0
+            for at in range(0, nbytes, PIECE_BYTES):
+                data = buffer[: min(PIECE_BYTES, nbytes - at)]
+                read_all(fd, data, offset + at, path)
+                crc_here = zlib.crc32(data, crc_here)
+            if crc_here != crc:
+                yield f"{path}: {name} is damaged (at byte {offset:,})"
+    finally:
+        os.close(fd)
+
+
+def foreign(path: Path, said: str) -> CheckpointCorruptError:
+    """The error about a file that belongs to another checkpoint or place."""
+    return CheckpointCorruptError(f"{path} does not belong to this checkpoint: {said}", hint=_HINT)

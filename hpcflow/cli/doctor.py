@@ -1,0 +1,88 @@
+"""Look at this installation, or at all ranks of a job, and say what is wrong.
+
+Alone it looks at this machine; under srun or mpirun, or with -n, every rank looks and the network
+between the nodes is timed. Rank 0 prints one page. The exit code is 0 if a job could run, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+from hpcflow import launch
+from hpcflow.doctor import checks, look, page
+from hpcflow.doctor.facts import Facts, Job
+from hpcflow.errors import HpcflowError
+from hpcflow.settings import Settings
+
+STARTS_S = 60.0  # an MPI that has not started alone by then will not
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow doctor`."""
+    parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="start N ranks that look")
+    parser.add_argument("--run-dir", metavar="DIR", help="the run directory that a job would have")
+    parser.add_argument("--json", action="store_true", help="write findings and facts as JSON")
+    parser.add_argument("--look", action="store_true", help=argparse.SUPPRESS)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Gather, judge, print; the exit code says whether a job could run."""
+    if args.run_dir is not None:
+        os.environ["HPCFLOW_RUN_DIR"] = args.run_dir
+    try:
+        settings, place = Settings.from_environ(), launch.detect()
+        if args.look:
+            print(json.dumps(dataclasses.asdict(look.of_rank(None, settings))))
+            return 0
+        if place is None and args.ranks is not None:
+            _start(args)
+    except HpcflowError as error:
+        print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    job = Job([_alone(settings)]) if place is None else _together(place, settings)
+    if job is None:
+        return 0
+    findings = checks.judge(job)
+    print((page.as_json if args.json else page.as_text)(job, findings), end="", flush=True)
+    return page.exit_code(findings)
+
+
+def _start(args: argparse.Namespace) -> None:
+    program = [sys.executable, "-m", "hpcflow", "doctor", *(["--json"] if args.json else [])]
+    start = launch.command(args.ranks, program)
+    os.execve(start.argv[0], start.argv, start.env)
+
+
+def _alone(settings: Settings) -> Facts:
+    """Look from a child process: an MPI that cannot start may end it without a word."""
+    command = [sys.executable, "-m", "hpcflow", "doctor", "--look"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STARTS_S)
+    except subprocess.TimeoutExpired:
+        return Facts(node=os.uname().nodename, broken={"mpi4py": f"starts not in {STARTS_S:.0f} s"})
+    try:
+        return Facts.from_data(json.loads(done.stdout.splitlines()[-1]))
+    except (ValueError, IndexError):
+        words = [line for line in done.stderr.splitlines() if line.strip(" -")]
+        why = " ".join(words[-3:]) or f"exit code {done.returncode}"
+        return Facts(node=os.uname().nodename, broken={"mpi4py": f"MPI does not start: {why}"})
+
+
+def _together(place: launch.Launch, settings: Settings) -> Job | None:
+    """Look as one of the job's ranks; the whole job on rank 0, None elsewhere."""
+    mine = look.of_rank(place, settings)
+    if mine.launch_error or not mine.world_size:  # no world to ask: the launcher's first rank tells
+        return Job([mine]) if place.rank == 0 else None
+    from hpcflow.doctor import links
+
+    try:
+        return links.gather(mine)
+    except HpcflowError as error:  # a message that never comes: the others would wait for this rank
+        print(f"hpcflow: rank {mine.rank} on {mine.node}: {error}", file=sys.stderr, flush=True)
+        links.mpi.world().abort(1)
+        raise

@@ -1,0 +1,129 @@
+"""Show what is in a checkpoint: the newest good one of a folder, or the one that is named.
+
+Every byte is checked. The exit code is 1 if there is no good checkpoint, and also if one that is
+newer than the one shown is damaged: it is named with its files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.checkpoint import folder
+from hpcflow.checkpoint.saved import Saved
+from hpcflow.errors import CheckpointError, HpcflowError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow inspect`."""
+    parser.add_argument("path", metavar="DIR|FILE", help="a folder of checkpoints, or one of them")
+    parser.add_argument("--json", action="store_true", help="write JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print what is found; 1 if something is wrong."""
+    path = Path(args.path)
+    try:
+        candidates = _candidates(path)
+    except HpcflowError as error:
+        print(f"hpcflow inspect: {error}", file=sys.stderr)
+        return 1
+    bad: dict[str, list[str]] = {}
+    for one in candidates:
+        wrong = _problems(one)
+        if not wrong:
+            assert one.facts is not None
+            told = {**_told(Saved(one.path, one.facts)), "damaged": bad}
+            told["others"] = [c.path.name for c in candidates if c is not one]
+            print(json.dumps(told, indent=1) if args.json else _text(told))
+            return 1 if bad else 0
+        bad[str(one.path)] = wrong
+    if args.json:
+        print(json.dumps({"checkpoint": None, "damaged": bad}, indent=1))
+    else:
+        print("\n".join(["no good checkpoint", *_damage(bad)]))
+    return 1
+
+
+def _candidates(path: Path) -> list[folder.Found]:
+    """The checkpoints that `path` may mean, newest first."""
+    if not path.exists():
+        raise CheckpointError(f"there is no {path}", hint="name a folder of checkpoints")
+    if path.name == folder.INDEX:
+        return [folder.look(path.parent)]
+    if path.is_file() or (path / folder.INDEX).exists():
+        return [folder.look(path)]
+    found = folder.find(path)
+    if not found:
+        raise CheckpointError(
+            f"there is no checkpoint in {path}",
+            hint="checkpoints are called step-N or step-N.h5: name the folder they are in",
+        )
+    return found
+
+
+def _problems(one: folder.Found) -> list[str]:
+    if one.facts is None:
+        return [one.error.message if one.error else "it cannot be read"]
+    return Saved(one.path, one.facts).problems()
+
+
+def _told(saved: Saved) -> dict[str, Any]:
+    """What a checkpoint says, as plain data."""
+    facts = saved.facts
+    kept = (
+        *("step", "samples", "mode", "ranks", "servers", "replicas", "tasks_per_replica"),
+        *("saved", "id", "form", "format_version", "graph_digest", "position"),
+    )
+    arrays = sorted(saved.arrays.values())
+    return {
+        "checkpoint": str(saved.path),
+        **{name: facts[name] for name in kept if name in facts},
+        "files": [record["file"] for record in saved.files],
+        "bytes": sum(array.nbytes for array in arrays),
+        "variables": {
+            array.name: {
+                "shape": list(array.shape),
+                "dtype": str(np.dtype(array.dtype)),
+                "bytes": array.nbytes,
+            }
+            for array in arrays
+        },
+        "digests": "ok",
+    }
+
+
+def _text(told: dict[str, Any]) -> str:
+    """The same for people."""
+    samples = f", {told['samples']:,} samples" if "samples" in told else ""
+    servers = f", {told['servers']} of them servers" if told["servers"] else ""
+    rows = [
+        f"{told['checkpoint']}: step {told['step']:,}{samples}",
+        f"  saved    {told['saved']}, {told['mode']} mode, {told['ranks']} ranks{servers}",
+        f"  form     {told['form']}, {len(told['files'])} files with data, format version "
+        f"{told['format_version']}, id {told['id']}",
+        "  digests  ok: every byte is as it was written",
+    ]
+    for position in told.get("position") or []:
+        if position and "epoch" in position:
+            left = sum(b - a for ranges in position.get("left", {}).values() for a, b in ranges)
+            some = f", {left:,} samples left of epochs that have begun" if left else ""
+            rows.append(f"  data     epoch {position['epoch'] + 1}{some}")
+    width = max(map(len, told["variables"]), default=0)
+    rows.append(f"  variables {len(told['variables'])}, {told['bytes']:,} bytes")
+    for name, one in told["variables"].items():
+        shape = "[" + ", ".join(map(str, one["shape"])) + "]"
+        rows.append(f"    {name:<{width}}  {one['dtype']:<8} {shape:<16} {one['bytes']:>14,}")
+    if told["others"]:
+        rows.append(f"  others   {', '.join(told['others'])}")
+    return "\n".join([*rows, *_damage(told["damaged"])])
+
+
+def _damage(bad: dict[str, list[str]]) -> list[str]:
+    """What is wrong with those that are not good."""
+    return [f"  DAMAGED  {text}" for texts in bad.values() for text in texts]

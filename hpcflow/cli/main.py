@@ -1,0 +1,102 @@
+"""The table of subcommands; the one that is asked for is imported, the others are not.
+
+A subcommand is a module of this package with `add_arguments(parser)` and `main(args) -> int`. One
+that runs a user's script says `TAKES_SCRIPT = True`: its own options then stand before or after the
+script, all others reach the script, and `args.script` and `args.script_args` are set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+COMMANDS = {
+    "run": "run a script on one rank or many",
+    "plan": "show how a script's graph is cut over ranks, without running it",
+    "inspect": "show what is in a checkpoint, and whether it is whole",
+    "doctor": "look at this installation or at a job's ranks, and say what is wrong",
+    "pack": "pack this installation into one file, for thousands of ranks",
+    "report": "show what runs have done: loss, throughput, scaling",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; the exit code is its own, 2 for a wrong command line."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in COMMANDS:
+        return _run_command(words[0], words[1:])
+    parser = argparse.ArgumentParser(
+        prog="hpcflow",
+        description="Train models as one dataflow graph over MPI ranks.",
+        epilog="`hpcflow COMMAND --help` tells the options of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"hpcflow {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, line in COMMANDS.items():
+        commands.add_parser(name, help=line, add_help=False)
+    parser.parse_args(words)
+    return 2
+
+
+def _run_command(name: str, words: list[str]) -> int:
+    module = importlib.import_module(f"hpcflow.cli.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"hpcflow {name}", description=module.__doc__, allow_abbrev=False
+    )
+    module.add_arguments(parser)
+    if getattr(module, "TAKES_SCRIPT", False):
+        own, script, script_args = split_script(parser, words)
+        args = parser.parse_args(own)
+        if script is None:
+            parser.error("no script: what should run?")
+        args.script, args.script_args = script, script_args
+    else:
+        args = parser.parse_args(words)
+    return int(module.main(args) or 0)
+
+
+def split_script(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[list[str], str | None, list[str]]:
+    """Part a command line in the parser's own options, the script, and the script's arguments.
+
+    The parser's options are its own on both sides of the script, until a `--`; before the script an
+    unknown option is an error, because only its owner knows whether the next word is its value.
+    """
+    options = parser._option_string_actions
+    own: list[str] = []
+    script: str | None = None
+    script_args: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.partition("=")
+        short = word[:2] if word[1:2] != "-" and word[2:].isdigit() else ""  # -n4
+        if word == "--":
+            script_args += rest
+            break
+        asks_script = script is not None and word in ("-h", "--help")
+        if (name in options or short in options) and not asks_script:
+            own.append(word)
+            takes_value = options.get(name, options.get(short)).nargs != 0  # type: ignore[union-attr]
+            if takes_value and not equals and name in options and rest:
+                own.append(rest.pop(0))
+        elif script is not None:
+            script_args.append(word)
+        elif word.startswith("-"):
+            parser.error(f"unknown option {word}; an option of the script stands after the script")
+        else:
+            script = word
+    if script is None and script_args:
+        script = script_args.pop(0)
+    return own, script, script_args
+
+
+def _version() -> str:
+    try:
+        return version("hpcflow")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "(not installed)"

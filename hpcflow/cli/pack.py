@@ -1,0 +1,69 @@
+"""Pack this installation into one file, so that a thousand ranks do not open a hundred files each.
+
+DIR then holds a folder `hpcflow` that stands for the installed one: `export PYTHONPATH=DIR` in the
+job script, or copy DIR to node-local disk first. It is for this version of Python, and a copy:
+pack again after a change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import marshal
+import shutil
+import sys
+from pathlib import Path
+from types import CodeType
+
+import hpcflow
+from hpcflow.errors import HpcflowError
+
+CODES, SOURCES = "modules.bin", "sources.bin"
+LOADER = Path(__file__).with_name("packed.py")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow pack`."""
+    parser.add_argument("dir", metavar="DIR", help="where the folder hpcflow goes")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write the pack and say how to use it."""
+    folder = Path(args.dir).resolve()
+    try:
+        count = pack(folder)
+    except (HpcflowError, OSError) as error:
+        print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    print(f"{count} modules in {folder / 'hpcflow' / CODES}; use it by: export PYTHONPATH={folder}")
+    return 0
+
+
+def pack(folder: Path) -> int:
+    """Write all modules of the running hpcflow to `folder`; how many there are.
+
+    Errors: HpcflowError if hpcflow itself runs from a pack.
+    """
+    top = Path(hpcflow.__file__).parent
+    files = sorted(top.rglob("*.py"))
+    if not (top / "errors.py").exists():
+        raise HpcflowError(f"hpcflow runs from the pack {top}", hint="unset PYTHONPATH, then pack")
+    target = folder / "hpcflow"
+    codes: dict[str, tuple[bool, CodeType]] = {}
+    sources: dict[str, str] = {}
+    for file in files:
+        parts = file.relative_to(top.parent).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        sources[name] = file.read_text(encoding="utf-8")
+        path = str(target / file.relative_to(top))
+        codes[name] = file.name == "__init__.py", compile(sources[name], path, "exec")
+    draft = folder / ".hpcflow-draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    magic = importlib.util.MAGIC_NUMBER
+    (draft / CODES).write_bytes(magic + marshal.dumps(codes))
+    (draft / SOURCES).write_bytes(marshal.dumps(sources))
+    shutil.copy(LOADER, draft / "__init__.py")
+    shutil.rmtree(target, ignore_errors=True)
+    draft.rename(target)
+    return len(codes)

@@ -1,0 +1,70 @@
+"""hpcflow in one file, made by `hpcflow pack`: the `__init__.py` of the pack."""
+
+import _imp
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import marshal
+import os
+import sys
+import types
+import typing
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _codes() -> "dict[str, tuple[bool, types.CodeType]]":
+    with open(os.path.join(_HERE, "modules.bin"), "rb") as file:
+        data = file.read()
+    magic = importlib.util.MAGIC_NUMBER
+    if data[: len(magic)] != magic:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise ImportError(f"{_HERE} was packed by another Python: `hpcflow pack` with {version}")
+    return marshal.loads(data[len(magic) :])
+
+
+class _Pack(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Finds and runs the modules; their sources are read when a traceback shows them."""
+
+    def __init__(self) -> None:
+        self.codes = _codes()
+
+    def find_spec(
+        self, fullname: str, path: typing.Any, target: typing.Any = None
+    ) -> "importlib.machinery.ModuleSpec | None":
+        """The module's place, if it is packed."""
+        if fullname not in self.codes:
+            return None
+        spec = importlib.machinery.ModuleSpec(
+            fullname, self, origin=self.file(fullname), is_package=self.codes[fullname][0]
+        )
+        spec.has_location = True
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations.append(os.path.dirname(self.file(fullname)))
+        return spec
+
+    def file(self, name: str) -> str:
+        """Where the module would lie."""
+        end = ("__init__.py",) if self.codes[name][0] else ()
+        parts = name.split(".")[1:]
+        return os.path.join(_HERE, *parts, *end) + ("" if end else ".py")
+
+    def is_package(self, name: str) -> bool:
+        """True of a folder."""
+        return self.codes[name][0]
+
+    def get_code(self, name: str) -> types.CodeType:
+        """The code, telling the place where the pack lies now."""
+        code = self.codes[name][1]
+        _imp._fix_co_filename(code, self.file(name))  # type: ignore[attr-defined]
+        return code
+
+    def get_source(self, name: str) -> str:
+        """The text, for tracebacks."""
+        with open(os.path.join(_HERE, "sources.bin"), "rb") as file:
+            return str(marshal.load(file)[name])
+
+
+_pack = _Pack()
+sys.meta_path.insert(0, _pack)
+exec(_pack.get_code(__name__), globals())

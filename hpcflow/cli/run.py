@@ -1,0 +1,187 @@
+"""Run a script on one rank or many.
+
+Under a launcher (srun, mpirun, ...) this process is one of its ranks. Otherwise -n N starts N
+ranks, with srun inside a SLURM allocation and else with mpirun; without -n the script runs alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import NoReturn
+
+from hpcflow import launch
+from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.settings import PREFIX, Settings
+
+TAKES_SCRIPT = True
+LET_RANK_0_SPEAK_S = 2.0  # a launcher ends all ranks when the first one has failed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow run`; each but -n is a setting, also `HPCFLOW_<FIELD>`."""
+    parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
+    parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="number of ranks")
+    parser.add_argument("--ps", type=int, metavar="P", help="ranks that serve variables")
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        default=None,
+        help="the ranks started by this line serve variables, those of others do not need --ps",
+    )
+    parser.add_argument(
+        "--tasks-per-replica", type=int, metavar="K", help="worker ranks that one graph spans"
+    )
+    parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="any other setting; may be repeated",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Become a rank of the job, or start the launcher that makes the ranks."""
+    place = None
+    try:
+        place = launch.detect()
+        chosen = chosen_settings(args)
+        check(args.ranks, place, Settings.from_environ({**os.environ, **chosen}))
+        if not os.path.isfile(args.script):
+            raise LaunchError(
+                f"no script {args.script!r} in {os.getcwd()}",
+                hint="give a path from this folder, or an absolute one",
+            )
+        if place is None and args.ranks is not None:
+            start_ranks(args, chosen)
+        os.environ.update(chosen)
+        serving = enter()
+    except HpcflowError as error:
+        if place is None or place.rank == 0:  # the other ranks would say the same
+            print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+        else:
+            time.sleep(LET_RANK_0_SPEAK_S)
+        return 2
+    if serving is not None:
+        serving()
+        return 0
+    return run_script(args.script, args.script_args)
+
+
+def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
+    """The `HPCFLOW_*` variables that the options stand for.
+
+    Errors: LaunchError for a `--set` of no field of `Settings`.
+    """
+    fields = [field.name for field in dataclasses.fields(Settings)]
+    options = ("ps", "serve", "tasks_per_replica", "run_dir")
+    given = {name: getattr(args, name, None) for name in options}
+    chosen = {name: str(value) for name, value in given.items() if value is not None}
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals or name not in fields:
+            near = get_close_matches(name, fields, n=1) or fields
+            raise LaunchError(
+                f"--set {text}: " + ("no such setting" if equals else "no value"),
+                hint=f"write --set FIELD=VALUE with FIELD {' or '.join(near)}",
+            )
+        chosen[name] = value
+    return {PREFIX + name.upper(): value for name, value in chosen.items()}
+
+
+def check(asked: int | None, place: launch.Launch | None, settings: Settings) -> None:
+    """What can be known to be wrong before anything starts.
+
+    Errors: LaunchError naming the option and a number that would do.
+    """
+    if asked is not None and asked < 1:
+        raise LaunchError(f"-n {asked}: there must be at least one rank")
+    if asked is not None and place is not None and asked != place.size:
+        raise LaunchError(
+            f"-n {asked}, but {place.launcher} has already started {place.size} ranks",
+            hint=f"leave -n out, or ask {place.launcher} for {asked} ranks",
+        )
+    ranks = place.size if place is not None else asked or 1
+    ps, k = settings.ps, settings.tasks_per_replica
+    workers = ranks - ps
+    if workers < 1:
+        raise LaunchError(
+            f"{ps} of {ranks} rank{'s' if ranks > 1 else ''} would serve variables, "
+            "which leaves no worker",
+            hint=f"start at least {ps + k} ranks (-n {ps + k}), or fewer servers (--ps)",
+        )
+    if place is None and workers % k:  # started ranks may have servers of their own (--serve)
+        more = ps + -(-workers // k) * k
+        raise LaunchError(
+            f"{workers} worker{'s' if workers > 1 else ''} cannot be parted in replicas of {k} "
+            f"({ranks} ranks, {ps} of them servers)",
+            hint=f"start {more} ranks (-n {more}), or change --tasks-per-replica",
+        )
+
+
+def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> NoReturn:
+    """Turn this process into the launcher: signals and exit code are then its own.
+
+    Errors: LaunchError when there is no launcher.
+    """
+    options = [f"--set={name[len(PREFIX) :].lower()}={value}" for name, value in chosen.items()]
+    program = [sys.executable, "-m", "hpcflow", "run", "-n", str(args.ranks), *options]
+    program += [args.script, "--", *args.script_args]
+    check_folder()
+    start = launch.command(args.ranks, program)
+    print(f"hpcflow: starting {args.ranks} ranks by {start.why}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    try:
+        os.execve(start.argv[0], start.argv, start.env)
+    except OSError as error:
+        raise LaunchError(f"{start.argv[0]} does not start: {error.strerror}") from None
+
+
+def check_folder() -> None:
+    """Ranks are started by `python -m hpcflow`, which looks in the current folder first.
+
+    Errors: LaunchError if there it would find another hpcflow than this one.
+    """
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for name in ("hpcflow.py", os.path.join("hpcflow", "__init__.py")):
+        if os.path.isfile(name) and not os.path.samefile(os.path.dirname(name) or ".", own):
+            raise LaunchError(
+                f"{os.path.abspath(name)} would be run in place of {own}",
+                hint="rename it, or start from another folder",
+            )
+
+
+def enter() -> Callable[[], object] | None:
+    """Join the job; a server rank gets what it does from now on, any other None."""
+    from hpcflow.runtime import context
+
+    return context.serve if context.enter().is_server else None
+
+
+def run_script(script: str, script_args: list[str]) -> int:
+    """Run the script in this process as `python SCRIPT ...` would; 1 if it raised an exception.
+
+    The exception goes to `sys.excepthook` with a traceback that begins in the script, as the user
+    knows it, not in this file.
+    """
+    sys.argv[:] = [script, *script_args]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.abspath(script))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != script:
+            trace = trace.tb_next
+        shown = error.with_traceback(trace or error.__traceback__)
+        sys.excepthook(type(shown), shown, shown.__traceback__)
+        return 1
+    return 0

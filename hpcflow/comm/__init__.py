@@ -1,0 +1,1 @@
+"""How bytes move between ranks. Imports only leaves (errors, settings, logs) and numpy."""

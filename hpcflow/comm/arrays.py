@@ -1,0 +1,45 @@
+"""The memory of an array as the transports want it: checked and flat."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpcflow.errors import CommError
+
+
+def as_bytes(array: np.ndarray, *, writable: bool = False) -> np.ndarray:
+    """The memory of `array` as flat bytes, not a copy; CommError where that cannot be."""
+    if not isinstance(array, np.ndarray):
+        raise CommError(f"a NumPy array is needed, not {type(array).__name__}")
+    if array.dtype.hasobject:
+        raise CommError(f"an array of dtype {array.dtype} holds Python objects and cannot be moved")
+    if not array.flags.c_contiguous:
+        raise CommError(
+            f"an array of shape {array.shape} and strides {array.strides} is not C-contiguous",
+            hint="pass numpy.ascontiguousarray(array)",
+        )
+    if writable and not array.flags.writeable:
+        raise CommError(f"an array of shape {array.shape} is read-only and cannot receive")
+    return array.reshape(-1).view(np.uint8)
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """A one-dimensional view of a writable array that a collective combines in place."""
+    as_bytes(array, writable=True)
+    return array.reshape(-1)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A view of `array` that cannot be written."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def share(count: int, parts: int, part: int, unit: int = 1) -> slice:
+    """Piece `part` of `parts` nearly equal ones of `count` elements, cut at multiples of `unit`."""
+    units = math.ceil(count / unit)
+    low, high = units * part // parts, units * (part + 1) // parts
+    return slice(min(low * unit, count), min(high * unit, count))

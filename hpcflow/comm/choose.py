@@ -1,0 +1,33 @@
+"""Which communicator sums over replicas: NCCL between GPUs, windows within a node, MPI else."""
+
+from __future__ import annotations
+
+from hpcflow.comm.base import Communicator
+from hpcflow.errors import CommError
+from hpcflow.logs import say_once
+from hpcflow.settings import Settings
+
+
+def choose(group: Communicator, settings: Settings, on_gpu: bool) -> Communicator:
+    """The communicator for sums over `group`; one line says what was chosen and why. Collective."""
+    from hpcflow.comm.mpi import MpiCommunicator
+
+    if not isinstance(group, MpiCommunicator) or group.size == 1:
+        return group
+    wanted = settings.comm
+    if on_gpu and wanted in ("auto", "nccl"):
+        from hpcflow.comm.nccl import NcclCommunicator
+
+        say_once("sums over replicas: NCCL, for the workers run on GPUs")
+        return NcclCommunicator(group)
+    if wanted == "nccl":
+        raise CommError(
+            "comm=nccl needs workers that run on GPUs", hint="set HPCFLOW_COMM=auto or install cupy"
+        )
+    if wanted == "mpi" or (wanted == "auto" and len(set(group.hosts)) == group.size):
+        say_once("sums over replicas: MPI, " + ("as asked" if wanted == "mpi" else "1 rank a node"))
+        return group
+    from hpcflow.comm.shared import SharedCommunicator
+
+    say_once("sums over replicas: shared-memory windows within a node, MPI between nodes")
+    return SharedCommunicator(group)

@@ -1,0 +1,355 @@
+"""MPI as a Communicator; the only file that imports mpi4py, and not before `world()` is called."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.comm.arrays import as_bytes, flat, read_only
+from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
+from hpcflow.comm.mpi_requests import PATIENCE_S, PersistentChannel, Several, Transfer
+from hpcflow.comm.waiting import finish
+from hpcflow.errors import CommError, LaunchError, MissingPackageError, StallError
+from hpcflow.logs import logger
+
+COLLECTIVE = ("collective", 0)
+LARGEST_PIECE = 1 << 30  # elements in one call: MPI-3 counts are 32-bit integers
+UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
+
+
+@functools.cache
+def _mpi() -> Any:
+    """mpi4py's MPI, initialized."""
+    MPI = _library()
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+    return MPI
+
+
+@functools.cache
+def _library() -> Any:
+    """mpi4py's MPI as it was loaded: it can tell its version before it starts, which may abort."""
+    try:
+        import mpi4py
+    except ImportError as error:
+        raise MissingPackageError(
+            "MPI needs the package mpi4py", hint="pip install mpi4py"
+        ) from error
+    mpi4py.rc.thread_level = "serialized"
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    # as launch.py does for the ranks it starts: on a node without its hardware it prints errors
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    from mpi4py import MPI
+
+    return MPI
+
+
+@functools.cache
+def world() -> MpiCommunicator:
+    """All ranks of the job, on a communicator of our own; the first call is collective."""
+    MPI = _mpi()
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise LaunchError(
+            f"MPI gives thread level {thread_level()}, hpcflow needs serialized or more",
+            hint="import hpcflow before anything that initialises MPI, or set "
+            "MPI4PY_RC_THREAD_LEVEL=serialized",
+        )
+    communicator = MpiCommunicator(MPI.COMM_WORLD.Dup())
+    atexit.register(communicator.close)
+    return communicator
+
+
+def thread_level() -> str:
+    """The thread level MPI gave: single, funneled, serialized or multiple."""
+    MPI = _mpi()
+    names = ("single", "funneled", "serialized", "multiple")
+    levels = [getattr(MPI, f"THREAD_{name.upper()}") for name in names]
+    return names[levels.index(MPI.Query_thread())]
+
+
+def library_version() -> str:
+    """The MPI library in use, on one line."""
+    return str(_mpi().Get_library_version()).split("\n", 1)[0].strip("\0 ,")
+
+
+def build_facts() -> str:
+    """All that the MPI library tells of itself; MPI is not started for it."""
+    return str(_library().Get_library_version())
+
+
+class _MpiBucket:
+    """A sum by Iallreduce, out of place: measured twice as fast as in place."""
+
+    def __init__(self, comm: MpiCommunicator, count: int, dtype: np.dtype) -> None:
+        self._comm = comm
+        self._sum = np.zeros(count, dtype)
+        self.input = np.zeros(count, dtype) if comm.size > 1 else self._sum
+        self.output = read_only(self._sum)
+        self._request: Request = Several([])
+
+    def start(self) -> None:
+        if not self._request.test():
+            raise CommError("a bucket was started again before it was done", rank=self._comm.rank)
+        self._comm.traffic.add(COLLECTIVE, self.input.nbytes)
+        if self._comm.size > 1:
+            self._request = self._comm.reduce_into(self.input, self._sum)
+
+    def test(self) -> bool:
+        return self._request.test()
+
+    def close(self) -> None:
+        self.input = self.output = self._sum = np.zeros(0, self._sum.dtype)
+
+
+class MpiCommunicator(Communicator):
+    """The Communicator contract over an mpi4py communicator that is ours alone."""
+
+    def __init__(self, comm: Any, parent: MpiCommunicator | None = None) -> None:
+        self._comm = comm
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.max_tag = _mpi().COMM_WORLD.Get_attr(_mpi().TAG_UB)
+        self.live: set[Transfer] = set()
+        self.channels: set[PersistentChannel] = set()
+        self._children: list[MpiCommunicator] = []
+        self._parent, self._closed = parent, False
+        self._large: dict[int, Any] = {}
+        self._groups: dict[tuple[int, ...], Any] = {}
+        if parent is None:
+            self.traffic = Traffic()
+            self._top: Sequence[int] = range(self.size)
+            self.hosts = tuple(self.all_gather_text(_mpi().Get_processor_name()))
+        else:
+            self.traffic = parent.traffic
+            ranks = comm.Get_group().Translate_ranks(None, parent._comm.Get_group())
+            self._top = tuple(parent._top[rank] for rank in ranks)
+            self.hosts = tuple(parent.hosts[rank] for rank in ranks)
+
+    def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
+        """Start sending `array`."""
+        spec = self._spec(array)
+        self.traffic.add((self._top[dest], tag), array.nbytes)
+        return Transfer(self, self._comm.Isend(spec, dest, tag), array, ("send", dest, tag))
+
+    def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
+        """Start receiving into `array`."""
+        spec = self._spec(array, writable=True)
+        request = self._comm.Irecv(spec, self._source(source), tag)
+        return Transfer(self, request, array, ("receive", source, tag), _mpi().Status())
+
+    def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
+        """A persistent send of `array`."""
+        request = self._comm.Send_init(self._spec(array), dest, tag)
+        key = (self._top[dest], tag)
+        return PersistentChannel(self, request, array, ("send", dest, tag), key=key)
+
+    def recv_channel(self, array: np.ndarray, source: int, tag: int) -> Channel:
+        """A persistent receive into `array`."""
+        spec = self._spec(array, writable=True)
+        request = self._comm.Recv_init(spec, self._source(source), tag)
+        label = ("receive", source, tag)
+        return PersistentChannel(self, request, array, label, _mpi().Status())
+
+    def probe(self, source: int, tag: int) -> tuple[int, int] | None:
+        """(source, bytes) of a message that waits to be received, or None."""
+        status = _mpi().Status()
+        if not self._comm.Iprobe(self._source(source), tag, status):
+            return None
+        return status.Get_source(), self.count_bytes(status)
+
+    def count_bytes(self, status: Any) -> int:
+        """Bytes of the message of an MPI status, however many."""
+        return int(status.Get_elements(_mpi().BYTE))
+
+    def bucket(self, count: int, dtype: np.dtype) -> Bucket:
+        """Plain memory, summed by MPI."""
+        _mpi_type(np.dtype(dtype))
+        return _MpiBucket(self, count, np.dtype(dtype))
+
+    def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
+        """Combine `array` in place over all ranks."""
+        data = flat(array)
+        self.traffic.add(COLLECTIVE, data.nbytes)
+        return self.reduce_into(None, data, op)
+
+    def reduce_into(
+        self, addend: np.ndarray | None, result: np.ndarray, op: str = "sum"
+    ) -> Request:
+        """Combine `addend` (None: `result` itself) of all ranks into `result`."""
+        MPI, kind = _mpi(), _mpi_type(result.dtype)
+        if op not in ("sum", "max", "min"):
+            raise CommError(f"a reduction by {op!r} is not one of sum, max, min")
+        requests = []
+        for low in range(0, result.size, LARGEST_PIECE):
+            piece = slice(low, low + LARGEST_PIECE)
+            given = MPI.IN_PLACE if addend is None else [addend[piece], kind]
+            request = self._comm.Iallreduce(
+                given, [result[piece], kind], op=getattr(MPI, op.upper())
+            )
+            requests.append(Transfer(self, request, (addend, result), ("all_reduce", -1, -1)))
+        return Several(requests)
+
+    def broadcast(self, array: np.ndarray, root: int) -> Request:
+        """Give every rank `root`'s array, in place."""
+        spec = self._spec(array, writable=self.rank != root)
+        if self.rank == root:
+            self.traffic.add(COLLECTIVE, array.nbytes)
+        return Transfer(self, self._comm.Ibcast(spec, root), array, ("broadcast", root, -1))
+
+    def barrier(self) -> Request:
+        """Done once all ranks have called it."""
+        return Transfer(self, self._comm.Ibarrier(), None, ("barrier", -1, -1))
+
+    def gather_text(self, text: str, root: int = 0) -> list[str] | None:
+        """All ranks' strings on `root`, None elsewhere."""
+        data = np.frombuffer(text.encode(), np.uint8)
+        lengths = np.zeros(self.size, np.int64)
+        lengths[self.rank] = data.size
+        finish(self.all_reduce(lengths))
+        joined = np.empty(int(lengths.sum()) if self.rank == root else 0, np.uint8)
+        target = [joined, lengths, _mpi().BYTE] if self.rank == root else None
+        request = self._comm.Igatherv([data, _mpi().BYTE], target, root)
+        finish(Transfer(self, request, (data, joined, lengths), ("gather", root, -1)))
+        if self.rank != root:
+            return None
+        pieces = np.split(joined, np.cumsum(lengths)[:-1])
+        return [piece.tobytes().decode() for piece in pieces]
+
+    def broadcast_text(self, text: str | None, root: int = 0) -> str:
+        """`root`'s string everywhere."""
+        data = np.frombuffer((text or "").encode(), np.uint8) if self.rank == root else None
+        length = np.array([0 if data is None else data.size])
+        finish(self.broadcast(length, root))
+        buffer = np.empty(length[0], np.uint8) if data is None else data
+        finish(self.broadcast(buffer, root))
+        return buffer.tobytes().decode()
+
+    def split(self, ranks: Sequence[int]) -> MpiCommunicator | None:
+        """A communicator of `ranks`, numbered in that order; None on the others."""
+        if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(self.size)):
+            raise CommError(f"split: {list(ranks)} are not distinct ranks of {self.size}")
+        mine = self.rank in ranks
+        return self.split_by(0 if mine else -1, list(ranks).index(self.rank) if mine else 0)
+
+    def split_by(self, color: int, key: int) -> MpiCommunicator | None:
+        """One communicator for each `color`, ordered by `key`; None where `color` is negative."""
+        MPI = _mpi()
+        part = self._comm.Split(MPI.UNDEFINED if color < 0 else color, key)
+        if part == MPI.COMM_NULL:
+            return None
+        child = MpiCommunicator(part, self)
+        self._children.append(child)
+        return child
+
+    def group_of(self, ranks: Sequence[int]) -> Any:
+        """An mpi4py communicator of `ranks` for a library that talks MPI itself; they alone call.
+
+        It is kept: the same ranks get the same one.
+        """
+        key = tuple(ranks)
+        if key not in self._groups:
+            group = self._comm.Get_group().Incl(key)
+            self._groups[key] = self._comm.Create_group(group, tag=0)
+        return self._groups[key]
+
+    def nodes(self) -> tuple[int, ...]:
+        """For each rank the first rank that shares memory with it; collective."""
+        local = self._comm.Split_type(_mpi().COMM_TYPE_SHARED, key=self.rank)
+        first = local.Get_group().Translate_ranks([0], self._comm.Get_group())[0]
+        local.Free()
+        table = np.zeros(self.size, np.int64)
+        table[self.rank] = first
+        finish(self.all_reduce(table))
+        return tuple(table.tolist())
+
+    def abort(self, code: int) -> None:
+        """End every rank of the job now."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _mpi().COMM_WORLD.Abort(code)
+
+    def close(self) -> None:
+        """Cancel receives and let go of channels; what `split` made is freed by all its ranks."""
+        if self._closed or _mpi().Is_finalized():
+            return
+        self._release()
+        if self._parent is not None:
+            self._comm.Free()
+
+    def _release(self) -> None:
+        """The local part of `close`, so that a rank that exits cannot hang in MPI's finalize."""
+        if self._closed:
+            return
+        self._closed = True
+        for child in self._children:
+            child._release()
+        flying = [*self.live, *(channel for channel in self.channels if channel.active)]
+        for transfer in flying:
+            transfer.cancel()
+        try:
+            finish(*flying, timeout=PATIENCE_S)
+        except (CommError, StallError):
+            labels = ", ".join(str(transfer) for transfer in flying if transfer.active)
+            logger.warning("closed while in flight: %s", labels)
+        for channel in list(self.channels):
+            if not channel.active:
+                channel.close()
+        for kind in self._large.values():
+            kind.Free()
+
+    def _source(self, rank: int) -> int:
+        return int(_mpi().ANY_SOURCE) if rank == self.ANY else rank
+
+    def _spec(self, array: np.ndarray, writable: bool = False) -> list[Any]:
+        """How mpi4py is told of `array`: bytes, or one element of a type of that many bytes."""
+        data, MPI = as_bytes(array, writable=writable), _mpi()
+        if data.size < 1 << 31:
+            return [data, MPI.BYTE]
+        kind = self._large.get(data.size)
+        if kind is None:  # MPI-3 has no larger counts, and mpi4py does not step in for all calls
+            units, rest = divmod(data.size, UNIT)
+            unit = MPI.BYTE.Create_contiguous(UNIT)
+            kind = MPI.Datatype.Create_struct([units, rest], [0, units * UNIT], [unit, MPI.BYTE])
+            self._large[data.size] = kind.Commit()
+            unit.Free()
+        return [data, 1, kind]
+
+
+class Window:
+    """Memory of the ranks of `comm`, all on one node, that each of them maps; collective.
+
+    `segments[rank]` are that rank's `nbytes` as bytes. Writes are seen by others after `sync`, a
+    message, and their `sync`.
+    """
+
+    def __init__(self, comm: MpiCommunicator, nbytes: int) -> None:
+        MPI = _mpi()
+        info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # own pages, near their writer
+        self._window = MPI.Win.Allocate_shared(nbytes, 1, info, comm._comm)
+        info.Free()
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+        memories = [self._window.Shared_query(rank)[0] for rank in range(comm.size)]
+        self.segments = [np.frombuffer(memory, np.uint8) for memory in memories]
+
+    def sync(self) -> None:
+        """Order this rank's reads and writes of the window before and after."""
+        self._window.Sync()
+
+    def close(self) -> None:
+        """Unmap; collective; arrays over the segments must not be used any more."""
+        self.segments.clear()
+        self._window.Unlock_all()
+        self._window.Free()
+
+
+def _mpi_type(dtype: np.dtype) -> Any:
+    """MPI's type for numbers of `dtype`; CommError where MPI cannot add them up."""
+    try:
+        return _mpi().Datatype.fromcode(dtype.char)
+    except (KeyError, ValueError):
+        raise CommError(f"MPI cannot combine arrays of dtype {dtype}") from None

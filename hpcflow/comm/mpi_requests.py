@@ -1,0 +1,151 @@
+"""What MpiCommunicator hands out: transfers in flight, persistent channels, several as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from hpcflow.comm.base import Request, Traffic
+from hpcflow.comm.waiting import finish
+from hpcflow.errors import CommError, StallError
+
+PATIENCE_S = 1.0  # how long a close() lets sends finish
+
+
+class Owner(Protocol):
+    """The communicator; it holds what is in flight, so that memory outlives the call."""
+
+    rank: int
+    traffic: Traffic
+    live: set[Transfer]
+    channels: set[PersistentChannel]
+
+    def count_bytes(self, status: Any) -> int:
+        """Bytes of the message of an MPI status, however many."""
+        ...
+
+
+class Transfer:
+    """One nonblocking call; `label` is its kind, peer and tag, `status` marks a receive."""
+
+    __slots__ = ("_label", "_nbytes", "_owner", "_status", "active", "array", "request", "source")
+
+    def __init__(
+        self,
+        owner: Owner,
+        request: Any,
+        array: Any,
+        label: tuple[str, int, int],
+        status: Any = None,
+    ) -> None:
+        self._owner, self._label, self._status = owner, label, status
+        self.request, self.array, self.active, self.source = request, array, True, -1
+        self._nbytes = array.nbytes if status is not None else -1
+        self._hold()
+
+    def _hold(self) -> None:
+        self._owner.live.add(self)
+
+    def _let_go(self) -> None:
+        self._owner.live.discard(self)
+
+    def test(self) -> bool:
+        """Whether it is done; a CommError says why it failed."""
+        if not self.active:
+            return True
+        status = self._status
+        try:
+            if not self.request.Test(status):
+                return False
+        except RuntimeError as error:  # mpi4py's Exception is one
+            self.active = False
+            self._let_go()
+            raise self.failed(str(error)) from error
+        self.active = False
+        self._let_go()
+        if status is not None:
+            self.source = status.source
+            if status.count != self._nbytes:  # wrong, or too large for an MPI-3 count
+                got = self._owner.count_bytes(status)
+                if got != self._nbytes:
+                    raise self.failed(f"the message has {got} bytes, the array {self._nbytes}")
+        return True
+
+    def cancel(self) -> None:
+        """Give up a receive that no message has met; what cannot be cancelled has yet to finish."""
+        if self.active and self._status is not None:
+            self.request.Cancel()
+            self._status = None
+
+    def failed(self, why: str) -> CommError:
+        """An error that names this transfer."""
+        return CommError(f"{self}: {why}", rank=self._owner.rank)
+
+    def __str__(self) -> str:
+        kind, peer, tag = self._label
+        if tag < 0:
+            return kind
+        preposition = "to" if kind == "send" else "from"
+        return f"{kind} {preposition} rank {'any' if peer < 0 else peer}, tag {tag}"
+
+
+class PersistentChannel(Transfer):
+    """A persistent send or receive; `key` counts a send, and is None for a receive."""
+
+    __slots__ = ("_key",)
+
+    def __init__(
+        self,
+        owner: Owner,
+        request: Any,
+        array: Any,
+        label: tuple[str, int, int],
+        status: Any = None,
+        key: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(owner, request, array, label, status)
+        self.active, self._key, self._nbytes = False, key, array.nbytes
+
+    def _hold(self) -> None:
+        self._owner.channels.add(self)
+
+    def _let_go(self) -> None:  # held until it is closed
+        pass
+
+    def start(self) -> None:
+        """Begin the transfer."""
+        if self.active:
+            raise self.failed("started again before it was done")
+        if self._key is not None:
+            self._owner.traffic.add(self._key, self._nbytes)
+        try:
+            self.request.Start()
+        except RuntimeError as error:
+            raise self.failed(str(error)) from error
+        self.active = True
+
+    def close(self) -> None:
+        """Cancel a receive, wait a moment for a send, and free the request."""
+        if self.request is None:
+            return
+        self.cancel()
+        try:
+            finish(self, timeout=PATIENCE_S)
+        except StallError:
+            raise self.failed("closed while in flight") from None
+        self.request.Free()
+        self.request = self.array = None
+        self._owner.channels.discard(self)
+
+
+class Several:
+    """Requests that count as one."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._left = list(requests)
+
+    def test(self) -> bool:
+        """Whether all are done."""
+        while self._left and self._left[-1].test():
+            self._left.pop()
+        return not self._left

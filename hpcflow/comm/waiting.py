@@ -1,0 +1,102 @@
+"""How to wait without burning a core: spin first, then sleep a little longer each time."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from hpcflow.comm.base import Communicator, Request
+from hpcflow.errors import StallError
+
+SPIN_S = 0.025  # a dedicated core answers at once for this long
+CROWDED_POLLS = 4  # a shared core is offered to others after this many polls
+CROWDED_SPIN_S = 0.0005
+FIRST_SLEEP_S, LONGEST_SLEEP_S, GROWTH = 20e-6, 1e-3, 1.25
+LAZY, LAZIEST_SLEEP_S = 0.01, 4e-3  # a long wait may become longer by this share, for a cheap poll
+
+
+class Backoff:
+    """The idle-wait policy: `wait` when nothing moved, `reset` when something did.
+
+    On a core of its own it spins for 25 ms, then sleeps from 20 µs up to 1 ms, and after 0.1 s up
+    to a hundredth of the time waited, at most 4 ms. `crowded` says that ranks outnumber cores:
+    then it yields after a few polls and sleeps after half a millisecond.
+    `wake` is set (Event) or notified (Condition) by another thread to end a sleep at once; the
+    waiter clears the event.
+    """
+
+    def __init__(
+        self,
+        crowded: bool = False,
+        wake: threading.Event | threading.Condition | None = None,
+    ) -> None:
+        self._crowded = crowded
+        self._spin_s = CROWDED_SPIN_S if crowded else SPIN_S
+        self._sleep = _sleeper(wake)
+        self._let_go = select.poll().poll
+        self._polls = 0
+        self._since = 0.0
+        self._next = FIRST_SLEEP_S
+
+    def reset(self) -> None:
+        """Something moved: the next wait spins again."""
+        self._polls = 0
+
+    def wait(self) -> None:
+        """Nothing moved: give up a little time, more of it the longer this lasts."""
+        polls = self._polls
+        self._polls = polls + 1
+        if not polls:
+            self._since = time.perf_counter()
+            self._next = FIRST_SLEEP_S
+        elif (waited := time.perf_counter() - self._since) > self._spin_s:
+            self._sleep(self._next)
+            longest = max(LONGEST_SLEEP_S, min(LAZY * waited, LAZIEST_SLEEP_S))
+            self._next = min(self._next * GROWTH, longest)
+        elif not self._crowded:
+            # lets other threads have the GIL: 0.25 µs, where time.sleep(0) takes 70
+            self._let_go(0)
+        elif polls >= CROWDED_POLLS:
+            os.sched_yield()
+
+
+def _sleeper(
+    wake: threading.Event | threading.Condition | None,
+) -> Callable[[float], object]:
+    if wake is None:
+        return time.sleep
+    if isinstance(wake, threading.Event):
+        return wake.wait
+
+    def sleep(seconds: float) -> None:
+        with wake:
+            wake.wait(seconds)
+
+    return sleep
+
+
+def finish(*requests: Request, timeout: float | None = None, what: str = "a request") -> None:
+    """Wait politely until all `requests` are done; StallError after `timeout` seconds."""
+    backoff, end = Backoff(crowded=True), time.monotonic() + (timeout or 0.0)
+    left = list(requests)
+    while left:
+        still = [request for request in left if not request.test()]
+        if len(still) < len(left):
+            backoff.reset()
+        elif timeout is not None and time.monotonic() > end:
+            raise StallError(f"{what} has waited {timeout:.0f} s; {len(still)} not done")
+        else:
+            backoff.wait()
+        left = still
+
+
+def ranks_outnumber_cores(comm: Communicator) -> bool:
+    """Whether the ranks on this host have fewer cores together than they are; collective."""
+    cores = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+    here = comm.hosts[comm.rank]
+    rows = zip(comm.all_gather_text(cores), comm.hosts, strict=True)
+    mine = [row.split() for row, host in rows if host == here]
+    return len({core for row in mine for core in row}) < len(mine)

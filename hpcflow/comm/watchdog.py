@@ -1,0 +1,186 @@
+"""A thread that reads the ledgers, reports a wait that lasts too long, and at last ends the job.
+
+It makes no MPI call, so it works while the engine hangs in one. While another thread keeps the GIL
+no Python runs at all; for that case faulthandler's own thread is armed anew at every tick, and the
+stacks it leaves are taken into the report of whoever waits for this rank.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pathlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from hpcflow.comm.ledger import INSIDE, Entry, Ledger, alive, read_all
+from hpcflow.errors import StallError
+from hpcflow.logs import logger
+
+SILENT_S = 5.0  # a heartbeat older than this is told
+MOST_NAMED = 8  # ranks named one by one in a message
+
+
+class Watchdog:
+    """Reports this rank's stalls: `stall-STEP.txt` in `run_dir` and one line in the log.
+
+    After `stall_s` in one wait the report is written, after `stall_abort_s` `abort` is called with
+    the StallError, from the watchdog's thread. `size` is the number of ranks of the job.
+    `watch_gil` uses faulthandler.dump_traceback_later, of which a process has only one.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        size: int,
+        run_dir: str | os.PathLike[str],
+        stall_s: float,
+        stall_abort_s: float,
+        abort: Callable[[StallError], None],
+        *,
+        tick_s: float = 1.0,
+        watch_gil: bool = True,
+    ) -> None:
+        self._ledger, self._size, self._run_dir = ledger, size, pathlib.Path(run_dir)
+        self._stall_s, self._stall_abort_s, self._abort = stall_s, stall_abort_s, abort
+        self._tick_s = tick_s
+        self._reported: Entry | None = None
+        self._error: StallError | None = None
+        self._stop = threading.Event()
+        self._stacks = stacks_path(ledger.directory, ledger.rank).open("wb") if watch_gil else None
+        self._thread = threading.Thread(target=self._watch, name="hpcflow-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a second call does nothing."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._stacks is not None and not self._stacks.closed:
+            faulthandler.cancel_dump_traceback_later()
+            self._stacks.close()
+            stacks_path(self._ledger.directory, self._ledger.rank).unlink(missing_ok=True)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._tick_s):
+            if self._stacks is not None:
+                faulthandler.dump_traceback_later(self._stall_s, file=self._stacks)
+            self._ledger.beat()
+            try:
+                self._check()
+            except OSError as error:  # a full disk must not end the watch
+                logger.error("the stall report cannot be written: %s", error)
+
+    def _check(self) -> None:
+        mine = self._ledger.read()
+        if mine is None or not mine.waits or time.time() - mine.since < self._stall_s:
+            return
+        if self._reported is None or self._reported.since != mine.since:
+            self._reported = mine
+            path = self._run_dir / f"stall-{mine.step}.txt"
+            entries = [e for e in read_all(self._ledger.directory) if e.host == mine.host]
+            message = describe_stall(mine, entries, self._size, path)
+            self._error = StallError(message, rank=mine.rank)
+            logger.error("StallError: %s", message)
+            write_report(path, message, mine, entries, self._ledger.directory)
+        if time.time() - mine.since >= self._stall_abort_s and self._error is not None:
+            error, self._error = self._error, None
+            self._abort(error)
+
+
+def stacks_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
+    """Where faulthandler writes the stacks of a rank whose GIL is held."""
+    return directory / f"stacks-{rank:06d}"
+
+
+def describe_stall(mine: Entry, entries: Iterable[Entry], size: int, path: pathlib.Path) -> str:
+    """The short message: what has waited how long for whom, what those do, where more is."""
+    now = time.time()
+    others = [entry for entry in entries if entry.rank != mine.rank]
+    if mine.peer >= 0:
+        missing = [entry for entry in others if entry.rank == mine.peer]
+        whom = f"rank {mine.peer}"
+    else:
+        there = (mine.step, mine.op, True)
+        missing = [entry for entry in others if (entry.step, entry.op, entry.waits) != there]
+        whom = f"{len(missing)} of {size} ranks" if missing else f"ranks among {size}, none here"
+    head = f"{mine.kind} '{mine.op}' at step {mine.step} has waited {now - mine.since:.0f} s"
+    rows = [f"{head} for {whom}"]
+    rows += [f"missing  {entry.rank} on {_state(entry, now)}" for entry in missing[:MOST_NAMED]]
+    if len(missing) > MOST_NAMED:
+        rows.append(f"missing  and {len(missing) - MOST_NAMED} more")
+    if not missing:
+        rows.append(f"missing  not on {mine.host}: see what the other nodes append to the report")
+    rows.append(f"written  {path}")
+    return "\n  ".join(rows)
+
+
+def write_report(
+    path: pathlib.Path, message: str, mine: Entry, entries: list[Entry], directory: pathlib.Path
+) -> None:
+    """Write the report, or add this rank's part to it: one file for each step, whoever comes first.
+
+    The table of a node's ranks stands in it once, the stacks of every rank that stalls.
+    """
+    now = time.time()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = []
+    if _first(directory / f"told-{mine.host}-{path.stem}"):
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        parts.append(f"StallError: {message}\n\nranks on {mine.host}\n")
+        parts += [f"  {entry.rank:>6} on {_state(entry, now)}\n" for entry in entries]
+        parts.append(f"  told by rank {mine.rank} at {when}\n")
+        parts += [_left_stacks(entry, directory) for entry in entries if _silent(entry, now)]
+    parts.append(f"\nstacks of rank {mine.rank} on {mine.host}, process {os.getpid()}\n")
+    parts.append(_own_stacks())
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:  # in one write, so that parts of several ranks do not mingle
+        os.write(descriptor, "".join(parts).encode())
+    finally:
+        os.close(descriptor)
+
+
+def _first(mark: pathlib.Path) -> bool:
+    """Whether this rank is the first to make `mark`; all of a node tend to stall at once."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _silent(entry: Entry, now: float) -> bool:
+    return now - entry.heartbeat > SILENT_S
+
+
+def _state(entry: Entry, now: float) -> str:
+    """Where a rank is and what it does."""
+    if entry.since and entry.kind == INSIDE:
+        what = f"is inside '{entry.op}' since {now - entry.since:.0f} s"
+    elif entry.since:
+        whom = f"rank {entry.peer}" if entry.peer >= 0 else "others"
+        what = f"waits for {whom} in {entry.kind} '{entry.op}', step {entry.step}, since "
+        what += f"{now - entry.since:.0f} s"
+    else:
+        what = "waits for nothing: it computes, is idle or has ended"
+    if _silent(entry, now):
+        what += f"; its interpreter has been silent for {now - entry.heartbeat:.0f} s: "
+        what += "the GIL is held" if alive(entry.pid) else f"process {entry.pid} is dead"
+    return f"{entry.host}: {what}"
+
+
+def _own_stacks() -> str:
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file=file)
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+
+def _left_stacks(entry: Entry, directory: pathlib.Path) -> str:
+    try:
+        text = stacks_path(directory, entry.rank).read_text(errors="replace")
+    except OSError:
+        return ""
+    return f"\nstacks of silent rank {entry.rank} on {entry.host}\n{text}" if text else ""

@@ -1,0 +1,285 @@
+"""Samples that can be read by number, dealt to the replicas as feeds of their placeholders."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.dealer import Ranges, Share, cuts, deal, left_after, steps_per_epoch
+from hpcflow.data.feeding import Batch, Feeding, Map
+from hpcflow.data.fitting import check_fixed_sizes, check_key, common_length, fit, joined_batch
+from hpcflow.data.orders import Blocks, Shuffle, as_plain
+from hpcflow.data.sources import InMemory, Source, sources_of
+from hpcflow.errors import HpcflowError
+from hpcflow.graph.graph import Tensor
+from hpcflow.logs import say_once
+from hpcflow.runtime.context import Context, current
+
+MEMORY = 256 << 20
+STRETCH = 4 << 20  # bytes read at a time where blocks do not say
+Dealt = tuple[int, Share]  # with the epoch
+
+
+class Dataset(Feeding):
+    """Samples dealt over the workers as feeds of placeholders.
+
+    `data` maps placeholders to arrays, `hf.data.hdf5(...)`, or any object with `__len__` and
+    `__getitem__`; a tuple of placeholders to an object whose items are such tuples. `batch` is the
+    size of the joined batch over all workers; or give `batch_per_rank`, the size of each worker's
+    part. `seed` decides the order, another in each epoch and the same on any number of ranks:
+    `shuffle` mixes all (True), by `Blocks` for large files, or nothing (False).
+
+    A thread reads `read_ahead` stretches of batches ahead, 2 unless all is in memory, and applies
+    `map`, a function of a Batch that returns {placeholder: rows}. `memory` bounds the bytes held.
+
+    Shapes: the data is [samples, ...], its rows as the placeholders' (after `map`, if given).
+    Ranks:  every sample is drawn once per epoch, by one of the workers; in collective mode all
+            take the same number of steps, some with no rows where samples are few.
+    Errors: ShapeError or DTypeError naming what does not fit; DataError for what cannot be read.
+
+    A training session that keeps checkpoints saves its `position` and calls `restore`; `epoch` and
+    `epochs` then go on behind the last batch of a step that is in the checkpoint.
+    """
+
+    def __init__(
+        self,
+        data: Mapping[Any, Any],
+        batch: int | None = None,
+        *,
+        batch_per_rank: int | None = None,
+        seed: int = 0,
+        shuffle: Shuffle = True,
+        map: Map | None = None,
+        read_ahead: int | None = None,
+        memory: int = MEMORY,
+        context: Context | None = None,
+    ) -> None:
+        context = context or current()
+        joined = joined_batch(batch, batch_per_rank, context.roles.replicas)
+        pairs = _pairs(data)
+        super().__init__([key for key, _ in pairs], joined, map, context)
+        self.seed, self.shuffle, self.memory = int(seed), shuffle, memory
+        self._sources: dict[Tensor, Source] = dict(pairs)
+        self._open()
+        weakref.finalize(self, _close, list(self._sources.values()))
+        self.samples = common_length({k.name: len(s) for k, s in self._sources.items()})
+        self._is_in_memory = all(isinstance(s, InMemory) for s in self._sources.values())
+        needs = 0 if self._is_in_memory and map is None else 2
+        self.read_ahead = needs if read_ahead is None else int(read_ahead)
+        self._row_bytes = sum(_bytes_of(k, s) for k, s in self._sources.items())
+        self._first = 0  # the epoch to go on with
+        self._left: dict[int, Ranges] = {}  # what is left of epochs that were interrupted
+        self._begun_with: dict[int, int] = {}  # the size of their joined batch when they began
+        self._check()
+        self._keys[0].graph.add_to_collection("datasets", self)
+
+    def _open(self) -> None:
+        try:
+            for key, source in self._sources.items():
+                source.open()
+                if self._map is None:
+                    fit(key, source)
+        except HpcflowError as error:
+            error.rank = self.context.rank if error.rank is None else error.rank
+            raise
+
+    def _check(self) -> None:
+        last = self.samples - (self.steps_per_epoch - 1) * self.batch
+        given = {*self.shares, *np.diff(cuts(last, self.replicas)).tolist()}
+        check_fixed_sizes(self._keys, given)
+        self._note_empty()
+        if self._is_in_memory or not self.context.is_chief:
+            return
+        if self.shuffle is True:
+            say_once(
+                "shuffle=True reads each row of a file by itself; "
+                "shuffle=hf.data.Blocks(rows=1024, window=8) reads whole blocks"
+            )
+        if isinstance(self.shuffle, Blocks):
+            needed = self.shuffle.together * self._row_bytes // self.replicas
+            if needed > self._portion_bytes():
+                say_once(
+                    f"a worker's part of {self.shuffle} has {needed >> 20:,} MiB: with memory="
+                    f"{self.memory >> 20} MiB blocks are read more than once; give "
+                    f"{needed * (self.read_ahead + 3) >> 20:,} MiB, or smaller blocks"
+                )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Joined batches in an epoch; the last one may be smaller."""
+        return steps_per_epoch(self.samples, self.batch)
+
+    def _full(self) -> int:
+        return min(self.batch, self.samples)
+
+    def describe(self) -> str:
+        """How the samples are dealt, in one line."""
+        return self._told(f"{self.samples:,} samples in {self.steps_per_epoch:,} steps an epoch")
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """This worker's batches of one epoch.
+
+        A synchronous worker gets one for every joined batch, an asynchronous one skips those in
+        which it has no samples. Arrays of a batch are parts of what was read: copy what you keep.
+        """
+        return self._of([number])
+
+    def epochs(self, count: int, first: int = 0) -> Iterator[Batch]:
+        """This worker's batches of `count` epochs, from number `first` on.
+
+        After `restore` those that are left of them.
+        """
+        return self._of(range(max(first, self._first), first + count))
+
+    # -- reading
+
+    def _of(self, epochs: Sequence[int]) -> Iterator[Batch]:
+        self._open()  # again, if it was closed
+        name = next(iter(self._sources.values())).name
+        dealt = (found for number in epochs for found in self._dealt(number))
+        return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
+
+    def _dealt(self, number: int) -> Iterator[Dealt]:
+        for share in deal(
+            self.samples,
+            self.batch,
+            self.seed,
+            number,
+            self.replicas,
+            self.replica,
+            self.shuffle,
+            self._left.get(number),
+            self._begun_with.get(number),
+        ):
+            if len(share.indices) or self._is_synchronous:
+                yield number, share
+
+    def _portion_bytes(self) -> int:
+        """So that those ahead, the one in use, the next one's rows and a read's own fit."""
+        return self.memory // (self.read_ahead + 3)
+
+    def _portions(self, dealt: Iterator[Dealt]) -> Iterator[list[Dealt]]:
+        """Batches that are read together: of one window of blocks, or as many bytes as are good."""
+        window = self.shuffle.together if isinstance(self.shuffle, Blocks) else 0
+        portion: list[Dealt] = []
+        rows, last = 0, None
+        for epoch, share in dealt:
+            place = (epoch, share.place // window if window else 0)
+            most = self._portion_bytes() // max(1, self._row_bytes, self._mapped_bytes)
+            if not window:
+                most = min(most, STRETCH // max(1, self._row_bytes))
+            is_first = self._map is not None and not self._mapped_bytes  # its size is not known
+            is_alone = (self._is_in_memory and self._map is None) or is_first
+            size = len(share.indices)
+            if portion and (is_alone or rows + size > most or (window and place != last)):
+                yield portion
+                portion, rows = [], 0
+            portion.append((epoch, share))
+            rows, last = rows + size, place
+        if portion:
+            yield portion
+
+    def _load(self, portion: list[Dealt]) -> list[Batch]:
+        """Read rows of several batches at once, then hand each its part, without a copy."""
+        numbers = np.concatenate([share.indices for _, share in portion])
+        try:
+            columns = {key: self._rows(key, numbers) for key in self._sources}
+            batches, start = [], 0
+            for epoch, share in portion:
+                stop = start + len(share.indices)
+                mine = {key: rows[start:stop] for key, rows in columns.items()}
+                batches.append(self._batch(mine, epoch, share))
+                start = stop
+        except HpcflowError as error:
+            error.rank = self.context.rank if error.rank is None else error.rank
+            raise
+        return batches
+
+    def _rows(self, key: Tensor, numbers: np.ndarray) -> np.ndarray:
+        rows = self._sources[key].rows(numbers)
+        return rows if self._map is not None else np.ascontiguousarray(rows, key.dtype)
+
+    def close(self) -> None:
+        """End what reads ahead and close the files; a later epoch opens them again."""
+        super().close()
+        _close(list(self._sources.values()))
+
+    # -- the position
+
+    def position(self, last: Sequence[tuple[int, int] | None]) -> dict[str, Any]:
+        """Where the workers stand together, as plain data.
+
+        `last` has the (epoch, step) of each worker's last batch, None if it has had none.
+        """
+        done = [(self._first, -1) if one is None else (one[0], one[1]) for one in last]
+        first, end = min(done)[0], max(max(done)[0], *self._left, 0) + 1
+        left = {number: self._left_of(number, done) for number in range(first, end)}
+        while first in left and not left[first]:
+            del left[first]
+            first += 1
+        found = {
+            "epoch": first,
+            "left": {str(number): ranges for number, ranges in left.items()},
+            "samples": self.samples,
+            "seed": self.seed,
+            "shuffle": as_plain(self.shuffle),
+        }
+        if isinstance(self.shuffle, Blocks):
+            begun = {str(n): self._begun_with.get(n, self.batch) for n in left}
+            found["begun_with"] = begun
+        return found
+
+    def _left_of(self, number: int, done: Sequence[tuple[int, int]]) -> list[list[int]]:
+        """The ranges left of an epoch when `done` are the last (epoch, step) of the workers."""
+        ranges = self._left.get(number, [[0, self.samples]])
+        steps = steps_per_epoch(sum(b - a for a, b in ranges), self.batch)
+        first = max(self.steps_per_epoch - steps, 0)  # the number of the first step that is left
+        taken = [
+            steps if epoch > number else max(step + 1 - first, 0) if epoch == number else 0
+            for epoch, step in done
+        ]
+        return left_after(ranges, self.batch, taken)
+
+    def restore(self, position: Mapping[str, Any]) -> None:
+        """Go on where `position` says; any number of workers may.
+
+        Errors: HpcflowError if it is a position in other data.
+        """
+        mine = {"samples": self.samples, "seed": self.seed, "shuffle": as_plain(self.shuffle)}
+        wrong = [f"{k} {position.get(k)}, now {v}" for k, v in mine.items() if position.get(k) != v]
+        if wrong:
+            raise HpcflowError(
+                f"the checkpoint stands in other data: {'; '.join(wrong)}",
+                hint="give the same data and seed, or restore the variables alone (hf.train.Saver)",
+            )
+        self._first = int(position["epoch"])
+        self._left = {int(number): some for number, some in position["left"].items()}
+        begun = position.get("begun_with", {})
+        self._begun_with = {int(number): int(size) for number, size in begun.items()}
+
+
+def _pairs(data: Mapping[Any, Any]) -> list[tuple[Tensor, Source]]:
+    """Each placeholder with its source; a tuple of placeholders takes the fields of items."""
+    found: list[tuple[Tensor, Source]] = []
+    for key, value in data.items():
+        keys = key if isinstance(key, tuple) else (key,)
+        for one in keys:
+            check_key(one)
+        sources = sources_of(value, len(keys) if isinstance(key, tuple) else None)
+        found += zip(keys, sources, strict=True)
+    common_length({key.name: 1 for key, _ in found})  # at least one
+    return found
+
+
+def _bytes_of(key: Tensor, source: Source) -> int:
+    """Of a row, as read or as fed."""
+    width = max(source.dtype.itemsize, np.dtype(key.dtype).itemsize)
+    return int(np.prod(source.row_shape)) * width
+
+
+def _close(sources: Sequence[Source]) -> None:
+    for source in sources:
+        source.close()

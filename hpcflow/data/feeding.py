@@ -1,0 +1,183 @@
+"""Batches: what every kind of dataset does between reading rows and feeding them."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hpcflow.data.dealer import Share, cuts
+from hpcflow.data.fitting import check_fits, check_key
+from hpcflow.data.forks import forbid_forks
+from hpcflow.data.reader import Ahead
+from hpcflow.errors import DataError, HpcflowError, ShapeError
+from hpcflow.graph.graph import Graph, Tensor
+from hpcflow.logs import say_once
+from hpcflow.ops.comm import replica_share
+from hpcflow.runtime.context import Context
+
+Portion = TypeVar("Portion")
+Columns = Mapping[Tensor, np.ndarray]
+
+
+class Batch(dict[Tensor, np.ndarray]):
+    """One worker's share of a joined batch, ready as a feed_dict.
+
+    `indices` are its samples and `size` is their number, `joined_size` that over all workers;
+    `epoch`, and `step` within it, count from 0. `source` is the dataset that dealt it.
+    """
+
+    def __init__(self, feeds: Columns, epoch: int, share: Share, source: Any = None) -> None:
+        super().__init__(feeds)
+        self.indices, self.size = share.indices, len(share.indices)
+        self.joined_size, self.epoch, self.step = share.joined_size, epoch, share.step
+        self.source = source
+
+
+Map = Callable[[Batch], Columns]
+
+
+class Feeding:
+    """A worker's place among the workers, and its batches: mapped, weighted, read ahead.
+
+    `input_wait_seconds` is how long whoever took batches has waited for them.
+    """
+
+    def __init__(self, keys: Iterable[Any], batch: int, map: Map | None, context: Context) -> None:
+        self.context, self.batch = context, batch
+        self.replica, self.replicas = context.replica, context.roles.replicas
+        self.input_wait_seconds = 0.0
+        self._map = map
+        self._mapped_bytes = 0  # of a sample, when one has been mapped
+        self._is_synchronous = context.cluster.mode == "collective"
+        self._keys = list(keys)
+        for key in self._keys:
+            check_key(key)
+        self._share: Tensor | None = None
+        if self._is_synchronous and self._keys:
+            self._share = _share_of(self._keys[0].graph)
+        self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
+        if context.world is not None:
+            forbid_forks()
+
+    @property
+    def shares(self) -> list[int]:
+        """How many samples of a full joined batch each worker gets."""
+        return np.diff(cuts(self._full(), self.replicas)).tolist()
+
+    def _full(self) -> int:
+        """The size of a joined batch that is not an epoch's last."""
+        return self.batch
+
+    def _told(self, samples: str) -> str:
+        most, least = max(self.shares), min(self.shares)
+        each = f"{most}" if most == least else f"{least} or {most}"
+        workers = f"each of {self.replicas} workers" if self.replicas > 1 else "one worker"
+        return f"{samples}; a batch of {self._full():,} is {each} for {workers}"
+
+    def _note_empty(self) -> None:
+        """Say once that some workers of a full batch have no rows."""
+        if self._is_synchronous and min(self.shares) == 0 and self.context.is_chief:
+            say_once(
+                f"a batch of {self._full():,} leaves {self.shares.count(0)} of {self.replicas} "
+                "workers without samples: their steps add nothing; use fewer ranks, or more samples"
+            )
+
+    def _batches(
+        self,
+        portions: Iterator[Portion],
+        load: Callable[[Portion], list[Batch]],
+        ahead: int,
+        what: str,
+    ) -> Iterator[Batch]:
+        """The batches of all portions, loaded by a thread if `ahead` are; waiting is counted."""
+        reader = Ahead(portions, load, ahead, self._readers(ahead)) if ahead else None
+        if reader is not None:
+            self._reading.add(reader)
+        try:
+            while True:
+                begun = time.perf_counter()
+                if reader is None:
+                    portion = next(portions, None)
+                    loaded = None if portion is None else load(portion)
+                else:
+                    loaded = reader.take(self.context.engine.ledger, what)
+                self.input_wait_seconds += time.perf_counter() - begun
+                if loaded is None:
+                    return
+                loaded.reverse()
+                while loaded:  # let go of each as it is used up
+                    yield loaded.pop()
+        finally:
+            if reader is not None:
+                reader.close()
+
+    def _readers(self, ahead: int) -> int:
+        """How many threads read: one; it keeps the order of reads, as disks like it."""
+        return 1
+
+    def close(self) -> None:
+        """End the reading of batches that nobody will take; a later epoch reads anew."""
+        for reader in list(self._reading):
+            reader.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- from rows to feeds
+
+    def _batch(self, columns: Columns, epoch: int, share: Share) -> Batch:
+        batch = Batch(columns, epoch, share, self)
+        if self._map is not None:
+            batch = Batch(self._mapped(self._map, batch), epoch, share, self)
+        if self._share is not None:
+            fraction = len(share.indices) / share.joined_size
+            batch[self._share] = np.array(fraction, self._share.dtype)
+        return batch
+
+    def _mapped(self, map: Map, batch: Batch) -> dict[Tensor, np.ndarray]:
+        """What the user's function makes of a batch, as its placeholders want it."""
+        where = f"map of epoch {batch.epoch}, step {batch.step}, {_samples(batch.indices)}"
+        try:
+            found = dict(map(batch))
+        except HpcflowError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{where}: {type(error).__name__}: {error}",
+                rank=self.context.rank,
+                hint="the cause is printed above; map takes a Batch, {placeholder: rows}, and "
+                "returns the same of the new rows",
+            ) from error
+        for key, value in found.items():
+            check_key(key)
+            array = np.asarray(value)
+            check_fits(key, f"what {where} made", array.dtype, array.shape)
+            if len(array) != batch.size:
+                raise ShapeError(
+                    f"{where} made {len(array)} rows of {batch.size} for {key.name!r}",
+                    hint="map keeps the number of samples: all workers count on it",
+                )
+            found[key] = np.ascontiguousarray(array, key.dtype)
+        if batch.size:
+            self._mapped_bytes = sum(array.nbytes for array in found.values()) // batch.size
+        return found
+
+
+def _samples(indices: np.ndarray) -> str:
+    few = ", ".join(map(str, indices[:3].tolist()))
+    return f"samples {few}{', ...' if len(indices) > 3 else ''}"
+
+
+def _share_of(graph: Graph) -> Tensor | None:
+    """The tensor to feed with this replica's fraction; None if no operation can depend on it."""
+    if graph.finalized and not graph.get_collection("replica_share"):
+        return None
+    with graph.as_default():
+        return replica_share()

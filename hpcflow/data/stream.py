@@ -1,0 +1,194 @@
+"""Samples that come one after the other: iterators and functions that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.dealer import Share, cuts
+from hpcflow.data.feeding import Batch, Feeding, Map
+from hpcflow.data.fitting import check_fits, joined_batch
+from hpcflow.errors import DataError, HpcflowError
+from hpcflow.graph.graph import Tensor
+from hpcflow.logs import say_once
+from hpcflow.runtime.context import Context, current
+
+Part = tuple[int, Share, list[Any]]  # epoch, the samples' numbers, this worker's samples
+
+
+class Stream(Feeding):
+    """Samples of an iterator, dealt over the workers as feeds of placeholders.
+
+    `samples` is a function that makes the iterator of an epoch from its number; or an iterator,
+    which is one epoch. A sample has a value for each of `keys`, as a tuple, or is the value of a
+    single one. `batch`, `batch_per_rank`, `read_ahead` (batches) and `map` are as for `Dataset`.
+
+    Ranks:  all workers must iterate over the same samples; each keeps its own part of them.
+    Resume: a function's iterator is made again and run up to the position, which takes its time. An
+            iterator cannot be: then `restore` is an error, and its checkpoints say so.
+    Errors: DTypeError or ShapeError for a sample that does not fit, DataError if it fails.
+    """
+
+    def __init__(
+        self,
+        keys: Tensor | Sequence[Tensor],
+        samples: Callable[[int], Iterable[Any]] | Iterable[Any],
+        batch: int | None = None,
+        *,
+        batch_per_rank: int | None = None,
+        per_epoch: int | None = None,
+        map: Map | None = None,
+        read_ahead: int = 2,
+        context: Context | None = None,
+    ) -> None:
+        context = context or current()
+        joined = joined_batch(batch, batch_per_rank, context.roles.replicas)
+        self._is_single = isinstance(keys, Tensor)
+        super().__init__([keys] if isinstance(keys, Tensor) else keys, joined, map, context)
+        self._samples, self.read_ahead, self.samples = samples, int(read_ahead), per_epoch
+        self._once: Iterator[Any] | None = None
+        if not callable(samples):
+            self._once = iter(samples)
+        self._first = self._skip = 0  # the epoch to go on with, and its samples that were taken
+        self._skipped_batch = 1  # the last of them
+        self._note_empty()
+        self._keys[0].graph.add_to_collection("datasets", self)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Joined batches in an epoch of `per_epoch` samples."""
+        if self.samples is None:
+            raise HpcflowError(
+                "how long an epoch of this stream is is not known",
+                hint="give Stream(per_epoch=...) where something shows progress",
+            )
+        return -(-self.samples // self.batch)
+
+    def describe(self) -> str:
+        """How the samples are dealt, in one line."""
+        known = self.samples is not None
+        return self._told(f"{self.samples:,} samples an epoch" if known else "a stream of samples")
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """This worker's batches of one epoch; of an iterator only the first."""
+        return self.epochs(1, number)
+
+    def epochs(self, count: int, first: int = 0) -> Iterator[Batch]:
+        """This worker's batches of `count` epochs; after `restore` those that are left of them."""
+        numbers = range(max(first, self._first), first + count)
+        parts = (part for number in numbers for part in self._parts(number))
+        return self._batches(parts, self._load, self.read_ahead, "read a stream")
+
+    def _parts(self, epoch: int) -> Iterator[Part]:
+        samples = self._iterator(epoch)
+        skipped = self._skip if epoch == self._first else 0
+        if skipped:
+            say_once(f"the stream is run up to its position: {skipped:,} samples are passed over")
+            # The last joined batch of an epoch may have been smaller.
+            if sum(1 for _ in islice(samples, skipped)) <= skipped - self._skipped_batch:
+                raise DataError(
+                    f"epoch {epoch} of the stream ends before sample {skipped:,}, its position in "
+                    "the checkpoint",
+                    rank=self.context.rank,
+                    hint="make the same samples for the same epoch",
+                )
+        step = skipped // self.batch
+        start = skipped
+        while joined := self._next(samples, epoch, start):
+            at = cuts(len(joined), self.replicas)
+            low, high = int(at[self.replica]), int(at[self.replica + 1])
+            if low < high or self._is_synchronous:
+                indices = np.arange(start + low, start + high)
+                yield epoch, Share(step, indices, len(joined)), joined[low:high]
+            start, step = start + len(joined), step + 1
+
+    def _iterator(self, epoch: int) -> Iterator[Any]:
+        if self._once is None:
+            return iter(self._samples(epoch))  # type: ignore[operator]
+        if epoch > 0:
+            raise DataError(
+                "an iterator is one epoch; this is another",
+                rank=self.context.rank,
+                hint="give a function of the epoch that makes an iterator: lambda epoch: ...",
+            )
+        return self._once
+
+    def _next(self, samples: Iterator[Any], epoch: int, start: int) -> list[Any]:
+        try:
+            return list(islice(samples, self.batch))
+        except HpcflowError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"the stream failed after sample {start:,} of epoch {epoch}: "
+                f"{type(error).__name__}: {error}",
+                rank=self.context.rank,
+                hint="the cause is printed above",
+            ) from error
+
+    def _load(self, part: Part) -> list[Batch]:
+        epoch, share, samples = part
+        columns = {}
+        for number, key in enumerate(self._keys):
+            try:
+                values = [s if self._is_single else s[number] for s in samples]
+                column = self._column(key, values)
+            except (ValueError, TypeError, IndexError, KeyError) as error:
+                if isinstance(error, HpcflowError):
+                    raise
+                raise DataError(
+                    f"samples {share.indices[0]:,} to {share.indices[-1]:,} of the stream have no "
+                    f"rows for {key.name!r}: {error}",
+                    rank=self.context.rank,
+                    hint=f"a sample has {len(self._keys)} values, each of one shape",
+                ) from error
+            columns[key] = column
+        return [self._batch(columns, epoch, share)]
+
+    def _column(self, key: Tensor, values: list[Any]) -> np.ndarray:
+        """The values of one placeholder, as rows."""
+        if not values:  # a joined batch with fewer samples than there are workers
+            return np.empty((0, *(d or 0 for d in (key.shape or (0,))[1:])), key.dtype)
+        if self._map is not None:
+            return np.stack([np.asarray(value) for value in values])
+        # Python's own numbers and lists have no dtype that someone chose
+        dtype = None if hasattr(values[0], "dtype") else key.dtype
+        column = np.stack([np.asarray(value, dtype) for value in values])
+        check_fits(key, "the stream's value", column.dtype, column.shape)
+        return np.ascontiguousarray(column, key.dtype)
+
+    # -- the position
+
+    def position(self, last: Sequence[tuple[int, int] | None]) -> dict[str, Any]:
+        """Where the workers stand together, as plain data; `last` as for `Dataset`.
+
+        Asynchronous workers go on behind the last joined batch that all of them have had: samples
+        that faster ones had beyond it are used again.
+        """
+        done = [(self._first, -1) if one is None else one for one in last]
+        epoch, step = min(done)
+        skipped = self._skip if epoch == self._first else 0
+        taken = skipped + max(step + 1 - skipped // self.batch, 0) * self.batch
+        resumes = self._once is None
+        if self.samples is not None and taken >= self.samples:
+            epoch, taken = epoch + 1, 0
+        return {"epoch": epoch, "taken": taken, "batch": self.batch, "left": {}, "resumes": resumes}
+
+    def restore(self, position: dict[str, Any]) -> None:
+        """Go on where `position` says.
+
+        Errors: DataError for an iterator, which cannot.
+        """
+        taken = int(position.get("taken", 0))
+        if self._once is not None and (taken or position["epoch"]):
+            raise DataError(
+                "a stream of an iterator cannot resume: what it has given is gone",
+                rank=self.context.rank,
+                hint="give a function of the epoch that makes the iterator, or restore the "
+                "variables alone (hf.train.Saver)",
+            )
+        self._first, self._skip = int(position["epoch"]), taken
+        self._skipped_batch = int(position.get("batch", 1))

@@ -1,0 +1,1 @@
+"""WHAT is computed: tensors, operations, the graph. Imports only leaves and numpy."""

@@ -1,0 +1,406 @@
+"""The dataflow graph: operations joined by tensors; it grows and never changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, GraphError, HpcflowError
+from hpcflow.graph import device as device_names
+from hpcflow.graph.registry import lookup
+from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
+OPERATORS: dict[str, Callable[..., Tensor]] = {}  # filled by hpcflow.ops: how `a + b` makes an op
+
+
+class Tensor:
+    """One output of an operation: a value that exists when the graph runs."""
+
+    __array_priority__ = 100  # NumPy lets us handle `array + tensor`
+    __slots__ = ("constant", "dtype", "index", "name", "op", "shape")
+
+    def __init__(self, op: Operation, index: int, spec: Spec) -> None:
+        self.op, self.index, self.dtype, self.shape = op, index, spec.dtype, spec.shape
+        self.constant = spec.value
+        self.name = f"{op.name}:{index}"
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self.op.graph
+
+    @property
+    def device(self) -> str:
+        """The device asked for its operation, "" if none was."""
+        return self.op.device
+
+    @property
+    def spec(self) -> Spec:
+        """Its dtype, static shape, and value if constant."""
+        return Spec(self.dtype, self.shape, self.constant)
+
+    def get_shape(self) -> Shape:
+        """TensorFlow 1's name for `shape`."""
+        return self.shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Add what the caller knows of the static shape; ShapeError if it contradicts."""
+        self.shape = merge(self.shape, as_shape(shape))
+
+    def consumers(self) -> list[Operation]:
+        """Operations that take this tensor as input."""
+        return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
+
+    def __repr__(self) -> str:
+        return f"<hf.Tensor {self.name!r} shape={show(self.shape)} dtype={self.dtype}>"
+
+    def __bool__(self) -> bool:
+        raise GraphError(
+            "a tensor has no truth value while the graph is built",
+            op=self.op.name,
+            line=self.op.line,
+            hint="run it in a session, or compute with hf.where",
+        )
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise GraphError("a tensor cannot be iterated over", op=self.op.name, line=self.op.line)
+
+    def __len__(self) -> int:
+        raise GraphError(
+            "len() of a tensor is unknown", op=self.op.name, hint="use tensor.shape[0] or hf.shape"
+        )
+
+
+def _binary(name: str) -> None:
+    def forward(self: Tensor, other: Any) -> Tensor:
+        return OPERATORS[name](self, other)
+
+    def backward(self: Tensor, other: Any) -> Tensor:
+        return OPERATORS[name](other, self)
+
+    setattr(Tensor, f"__{name}__", forward)
+    setattr(Tensor, f"__r{name}__", backward)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
+    _binary(_name)
+for _name in ("and", "or", "xor"):
+    _binary(_name)
+
+
+def _plain(name: str) -> None:
+    def call(self: Tensor, *others: Any) -> Tensor:
+        return OPERATORS[name](self, *others)
+
+    setattr(Tensor, f"__{name}__", call)
+
+
+for _name in ("neg", "abs", "invert", "lt", "le", "gt", "ge", "getitem"):
+    _plain(_name)
+
+
+class Operation:
+    """A node of the graph: an op of the table with its inputs, attributes and wishes."""
+
+    __slots__ = (
+        *("attrs", "colocate", "control_inputs", "device", "graph", "index", "inputs"),
+        *("line", "name", "outputs", "type"),
+    )
+
+    def __init__(self, graph: Graph, name: str, type: str, inputs: Sequence[Tensor]) -> None:
+        self.graph, self.name, self.type, self.inputs = graph, name, type, tuple(inputs)
+        self.control_inputs: tuple[Operation, ...] = ()
+        self.colocate: tuple[str, ...] = ()  # names of operations it shares a device with
+        self.device = ""  # the constraint asked for, printed form
+        self.attrs: dict[str, Any] = {}
+        self.line = ""  # the user's line that made it: "model.py:31"
+        self.outputs: tuple[Tensor, ...] = ()
+        self.index = -1
+
+    def __repr__(self) -> str:
+        return f"<hf.Operation {self.name!r} type={self.type}>"
+
+
+class Graph:
+    """A dataflow graph. Adding is always legal until `finalize`; nothing is ever changed."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.finalized = False
+        self._operations: list[Operation] = []
+        self._by_name: dict[str, Operation] = {}
+        self._used: dict[str, int] = {}
+        self._collections: dict[str, list[Any]] = {}
+        self._lock = threading.RLock()
+        self._scope = threading.local()
+
+    # -- what is in it
+
+    def get_operations(self) -> list[Operation]:
+        """All operations in the order they were made."""
+        return list(self._operations)
+
+    @property
+    def version(self) -> int:
+        """Number of operations made so far."""
+        return len(self._operations)
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        """The operation called `name`; GraphError if there is none."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise GraphError(f"no operation is called {name!r}", hint=self._near(name)) from None
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        """The tensor called `op:index`."""
+        op_name, colon, index = name.rpartition(":")
+        if not colon or not index.isdigit():
+            hint = f"write '{name}:0'" if name in self._by_name else self._near(name)
+            raise GraphError(f"{name!r} is not a tensor's name", hint=hint)
+        outputs = self.get_operation_by_name(op_name).outputs
+        if int(index) >= len(outputs):
+            raise GraphError(f"operation {op_name!r} has {len(outputs)} outputs, not {name!r}")
+        return outputs[int(index)]
+
+    def _near(self, name: str) -> str | None:
+        import difflib
+
+        close = difflib.get_close_matches(name, self._by_name, n=3)
+        return f"did you mean {', '.join(close)}?" if close else None
+
+    def add_to_collection(self, name: str, value: Any) -> None:
+        """Remember `value` under `name`, e.g. "trainable_variables"."""
+        self._collections.setdefault(name, []).append(value)
+
+    def get_collection(self, name: str) -> list[Any]:
+        """What was remembered under `name`."""
+        return list(self._collections.get(name, ()))
+
+    # -- making operations
+
+    def create_op(
+        self,
+        type: str,
+        inputs: Sequence[Tensor],
+        attrs: dict[str, Any] | None = None,
+        name: str | None = None,
+    ) -> Operation:
+        """Make an operation in the current scopes; its shapes and dtypes are checked now."""
+        row = lookup(type)
+        line = user_line()
+        attrs = attrs or {}
+        with self._lock:
+            self._check_open(type, line)
+            name = self.unique_name(name or type)
+            if name in self._by_name:
+                raise GraphError(f"there is an operation {name!r} already", op=name, line=line)
+            for t in inputs:
+                if t.op.graph is not self:
+                    raise GraphError(f"input {t.name!r} is of another graph", op=name, line=line)
+            try:
+                specs = row.infer([t.spec for t in inputs], attrs)
+            except HpcflowError as error:
+                error.op, error.line = error.op or name, error.line or line
+                raise
+            op = Operation(self, name, type, inputs)
+            op.attrs, op.line, op.index = attrs, line, len(self._operations)
+            op.outputs = tuple(Tensor(op, i, spec) for i, spec in enumerate(specs))
+            self._apply_scopes(op)
+            self._operations.append(op)
+            self._by_name[name] = op
+        return op
+
+    def _check_open(self, type: str, line: str) -> None:
+        if self.finalized:
+            raise GraphError(
+                f"the graph is finalized; a {type} cannot be added",
+                line=line,
+                hint="make all operations before the training loop starts",
+            )
+
+    def _apply_scopes(self, op: Operation) -> None:
+        scope = self._scopes()
+        deps: dict[Operation, None] = {}
+        for group in scope["control"]:
+            deps.update(dict.fromkeys(group))
+        for t in op.inputs:
+            deps.pop(t.op, None)
+        op.control_inputs = tuple(deps)
+        op.colocate = tuple(dict.fromkeys(o.name for o in scope["colocate"]))
+        op.device = str(self._device_for(op, scope["device"]))
+
+    @staticmethod
+    def _device_for(op: Operation, scopes: list[Any]) -> device_names.DeviceName:
+        wish = device_names.DeviceName()
+        for given in scopes:
+            if given is None:
+                wish = device_names.DeviceName()
+                continue
+            text = given(op) if callable(given) else given
+            wish = device_names.parse(text or "").within(wish)
+        return wish
+
+    def unique_name(self, name: str) -> str:
+        """`name` inside the current name scope, numbered if it is taken; a trailing / is exact."""
+        if name.endswith("/"):
+            return name[:-1]
+        name = self._scopes()["name"] + name
+        if not _NAME.match(name):
+            raise GraphError(f"{name!r} cannot be a name", hint="use letters, digits and ._-/")
+        with self._lock:
+            taken = self._used.get(name, 0)
+            self._used[name] = taken + 1
+            if taken == 0:
+                return name
+            return self.unique_name_exact(f"{name}_{taken}")
+
+    def unique_name_exact(self, name: str) -> str:
+        """`name`, or the first of `name_1`, `name_2` ... that is free."""
+        stem, n = name, 0
+        while name in self._used:
+            n += 1
+            name = f"{stem}_{n}"
+        self._used[name] = 1
+        return name
+
+    # -- scopes
+
+    def _scopes(self) -> dict[str, Any]:
+        scope = self._scope.__dict__
+        if not scope:
+            scope.update(name="", control=[], colocate=[], device=[])
+        return scope
+
+    @contextlib.contextmanager
+    def _within(self, key: str, value: Any) -> Iterator[None]:
+        scope = self._scopes()
+        before = scope[key]
+        scope[key] = value
+        try:
+            yield
+        finally:
+            scope[key] = before
+
+    @contextlib.contextmanager
+    def name_scope(self, name: str | None) -> Iterator[str]:
+        """Names of operations made inside begin with `name/`; None goes back to the top."""
+        if not name:
+            full = ""
+        elif name.endswith("/"):
+            full = name
+        else:
+            full = self.unique_name(name) + "/"
+        with self._within("name", full):
+            yield full
+
+    @contextlib.contextmanager
+    def control_dependencies(self, before: Iterable[Operation | Tensor] | None) -> Iterator[None]:
+        """Operations made inside run after `before`; None forgets the outer ones."""
+        if before is None:
+            with self._within("control", []):
+                yield
+            return
+        ops = tuple(as_operation(b) for b in before)
+        with self._within("control", [*self._scopes()["control"], ops]):
+            yield
+
+    @contextlib.contextmanager
+    def device(self, name: str | Callable[[Operation], str] | None) -> Iterator[None]:
+        """Operations made inside run on a device that fits `name`; inner scopes win by part."""
+        if isinstance(name, str):
+            device_names.parse(name)
+        with self._within("device", [*self._scopes()["device"], name]):
+            yield
+
+    @contextlib.contextmanager
+    def colocate_with(self, op: Operation | Tensor) -> Iterator[None]:
+        """Operations made inside run where `op` runs, whatever device scope surrounds them."""
+        with (
+            self._within("colocate", [*self._scopes()["colocate"], as_operation(op)]),
+            self._within("device", []),
+        ):
+            yield
+
+    def finalize(self) -> None:
+        """Forbid further operations; the training loop calls it."""
+        self.finalized = True
+
+    @contextlib.contextmanager
+    def as_default(self) -> Iterator[Graph]:
+        """Make this the graph that new operations join, in this thread."""
+        _stack().append(self)
+        try:
+            yield self
+        finally:
+            _stack().pop()
+
+
+_local = threading.local()
+_global = Graph()
+
+
+def _stack() -> list[Graph]:
+    if not hasattr(_local, "graphs"):
+        _local.graphs = []
+    return _local.graphs
+
+
+def get_default_graph() -> Graph:
+    """The innermost graph made default in this thread, else the process's own."""
+    stack = _stack()
+    return stack[-1] if stack else _global
+
+
+def reset_default_graph() -> None:
+    """Forget the process's default graph; not inside `Graph.as_default()`."""
+    global _global
+    if _stack():
+        raise GraphError("reset_default_graph() inside a graph's as_default() block")
+    _global = Graph()
+
+
+def as_operation(given: Any) -> Operation:
+    """The operation of a tensor, an operation, or an object with an `op` (a variable)."""
+    if isinstance(given, Operation):
+        return given
+    op = getattr(given, "op", None)
+    if isinstance(op, Operation):
+        return op
+    raise GraphError(f"{given!r} is not an operation or a tensor")
+
+
+def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """`value` as a tensor: a tensor itself, a variable's value, else a constant.
+
+    Errors: DTypeError if it is a tensor of another dtype than `dtype`.
+    """
+    if hasattr(value, "as_tensor"):
+        value = value.as_tensor()
+    if isinstance(value, Tensor):
+        if dtype is not None and value.dtype != np.dtype(dtype):
+            raise DTypeError(
+                f"tensor {value.name!r} is {value.dtype}, {np.dtype(dtype)} is needed",
+                op=value.op.name,
+                line=value.op.line,
+                hint="hf.cast(x, dtype)",
+            )
+        return value
+    return OPERATORS["constant"](value, dtype, name)
+
+
+def user_line() -> str:
+    """`file.py:line` of the innermost frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

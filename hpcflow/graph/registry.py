@@ -1,0 +1,64 @@
+"""The op table: one row an op, with its shape rule and its gradient side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.shape import Spec
+
+Infer = Callable[[Sequence[Spec], dict[str, Any]], Sequence[Spec]]
+Gradient = Callable[..., Sequence[Any]]  # of tensors, functions that make one, or None
+
+
+@dataclasses.dataclass(frozen=True)
+class NoGrad:
+    """In place of a gradient rule: why there is none."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class OpDef:
+    """One row of the op table.
+
+    `infer(inputs, attrs)` gives the outputs' specs or raises ShapeError/DTypeError.
+    `grad(op, *gradients_of_outputs)` gives the gradient of each input, None where it has none; a
+    function of no arguments in its place is called only if that gradient is needed.
+    """
+
+    name: str
+    infer: Infer
+    grad: Gradient | NoGrad
+    reads: tuple[int, ...] = ()  # inputs that are handles whose value is read
+    writes: tuple[int, ...] = ()  # inputs that are handles whose value is updated
+    stateful: bool = False  # never folded, merged with an equal op, or assumed repeatable
+    collective: bool = False  # every rank of its group runs it
+    waits: bool = False  # finishes later than it starts: what follows it is another strand
+    doc: str = ""
+
+    @property
+    def pure(self) -> bool:
+        """True if equal inputs give equal outputs and nothing else happens."""
+        return not (self.reads or self.writes or self.stateful or self.collective or self.waits)
+
+
+OPS: dict[str, OpDef] = {}
+
+
+def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpDef:
+    """Add a row to the op table."""
+    if name in OPS:
+        raise GraphError(f"op {name!r} is already in the table")
+    OPS[name] = row = OpDef(name, infer, grad, **facts)
+    return row
+
+
+def lookup(name: str) -> OpDef:
+    """The row of an op; GraphError if there is none."""
+    try:
+        return OPS[name]
+    except KeyError:
+        raise GraphError(f"there is no op {name!r}", hint="see docs/ops.md for the table") from None

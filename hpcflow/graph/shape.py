@@ -1,0 +1,126 @@
+"""Static shapes: a tuple of sizes, None where a size is unknown; None alone if even the rank is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+
+Shape: TypeAlias = "tuple[int | None, ...] | None"
+
+
+class Spec(NamedTuple):
+    """What is known of a tensor before it is computed; `value` if it is a known constant."""
+
+    dtype: np.dtype
+    shape: Shape
+    value: np.ndarray | None = None
+
+    @property
+    def known(self) -> bool:
+        """True if every size is known."""
+        return is_known(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value; 0 for unknown sizes."""
+        return self.dtype.itemsize * size_of(self.shape) if self.known else 0
+
+
+def as_shape(given: Any) -> Shape:
+    """A shape from None, an int, or an iterable of ints, Nones and -1 (unknown)."""
+    if given is None:
+        return None
+    if isinstance(given, (int, np.integer)):
+        given = (given,)
+    try:
+        dims = tuple(None if d is None or int(d) == -1 else int(d) for d in given)
+    except (TypeError, ValueError):
+        raise ShapeError(
+            f"{given!r} is not a shape", hint="use a list such as [None, 784]"
+        ) from None
+    if any(d is not None and d < 0 for d in dims):
+        raise ShapeError(f"shape {dims} has a negative size")
+    return dims
+
+
+def is_known(shape: Shape) -> bool:
+    """True if the rank and every size is known."""
+    return shape is not None and None not in shape
+
+
+def known(shape: Shape) -> tuple[int, ...]:
+    """`shape` where every size is known; ShapeError otherwise."""
+    if shape is None or None in shape:
+        raise ShapeError(f"shape {show(shape)} is not known")
+    return shape  # type: ignore[return-value]
+
+
+def size_of(shape: Shape) -> int:
+    """Elements of a known shape."""
+    assert shape is not None
+    count = 1
+    for d in shape:
+        assert d is not None
+        count *= d
+    return count
+
+
+def merge(a: Shape, b: Shape) -> Shape:
+    """What two descriptions of one tensor say together; ShapeError if they contradict."""
+    if a is None or b is None:
+        return b if a is None else a
+    if len(a) != len(b):
+        raise ShapeError(f"shapes {show(a)} and {show(b)} have different ranks")
+    return tuple(_merge_dim(x, y, a, b) for x, y in zip(a, b, strict=True))
+
+
+def _merge_dim(x: int | None, y: int | None, a: Shape, b: Shape) -> int | None:
+    if x is not None and y is not None and x != y:
+        raise ShapeError(f"shapes {show(a)} and {show(b)} do not agree")
+    return y if x is None else x
+
+
+def broadcast(shapes: Iterable[Shape]) -> Shape:
+    """The shape NumPy's broadcasting gives; ShapeError if the sizes do not fit."""
+    shapes = list(shapes)
+    if any(s is None for s in shapes):
+        return None
+    rank = max((len(s) for s in shapes if s is not None), default=0)
+    out: list[int | None] = []
+    for axis in range(-rank, 0):
+        dims = [s[axis] for s in shapes if s is not None and len(s) >= -axis]
+        fixed = {d for d in dims if d not in (None, 1)}
+        if len(fixed) > 1:
+            raise ShapeError(
+                f"shapes {' and '.join(map(show, shapes))} cannot be broadcast together"
+            )
+        if fixed:
+            out.append(fixed.pop())
+        else:
+            out.append(None if None in dims else 1)
+    return tuple(out)
+
+
+def normalize_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Axes as sorted non-negative ints; None means all; ShapeError if one is out of range."""
+    if axis is None:
+        return tuple(range(rank))
+    axes = [axis] if isinstance(axis, (int, np.integer)) else list(axis)
+    for a in axes:
+        if not -rank <= a < rank:
+            raise ShapeError(f"axis {a} is out of range for rank {rank}")
+    found = sorted({int(a) % rank for a in axes})
+    if len(found) != len(axes):
+        raise ShapeError(f"axes {axes} name one axis twice")
+    return tuple(found)
+
+
+def show(shape: Shape) -> str:
+    """`[?, 784]`: a shape as messages print it."""
+    if shape is None:
+        return "[unknown rank]"
+    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"

@@ -1,0 +1,118 @@
+"""Kernels that make, fill, broadcast and reshape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.kernels.reduce import reducer
+from hpcflow.kernels.table import Node, kernel
+
+
+def _same(type: str) -> None:
+    @kernel(type, "view")
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        return lambda x: x
+
+
+for _type in ("Identity", "StopGradient", "PlaceholderWithDefault"):
+    _same(_type)
+
+
+def _under_known_shape(node: Node) -> Callable[..., Any] | None:
+    shape = node.outputs[0].shape
+    known = shape is not None and None not in shape
+    return (lambda x, *told: x.reshape(shape)) if known else None
+
+
+@kernel("Reshape", "view")
+def _reshape(xp: Any, node: Node) -> Callable[..., Any]:
+    target = node.attrs["shape"]
+    return _under_known_shape(node) or (
+        lambda x, *told: x.reshape(told[0].tolist() if told else target)
+    )
+
+
+@kernel("ExpandDims", "view")
+def _expand_dims(xp: Any, node: Node) -> Callable[..., Any]:
+    axis = node.attrs["axis"]
+    return _under_known_shape(node) or (lambda x: xp.expand_dims(x, axis))
+
+
+@kernel("Squeeze", "view")
+def _squeeze(xp: Any, node: Node) -> Callable[..., Any]:
+    axis = node.attrs["axis"]
+    return _under_known_shape(node) or (lambda x: xp.squeeze(x, axis))
+
+
+@kernel("Transpose", "out")
+def _transpose(xp: Any, node: Node) -> Callable[..., Any]:
+    perm = node.attrs["perm"]
+    return lambda x, out: xp.copyto(out, x.transpose(perm))
+
+
+# -- shapes as values
+
+
+def _fact(type: str, of: Callable[[Any], Any]) -> None:
+    @kernel(type, "out")
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        dtype = node.outputs[0].dtype
+        return lambda x, out: xp.copyto(out, xp.asarray(of(x), dtype))
+
+
+_fact("Shape", lambda x: x.shape)
+_fact("Size", lambda x: x.size)
+_fact("Rank", lambda x: x.ndim)
+
+
+# -- filling and broadcasting
+
+
+@kernel("Fill", "out")
+def _fill(xp: Any, node: Node) -> Callable[..., Any]:
+    if "value" in node.attrs:
+        value = node.attrs["value"]
+        return lambda *args: args[-1].fill(value)
+    return lambda value, *more: xp.copyto(more[-1], value)
+
+
+@kernel("ZerosLike", "out")
+def _zeros_like(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda x, out: out.fill(0)
+
+
+@kernel("OnesLike", "out")
+def _ones_like(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda x, out: out.fill(1)
+
+
+@kernel("BroadcastTo", "out")
+def _broadcast_to(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda x, *more: xp.copyto(more[-1], x)
+
+
+@kernel("SumToShape", "out")
+def _sum_to_shape(xp: Any, node: Node) -> Callable[..., Any]:
+    total = reducer(xp, "add")
+
+    def run(x: Any, *more: Any) -> None:
+        out = more[-1]
+        lead = x.ndim - out.ndim
+        pairs = zip(x.shape[lead:], out.shape, strict=True)
+        axes = tuple(i + lead for i, (mine, its) in enumerate(pairs) if mine != its)
+        if lead or axes:
+            kept = out.reshape((1,) * lead + out.shape)
+            total(x, (*range(lead), *axes), None, kept, True)
+        else:
+            xp.copyto(out, x)
+
+    return run
+
+
+@kernel("Range", "new")
+def _range(xp: Any, node: Node) -> Callable[..., Any]:
+    dtype: np.dtype = node.outputs[0].dtype
+    return lambda *limits: xp.arange(*[v.item() for v in limits], dtype=dtype)

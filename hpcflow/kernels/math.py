@@ -1,0 +1,158 @@
+"""Kernels of elementwise arithmetic, comparison, logic, casts and the matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import NumericError
+from hpcflow.kernels.table import Node, kernel
+
+# op -> NumPy's ufunc; generated code calls it with nothing between
+UFUNCS = {
+    **{"Add": "add", "Sub": "subtract", "Mul": "multiply", "RealDiv": "true_divide"},
+    **{"FloorDiv": "floor_divide", "FloorMod": "remainder", "Pow": "power"},
+    **{"Maximum": "maximum", "Minimum": "minimum"},
+    **{"Neg": "negative", "Abs": "absolute", "Sign": "sign", "Square": "square", "Sqrt": "sqrt"},
+    **{"Exp": "exp", "Log": "log", "Log1p": "log1p", "Sin": "sin", "Cos": "cos", "Tanh": "tanh"},
+    **{"Equal": "equal", "NotEqual": "not_equal", "Less": "less", "LessEqual": "less_equal"},
+    **{"Greater": "greater", "GreaterEqual": "greater_equal"},
+    **{"LogicalAnd": "logical_and", "LogicalOr": "logical_or", "LogicalXor": "logical_xor"},
+    "LogicalNot": "logical_not",
+}
+
+
+def _ufunc(type: str, name: str) -> None:
+    @kernel(type, "ufunc", inplace=(0, 1))
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        return getattr(xp, name)
+
+
+for _type, _name in UFUNCS.items():
+    _ufunc(_type, _name)
+
+
+def number(xp: Any, value: float, node: Node) -> Any:
+    """A scalar of the output's dtype: NumPy takes a 0-d array faster than a Python number."""
+    return xp.asarray(value, node.outputs[0].dtype)
+
+
+@kernel("Rsqrt", "out", inplace=(0,))
+def _rsqrt(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, out: Any) -> None:
+        xp.sqrt(x, out)
+        xp.reciprocal(out, out)
+
+    return run
+
+
+@kernel("Sigmoid", "out", inplace=(0,))
+def _sigmoid(xp: Any, node: Node) -> Callable[..., Any]:
+    bounds = {2: 11.0, 4: 88.0, 8: 709.0}  # where exp would overflow and warn
+    bound, unit = (number(xp, v, node) for v in (bounds[node.outputs[0].dtype.itemsize], 1))
+
+    def run(x: Any, out: Any) -> None:
+        xp.negative(x, out)
+        xp.minimum(out, bound, out=out)
+        xp.exp(out, out)
+        xp.add(out, unit, out)
+        xp.reciprocal(out, out)
+
+    return run
+
+
+@kernel("TanhGrad", "out", inplace=(1,))
+def _tanh_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    unit = number(xp, 1, node)
+
+    def run(g: Any, y: Any, out: Any) -> None:  # g (1 - y y)
+        xp.multiply(y, y, out)
+        xp.subtract(unit, out, out)
+        xp.multiply(out, g, out)
+
+    return run
+
+
+@kernel("SigmoidGrad", "out")
+def _sigmoid_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    unit = number(xp, 1, node)
+
+    def run(g: Any, y: Any, out: Any) -> None:  # g y (1 - y)
+        xp.subtract(unit, y, out)
+        xp.multiply(out, y, out)
+        xp.multiply(out, g, out)
+
+    return run
+
+
+@kernel("Select", "out", inplace=(1, 2))
+def _select(xp: Any, node: Node) -> Callable[..., Any]:
+    if xp is not np:
+        return lambda condition, x, y, out: xp.copyto(out, xp.where(condition, x, y))
+    bits = f"u{node.outputs[0].dtype.itemsize}"
+
+    def run(condition: Any, x: Any, y: Any, out: Any) -> None:
+        # bit patterns times masks, exact for NaN too: 14 us where masked copies take 70
+        other = np.multiply(y.view(bits), np.logical_not(condition))
+        whole = out.view(bits)
+        np.multiply(x.view(bits), condition, whole)
+        np.bitwise_or(whole, other, whole)
+
+    return run
+
+
+@kernel("Cast", "out")
+def _cast(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, out: Any) -> None:
+        xp.copyto(out, x, casting="unsafe")
+
+    return run
+
+
+@kernel("CheckNumerics", "out", inplace=(0,))  # not a view: it must run even where nothing moves
+def _check_numerics(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, out: Any) -> None:
+        finite = xp.isfinite(x)
+        if not finite.all():
+            nans, bad = int(xp.isnan(x).sum()), int(finite.size - finite.sum())
+            raise NumericError(
+                f"{node.attrs['message']}: {bad} of {finite.size} elements are not finite "
+                f"({nans} NaN, {bad - nans} infinite)"
+            )
+        xp.copyto(out, x)
+
+    return run
+
+
+@kernel("AddN", "out", inplace=(0, 1))
+def _add_n(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(a: Any, b: Any, *rest: Any) -> None:
+        out = rest[-1]
+        xp.add(a, b, out)
+        for t in rest[:-1]:
+            xp.add(out, t, out)
+
+    return run
+
+
+@kernel("ClipByValue", "out", inplace=(0,))
+def _clip(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, low: Any, high: Any, out: Any) -> None:
+        xp.maximum(x, low, out=out)
+        xp.minimum(out, high, out=out)
+
+    return run
+
+
+@kernel("MatMul", "out")
+def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+    matmul, (ta, tb) = xp.matmul, (node.attrs["transpose_a"], node.attrs["transpose_b"])
+    if not ta and not tb:
+        return matmul
+    if ta and tb:
+        return lambda a, b, out: matmul(a.swapaxes(-1, -2), b.swapaxes(-1, -2), out)
+    if ta:
+        return lambda a, b, out: matmul(a.swapaxes(-1, -2), b, out)
+    return lambda a, b, out: matmul(a, b.swapaxes(-1, -2), out)

@@ -1,0 +1,33 @@
+"""The vocabulary: one family of ops a file. Imports leaves and graph; never comm or kernels."""
+
+from hpcflow.ops import (
+    array,
+    broadcast,
+    comm,
+    control,
+    initializers,
+    join,
+    math,
+    matmul,
+    nn,
+    random,
+    reduce,
+    slicing,
+    state,
+)
+
+__all__ = [
+    "array",
+    "broadcast",
+    "comm",
+    "control",
+    "initializers",
+    "join",
+    "math",
+    "matmul",
+    "nn",
+    "random",
+    "reduce",
+    "slicing",
+    "state",
+]

@@ -1,0 +1,350 @@
+"""Constants, what is fed, other shapes for the same values, shapes as values."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.dtypes import as_array, as_dtype, int32
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import (
+    Shape,
+    Spec,
+    as_shape,
+    is_known,
+    merge,
+    normalize_axes,
+    show,
+    size_of,
+)
+from hpcflow.ops.rules import (
+    SMALL,
+    Attrs,
+    fitted,
+    has_tensors,
+    normal_axis,
+    one,
+    require_equal,
+    static_axes,
+    told_shape,
+    with_value,
+)
+
+_INTEGERS = NoGrad("its output is integers")
+
+# -- shapes as arguments
+
+
+def partial_value(t: Tensor) -> Shape:
+    """What is known of a vector of sizes: None per unknown size, None alone if not even its length.
+
+    It looks through `shape` and `stack`, so that `[hf.shape(x)[0], 784]` is known in part.
+    """
+    if t.constant is not None:
+        return tuple(int(v) for v in t.constant)
+    if t.op.type == "Shape":
+        return t.op.inputs[0].shape
+    if t.op.type == "Pack" and all(i.shape == () for i in t.op.inputs):
+        return tuple(None if i.constant is None else int(i.constant) for i in t.op.inputs)
+    if t.shape is None or len(t.shape) != 1 or t.shape[0] is None:
+        return None
+    return (None,) * t.shape[0]
+
+
+def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:
+    """A shape argument: the sizes known now, and the tensor that tells the others, if any.
+
+    -1 stays -1 (a size that `reshape` deduces); None is a size that the tensor tells.
+    """
+    if hasattr(shape, "as_tensor") or has_tensors(shape):
+        shape = convert_to_tensor(shape)
+    if isinstance(shape, Tensor):
+        if shape.dtype.kind not in "iu":
+            raise DTypeError(f"a shape is integers; {shape.name!r} is {shape.dtype}")
+        if shape.shape is not None and len(shape.shape) != 1:
+            raise ShapeError(f"a shape is a vector; {shape.name!r} has shape {show(shape.shape)}")
+        known = partial_value(shape)
+        return known, [] if shape.constant is not None else [shape]
+    if isinstance(shape, (int, np.integer)):
+        shape = (shape,)
+    if shape is None or any(d is None for d in shape):
+        raise ShapeError(f"shape {shape!r} must be known", hint="use hf.shape(x) for unknown sizes")
+    return tuple(int(d) for d in shape), []
+
+
+# -- constants and what is fed
+
+
+def _const(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    value = attrs["value"]
+    return [Spec(value.dtype, value.shape, value)]
+
+
+def _placeholder(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(attrs["dtype"], attrs["shape"])]
+
+
+def _default(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    merge(inputs[0].shape, attrs["shape"])
+    return [Spec(inputs[0].dtype, attrs["shape"])]
+
+
+op("Const", infer=_const, grad=NoGrad("it has no inputs"))
+op("Placeholder", infer=_placeholder, grad=NoGrad("it has no inputs"), stateful=True)
+op("PlaceholderWithDefault", infer=_default, grad=lambda op, g: [g])
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor with a fixed value.
+
+    Shapes: that of `value`, or `shape`, which a scalar fills. Without `dtype` Python floats become
+            float32 and Python ints int32; arrays keep theirs.
+    Errors: DTypeError if `value` does not fit `dtype`.
+    """
+    if dtype is None:
+        array = as_array(value)
+    else:
+        dtype = as_dtype(dtype)
+        array = fitted(value, dtype, "the constant")
+    if shape is not None:
+        array = _under(array, as_shape(shape))
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    array.flags.writeable = False
+    return one("Const", [], {"value": array}, name)
+
+
+def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
+    """A constant's array under the shape asked for; a single value fills it."""
+    if wanted is None or None in wanted or size_of(wanted) != array.size != 1:
+        raise ShapeError(f"{array.size} values do not make a constant of shape {show(wanted)}")
+    known = tuple(d for d in wanted if d is not None)
+    if array.size == 1:
+        return np.array(np.broadcast_to(array.reshape(()), known))
+    return array.reshape(known)
+
+
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor that each run feeds; sizes that vary are None in `shape`."""
+    return one("Placeholder", [], {"dtype": as_dtype(dtype), "shape": as_shape(shape)}, name)
+
+
+def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """A tensor that a run may feed; without a feed it is `input`."""
+    given = convert_to_tensor(input)
+    return one("PlaceholderWithDefault", [given], {"shape": as_shape(shape)}, name)
+
+
+# -- the same values under another shape
+
+
+def _identity(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [inputs[0]]
+
+
+def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
+    """The result of a reshape: -1 deduced where possible, sizes checked."""
+    if target.count(-1) > 1:
+        raise ShapeError(f"reshape to {list(target)}: only one size can be -1")
+    if not is_known(given) or None in target:
+        return tuple(None if d == -1 else d for d in target)
+    total, rest = size_of(given), size_of(tuple(d for d in target if d != -1))
+    if -1 not in target:
+        if total != rest:
+            raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
+        return target
+    if rest == 0 or total % rest:
+        raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
+    return tuple(total // rest if d == -1 else d for d in target)
+
+
+def _reshape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    target = told_shape(inputs, 1, attrs)
+    shape = None if target is None else _deduce(target, inputs[0].shape)
+    return [with_value(Spec(inputs[0].dtype, shape), lambda x: x.reshape(shape), inputs[:1])]
+
+
+def _expand_dims(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    shape = inputs[0].shape
+    if shape is None:
+        return [Spec(inputs[0].dtype, None)]
+    at = normal_axis(attrs["axis"], len(shape) + 1)
+    spec = Spec(inputs[0].dtype, (*shape[:at], 1, *shape[at:]))
+    return [with_value(spec, lambda x: np.expand_dims(x, at), inputs)]
+
+
+def _squeeze(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    shape, axis = inputs[0].shape, attrs["axis"]
+    if shape is None or (axis is None and None in shape):
+        return [Spec(inputs[0].dtype, None)]
+    if axis is None:
+        axes: tuple[int, ...] = tuple(i for i, d in enumerate(shape) if d == 1)
+    else:
+        axes = normalize_axes(axis, len(shape))
+    for a in axes:
+        if shape[a] not in (None, 1):
+            raise ShapeError(f"axis {a} of {show(shape)} has size {shape[a]}, not 1")
+    spec = Spec(inputs[0].dtype, tuple(d for i, d in enumerate(shape) if i not in axes))
+    return [with_value(spec, lambda x: x.squeeze(axes), inputs)]
+
+
+def reshaped_like(g: Tensor, x: Tensor) -> Tensor:
+    """`g` under the shape of `x`, with no node for that shape if at most one size is unknown."""
+    if x.shape is not None and x.shape.count(None) == 1 and 0 not in x.shape:
+        return reshape(g, [-1 if d is None else d for d in x.shape])
+    return reshape(g, sizes(x))
+
+
+def _reshape_back(op: Operation, g: Tensor) -> list[Any]:
+    return [reshaped_like(g, op.inputs[0]), *[None] * (len(op.inputs) - 1)]
+
+
+op("Identity", infer=_identity, grad=lambda op, g: [g])
+op("StopGradient", infer=_identity, grad=lambda op, g: [None])
+op("Reshape", infer=_reshape, grad=_reshape_back)
+op("ExpandDims", infer=_expand_dims, grad=_reshape_back)
+op("Squeeze", infer=_squeeze, grad=_reshape_back)
+
+
+def identity(input: Any, name: str | None = None) -> Tensor:
+    """The same value under a new name."""
+    return one("Identity", [convert_to_tensor(input)], {}, name)
+
+
+def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+    """The same value, a constant to `gradients`."""
+    return one("StopGradient", [convert_to_tensor(input)], {}, name)
+
+
+def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+    """The elements of `tensor`, in order, under another shape; one size may be -1 (deduced).
+
+    Errors: ShapeError if the numbers of elements cannot agree.
+    """
+    known, told = shape_argument(shape)
+    return one("Reshape", [convert_to_tensor(tensor), *told], {"shape": known}, name)
+
+
+def expand_dims(input: Any, axis: int, name: str | None = None) -> Tensor:
+    """`input` with a new axis of size 1 at `axis`."""
+    return one("ExpandDims", [convert_to_tensor(input)], {"axis": static_axes(axis)}, name)
+
+
+def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+    """`input` without its axes of size 1, or without those in `axis`."""
+    return one("Squeeze", [convert_to_tensor(input)], {"axis": static_axes(axis)}, name)
+
+
+# -- axes in another order
+
+
+def _transpose(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    shape, perm = inputs[0].shape, attrs["perm"]
+    if shape is None:
+        return [Spec(inputs[0].dtype, None if perm is None else (None,) * len(perm))]
+    perm = tuple(reversed(builtins.range(len(shape)))) if perm is None else perm
+    if sorted(perm) != list(builtins.range(len(shape))):
+        raise ShapeError(f"perm {perm} does not name each axis of {show(shape)} once")
+    return [Spec(inputs[0].dtype, tuple(shape[p] for p in perm))]
+
+
+def _transpose_back(op: Operation, g: Tensor) -> list[Tensor]:
+    perm = op.attrs["perm"]
+    if perm is not None:
+        perm = [perm.index(i) for i in builtins.range(len(perm))]
+    return [transpose(g, perm)]
+
+
+op("Transpose", infer=_transpose, grad=_transpose_back)
+
+
+def transpose(a: Any, perm: Sequence[int] | None = None, name: str | None = None) -> Tensor:
+    """`a` with its axes in the order `perm`, reversed if None."""
+    axes = static_axes(perm)
+    return one("Transpose", [convert_to_tensor(a)], {"perm": axes}, name)
+
+
+# -- shapes as values
+
+
+def _shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given = inputs[0].shape
+    value = np.array(given, attrs["dtype"]) if is_known(given) else None
+    return [Spec(attrs["dtype"], (None if given is None else len(given),), value)]
+
+
+def _size(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given = inputs[0].shape
+    value = np.array(size_of(given), attrs["dtype"]) if is_known(given) else None
+    return [Spec(attrs["dtype"], (), value)]
+
+
+def _rank(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given = inputs[0].shape
+    return [Spec(int32, (), None if given is None else np.array(len(given), int32))]
+
+
+op("Shape", infer=_shape, grad=_INTEGERS)
+op("Size", infer=_size, grad=_INTEGERS)
+op("Rank", infer=_rank, grad=_INTEGERS)
+
+
+def _constant_if_known(type: str, x: Any, attrs: Attrs, name: str | None) -> Tensor:
+    known = {"Shape": _shape, "Size": _size, "Rank": _rank}[type]
+    x = convert_to_tensor(x)
+    value = known([x.spec], attrs)[0].value
+    return one(type, [x], attrs, name) if value is None else constant(value, name=name or type)
+
+
+def shape(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
+    """The shape of `input`: a vector of integers, a constant if it is known now."""
+    return _constant_if_known("Shape", input, {"dtype": as_dtype(out_type)}, name)
+
+
+def sizes(x: Tensor) -> Any:
+    """The shape of `x` as an argument: plain data if it is known now, else a tensor."""
+    return x.shape if is_known(x.shape) else shape(x)
+
+
+def size(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
+    """The number of elements of `input`."""
+    return _constant_if_known("Size", input, {"dtype": as_dtype(out_type)}, name)
+
+
+def rank(input: Any, name: str | None = None) -> Tensor:
+    """The number of axes of `input`."""
+    return _constant_if_known("Rank", input, {}, name)
+
+
+# -- sequences
+
+
+def _range(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("range", inputs)
+    limits: list[Any] = [s.value.item() for s in inputs if s.value is not None]
+    if len(limits) < len(inputs):
+        return [Spec(inputs[0].dtype, (None,))]
+    value: np.ndarray = np.arange(*limits, dtype=inputs[0].dtype)
+    return [Spec(value.dtype, value.shape, value if value.size <= SMALL else None)]
+
+
+op("Range", infer=_range, grad=NoGrad("the length of a sequence is not differentiable"))
+
+
+def range(
+    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
+) -> Tensor:
+    """The numbers `start`, `start + delta`, ... below `limit`; from 0 if `limit` is None."""
+    if limit is None:
+        start, limit = 0, start
+    given = [start, limit, delta]
+    tensors = [t for t in given if isinstance(t, Tensor)]
+    if dtype is None:
+        dtype = tensors[0].dtype if tensors else as_array(given).dtype
+    if not tensors:
+        return constant(np.arange(start, limit, delta, dtype=as_dtype(dtype)), name=name)
+    return one("Range", [convert_to_tensor(t, dtype) for t in given], {}, name)

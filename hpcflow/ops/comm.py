@@ -1,0 +1,68 @@
+"""Ops that speak of replicas and tasks: the plan lowers the first two and makes the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.dtypes import float64
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Spec
+
+_MOVES = NoGrad("made when the plan is cut, after gradients are taken")
+
+
+def _same(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(s.dtype, s.shape) for s in inputs]
+
+
+def _declared(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(np.dtype(attrs["dtype"]), tuple(attrs["shape"]))]
+
+
+def _nothing(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return []
+
+
+def _sum_over_replicas(op: Any, grad: Tensor) -> list[Tensor]:
+    return [replica_sum(grad)]
+
+
+op("Feed", infer=_declared, grad=_MOVES, stateful=True)
+op("ReplicaSum", infer=_same, grad=_sum_over_replicas, stateful=True)
+op("ReplicaShare", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)
+op("AllReduce", infer=_same, grad=_MOVES, collective=True, waits=True)
+op("Broadcast", infer=_same, grad=_MOVES, collective=True, waits=True)
+op("Send", infer=_nothing, grad=_MOVES, stateful=True)
+op("Recv", infer=_declared, grad=_MOVES, stateful=True, waits=True)
+op("Copy", infer=_same, grad=_MOVES)
+
+
+def replica_sum(x: Any, name: str | None = None) -> Tensor:
+    """Add up `x` over synchronous replicas; one replica, or an asynchronous one, keeps its own.
+
+    Shapes: any; the result is the same.
+    Ranks:  in collective mode every replica runs it, in the graph's order (checked in the plan).
+    """
+    x = convert_to_tensor(x)
+    return get_default_graph().create_op("ReplicaSum", [x], {}, name or "replica_sum").outputs[0]
+
+
+def replica_share(name: str | None = None) -> Tensor:
+    """This replica's fraction of the joined batch, a float64 scalar; the fractions add up to 1.
+
+    Fed by the batches of `hf.data`; without a feed 1 / replicas. It is 1 where replicas do not sum.
+    One per graph.
+    """
+    graph = get_default_graph()
+    found: list[Tensor] = graph.get_collection("replica_share")
+    if not found:
+        with graph.name_scope(None), graph.control_dependencies(None), graph.device(None):
+            attrs = {"dtype": float64, "shape": ()}
+            share = graph.create_op("ReplicaShare", [], attrs, name or "replica_share").outputs[0]
+        graph.add_to_collection("replica_share", share)
+        return share
+    return found[0]

@@ -1,0 +1,367 @@
+"""Elementwise arithmetic, comparison and logic, casts, sums of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, is_floating
+from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Spec, broadcast
+from hpcflow.ops.array import constant
+from hpcflow.ops.broadcast import sum_to
+from hpcflow.ops.rules import (
+    Attrs,
+    alike,
+    as_first,
+    elementwise,
+    like,
+    one,
+    operands,
+    require,
+    require_alike,
+    require_equal,
+    with_value,
+)
+
+_BOOLEAN = NoGrad("its output is booleans")
+
+
+class Unary(Protocol):
+    """A public function of one tensor."""
+
+    def __call__(self, x: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
+
+
+class Binary(Protocol):
+    """A public function of two tensors, which are broadcast together."""
+
+    def __call__(self, x: Any, y: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
+
+
+def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None) -> Unary:
+    """Add an elementwise op of one input to the table; returns its public function.
+
+    `grad(x, y, g)` gives the gradient of the input `x` from the output `y` and its gradient `g`.
+    """
+
+    def rule(op: Operation, g: Tensor) -> list[Tensor | None]:
+        return [grad(op.inputs[0], op.outputs[0], g)]
+
+    op(
+        type,
+        infer=elementwise(type, kinds, value=value),
+        grad=grad if isinstance(grad, NoGrad) else rule,
+    )
+
+    def function(x: Any, name: str | None = None) -> Tensor:
+        return one(type, [convert_to_tensor(x)], {}, name)
+
+    function.__doc__ = doc
+    return function
+
+
+def binary(
+    type: str,
+    kinds: str,
+    grads: tuple[Any, Any] | NoGrad,
+    doc: str,
+    value: Any,
+    result: np.dtype | None = None,
+) -> Binary:
+    """Add an elementwise op of two broadcast inputs to the table; returns its public function.
+
+    `grads` are two functions of (x, y, output, g), or Nones; sums over stretched axes are added.
+    """
+
+    def rule(op: Operation, g: Tensor) -> list[Any]:
+        (x, y), z = op.inputs, op.outputs[0]
+        of_x, of_y = grads  # type: ignore[misc]
+        return [
+            of_x and (lambda: sum_to(of_x(x, y, z, g), x, y)),
+            of_y and (lambda: sum_to(of_y(x, y, z, g), y, x)),
+        ]
+
+    op(
+        type,
+        infer=elementwise(type, kinds, result, value),
+        grad=grads if isinstance(grads, NoGrad) else rule,
+    )
+
+    def function(x: Any, y: Any, name: str | None = None) -> Tensor:
+        a, b = operands(x, y)
+        return one(type, [a, b], {}, name)
+
+    function.__doc__ = doc
+    return function
+
+
+# -- arithmetic of two tensors
+
+_ALL = "iuf"
+_first, _second = (lambda x, y, z, g: g), (lambda x, y, z, g: g)
+
+add: Binary = binary("Add", _ALL, (_first, _second), "`x + y`.", np.add)
+subtract: Binary = binary(
+    "Sub", _ALL, (_first, lambda x, y, z, g: negative(g)), "`x - y`.", np.subtract
+)
+multiply: Binary = binary(
+    "Mul",
+    _ALL,
+    (lambda x, y, z, g: multiply(g, y), lambda x, y, z, g: multiply(g, x)),
+    "`x * y`.",
+    np.multiply,
+)
+_real_divide: Binary = binary(
+    "RealDiv",
+    "f",
+    (
+        lambda x, y, z, g: _real_divide(g, y),
+        lambda x, y, z, g: multiply(negative(_real_divide(g, y)), z),
+    ),
+    "`x / y` of floating-point numbers.",
+    np.true_divide,
+)
+floordiv: Binary = binary(
+    "FloorDiv", _ALL, (None, None), "The largest integer up to `x / y`.", np.floor_divide
+)
+mod: Binary = binary(
+    "FloorMod",
+    _ALL,
+    (_first, lambda x, y, z, g: negative(multiply(g, floordiv(x, y)))),
+    "The remainder of `floordiv`; it has the sign of `y`.",
+    np.mod,
+)
+maximum: Binary = binary(
+    "Maximum",
+    _ALL,
+    (
+        lambda x, y, z, g: where(greater_equal(x, y), g, 0),
+        lambda x, y, z, g: where(greater_equal(x, y), 0, g),
+    ),
+    "The larger of `x` and `y`; the gradient of equal ones goes to `x`.",
+    np.maximum,
+)
+minimum: Binary = binary(
+    "Minimum",
+    _ALL,
+    (
+        lambda x, y, z, g: where(less_equal(x, y), g, 0),
+        lambda x, y, z, g: where(less_equal(x, y), 0, g),
+    ),
+    "The smaller of `x` and `y`; the gradient of equal ones goes to `x`.",
+    np.minimum,
+)
+
+
+def _power_base(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
+    less = constant(y.constant - y.dtype.type(1)) if y.constant is not None else subtract(y, 1)
+    return multiply(g, multiply(y, _power(x, less)))
+
+
+def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
+    positive = greater(x, 0)
+    logs = where(positive, log(where(positive, x, 1)), 0)  # 0 ** y does not change with y
+    return multiply(g, multiply(z, logs))
+
+
+_power: Binary = binary("Pow", _ALL, (_power_base, _power_exponent), "`x ** y`.", np.power)
+
+
+def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x ** y`; a plain 2 becomes `square`."""
+    if isinstance(y, (int, float)) and y == 2:
+        return square(x, name)
+    return _power(x, y, name)
+
+
+def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x / y`; integers are divided as float64 (those of up to 16 bits as float32)."""
+    a, b = operands(x, y)
+    if not is_floating(a.dtype):
+        wide = float32 if a.dtype.itemsize <= 2 else float64
+        a, b = cast(a, wide), cast(b, wide)
+    return _real_divide(a, b, name)
+
+
+truediv = divide
+
+
+# -- functions of one tensor
+
+_F, _SIGNED = "f", "if"
+
+negative: Unary = unary("Neg", _SIGNED, lambda x, y, g: negative(g), "`-x`.", np.negative)
+abs: Unary = unary(
+    "Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "The absolute value of `x`.", np.abs
+)
+sign: Unary = unary(
+    "Sign", _SIGNED, lambda x, y, g: None, "-1, 0 or 1; its gradient is none.", np.sign
+)
+square: Unary = unary("Square", _ALL, lambda x, y, g: multiply(g, add(x, x)), "`x * x`.", np.square)
+sqrt: Unary = unary(
+    "Sqrt", _F, lambda x, y, g: _real_divide(g, add(y, y)), "The square root of `x`."
+)
+rsqrt: Unary = unary(
+    "Rsqrt",
+    _F,
+    lambda x, y, g: multiply(g, multiply(_real_divide(y, x), -0.5)),
+    "`1 / sqrt(x)`.",
+)
+exp: Unary = unary("Exp", _F, lambda x, y, g: multiply(g, y), "`e ** x`.")
+log: Unary = unary("Log", _F, lambda x, y, g: _real_divide(g, x), "The natural logarithm of `x`.")
+log1p: Unary = unary("Log1p", _F, lambda x, y, g: _real_divide(g, add(x, 1)), "`log(1 + x)`.")
+sin: Unary = unary("Sin", _F, lambda x, y, g: multiply(g, cos(x)), "The sine of `x`.")
+cos: Unary = unary("Cos", _F, lambda x, y, g: negative(multiply(g, sin(x))), "The cosine of `x`.")
+tanh: Unary = unary(
+    "Tanh", _F, lambda x, y, g: one("TanhGrad", [g, y]), "The hyperbolic tangent of `x`."
+)
+sigmoid: Unary = unary(
+    "Sigmoid", _F, lambda x, y, g: one("SigmoidGrad", [g, y]), "`1 / (1 + exp(-x))`."
+)
+
+
+def _tanh_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    g, y = op.inputs  # g (1 - y y)
+    return [
+        lambda: one("TanhGrad", [gg, y]),
+        lambda: multiply(multiply(gg, g), multiply(y, -2)),
+    ]
+
+
+def _sigmoid_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    g, y = op.inputs  # g y (1 - y)
+    return [
+        lambda: one("SigmoidGrad", [gg, y]),
+        lambda: multiply(multiply(gg, g), subtract(1, add(y, y))),
+    ]
+
+
+op("TanhGrad", infer=alike("TanhGrad", "f"), grad=_tanh_grad_back)
+op("SigmoidGrad", infer=alike("SigmoidGrad", "f"), grad=_sigmoid_grad_back)
+
+
+# -- comparison and logic
+
+
+def _compare(type: str, kinds: str, doc: str, value: Callable[..., Any]) -> Binary:
+    return binary(type, kinds, _BOOLEAN, doc, value, bool_)
+
+
+equal: Binary = _compare("Equal", "biuf", "Where `x` and `y` are equal.", np.equal)
+not_equal: Binary = _compare("NotEqual", "biuf", "Where `x` and `y` differ.", np.not_equal)
+less: Binary = _compare("Less", _ALL, "`x < y`.", np.less)
+less_equal: Binary = _compare("LessEqual", _ALL, "`x <= y`.", np.less_equal)
+greater: Binary = _compare("Greater", _ALL, "`x > y`.", np.greater)
+greater_equal: Binary = _compare("GreaterEqual", _ALL, "`x >= y`.", np.greater_equal)
+logical_and: Binary = _compare("LogicalAnd", "b", "`x and y` of booleans.", np.logical_and)
+logical_or: Binary = _compare("LogicalOr", "b", "`x or y` of booleans.", np.logical_or)
+logical_xor: Binary = _compare(
+    "LogicalXor", "b", "Where exactly one of `x` and `y`.", np.logical_xor
+)
+logical_not: Unary = unary("LogicalNot", "b", _BOOLEAN, "`not x` of booleans.", np.logical_not)
+
+
+def _select(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("where's condition", inputs[0], "b")
+    require_equal("where", inputs[1:])
+    spec = Spec(inputs[1].dtype, broadcast([s.shape for s in inputs]))
+    return [with_value(spec, np.where, inputs)]
+
+
+def _select_back(op: Operation, g: Tensor) -> list[Any]:
+    c, x, y = op.inputs
+    return [
+        None,
+        lambda: sum_to(where(c, g, 0), x, c, y),
+        lambda: sum_to(where(c, 0, g), y, c, x),
+    ]
+
+
+op("Select", infer=_select, grad=_select_back)
+
+
+def where(condition: Any, x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x` where `condition` holds, else `y`; the three are broadcast together."""
+    a, b = operands(x, y)
+    return one("Select", [convert_to_tensor(condition, bool_), a, b], {}, name)
+
+
+# -- casts, bounds, sums of many
+
+
+def _cast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [with_value(Spec(attrs["dtype"], inputs[0].shape), lambda x: x, inputs)]
+
+
+def _cast_back(op: Operation, g: Tensor) -> list[Any]:
+    return [lambda: cast(g, op.inputs[0].dtype)]
+
+
+def _check_back(op: Operation, g: Tensor) -> list[Tensor]:
+    return [check_numerics(g, f"gradient of {op.attrs['message']}")]
+
+
+def _check(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("check_numerics", inputs[0], "f")
+    return as_first(inputs, attrs)
+
+
+def _clip_back(op: Operation, g: Tensor) -> list[Any]:
+    x, low, high = op.inputs
+    return [
+        lambda: sum_to(where(equal(x, op.outputs[0]), g, 0), x, low, high),
+        lambda: sum_to(where(less(x, low), g, 0), low, x, high),
+        lambda: sum_to(where(greater(x, high), g, 0), high, x, low),
+    ]
+
+
+op("Cast", infer=_cast, grad=_cast_back)
+op("CheckNumerics", infer=_check, grad=_check_back)
+op("AddN", infer=alike("add_n", _ALL), grad=lambda op, g: [g] * len(op.inputs))
+op("ClipByValue", infer=elementwise("clip_by_value", _ALL), grad=_clip_back)
+
+
+def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """`x` as another dtype; floats are cut towards zero to integers."""
+    x, dtype = convert_to_tensor(x), as_dtype(dtype)
+    return x if x.dtype == dtype else one("Cast", [x], {"dtype": dtype}, name)
+
+
+def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
+    """`tensor` itself; running it raises NumericError with `message` if it has NaN or infinity."""
+    return one("CheckNumerics", [convert_to_tensor(tensor)], {"message": message}, name)
+
+
+def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
+    """The sum of `inputs`, all of one shape, added from left to right."""
+    tensors = [convert_to_tensor(t) for t in inputs]
+    if not tensors:
+        raise ShapeError("add_n of no tensors")
+    if len(tensors) == 1:
+        return tensors[0]
+    if len(tensors) > 2:
+        return one("AddN", tensors, {}, name)
+    require_alike("add_n", *tensors)
+    return one("Add", tensors, {}, name)
+
+
+def clip_by_value(
+    t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None
+) -> Tensor:
+    """`t` with values outside the bounds moved to the nearer bound."""
+    t = convert_to_tensor(t)
+    return one("ClipByValue", [t, like(clip_value_min, t), like(clip_value_max, t)], {}, name)
+
+
+_TABLE: dict[str, Callable[..., Tensor]] = {
+    **{"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "floordiv": floordiv},
+    **{"mod": mod, "pow": pow, "neg": negative, "abs": abs},
+    **{"and": logical_and, "or": logical_or, "xor": logical_xor, "invert": logical_not},
+    **{"lt": less, "le": less_equal, "gt": greater, "ge": greater_equal},
+}
+OPERATORS.update(_TABLE)

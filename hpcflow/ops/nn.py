@@ -1,0 +1,280 @@
+"""Neural networks: activations, biases, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import bool_
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Shape, Spec, merge, show
+from hpcflow.ops import reduce
+from hpcflow.ops.array import expand_dims, reshape, shape, stop_gradient
+from hpcflow.ops.math import (
+    add_n,
+    divide,
+    exp,
+    less,
+    multiply,
+    sigmoid,
+    subtract,
+    unary,
+    where,
+)
+from hpcflow.ops.random import random_uniform
+from hpcflow.ops.rules import (
+    Attrs,
+    alike,
+    like,
+    make,
+    normal_axis,
+    one,
+    operands,
+    require,
+    require_alike,
+    require_equal,
+    require_rank,
+)
+from hpcflow.ops.slicing import getitem
+
+# -- activations
+
+
+def _activation(type: str, doc: str) -> Any:
+    """An activation whose gradient is one op of (g, output), linear in g."""
+    return unary(type, "f", lambda x, y, g: one(f"{type}Grad", [g, y]), doc)
+
+
+def _masked_back(type: str) -> Any:
+    """The gradient of a gradient that only depends on where its second input lies."""
+    return lambda op, gg: [one(type, [gg, op.inputs[1]]), None]
+
+
+def _elu_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    g, y = op.inputs  # g (1 + min(y, 0))
+    negative = less(y, 0)
+    return [
+        lambda: one("EluGrad", [gg, y]),
+        lambda: where(negative, multiply(gg, g), 0),
+    ]
+
+
+relu = _activation("Relu", "`max(x, 0)`.")
+relu6 = _activation("Relu6", "`min(max(x, 0), 6)`.")
+elu = _activation("Elu", "`x` above 0, `exp(x) - 1` below.")
+softplus = unary("Softplus", "f", lambda x, y, g: multiply(g, sigmoid(x)), "`log(1 + exp(x))`.")
+op("ReluGrad", infer=alike("ReluGrad", "f"), grad=_masked_back("ReluGrad"))
+op("Relu6Grad", infer=alike("Relu6Grad", "f"), grad=_masked_back("Relu6Grad"))
+op("EluGrad", infer=alike("EluGrad", "f"), grad=_elu_grad_back)
+
+
+def _softmax(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("softmax", inputs[0], "f")
+    given = inputs[0].shape
+    if given is not None:
+        if not given:
+            raise ShapeError("softmax of a scalar")
+        normal_axis(attrs["axis"], len(given))
+    return [Spec(inputs[0].dtype, given)]
+
+
+def _softmax_back(op: Operation, g: Tensor) -> list[Tensor]:
+    return [one("SoftmaxGrad", [g, op.outputs[0]], op.attrs)]
+
+
+def _softmax_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    g, y = op.inputs  # y (g - sum(g y))
+
+    def of_y() -> Tensor:
+        axis = op.attrs["axis"]
+        total = reduce.reduce_sum(multiply(g, y), axis, True)
+        again = reduce.reduce_sum(multiply(gg, y), axis, True)
+        return subtract(multiply(gg, subtract(g, total)), multiply(g, again))
+
+    return [lambda: one("SoftmaxGrad", [gg, y], op.attrs), of_y]
+
+
+def _log_softmax_back(op: Operation, g: Tensor) -> list[Tensor]:
+    return [one("LogSoftmaxGrad", [g, op.outputs[0]], op.attrs)]
+
+
+def _log_softmax_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    g, y = op.inputs  # g - exp(y) sum(g)
+    axis = op.attrs["axis"]
+
+    def of_g() -> Tensor:
+        return subtract(gg, reduce.reduce_sum(multiply(gg, exp(y)), axis, True))
+
+    def of_y() -> Tensor:
+        total = reduce.reduce_sum(g, axis, True)
+        return multiply(multiply(gg, exp(y)), multiply(total, -1))
+
+    return [of_g, of_y]
+
+
+op("Softmax", infer=_softmax, grad=_softmax_back)
+op("LogSoftmax", infer=_softmax, grad=_log_softmax_back)
+op("SoftmaxGrad", infer=_softmax, grad=_softmax_grad_back)
+op("LogSoftmaxGrad", infer=_softmax, grad=_log_softmax_grad_back)
+
+
+def softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
+    """`exp(x) / sum(exp(x))` along `axis`, without overflow."""
+    return one("Softmax", [convert_to_tensor(logits)], {"axis": int(axis)}, name)
+
+
+def log_softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
+    """The logarithm of `softmax`, without its rounding to zero."""
+    return one("LogSoftmax", [convert_to_tensor(logits)], {"axis": int(axis)}, name)
+
+
+# -- biases, dropout
+
+
+def _bias_add(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("bias_add", inputs)
+    require_rank("bias_add's bias", inputs[1], 1)
+    value, bias = inputs[0].shape, inputs[1].shape
+    if value is None:
+        return [Spec(inputs[0].dtype, None)]
+    if not value:
+        raise ShapeError("bias_add to a scalar")
+    last = merge(value[-1:], bias)
+    assert last is not None
+    return [Spec(inputs[0].dtype, (*value[:-1], *last))]
+
+
+def _bias_add_back(op: Operation, g: Tensor) -> list[Any]:
+    value = op.inputs[0]
+    if value.shape is None:
+        return [g, lambda: reduce.reduce_sum(reshape(g, [-1, getitem(shape(g), -1)]), 0)]
+    return [g, lambda: reduce.reduce_sum(g, tuple(range(len(value.shape or ()) - 1)))]
+
+
+op("BiasAdd", infer=_bias_add, grad=_bias_add_back)
+
+
+def bias_add(value: Any, bias: Any, name: str | None = None) -> Tensor:
+    """`value + bias`, the vector `bias` along the last axis of `value`."""
+    a, b = operands(value, bias)
+    return one("BiasAdd", [a, b], {}, name)
+
+
+def dropout(
+    x: Any, keep_prob: Any, noise_shape: Any = None, seed: int | None = None, name: str = "dropout"
+) -> Tensor:
+    """Each element is kept, divided by `keep_prob`, with that probability, and else is 0."""
+    x = convert_to_tensor(x)
+    keep = like(keep_prob, x)
+    sizes = shape(x) if noise_shape is None else noise_shape
+    kept = less(random_uniform(sizes, dtype=x.dtype, seed=seed), keep)
+    return where(kept, divide(x, keep), 0, name)
+
+
+# -- losses
+
+
+def _cross_entropy(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    logits, labels = inputs
+    require_equal("softmax_cross_entropy_with_logits", inputs)
+    require("softmax_cross_entropy_with_logits", logits, "f")
+    both = merge(logits.shape, labels.shape)
+    return [Spec(logits.dtype, _but_last(both)), Spec(logits.dtype, both)]
+
+
+def _sparse_cross_entropy(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    logits, labels = inputs
+    require("sparse_softmax_cross_entropy_with_logits", logits, "f")
+    require("its labels", labels, "iu")
+    batch = merge(_but_last(logits.shape), labels.shape)
+    classes = None if logits.shape is None else logits.shape[-1]
+    whole = None if batch is None else (*batch, classes)
+    return [Spec(logits.dtype, batch), Spec(logits.dtype, whole)]
+
+
+def _but_last(given: Shape) -> Shape:
+    if given == ():
+        raise ShapeError(f"logits of shape {show(given)}", hint="the last axis is the classes")
+    return None if given is None else given[:-1]
+
+
+def _cross_entropy_back(op: Operation, g: Tensor | None, of_grad: Tensor | None) -> list[Any]:
+    def of_logits() -> Tensor:
+        parts = []
+        if g is not None:
+            parts.append(multiply(expand_dims(g, -1), op.outputs[1]))
+        if of_grad is not None:  # output 1 is softmax(logits) - labels
+            y = softmax(op.inputs[0])
+            parts.append(one("SoftmaxGrad", [of_grad, y], {"axis": -1}))
+        return add_n(parts)
+
+    return [of_logits, None]
+
+
+op("SoftmaxCrossEntropy", infer=_cross_entropy, grad=_cross_entropy_back)
+op("SparseSoftmaxCrossEntropy", infer=_sparse_cross_entropy, grad=_cross_entropy_back)
+
+
+def softmax_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, name: str | None = None
+) -> Tensor:
+    """The cross entropy between `labels`, distributions over classes, and softmax of `logits`.
+
+    Shapes:   [..., classes] both; the loss is [...], one number per sample.
+    Gradient: into `logits` only; `labels` are constants, as in TensorFlow 1.
+    """
+    given = convert_to_tensor(logits)
+    inputs = [given, stop_gradient(like(labels, given))]
+    return make("SoftmaxCrossEntropy", inputs, {}, name).outputs[0]
+
+
+def sparse_softmax_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, name: str | None = None
+) -> Tensor:
+    """The cross entropy between classes given by number and softmax of `logits`.
+
+    Shapes: `logits` [..., classes], integer `labels` [...]; the loss is as `labels`.
+    Errors: a label outside [0, classes) raises RangeError when it runs.
+    """
+    inputs = [convert_to_tensor(logits), convert_to_tensor(labels)]
+    return make("SparseSoftmaxCrossEntropy", inputs, {}, name).outputs[0]
+
+
+def sigmoid_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, name: str | None = None
+) -> Tensor:
+    """The cross entropy of independent yes-no labels (0 to 1), element by element."""
+    x, z = operands(logits, labels)
+    require_alike("sigmoid_cross_entropy_with_logits", x, z)
+    return subtract(softplus(x), multiply(x, z), name)
+
+
+def _l2_loss(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("l2_loss", inputs[0], "f")
+    return [Spec(inputs[0].dtype, ())]
+
+
+op("L2Loss", infer=_l2_loss, grad=lambda op, g: [multiply(g, op.inputs[0])])
+
+
+def l2_loss(t: Any, name: str | None = None) -> Tensor:
+    """Half the sum of squares of `t`."""
+    return one("L2Loss", [convert_to_tensor(t)], {}, name)
+
+
+def _in_top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("in_top_k", inputs[0], "f")
+    require("in_top_k's targets", inputs[1], "iu")
+    require_rank("in_top_k", inputs[0], 2)
+    return [Spec(bool_, merge(_but_last(inputs[0].shape), inputs[1].shape))]
+
+
+op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
+
+
+def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) -> Tensor:
+    """Whether each target class is among the `k` largest predictions; ties count as inside."""
+    inputs = [convert_to_tensor(predictions), convert_to_tensor(targets)]
+    return one("InTopK", inputs, {"k": int(k)}, name)

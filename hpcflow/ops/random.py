@@ -1,0 +1,104 @@
+"""Random tensors, counter-based: key and run number decide what is drawn, not who draws it.
+
+The key is a hash of the graph's seed and of the op's seed, or without one of its name; it is made
+with the op, so that every rank that builds the same graph draws the same. The counter is the
+number of draws made before (kept by the kernel, one per plan).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError
+from hpcflow.graph.dtypes import as_dtype, float32
+from hpcflow.graph.graph import Tensor, get_default_graph
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Spec
+from hpcflow.ops.array import shape_argument
+from hpcflow.ops.rules import Attrs, one, told_shape
+
+_DRAW = NoGrad("a random draw does not depend on its inputs")
+
+
+def _draw(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(attrs["dtype"], told_shape(inputs, 0, attrs))]
+
+
+op("RandomUniform", infer=_draw, grad=_DRAW, stateful=True)
+op("RandomNormal", infer=_draw, grad=_DRAW, stateful=True)
+op("TruncatedNormal", infer=_draw, grad=_DRAW, stateful=True)
+
+
+def set_random_seed(seed: int) -> None:
+    """The seed of the default graph, for the random ops made after this call."""
+    get_default_graph().seed = int(seed)
+
+
+def _key(graph_seed: int, source: int | str) -> int:
+    digest = hashlib.blake2b(f"{graph_seed}:{source!r}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _random(
+    type: str, shape: Any, dtype: Any, seed: int | None, name: str | None, kinds: str, **facts: Any
+) -> Tensor:
+    dtype = as_dtype(dtype)
+    if dtype.kind not in kinds:
+        raise DTypeError(f"{type} does not draw {dtype}", hint="draw float32 and hf.cast it")
+    graph = get_default_graph()
+    known, told = shape_argument(shape)
+    full = graph.unique_name(name or type)
+    key = _key(graph.seed, full if seed is None else int(seed))
+    attrs: Attrs = {"shape": known, "dtype": dtype, "key": key, **facts}
+    return one(type, told, attrs, full + "/")
+
+
+def random_uniform(
+    shape: Any,
+    minval: float = 0,
+    maxval: float | None = None,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Uniform in [minval, maxval): floats (maxval 1 if None) or integers (maxval needed).
+
+    The same `seed` and graph give the same numbers on every rank; so does no seed, by the op's
+    name.
+    """
+    if maxval is None:
+        if np.dtype(dtype).kind != "f":
+            raise DTypeError("random_uniform of integers needs maxval")
+        maxval = 1
+    facts = {"minval": minval, "maxval": maxval}
+    return _random("RandomUniform", shape, dtype, seed, name, "iuf", **facts)
+
+
+def random_normal(
+    shape: Any,
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Normal with `mean` and `stddev`; seeds as in `random_uniform`."""
+    facts = {"mean": float(mean), "stddev": float(stddev)}
+    return _random("RandomNormal", shape, dtype, seed, name, "f", **facts)
+
+
+def truncated_normal(
+    shape: Any,
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Normal with values beyond two `stddev` drawn again; seeds as in `random_uniform`."""
+    facts = {"mean": float(mean), "stddev": float(stddev)}
+    return _random("TruncatedNormal", shape, dtype, seed, name, "f", **facts)

@@ -1,0 +1,227 @@
+"""What the families of ops share: making an op, matching operands, shape rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.dtypes import as_array
+from hpcflow.graph.graph import (
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
+from hpcflow.graph.registry import Infer
+from hpcflow.graph.shape import Shape, Spec, broadcast, is_known, merge, show, size_of
+
+Attrs = dict[str, Any]
+SMALL = 64  # integer constants of at most this many elements are followed while the graph is built
+KINDS = {"b": "booleans", "i": "integers", "u": "unsigned integers", "f": "floating point"}
+
+
+# -- making operations
+
+
+def make(
+    type: str, inputs: Sequence[Tensor], attrs: Attrs | None = None, name: str | None = None
+) -> Operation:
+    """A new operation in the default graph."""
+    return get_default_graph().create_op(type, inputs, attrs, name)
+
+
+def one(
+    type: str, inputs: Sequence[Tensor], attrs: Attrs | None = None, name: str | None = None
+) -> Tensor:
+    """The first output of a new operation in the default graph."""
+    return make(type, inputs, attrs, name).outputs[0]
+
+
+# -- operands of one dtype
+
+
+def operands(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Two tensors of one dtype: a Python value takes the dtype of the tensor beside it."""
+    x, y = _as_tensor(x), _as_tensor(y)
+    if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+        a, b = as_array(x), as_array(y)
+        if "biufc".index(b.dtype.kind) > "biufc".index(a.dtype.kind):
+            y = convert_to_tensor(b)
+        else:
+            x = convert_to_tensor(a)
+    if isinstance(x, Tensor):
+        y = like(y, x)
+    else:
+        x = like(x, y)
+    return x, y
+
+
+def like(value: Any, other: Tensor) -> Tensor:
+    """`value` as a tensor of the dtype of `other`; DTypeError if it would lose what it says."""
+    value = _as_tensor(value)
+    if isinstance(value, Tensor):
+        if value.dtype != other.dtype:
+            raise DTypeError(
+                f"{other.name!r} is {other.dtype} and {value.name!r} is {value.dtype}",
+                line=user_line(),
+                hint=f"hf.cast one of them, e.g. hf.cast(x, hf.{other.dtype})",
+            )
+        return value
+    return convert_to_tensor(fitted(value, other.dtype, f"tensor {other.name!r}"))
+
+
+def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
+    """A Python value as an array of `dtype`; DTypeError if its kind or range does not fit."""
+    array = np.asarray(value)
+    fits = array.dtype.kind == dtype.kind or (
+        array.dtype.kind in "iuf" and dtype.kind in "iufc"[("iufc".index(array.dtype.kind)) :]
+    )
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        fits = array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)
+    if not fits and array.size:
+        raise DTypeError(
+            f"{value!r} does not fit {dtype}, the data type of {beside}",
+            line=user_line(),
+            hint="hf.cast the tensor first, e.g. hf.cast(x, hf.float32)",
+        )
+    return array.astype(dtype)
+
+
+def _as_tensor(value: Any) -> Any:
+    """A variable's value; a tensor made of a list with tensors in it; else `value` itself."""
+    if hasattr(value, "as_tensor") or has_tensors(value):
+        return convert_to_tensor(value)
+    return value
+
+
+def has_tensors(value: Any) -> bool:
+    """True for a list or tuple with a tensor somewhere inside."""
+    if not isinstance(value, (list, tuple)):
+        return False
+    return any(isinstance(v, Tensor) or hasattr(v, "as_tensor") or has_tensors(v) for v in value)
+
+
+# -- checks and rules of shape
+
+
+def require(type: str, spec: Spec, kinds: str) -> None:
+    """DTypeError unless the dtype of `spec` is of one of `kinds` (numpy's letters)."""
+    if spec.dtype.kind not in kinds:
+        wanted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
+        raise DTypeError(
+            f"{type} takes {wanted}, not {spec.dtype}", hint="hf.cast(x, hf.float32) converts"
+        )
+
+
+def require_equal(type: str, inputs: Sequence[Spec]) -> None:
+    """DTypeError unless all inputs have one dtype."""
+    found = dict.fromkeys(str(s.dtype) for s in inputs)
+    if len(found) > 1:
+        raise DTypeError(
+            f"{type} of {' and '.join(found)}", hint="hf.cast(x, dtype) makes them the same"
+        )
+
+
+def elementwise(
+    type: str,
+    kinds: str,
+    result: np.dtype | None = None,
+    value: Callable[..., Any] | None = None,
+) -> Infer:
+    """Shape rule of an op that broadcasts its inputs, all of one dtype among `kinds`.
+
+    `result` is the output's dtype if it is not the inputs'; `value` computes small known integers.
+    """
+
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        require_equal(type, inputs)
+        require(type, inputs[0], kinds)
+        spec = Spec(result or inputs[0].dtype, broadcast([s.shape for s in inputs]))
+        return [spec if value is None else with_value(spec, value, inputs)]
+
+    return infer
+
+
+def alike(type: str, kinds: str) -> Infer:
+    """Shape rule of an elementwise op whose inputs all have one dtype and one shape."""
+
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        require_equal(type, inputs)
+        require(type, inputs[0], kinds)
+        shape = inputs[0].shape
+        for s in inputs[1:]:
+            shape = merge(shape, s.shape)
+        return [Spec(inputs[0].dtype, shape)]
+
+    return infer
+
+
+def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec]) -> Spec:
+    """`spec` with its value, if it is small, of integers, and the inputs' values are known."""
+    if spec.dtype.kind not in "iub" or not is_known(spec.shape) or size_of(spec.shape) > SMALL:
+        return spec
+    values = [s.value for s in inputs]
+    if any(v is None for v in values):
+        return spec
+    with np.errstate(all="ignore"):
+        return spec._replace(value=np.asarray(function(*values)).astype(spec.dtype))
+
+
+def as_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    """Shape rule of an op whose output is as its first input."""
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs) -> Shape:
+    """The shape in input `at` if there is one and its value is known, else in `attrs`."""
+    if len(inputs) > at:
+        require(f"the shape in input {at}", inputs[at], "iu")
+        value = inputs[at].value
+        if value is not None:
+            return tuple(int(d) for d in value)
+    shape: Shape = attrs["shape"]
+    return shape
+
+
+def require_alike(type: str, *tensors: Tensor) -> None:
+    """ShapeError unless the shapes of `tensors` may be the same."""
+    shape: Shape = None
+    for t in tensors:
+        try:
+            shape = merge(shape, t.shape)
+        except ShapeError as error:
+            error.op, error.line = type, user_line()
+            raise
+
+
+def static_axes(axis: Any) -> int | tuple[int, ...] | None:
+    """An axis argument as plain data; a tensor must be a constant."""
+    if axis is None or isinstance(axis, (int, np.integer)):
+        return None if axis is None else int(axis)
+    if isinstance(axis, Tensor):
+        if axis.constant is None:
+            raise ShapeError("an axis must be known when the graph is built", op=axis.op.name)
+        axis = axis.constant
+    array = np.asarray(axis)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ShapeError(f"axis {axis!r} is not an integer or a list of them")
+    return int(array) if array.ndim == 0 else tuple(int(a) for a in array)
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    """`axis` as a non-negative int; ShapeError if it is out of range."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank
+
+
+def require_rank(type: str, spec: Spec, *ranks: int) -> None:
+    """ShapeError unless the rank of `spec` is unknown or one of `ranks`."""
+    if spec.shape is not None and len(spec.shape) not in ranks:
+        wanted = " or ".join(map(str, ranks))
+        raise ShapeError(f"{type} needs rank {wanted}, not shape {show(spec.shape)}")

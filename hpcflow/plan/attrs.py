@@ -1,0 +1,38 @@
+"""Attributes as plain values that can be compared and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def canonical(value: Any) -> Hashable:
+    """A hashable form of an attribute: equal exactly if type and content are.
+
+    Arrays are digested. Whatever is not plain data (a function, say) equals only itself.
+    """
+    if value is None or isinstance(value, (bool, int, str, bytes)):
+        return type(value).__name__, value
+    if isinstance(value, float):
+        return "float", value.hex()
+    if isinstance(value, complex):
+        return "complex", value.real.hex(), value.imag.hex()
+    if isinstance(value, np.dtype):
+        return "dtype", value.str
+    if isinstance(value, (np.ndarray, np.generic)):
+        return "array", *digest_array(np.asarray(value))
+    if isinstance(value, Mapping):
+        return "dict", tuple(sorted((str(k), canonical(v)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return "list", tuple(canonical(v) for v in value)
+    return "object", type(value).__name__, id(value)
+
+
+def digest_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
+    """dtype, shape and a digest of the elements."""
+    data = np.ascontiguousarray(array)
+    digest = hashlib.blake2b(data.tobytes(), digest_size=16)
+    return array.dtype.str, array.shape, digest.hexdigest()

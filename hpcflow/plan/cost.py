@@ -1,0 +1,105 @@
+"""What a plan costs, predicted: bytes and messages a step, memory a task, seconds a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from hpcflow.graph.shape import Spec, size_of
+from hpcflow.plan.ir import Node, Part, Plan
+from hpcflow.plan.protocol import HEADER_BYTES
+
+FLOPS = 2e10  # of one core, roughly: predictions only decide how often to poll
+BYTES = 1e10  # read or written per second
+STARTS = 1e-6  # seconds to start a kernel
+MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "Send")
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Messages from one task to another in a step; `headers` of them only start it."""
+
+    source: str
+    dest: str
+    messages: int
+    nbytes: int
+    headers: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on one task: `buffers` is the sum of all outputs, of which the engine reuses many."""
+
+    task: str
+    variables: int
+    buffers: int
+    constants: int
+
+
+def traffic(plan: Plan) -> list[Traffic]:
+    """Point-to-point messages of one step, by (source, destination), the driver's first.
+
+    Each edge is one message; a token has no bytes. The driver starts each other task of the plan
+    with one header of `HEADER_BYTES`.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    for task in plan.parts:
+        if task != plan.driver:
+            found[plan.driver, task] = [1, HEADER_BYTES, 1]
+    for edge in plan.edges:
+        counts = found.setdefault((edge.source, edge.dest), [0, 0, 0])
+        counts[0] += 1
+        counts[1] += edge.spec.nbytes
+    return [Traffic(source, dest, *counts) for (source, dest), counts in found.items()]
+
+
+def collective_bytes(part: Part) -> dict[str, int]:
+    """Bytes of the input of each collective of a part, in their order, as communicators count."""
+    return {
+        node.name: sum(spec.nbytes for spec in node.specs)
+        for node in part.nodes.values()
+        if node.row.collective
+    }
+
+
+def memory(part: Part) -> Memory:
+    """Upper bounds of the bytes that a part holds."""
+    variables = buffers = constants = 0
+    for node in part.nodes.values():
+        if node.type == "Variable":
+            variables += Spec(node.attrs["dtype"], tuple(node.attrs["shape"])).nbytes
+        elif node.type == "Const":
+            constants += node.specs[0].nbytes
+        elif node.type != "ReadVariable":
+            buffers += sum(spec.nbytes for spec in node.specs if spec.dtype.kind != "V")
+    return Memory(part.task, variables, buffers, constants)
+
+
+def given_specs(node: Node, part: Part) -> list[Spec]:
+    """What is known of the inputs of a node."""
+    return [part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+
+
+def flops(node: Node, inputs: Sequence[Spec]) -> int:
+    """Arithmetic operations of a node, roughly; unknown sizes count nothing."""
+    known = [spec for spec in (*inputs, *node.specs) if spec.known]
+    if node.type in MOVES_NOTHING or not known:
+        return 0
+    if node.type == "MatMul" and inputs[0].known and node.specs[0].known:
+        contracted = -2 if node.attrs.get("transpose_a") else -1
+        assert inputs[0].shape is not None
+        return 2 * size_of(node.specs[0].shape) * (inputs[0].shape[contracted] or 0)
+    return max(size_of(spec.shape) for spec in known)
+
+
+def seconds(node: Node, inputs: Sequence[Spec]) -> float:
+    """A rough prediction of the time a node takes on one core."""
+    if node.type in MOVES_NOTHING:
+        return 0.0
+    moved = sum(spec.nbytes for spec in (*inputs, *node.specs))
+    return STARTS + max(flops(node, inputs) / FLOPS, moved / BYTES)
+
+
+def seconds_in(part: Part) -> Callable[[Node], float]:
+    """`seconds` for the nodes of one part."""
+    return lambda node: seconds(node, given_specs(node, part))

@@ -1,0 +1,337 @@
+"""Turn one task's part into straight-line Python: a function per strand, over preallocated buffers.
+
+The text names what it needs (kernels, buffers, variables, channels) and `Code.binds` says what each
+name is; the runtime binds them once per step instance, so a running step looks nothing up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from hpcflow.graph.shape import is_known
+from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.storage import Storage, assign
+from hpcflow.plan.strands import Strand, cut
+
+POLL_EVERY_S = 200e-6  # MPI moves only when polled: this often, by predicted time
+COPIED_SEND_BYTES = 64 << 10  # larger values that have no fixed place are sent from where they lie
+LONG_S = 2e-3  # kernels predicted to take longer lend the baton to the helper thread
+KEYWORD_OUT = {"Maximum", "Minimum"}  # NumPy deprecates their positional `out`, at 2 us a call
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelInfo:
+    """What the generator must know of a node's kernel (see hpcflow.kernels.table)."""
+
+    form: str
+    inplace: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class SendInfo:
+    """How a Send leaves: from a fixed buffer, copied, loose (from where it lies), or sized."""
+
+    node: str
+    how: str
+    bind: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """The generated text of a part and what its names are bound to.
+
+    A bind is a tuple: ("kernel", node), ("const", node), ("buffer", device, block, dtype, shape),
+    ("viewof", node, name), ("var", variable node), ("recv", node), ("stage", node),
+    ("bucket_in" | "bucket_out", node, index), ("hook", name).
+    """
+
+    source: str
+    binds: dict[str, tuple]
+    blocks: dict[int, tuple[str, int]]  # block -> (device, bytes)
+    strands: list[Strand]
+    sends: list[SendInfo]
+    lines: list[str]  # the node behind each line of the source
+    simple: bool  # one strand, no messages: strand 0 returns the results itself
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the buffers of one step instance."""
+        return sum(size for _, size in self.blocks.values())
+
+
+def generate(
+    part: Part,
+    info: Callable[[Node], KernelInfo],
+    seconds: Callable[[Node], float] = lambda node: 0.0,
+    check_numerics: bool = False,
+) -> Code:
+    """The code of `part`; `info` tells its kernels' forms, `seconds` predicts their times."""
+    return _Writer(part, info, seconds, check_numerics).write()
+
+
+class _Writer:
+    def __init__(
+        self,
+        part: Part,
+        info: Callable[[Node], KernelInfo],
+        seconds: Callable[[Node], float],
+        check_numerics: bool,
+    ) -> None:
+        self.part, self.info, self.seconds = part, info, seconds
+        # a replica whose share is empty has the mean of nothing, which is no number
+        empty = any(0 in (part.nodes[feed].specs[0].shape or ()) for feed in part.feeds)
+        self.check = check_numerics and not empty
+        self.strands = cut(part)
+        self.store: Storage = assign(part, self.strands, info)
+        self.binds = self.store.binds
+        self.sends: list[SendInfo] = []
+        self.out: list[str] = []
+        self.lines: list[str] = []
+        self.shared: set[str] = set()  # names that live between strands
+        self.simple = len(self.strands) == 1 and not any(
+            n.type in ("Send", "Recv") or n.row.waits for n in part.nodes.values()
+        )
+        self.pins: list[str] = []  # statements that end the pins held over strands
+        self.since_poll = 0.0
+
+    # -- text
+
+    def emit(self, text: str, node: str = "", depth: int = 2) -> None:
+        self.out.append("    " * depth + text)
+        self.lines.append(node)
+
+    def hook(self, name: str) -> str:
+        self.binds[name] = ("hook", name)
+        return name
+
+    def kernel(self, node: Node) -> str:
+        name = f"k{self.store.number[node.name]}"
+        self.binds[name] = ("kernel", node.name)
+        return name
+
+    def write(self) -> Code:
+        self.emit("", depth=0)  # line 1 becomes `def make(...)` once all names are known
+        at = len(self.out)
+        bodies = [self.strand(i, s) for i, s in enumerate(self.strands)]
+        self.release()
+        if self.shared:
+            self.out.insert(at, "    " + " = ".join(sorted(self.shared)) + " = None")
+            self.lines.insert(at, "")
+        self.emit(f"return ({', '.join(bodies)},), release", depth=1)
+        self.out[0] = f"def make({', '.join(self.binds)}):"
+        return Code(
+            "\n".join(self.out) + "\n",
+            self.binds,
+            self.store.blocks,
+            self.strands,
+            self.sends,
+            self.lines,
+            self.simple,
+        )
+
+    def strand(self, index: int, strand: Strand) -> str:
+        feeds = [f"f{i}" for i in range(len(self.part.feeds))] if index == 0 else []
+        self.emit(f"def s{index}({', '.join(feeds)}):", depth=1)
+        at = len(self.out)
+        shared_before = self.store.shared
+        mine: set[str] = set()
+        for i, name in enumerate(feeds):
+            held = f"g{i}"
+            if held in shared_before:
+                mine.add(held)
+                self.emit(f"{held} = {name}")
+        for name in strand.nodes:
+            self.node(self.part.nodes[name])
+            mine.update(v for v in self.store.assigned.get(name, ()) if v in shared_before)
+        results = [self.result(i) for i in strand.fetches]
+        if self.simple:
+            self.emit("return " + (results[0] if len(results) == 1 else f"({', '.join(results)})"))
+        else:
+            for i, text in zip(strand.fetches, results, strict=True):
+                mine.add(f"r{i}")
+                self.emit(f"r{i} = {text}")
+        if mine:
+            self.out.insert(at, "        nonlocal " + ", ".join(sorted(mine)))
+            self.lines.insert(at, "")
+        if len(self.out) == at:
+            self.emit("pass")
+        self.shared |= mine
+        return f"s{index}"
+
+    def release(self) -> None:
+        """The last function: hands over the results, lets go of what the step held."""
+        self.emit("def release():", depth=1)
+        if not self.simple:
+            at = len(self.out)
+            results = [f"r{i}" for i in range(len(self.part.fetches))]
+            for text in self.pins:
+                self.emit(text)
+            self.emit(f"_ = ({''.join(r + ', ' for r in results)})")
+            if self.shared:
+                self.emit(" = ".join(sorted(self.shared)) + " = None")
+                self.out.insert(at, "        nonlocal " + ", ".join(sorted(self.shared)))
+                self.lines.insert(at, "")
+            self.emit("return _")
+        else:
+            self.emit("return ()")
+
+    # -- nodes
+
+    def node(self, node: Node) -> None:
+        special = getattr(self, "do_" + node.type, None)
+        if special is not None:
+            special(node)
+        elif node.row.waits:
+            self.wait(node)
+        else:
+            self.compute(node)
+        for text in self.store.after.get(node.name, ()):
+            self.emit(text, node.name)
+
+    def nothing(self, node: Node) -> None:
+        """A node whose value is there without code: a constant, a feed, a handle, pure order."""
+
+    do_Const = do_Feed = do_Variable = do_NoOp = nothing
+
+    def do_ReadVariable(self, node: Node) -> None:
+        var = self.store.variable(node.inputs[0])
+        target = self.store.expr[Ref(node.name)]
+        if Ref(node.name) in self.store.fresh:
+            self.binds[f"y{target}"] = ("own", node.name, 0)
+            self.emit(f"{target} = y{target}({var}.read())", node.name)
+            return
+        how = "pin" if node.name in self.store.pinned else "read"
+        self.emit(f"{target} = {var}.{how}()", node.name)
+        if self.store.pinned.get(node.name) == "step":
+            self.pins.append(f"if {target} is not None: {var}.unpin({target})")
+
+    def do_Assign(self, node: Node) -> None:
+        var = self.store.variable(node.inputs[0])
+        self.fit(node)
+        initial = ", True" if node.attrs.get("initial") else ""
+        self.emit(f"{var}.assign({self.store.expr[node.inputs[1]]}{initial})", node.name)
+
+    def fit(self, node: Node) -> None:
+        """Check operands of an update whose sizes only the step knows: NumPy would broadcast."""
+        for i, ref in enumerate(node.inputs):
+            spec = self.part.nodes[ref.node].specs[ref.index]
+            if i not in node.row.writes and not is_known(spec.shape):
+                var = self.store.variable(node.inputs[0])
+                self.emit(f"{var}.fit({self.store.expr[ref]})", node.name)
+
+    def do_Send(self, node: Node) -> None:
+        number = len(self.sends)
+        if not node.inputs:
+            self.sends.append(SendInfo(node.name, "copied", self.stage(node)))
+            self.emit(f"{self.hook('send')}({number})", node.name)
+            return
+        ref = node.inputs[0]
+        spec, text = self.part.nodes[ref.node].specs[ref.index], self.store.expr[ref]
+        if not is_known(spec.shape):
+            self.sends.append(SendInfo(node.name, "sized"))
+            self.emit(f"{self.hook('send_sized')}({number}, {text})", node.name)
+        elif self.store.fixed(ref):
+            self.sends.append(SendInfo(node.name, "fixed", text))
+            self.emit(f"{self.hook('send')}({number})", node.name)
+        elif spec.nbytes <= COPIED_SEND_BYTES:
+            stage = self.stage(node)
+            self.sends.append(SendInfo(node.name, "copied", stage))
+            self.emit(f"{stage}[...] = {text}", node.name)
+            self.emit(f"{self.hook('send')}({number})", node.name)
+        else:
+            var = self.store.variable_behind(ref)
+            self.sends.append(SendInfo(node.name, "loose"))
+            self.emit(f"{self.hook('send_loose')}({number}, {text}, {var})", node.name)
+
+    def stage(self, node: Node) -> str:
+        name = f"q{self.store.number[node.name]}"
+        self.binds[name] = ("stage", node.name)
+        return name
+
+    def do_Copy(self, node: Node) -> None:
+        name = f"k{self.store.number[node.name]}"
+        self.binds[name] = ("copy", node.name)
+        self.emit(
+            f"{self.store.expr[Ref(node.name)]} = {name}({self.store.expr[node.inputs[0]]})",
+            node.name,
+        )
+
+    def wait(self, node: Node) -> None:
+        """Start what finishes later: a collective, a wait for a variable."""
+        if node.row.collective:
+            for i, ref in enumerate(node.inputs):
+                target = self.store.bucket_input(node.name, i)
+                if self.store.expr[ref] != target:
+                    self.binds[target] = ("bucket_in", node.name, i)
+                    self.emit(f"{target}[...] = {self.store.expr[ref]}", node.name)
+        self.emit(f"{self.hook('begin')}({node.name!r})", node.name)
+
+    def compute(self, node: Node) -> None:
+        info = self.info(node)
+        args = [self.argument(node, i, ref) for i, ref in enumerate(node.inputs)]
+        name = self.kernel(node)
+        long = not self.simple and self.seconds(node) > LONG_S
+        if long:
+            self.emit(f"{self.hook('lend')}()", node.name)
+        if info.form == "update":
+            self.fit(node)
+            order = [*node.row.writes]
+            order += [i for i in range(len(args)) if i not in node.row.writes]
+            self.emit(f"{name}({', '.join(args[i] for i in order)})", node.name)
+        else:
+            self.call(node, info, name, args)
+        if long:
+            self.emit(f"{self.hook('take')}()", node.name)
+        self.poll(node)
+
+    def argument(self, node: Node, index: int, ref: Ref) -> str:
+        if index in node.row.writes:
+            return f"{self.store.variable(ref)}.write()"
+        return self.store.expr[ref]
+
+    def call(self, node: Node, info: KernelInfo, name: str, args: list[str]) -> None:
+        refs = [Ref(node.name, i) for i in range(len(node.specs))]
+        outs = [self.store.expr[r] for r in refs]
+        if info.form == "view" and outs[0] in self.store.binds:
+            return  # a view of a fixed buffer was made when the instance was bound
+        static = self.store.static(node)
+        if info.form in ("ufunc", "out") and static:
+            fresh = [r for r in refs if r in self.store.fresh]
+            if info.form == "ufunc" and fresh:
+                self.emit(f"{outs[0]} = {name}({', '.join(args)})", node.name)
+            else:
+                for ref in fresh:
+                    self.emit(f"{self.store.expr[ref]} = {self.empty(node, ref)}()", node.name)
+                keyword = "out=" if node.type in KEYWORD_OUT and info.form == "ufunc" else ""
+                text = ", ".join([*args, *(keyword + o for o in outs)])
+                self.emit(f"{name}({text})", node.name)
+        else:
+            self.binds[name] = ("kernel" if static or info.form == "view" else "dynamic", node.name)
+            self.emit(f"{', '.join(outs)} = {name}({', '.join(args)})", node.name)
+        if self.check:
+            for ref, text in zip(refs, outs, strict=True):
+                if node.specs[ref.index].dtype.kind in "fc":
+                    self.emit(f"{self.hook('check')}({text}, {node.name!r})", node.name)
+
+    def empty(self, node: Node, ref: Ref) -> str:
+        name = f"e{self.store.number[node.name]}_{ref.index}"
+        self.binds[name] = ("empty", node.name, ref.index)
+        return name
+
+    def poll(self, node: Node) -> None:
+        if self.simple:
+            return
+        self.since_poll += self.seconds(node)
+        if self.since_poll >= POLL_EVERY_S:
+            self.emit(f"{self.hook('poll')}()", node.name)
+            self.since_poll = 0.0
+
+    def result(self, index: int) -> str:
+        ref = self.part.fetches[index]
+        text = self.store.expr[ref]
+        on_host = "/cpu:" in self.part.nodes[ref.node].device
+        if on_host and ref in self.store.fresh and self.part.fetches.index(ref) == index:
+            return text
+        self.binds[f"c{index}"] = ("own", ref.node, ref.index)
+        return f"c{index}({text})"

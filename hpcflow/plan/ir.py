@@ -1,0 +1,150 @@
+"""The plan's form of the graph: plain data that passes rewrite and ranks exchange."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from hpcflow.errors import HpcflowError
+from hpcflow.graph.registry import OpDef, lookup
+from hpcflow.graph.shape import Spec
+
+
+class Ref(NamedTuple):
+    """Output `index` of the node called `node`."""
+
+    node: str
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.index}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One operation of a step, with what the plan has decided about it."""
+
+    name: str
+    type: str
+    inputs: tuple[Ref, ...] = ()
+    control: tuple[str, ...] = ()
+    attrs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    specs: tuple[Spec, ...] = ()  # of its outputs, as far as this step's feeds tell
+    device: str = ""  # the constraint asked for; after placing, the full name of its device
+    colocate: tuple[str, ...] = ()
+    line: str = ""  # the user's line that made it
+
+    @property
+    def row(self) -> OpDef:
+        """Its row of the op table."""
+        return lookup(self.type)
+
+    def before(self) -> Iterable[str]:
+        """Names of the nodes it must follow."""
+        yield from (ref.node for ref in self.inputs)
+        yield from self.control
+
+    def but(self, **changes: Any) -> Node:
+        """A copy with fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The part of a graph that one step needs: nodes in an order that respects their edges.
+
+    A fed tensor is a node of type "Feed" (one output, its spec that of the fed array) in place of
+    the operation that would have made it. `targets` are fetched operations, as node names.
+    """
+
+    nodes: dict[str, Node]
+    feeds: tuple[str, ...] = ()  # names of Feed nodes, in the order the step receives values
+    fetches: tuple[Ref, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    def but(self, **changes: Any) -> Program:
+        """A copy with fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def spec(self, ref: Ref) -> Spec:
+        """What is known of a value."""
+        return self.nodes[ref.node].specs[ref.index]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The ranks a plan is made for, as tasks of jobs.
+
+    A replica is `tasks_per_replica` worker tasks of which task 0 drives; in plans, worker tasks are
+    numbered within their replica (`/job:worker/task:k`), so one plan serves every replica.
+    """
+
+    workers: int = 1
+    servers: int = 0
+    tasks_per_replica: int = 1
+    devices: tuple[str, ...] = ("cpu:0",)  # of each worker task, the default first
+    server_devices: tuple[str, ...] = ("cpu:0",)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.workers % self.tasks_per_replica:
+            raise HpcflowError(
+                f"{self.workers} workers cannot be dealt into replicas of {self.tasks_per_replica}",
+                hint="choose --tasks-per-replica so that it divides ranks minus servers",
+            )
+
+    @property
+    def replicas(self) -> int:
+        """How many copies of the script run."""
+        return self.workers // self.tasks_per_replica
+
+    @property
+    def mode(self) -> str:
+        """ "ps" with servers, "collective" with several replicas, else "single"."""
+        return "ps" if self.servers else ("collective" if self.replicas > 1 else "single")
+
+    def tasks(self) -> list[str]:
+        """The tasks one replica's step may use, its driver first."""
+        mine = [f"/job:worker/task:{k}" for k in range(self.tasks_per_replica)]
+        return mine + [f"/job:ps/task:{s}" for s in range(self.servers)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """A value that crosses from one task to another, once per step; `token` carries order only."""
+
+    channel: int
+    source: str  # task
+    dest: str
+    ref: Ref  # the value, or the node whose end the token tells
+    spec: Spec
+    token: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one task runs in each step: its nodes, Send and Recv included, in the global order.
+
+    Send has attrs channel, dest (task) and token; Recv channel, source, dtype, shape and token.
+    """
+
+    task: str
+    nodes: dict[str, Node]
+    feeds: tuple[str, ...] = ()  # only the driver's part has feeds and fetches
+    fetches: tuple[Ref, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One step over the tasks of a replica and the servers."""
+
+    parts: dict[str, Part]  # by task; the driver's first
+    edges: tuple[Edge, ...]
+    driver: str
+    cluster: Cluster
+    why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> why its device
+
+    @property
+    def collectives(self) -> list[str]:
+        """Names of the collective nodes, in the order every rank issues them."""
+        return [n.name for p in self.parts.values() for n in p.nodes.values() if n.row.collective]

@@ -1,0 +1,111 @@
+"""Second pass: what the ops about replicas mean in this mode, for this replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+import numpy as np
+
+from hpcflow.graph.graph import Graph
+from hpcflow.graph.shape import Spec, is_known
+from hpcflow.plan.ir import Cluster, Node, Program, Ref
+from hpcflow.plan.rewrite import bypass, constant, live
+
+UNKNOWN = -1  # bytes of a sum whose size the graph alone does not tell
+
+
+def replicate(
+    program: Program,
+    graph: Graph,
+    cluster: Cluster,
+    replica: int = 0,
+    served: Container[str] = (),
+) -> Program:
+    """Lower ReplicaSum, ReplicaShare and initializers for `cluster.mode`.
+
+    single, ps:  a sum over replicas is the value itself, the share is 1.
+    collective:  it is an AllReduce, the share 1 / replicas; initial values come from replica 0.
+    ps:          replica 0 initializes the variables in `served`, those on servers; the others wait
+                 until it has.
+
+    An AllReduce carries, until it is bucketed, attrs `depth` (collectives before it), `available`
+    (the place of its input in the graph) and `static` (bytes by the graph's own shapes): what
+    orders collectives must not depend on feeds.
+    """
+    collective = cluster.mode == "collective"
+    program = _shares(program, 1 / cluster.replicas if collective else 1.0)
+    if collective:
+        return _all_reduces(_from_root(program), graph)
+    sums = [n.name for n in program.nodes.values() if n.type == "ReplicaSum"]
+    program = bypass(program, sums)
+    if cluster.mode == "ps" and replica != 0:
+        program = _mapped(program, lambda node: [_wait_instead(node, served)])
+    return live(program)
+
+
+def _mapped(program: Program, rule: Callable[[Node], list[Node]]) -> Program:
+    """Each node replaced by what `rule` makes of it (its own name last)."""
+    nodes = {new.name: new for node in program.nodes.values() for new in rule(node)}
+    return program.but(nodes=nodes)
+
+
+def _shares(program: Program, share: float) -> Program:
+    def rule(node: Node) -> list[Node]:
+        if node.type != "ReplicaShare":
+            return [node]
+        value = np.asarray(share, dtype=node.specs[0].dtype)
+        return [constant(node, value)]
+
+    return _mapped(program, rule)
+
+
+def _is_initial(node: Node) -> bool:
+    return node.type == "Assign" and bool(node.attrs.get("initial"))
+
+
+def _wait_instead(node: Node, served: Container[str]) -> Node:
+    if not (_is_initial(node) and node.inputs[0].node in served):
+        return node
+    return node.but(type="WaitInitialized", inputs=node.inputs[:1], control=(), specs=())
+
+
+def _from_root(program: Program) -> Program:
+    def rule(node: Node) -> list[Node]:
+        if not _is_initial(node):
+            return [node]
+        handle, value = node.inputs
+        spec = program.spec(value)
+        root = Node(
+            f"{node.name}/from_root",
+            "Broadcast",
+            (value,),
+            attrs={"root": 0, "group": "replicas"},
+            specs=(Spec(spec.dtype, spec.shape),),
+            colocate=(handle.node,),
+            line=node.line,
+        )
+        return [root, node.but(inputs=(handle, Ref(root.name)))]
+
+    return _mapped(program, rule)
+
+
+def _all_reduces(program: Program, graph: Graph) -> Program:
+    place = {name: i for i, name in enumerate(program.nodes)}
+    depth: dict[str, int] = {}
+
+    def rule(node: Node) -> list[Node]:
+        below = max((depth[b] for b in node.before()), default=0)
+        is_sum = node.type == "ReplicaSum"
+        collective = is_sum or node.type == "Broadcast"
+        depth[node.name] = below + collective
+        if not collective:
+            return [node]
+        attrs = node.attrs | {"depth": below, "available": place[node.inputs[0].node]}
+        if is_sum:
+            known = graph.get_operation_by_name(node.name).outputs[0].spec
+            attrs["static"] = known.nbytes if is_known(known.shape) else UNKNOWN
+            attrs["group"] = "replicas"
+            node = node.but(type="AllReduce", specs=tuple(Spec(*s[:2]) for s in node.specs))
+        return [node.but(attrs=attrs)]
+
+    return _mapped(program, rule)

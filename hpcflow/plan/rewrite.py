@@ -1,0 +1,150 @@
+"""Small steps that the passes share: walking, renaming and dropping nodes of a program."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import HpcflowError
+from hpcflow.graph.registry import lookup
+from hpcflow.graph.shape import Spec
+from hpcflow.plan.ir import Node, Program, Ref
+
+
+def infer(
+    type: str, inputs: list[Spec], attrs: dict[str, Any], *, op: str, line: str
+) -> tuple[Spec, ...]:
+    """What the op table says of the outputs; an error names `op` and `line`."""
+    try:
+        return tuple(lookup(type).infer(inputs, attrs))
+    except HpcflowError as error:
+        error.op, error.line = error.op or op, error.line or line
+        raise
+
+
+def constant(node: Node, value: np.ndarray) -> Node:
+    """A Const in place of `node`, whose only output is known to be `value`."""
+    attrs = {"value": value}
+    specs = infer("Const", [], attrs, op=node.name, line=node.line)
+    return node.but(type="Const", inputs=(), attrs=attrs, specs=specs)
+
+
+def substitute(
+    program: Program,
+    values: Mapping[Ref, Ref],
+    order: Mapping[str, tuple[str, ...]] | None = None,
+) -> Program:
+    """Use other values for those in `values`, follow other nodes for those in `order`.
+
+    Chains of replacements are followed to their end. The nodes named in `order` are dropped.
+    """
+    order = order or {}
+    nodes = {
+        node.name: _renamed(node, values, order)
+        for node in program.nodes.values()
+        if node.name not in order
+    }
+    targets = dict.fromkeys(t for old in program.targets for t in _followed(old, order))
+    fetches = tuple(final(ref, values) for ref in program.fetches)
+    return program.but(nodes=nodes, fetches=fetches, targets=tuple(targets))
+
+
+def bypass(program: Program, names: Iterable[str]) -> Program:
+    """Without the named nodes of one input and one output: their users take the input instead.
+
+    Whoever took the value of a node with control inputs follows these now; if it was fetched, they
+    become targets.
+    """
+    gone = {name: program.nodes[name] for name in names}
+    follow: dict[str, tuple[str, ...]] = {}
+    for node in program.nodes.values():
+        extra = tuple(c for ref in node.inputs if ref.node in gone for c in gone[ref.node].control)
+        if extra:
+            follow[node.name] = extra
+    nodes = {
+        name: node.but(control=tuple(dict.fromkeys((*node.control, *follow.get(name, ())))))
+        for name, node in program.nodes.items()
+    }
+    values = {Ref(name): node.inputs[0] for name, node in gone.items()}
+    order = {name: tuple(node.before()) for name, node in gone.items()}
+    ends = [c for ref in program.fetches if ref.node in gone for c in gone[ref.node].control]
+    targets = tuple(dict.fromkeys((*program.targets, *ends)))
+    return substitute(program.but(nodes=nodes, targets=targets), values, order)
+
+
+def final(ref: Ref, values: Mapping[Ref, Ref]) -> Ref:
+    """The end of a chain of replacements."""
+    while ref in values:
+        ref = values[ref]
+    return ref
+
+
+def _followed(name: str, order: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+    stack, seen = [name], set()
+    while stack:
+        current = stack.pop()
+        if current not in order:
+            yield current
+        elif current not in seen:
+            seen.add(current)
+            stack.extend(reversed(order[current]))
+
+
+def _renamed(node: Node, values: Mapping[Ref, Ref], order: Mapping[str, tuple[str, ...]]) -> Node:
+    if not any(ref in values for ref in node.inputs) and not any(c in order for c in node.control):
+        return node
+    inputs = tuple(final(ref, values) for ref in node.inputs)
+    follows = dict.fromkeys(c for old in node.control for c in _followed(old, order))
+    for ref in inputs:
+        follows.pop(ref.node, None)
+    return node.but(inputs=inputs, control=tuple(follows))
+
+
+def live(program: Program) -> Program:
+    """Only the feeds and what the fetches and targets need."""
+    needed = set(program.feeds)
+    stack = [ref.node for ref in program.fetches] + list(program.targets)
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            stack.extend(program.nodes[name].before())
+    return program.but(nodes={k: n for k, n in program.nodes.items() if k in needed})
+
+
+def topological(
+    nodes: Mapping[str, Node],
+    priority: Callable[[str], Any],
+    extra: Iterable[tuple[str, str]] = (),
+) -> list[str]:
+    """Names so that each follows what it needs, of the ready ones the lowest `priority` first.
+
+    `extra` are further (before, after) pairs. What stands on a cycle is left out.
+    """
+    waiting: dict[str, int] = {}
+    followers: dict[str, list[str]] = {name: [] for name in nodes}
+    pairs = [(before, node.name) for node in nodes.values() for before in set(node.before())]
+    for before, after in [*pairs, *extra]:
+        followers[before].append(after)
+        waiting[after] = waiting.get(after, 0) + 1
+    ready = [(priority(name), name) for name in nodes if name not in waiting]
+    heapq.heapify(ready)
+    order: list[str] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        order.append(name)
+        for after in followers[name]:
+            waiting[after] -= 1
+            if not waiting[after]:
+                heapq.heappush(ready, (priority(after), after))
+    return order
+
+
+def sorted_program(program: Program) -> Program:
+    """The same nodes in an order that respects their edges, otherwise as they stood."""
+    position = {name: i for i, name in enumerate(program.nodes)}
+    order = topological(program.nodes, position.__getitem__)
+    return program.but(nodes={name: program.nodes[name] for name in order})

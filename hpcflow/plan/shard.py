@@ -1,0 +1,172 @@
+"""Cut large variables by rows over the servers, with their reads, updates and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import PlacementError
+from hpcflow.plan.ir import Node, Program, Ref
+from hpcflow.plan.rewrite import constant, infer, live, substitute
+from hpcflow.plan.variables import Home, Piece
+
+CUTS = ("ReadVariable", "WaitInitialized")  # besides all ops that write
+
+
+def shard(program: Program, homes: Mapping[str, Home]) -> Program:
+    """Each variable of several pieces as Variable nodes `name/part_i`, on their servers.
+
+    A part has attrs `piece` (its rows) and `whole` (the shape of the variable); a slot of another
+    shape than its owner's is copied to every part and has `copy` (its number, of how many). A read
+    becomes the parts' reads and a Concat; an update one of each part, fed rows of its values.
+    """
+    cut = {
+        name: home for name, home in homes.items() if len(home.pieces) > 1 and name in program.nodes
+    }
+    return live(_Sharder(program, cut).run()) if cut else program
+
+
+class _Sharder:
+    def __init__(self, program: Program, cut: Mapping[str, Home]) -> None:
+        self.program, self.cut = program, cut
+        self.nodes: dict[str, Node] = {}
+        self.order: dict[str, tuple[str, ...]] = {}  # whom to follow instead of a cut node
+        self.rows: dict[tuple[Ref, Piece], Ref] = {}
+
+    def run(self) -> Program:
+        for node in self.program.nodes.values():
+            handles = [ref.node for ref in node.inputs if ref.node in self.cut]
+            if node.name in self.cut:
+                self._variable(node)
+            elif not handles:  # beside a variable in several places is anywhere
+                loose = tuple(c for c in node.colocate if c not in self.cut)
+                self._add(node.but(colocate=loose))
+            elif not (node.type in CUTS or node.row.writes):
+                raise PlacementError(
+                    f"{node.type} cannot use variable {handles[0]!r}, which is cut over servers",
+                    op=node.name,
+                    line=node.line,
+                    hint='put the variable on one server with hf.device("/job:ps/task:0"), '
+                    "or raise HPCFLOW_SHARD_BYTES",
+                )
+            elif node.type == "ReadVariable":
+                self._read(node, self.cut[handles[0]])
+            else:
+                self._update(node, handles)
+        reads = {name for name in self.order if name in self.nodes}
+        program = self.program.but(nodes=self.nodes)
+        return _followed(substitute(program, {}, self._gone()), reads, self.order)
+
+    def _gone(self) -> dict[str, tuple[str, ...]]:
+        return {name: parts for name, parts in self.order.items() if name not in self.nodes}
+
+    def _add(self, node: Node) -> Ref:
+        self.nodes[node.name] = node
+        return Ref(node.name)
+
+    def _variable(self, node: Node) -> None:
+        home, shape = self.cut[node.name], node.attrs["shape"]
+        for i, piece in enumerate(home.pieces):
+            attrs = dict(node.attrs, piece=(piece.start, piece.stop), whole=shape)
+            if home.copied:
+                attrs = dict(node.attrs, copy=(i, len(home.pieces)))
+            else:
+                attrs["shape"] = (piece.stop - piece.start, *shape[1:])
+            part = _part(node.name, i)
+            self._add(node.but(name=part, attrs=attrs, device=piece.device, colocate=()))
+
+    def _read(self, node: Node, home: Home) -> None:
+        handle = node.inputs[0].node
+        if home.copied:
+            self._add(node.but(inputs=(Ref(_part(handle, 0)),), colocate=()))
+            return
+        parts = []
+        for i, piece in enumerate(home.pieces):
+            given = Ref(_part(handle, i))
+            parts.append(
+                self._add(self._cut_node(node, i, self._piece_attrs(node, home, piece), (given,)))
+            )
+        specs = [self.nodes[ref.node].specs[0] for ref in parts]
+        attrs = {"axis": 0}
+        made = infer("Concat", specs, attrs, op=node.name, line=node.line)
+        self._add(Node(node.name, "Concat", tuple(parts), (), attrs, made, line=node.line))
+        self.order[node.name] = tuple(ref.node for ref in parts)
+
+    def _update(self, node: Node, handles: list[str]) -> None:
+        home = self.cut[handles[0]]
+        mates = [node.inputs[i].node for i in node.row.writes]
+        for mate in mates:
+            if self.cut.get(mate, home).pieces != home.pieces or mate not in self.cut:
+                raise PlacementError(
+                    f"{node.name!r} updates {handles[0]!r}, which is cut over servers, together "
+                    f"with {mate!r}, which is not cut alike",
+                    op=node.name,
+                    line=node.line,
+                    hint="leave the slot's device to its variable, or raise HPCFLOW_SHARD_BYTES",
+                )
+        parts = []
+        for i, piece in enumerate(home.pieces):
+            inputs = tuple(
+                Ref(_part(ref.node, i)) if ref.node in self.cut else self._rows(ref, home, piece)
+                for ref in node.inputs
+            )
+            attrs = self._piece_attrs(node, home, piece)
+            parts.append(self._add(self._cut_node(node, i, attrs, inputs)).node)
+        self.order[node.name] = tuple(parts)
+
+    def _piece_attrs(self, node: Node, home: Home, piece: Piece) -> dict[str, Any]:
+        if home.copied or "shape" not in node.attrs:
+            return node.attrs
+        rows = piece.stop - piece.start
+        return node.attrs | {"shape": (rows, *node.attrs["shape"][1:])}
+
+    def _cut_node(self, node: Node, i: int, attrs: dict[str, Any], inputs: tuple[Ref, ...]) -> Node:
+        given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
+        specs = infer(node.type, given, attrs, op=node.name, line=node.line)
+        part = _part(node.name, i)
+        return node.but(name=part, inputs=inputs, attrs=attrs, specs=specs, colocate=())
+
+    def _rows(self, ref: Ref, home: Home, piece: Piece) -> Ref:
+        """The rows of a value that belong to a piece; scalars serve all pieces."""
+        shape = self.program.spec(ref).shape
+        if not shape or home.copied:
+            return ref
+        if (ref, piece) not in self.rows:
+            node = self.program.nodes[ref.node]
+            name = f"{ref.node}/rows_{ref.index}_{piece.start}_{piece.stop}"
+            self.rows[ref, piece] = self._add(self._slice(node, ref, piece, name))
+        return self.rows[ref, piece]
+
+    def _slice(self, node: Node, ref: Ref, piece: Piece, name: str) -> Node:
+        if node.type == "Const":
+            value = np.asarray(node.attrs["value"])[piece.start : piece.stop]
+            return constant(node.but(name=name), value)
+        if node.type == "Fill" and not node.inputs:
+            shape = (piece.stop - piece.start, *node.attrs["shape"][1:])
+            attrs = node.attrs | {"shape": shape}
+            specs = infer("Fill", [], attrs, op=node.name, line=node.line)
+            return node.but(name=name, attrs=attrs, specs=specs)
+        attrs = {"key": (("slice", piece.start, piece.stop, None),)}
+        specs = infer("StridedSlice", [self.program.spec(ref)], attrs, op=name, line=node.line)
+        return Node(name, "StridedSlice", (ref,), (), attrs, specs, node.device, (), node.line)
+
+
+def _part(name: str, i: int) -> str:
+    return f"{name}/part_{i}"
+
+
+def _followed(program: Program, reads: set[str], order: Mapping[str, tuple[str, ...]]) -> Program:
+    """Who follows a cut read follows the parts' reads, not the Concat of their values."""
+    nodes = {
+        node.name: node.but(
+            control=tuple(
+                dict.fromkeys(p for c in node.control for p in (order[c] if c in reads else (c,)))
+            )
+        )
+        if any(c in reads for c in node.control)
+        else node
+        for node in program.nodes.values()
+    }
+    return program.but(nodes=nodes)

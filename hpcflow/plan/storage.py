@@ -1,0 +1,279 @@
+"""Where each value of a part lives: in a reused buffer, a bucket, a message's buffer, or fresh."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.graph.shape import is_known, size_of
+from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.strands import Strand, home, users
+
+BUILT_IN = {"Const", "Feed", "Variable", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy"}
+
+
+@dataclasses.dataclass
+class Storage:
+    """The result of `assign`: an expression for every value, and what its names are bound to."""
+
+    part: Part
+    number: dict[str, int]
+    expr: dict[Ref, str] = dataclasses.field(default_factory=dict)
+    binds: dict[str, tuple] = dataclasses.field(default_factory=dict)
+    blocks: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    fresh: set[Ref] = dataclasses.field(default_factory=set)  # allocated anew in every step
+    shared: set[str] = dataclasses.field(default_factory=set)  # names used over several strands
+    assigned: dict[str, list[str]] = dataclasses.field(
+        default_factory=dict
+    )  # node -> names it sets
+    pinned: dict[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # read -> until "use" or "step"
+    after: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # node -> statements
+
+    def variable(self, ref: Ref) -> str:
+        """The name bound to the variable behind a handle."""
+        name = f"v{self.number[ref.node]}"
+        self.binds[name] = ("var", ref.node)
+        return name
+
+    def variable_behind(self, ref: Ref) -> str:
+        """The variable whose memory a value is, "None" if it is nobody's."""
+        node = self.part.nodes[ref.node]
+        return self.variable(node.inputs[0]) if node.type == "ReadVariable" else "None"
+
+    def fixed(self, ref: Ref) -> bool:
+        """True if the value always lies at one address of the instance, in a buffer of its own."""
+        return self.binds.get(self.expr[ref], ("",))[0] in ("buffer", "recv", "viewof")
+
+    def static(self, node: Node) -> bool:
+        """True if the sizes of all outputs are known before the step."""
+        return all(is_known(spec.shape) for spec in node.specs)
+
+    def bucket_input(self, node: str, index: int) -> str:
+        """The name of the place in a bucket where input `index` of a collective goes."""
+        return f"w{self.number[node]}_{index}"
+
+
+def assign(part: Part, strands: list[Strand], info: Callable[[Node], Any]) -> Storage:
+    """Decide where every value of `part` lives."""
+    return _Assigner(part, strands, info).run()
+
+
+class _Assigner:
+    def __init__(self, part: Part, strands: list[Strand], info: Callable[[Node], Any]) -> None:
+        self.part, self.strands, self.info = part, strands, info
+        self.home = home(strands)
+        self.users = users(part)
+        self.fetched = set(part.fetches)
+        self.store = Storage(part, {name: i for i, name in enumerate(part.nodes)})
+        self.root: dict[Ref, Ref] = {}  # the value whose memory this one is
+        self.block_of: dict[Ref, int] = {}
+        self.free: dict[int, list[int]] = {}  # strand -> blocks: strands run in no fixed order
+
+    def run(self) -> Storage:
+        for node in self.part.nodes.values():
+            self.find_roots(node)
+        self.last = self.find_last_uses()
+        for node in self.part.nodes.values():
+            self.place(node)
+            self.recycle(node)
+        return self.store
+
+    # -- which memory a value is, and until when
+
+    def find_roots(self, node: Node) -> None:
+        for i in range(len(node.specs)):
+            self.root[Ref(node.name, i)] = Ref(node.name, i)
+        if node.type not in BUILT_IN and not node.row.waits and self.info(node).form == "view":
+            self.root[Ref(node.name)] = self.root[node.inputs[0]]
+
+    def find_last_uses(self) -> dict[Ref, str | None]:
+        """The node after which a root's memory is free; None: only the end of the step frees it."""
+        last: dict[Ref, str | None] = {}
+        for ref, root in self.root.items():
+            names = self.users.get(ref, [])
+            homes = {self.home.get(n, -1) for n in [*names, ref.node]}
+            waits = self.part.nodes[root.node].row.waits
+            held = any(self.holds(self.part.nodes[n]) for n in names)
+            if len(homes) > 1 or -1 in homes or waits or held or ref in self.fetched:
+                last[root] = None
+            elif root not in last or last[root] is not None:
+                ends = [n for n in (last.get(root), *names, ref.node) if n is not None]
+                last[root] = max(ends, key=self.store.number.__getitem__)
+        return last
+
+    @staticmethod
+    def holds(node: Node) -> bool:
+        """True if the node goes on using its inputs after its turn."""
+        return node.type == "Send"
+
+    # -- placing
+
+    def place(self, node: Node) -> None:
+        store, n = self.store, self.store.number[node.name]
+        if node.type == "Const":
+            self.bind(Ref(node.name), f"c_{n}", ("const", node.name))
+        elif node.type == "Feed":
+            index = self.part.feeds.index(node.name)
+            far = any(self.home[u] != 0 for u in self.users.get(Ref(node.name), []))
+            store.expr[Ref(node.name)] = f"g{index}" if far else f"f{index}"
+            if far:
+                store.shared.add(f"g{index}")
+        elif node.type == "Recv":
+            self.place_received(node, n)
+        elif node.row.collective:
+            for i in range(len(node.specs)):
+                self.bind(Ref(node.name, i), f"o{n}_{i}", ("bucket_out", node.name, i))
+        elif node.type in ("ReadVariable", "Copy"):
+            self.name(node, Ref(node.name))
+            if node.type == "Copy" or self.fetched_from(node):
+                self.store.fresh.add(Ref(node.name))  # a fetched variable is copied when it is read
+            else:
+                self.pin(node)
+        elif node.type not in BUILT_IN and not node.row.waits:
+            self.place_computed(node)
+
+    def place_received(self, node: Node, n: int) -> None:
+        if is_known(node.specs[0].shape):
+            self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
+        else:  # the engine sets it when the message has come
+            self.bind(Ref(node.name), f"i{n}[0]", ("recv_sized", node.name))
+
+    def bind(self, ref: Ref, name: str, what: tuple) -> None:
+        self.store.expr[ref] = name
+        self.store.binds[name.removesuffix("[0]")] = what
+
+    def name(self, node: Node, ref: Ref) -> None:
+        """A Python name for a value that the strand's code assigns."""
+        text = f"x{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
+        self.store.expr[ref] = text
+        self.store.assigned.setdefault(node.name, []).append(text)
+        if any(self.home[u] != self.home[node.name] for u in self.users.get(ref, [])):
+            self.store.shared.add(text)
+
+    def place_computed(self, node: Node) -> None:
+        info = self.info(node)
+        if info.form == "view":
+            self.place_view(node)
+            return
+        for i in range(len(node.specs)):
+            ref = Ref(node.name, i)
+            bucket = self.bucket_for(ref)
+            if info.form not in ("ufunc", "out") or not self.store.static(node):
+                self.name(node, ref)
+                self.store.fresh.add(ref)
+            elif ref in self.fetched:
+                self.name(node, ref)
+                self.store.fresh.add(ref)
+            elif bucket:
+                self.bind(ref, self.store.bucket_input(*bucket), ("bucket_in", *bucket))
+            else:
+                self.place_in_block(node, ref, info)
+
+    def place_view(self, node: Node) -> None:
+        ref, source = Ref(node.name), self.store.expr[node.inputs[0]]
+        if source in self.store.binds and is_known(node.specs[0].shape):
+            n = self.store.number[node.name]
+            self.bind(ref, f"b{n}", ("viewof", node.name, source))
+        else:
+            self.name(node, ref)
+
+    def bucket_for(self, ref: Ref) -> tuple[str, int] | None:
+        """The collective that alone uses a value: it can be produced in the bucket itself."""
+        names = self.users.get(ref, [])
+        if len(names) != 1 or not self.part.nodes[names[0]].row.collective:
+            return None
+        node = self.part.nodes[names[0]]
+        if node.inputs.count(ref) != 1 or node.device != self.part.nodes[ref.node].device:
+            return None
+        return node.name, node.inputs.index(ref)
+
+    def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
+        spec = node.specs[ref.index]
+        block = self.inherited(node, ref, info)
+        if block is None:
+            block = self.take(self.home[node.name], node.device, spec.nbytes)
+        self.block_of[ref] = block
+        name = f"b{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
+        self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape))
+
+    def inherited(self, node: Node, ref: Ref, info: Any) -> int | None:
+        """The block of an input that dies here and may be overwritten while it is read."""
+        if ref.index or size_of(node.specs[ref.index].shape) == 1:
+            return None  # NumPy is three times slower in place on a single element
+        for i in info.inplace[: len(node.inputs)]:
+            source = node.inputs[i]
+            root, spec = self.root[source], self.part.nodes[source.node].specs[source.index]
+            mine = node.specs[ref.index]
+            same = spec.dtype == mine.dtype and spec.shape == mine.shape
+            if same and self.last.get(root) == node.name and root in self.block_of:
+                if sum(self.root[r] == root for r in node.inputs) == 1:
+                    return self.block_of.pop(root)
+        return None
+
+    def take(self, strand: int, device: str, nbytes: int) -> int:
+        """A block the strand has done with that fits well, else a new one."""
+        free = self.free.setdefault(strand, [])
+        fits = [
+            b
+            for b in free
+            if self.store.blocks[b][0] == device and nbytes <= self.store.blocks[b][1]
+        ]
+        fits = [b for b in fits if self.store.blocks[b][1] <= 2 * nbytes + 64]
+        if fits:
+            best = min(fits, key=lambda b: self.store.blocks[b][1])
+            free.remove(best)
+            return best
+        block = len(self.store.blocks)
+        self.store.blocks[block] = (device, nbytes)
+        return block
+
+    def recycle(self, node: Node) -> None:
+        """Free the blocks whose last use this node was."""
+        roots = {self.root[r] for r in node.inputs if r in self.root}
+        roots |= {self.root[Ref(node.name, i)] for i in range(len(node.specs))}
+        for root in sorted(roots):
+            if self.last.get(root) == node.name and root in self.block_of:
+                free = self.free.setdefault(self.home[node.name], [])
+                free.append(self.block_of.pop(root))
+
+    # -- pins
+
+    def pin(self, node: Node) -> None:
+        """Pin the version a read sees, unless no update can come before its last use."""
+        ref = Ref(node.name)
+        text, var = self.store.expr[ref], self.store.variable(node.inputs[0])
+        number = self.store.number
+        uses = [u for r in self.views(ref) for u in self.users.get(r, [])]
+        sent = any(self.holds(self.part.nodes[u]) for u in uses if u not in self.users.get(ref, []))
+        if sent or any(self.home[u] != self.home[node.name] for u in uses):
+            self.store.pinned[node.name] = "step"
+            self.store.shared.add(text)
+        elif uses:
+            last = max(uses, key=number.__getitem__)
+            if any(w < number[last] for w in self.later_writes(node)):
+                self.store.pinned[node.name] = "use"
+                self.store.after.setdefault(last, []).append(f"{var}.unpin({text})")
+
+    def views(self, ref: Ref) -> list[Ref]:
+        """The values that lie in the memory of `ref`, itself among them."""
+        return [r for r, root in self.root.items() if root == ref]
+
+    def fetched_from(self, node: Node) -> bool:
+        """True if a read is fetched, or a view of it that an update would change first."""
+        ref = Ref(node.name)
+        if ref in self.fetched:
+            return True
+        return bool(self.later_writes(node) and not self.fetched.isdisjoint(self.views(ref)))
+
+    def later_writes(self, read: Node) -> list[int]:
+        """The numbers of the updates of a variable behind a read of it."""
+        handle, number = read.inputs[0], self.store.number
+        found = []
+        for name in self.users.get(handle, []):
+            node = self.part.nodes[name]
+            if number[name] > number[read.name]:
+                found += [number[name] for i in node.row.writes if node.inputs[i] == handle]
+        return found

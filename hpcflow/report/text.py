@@ -1,0 +1,61 @@
+"""Runs as tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcflow.report.runs import Run, Scaling
+
+
+def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
+    """A row for each run, then a table for each scaling curve."""
+    parts = [table(_HEAD, [_row(run) for run in runs])]
+    for curve in curves:
+        rows = [
+            [f"{p.ranks}", f"{p.rate:,.0f}", f"{p.speedup:.2f}", f"{p.efficiency:.0%}", f"{p.runs}"]
+            for p in curve.points
+        ]
+        head = ["ranks", "samples/s", "speedup", "efficiency", "runs"]
+        parts.append(f"{curve.kind} scaling: {curve.what}\n{table(head, rows)}")
+    return "\n\n".join(parts) + "\n"
+
+
+_HEAD = ["run", "mode", "ranks", "nodes", "batch", "steps", "loss", "samples/s", "time", "state"]
+
+
+def _row(run: Run) -> list[str]:
+    name = next((name for name in run.values if "loss" in name), "")
+    losses = run.curve("step", name)[1] if name else []
+    return [
+        run.name,
+        run.mode,
+        f"{run.ranks or '-'}",
+        f"{run.nodes or '-'}",
+        f"{run.batch or '-'}",
+        f"{run.steps or '-'}",
+        f"{losses[0]:.4g} -> {losses[-1]:.4g}" if losses else "-",
+        f"{run.rate:,.0f}" if run.rate else "-",
+        duration(run.seconds),
+        "finished" if run.finished else "not finished",
+    ]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Columns as wide as they need; the first is text, numbers stand right."""
+    lines = [head, *rows]
+    wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    left = {0, *(i for i in range(len(head)) if head[i] in ("mode", "state"))}
+    return "\n".join(
+        "  ".join(w.ljust(n) if i in left else w.rjust(n)
+                  for i, (w, n) in enumerate(zip(line, wide, strict=True))).rstrip()
+        for line in lines
+    )  # fmt: skip
+
+
+def duration(seconds: float) -> str:
+    """`12.3 s`, `4:05 min`, `3:20 h`."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, left = divmod(minutes, 60)
+    return f"{hours}:{left:02} h" if hours else f"{minutes}:{rest:02} min"

@@ -1,0 +1,1 @@
+"""Steps that run: the engine, sessions, roles of ranks, state held between steps."""

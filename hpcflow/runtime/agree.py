@@ -1,0 +1,94 @@
+"""Replicas agree before they sum: the same graph, and everyone at the same plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcflow.errors import GraphMismatchError, LonelyCollectiveError
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.plan.fingerprint import OpDigest, first_difference, op_digests
+from hpcflow.runtime.context import Context
+
+
+def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation]) -> None:
+    """Check that all drivers are about to register the same plan with collectives.
+
+    Ranks:  every driver, in the same order of plans.
+    Errors: LonelyCollectiveError if they ask for different fetches, GraphMismatchError naming the
+    first operation that differs if their graphs do.
+    """
+    drivers = context.drivers
+    if drivers is None or drivers.size == 1:
+        return
+    fetches = ", ".join(w.name for w in wanted)
+    mine = _needed(graph, wanted)
+    whole = hashlib.blake2b(repr([fetches, [d.digest for d in mine]]).encode(), digest_size=7)
+    if _same_everywhere(context, int(whole.hexdigest(), 16), wanted[0]):
+        return
+    texts = drivers.gather_text(json.dumps([fetches, whole.hexdigest()]))
+    verdict = json.dumps(_compare(texts)) if texts is not None else None
+    said = json.loads(drivers.broadcast_text(verdict))
+    if said["lonely"]:
+        raise LonelyCollectiveError(
+            said["message"],
+            op=wanted[0].name,
+            rank=context.rank,
+            hint="run fetches that train on every replica, in the same order",
+        )
+    texts = drivers.gather_text(json.dumps(mine))
+    found = json.dumps(_difference(texts)) if texts is not None else None
+    raise GraphMismatchError(
+        json.loads(drivers.broadcast_text(found)),
+        rank=context.rank,
+        hint="build the same graph on every rank: do not branch on the rank or on random values",
+    )
+
+
+def _same_everywhere(context: Context, number: int, first: Tensor | Operation) -> bool:
+    """Whether all drivers brought the same number: the largest is the smallest."""
+    assert context.drivers is not None and context.control is not None
+    both = np.array([number, -number], np.int64)
+    op = first if isinstance(first, Operation) else first.op
+    with context.control.needing_company(op.name, op.line):
+        context.engine.finish(context.drivers.all_reduce(both, "max"), "agreement on a plan")
+    return int(both[0]) == -int(both[1])
+
+
+def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest]:
+    """Digests of the operations behind what is fetched: other parts of the graph may differ."""
+    left = [w if isinstance(w, Operation) else w.op for w in wanted]
+    names: set[str] = set()
+    while left:
+        op = left.pop()
+        if op.name not in names:
+            names.add(op.name)
+            left += [t.op for t in op.inputs] + list(op.control_inputs)
+    return [d for d in op_digests(graph) if d.name in names]
+
+
+def _compare(texts: Sequence[str]) -> dict[str, object]:
+    """What is wrong: someone fetches something else, or has built another graph."""
+    first_fetches, _ = json.loads(texts[0])
+    for replica, text in enumerate(texts):
+        fetches, _ = json.loads(text)
+        if fetches != first_fetches:
+            message = (
+                f"replica 0 runs {first_fetches} while replica {replica} runs {fetches}; "
+                "both sum over all replicas"
+            )
+            return {"lonely": True, "message": message}
+    return {"lonely": False}
+
+
+def _difference(texts: Sequence[str]) -> str:
+    """The first operation that differs between replica 0 and another, in words."""
+    first = [OpDigest(*row) for row in json.loads(texts[0])]
+    for replica, text in enumerate(texts):
+        found = first_difference(first, [OpDigest(*row) for row in json.loads(text)])
+        if found is not None:
+            return f"replica 0 (here) and replica {replica} (there) built different graphs: {found}"
+    return "the replicas built different graphs"

@@ -1,0 +1,462 @@
+"""Who this process is: alone, or a rank of a job with a role; joined once, left at the end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow import launch, logs, threads
+from hpcflow.comm.base import Communicator
+from hpcflow.comm.ledger import PREFIX, Ledger, sweep
+from hpcflow.comm.watchdog import Watchdog
+from hpcflow.errors import HpcflowError, LonelyCollectiveError
+from hpcflow.graph.device import parse
+from hpcflow.logs import logger
+from hpcflow.plan import cost
+from hpcflow.plan.ir import Cluster, Part, Plan
+from hpcflow.plan.roles import Roles, assign
+from hpcflow.runtime import device, services, trace
+from hpcflow.runtime.control import BYE, CLOSING, Control, header
+from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.instance import Compiled
+from hpcflow.runtime.state import Store
+from hpcflow.runtime.stop import Stop
+from hpcflow.settings import Settings
+
+ABORTED = 86  # exit code of ranks that another rank's failure ends
+LET_LAUNCHER_READ_S = 0.2  # MPICH's drops what it has not yet read of a rank that aborts the job
+
+
+class Context:
+    """This rank among the ranks of the job: its role, devices, state and engine."""
+
+    def __init__(
+        self, settings: Settings, world: Communicator | None = None, crowded: bool = False
+    ) -> None:
+        self.settings, self.world = settings, world
+        self.rank, self.size = (world.rank, world.size) if world else (0, 1)
+        self.hosts: tuple[str, ...] = world.hosts if world else (os.uname().nodename,)
+        self.roles: Roles = assign(
+            self.hosts, settings.ps, settings.tasks_per_replica, _serving(settings, world)
+        )
+        self.task, self.replica = self.roles.task_of(self.rank)
+        self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
+        self.store = self.new_store()  # what this rank hosts for the steps of others
+        self.devices = {
+            name: device.make(name) for name in device.names(self.is_server, self._index_on_node())
+        }
+        self.cluster: Cluster = self.roles.cluster(list(self.devices))
+        self.engine = Engine(world, crowded)
+        self.stop = Stop(self.rank, self.roles, self.cluster.mode == "collective")
+        if settings.trace:
+            trace.install(self.engine, settings.trace)
+        self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
+        self.drivers: Communicator | None = None  # the ranks that run the script
+        self._meetings: Communicator | None = None  # they too, for `meet` alone
+        self.control: Control | None = None
+        self.watchdog: Watchdog | None = None
+        self.on_plan: Callable[[Plan], None] | None = None  # planning: called instead of running
+        self._plans = 0
+        self._tag = 0
+        self._left = False
+        if world is not None and self.size > 1:
+            self._join(world)
+
+    @property
+    def is_server(self) -> bool:
+        """True on ranks that host variables for all replicas."""
+        return self.rank in self.roles.servers
+
+    @property
+    def is_driver(self) -> bool:
+        """True on ranks that run the script."""
+        return self.rank in self.roles.drivers
+
+    @property
+    def is_chief(self) -> bool:
+        """True on the one rank that speaks for the job."""
+        return self.rank == self.roles.drivers[0]
+
+    def _index_on_node(self) -> int:
+        """The number of this worker among the workers of its node."""
+        here = [r for r in self.roles.workers if self.hosts[r] == self.hosts[self.rank]]
+        return here.index(self.rank) if self.rank in here else 0
+
+    def _join(self, world: Communicator) -> None:
+        for k in range(self.settings.tasks_per_replica):
+            group = world.split(self.roles.peers_of(k))
+            if group is not None:
+                self.group = self._summing(group) if self.cluster.mode == "collective" else group
+        # apart from the sums: a driver that waits here must not meet another's collective
+        self.drivers = world.split(self.roles.drivers)
+        self._meetings = world.split(self.roles.drivers)
+        self.control = Control(self.engine, self.compile, self.report, self.group, self.stop)
+
+        self.control.answer = functools.partial(services.answer, self)
+
+    def _summing(self, group: Communicator) -> Communicator:
+        """The communicator that sums over replicas, as the setting `comm` and the machine say."""
+        from hpcflow.comm.choose import choose
+
+        on_gpu = not self.is_server and self.cluster.devices[0].startswith("gpu")
+        return choose(group, self.settings, on_gpu)
+
+    def watch(self) -> None:
+        """Open this rank's ledger of waits and the watchdog that reads it. All ranks call it."""
+        assert self.world is not None
+        token = self.world.broadcast_text(f"{os.getpid()}-{time.time_ns()}")
+        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+        sweep(base, self.hosts[self.rank])
+        folder = os.path.join(base, PREFIX + token)
+        self.engine.ledger = Ledger(folder, self.rank, self.hosts[self.rank])
+        self.watchdog = Watchdog(
+            self.engine.ledger,
+            self.size,
+            self.settings.run_dir,
+            self.settings.stall_s,
+            self.settings.stall_abort_s,
+            functools.partial(_on_stall, self),
+        )
+
+    def _unwatch(self) -> None:
+        if self.watchdog is not None:
+            self.watchdog.stop()
+            ledger, self.engine.ledger = self.engine.ledger, None
+            ledger.close()
+            with contextlib.suppress(OSError):  # not empty until the last rank of the node leaves
+                os.rmdir(ledger.directory)
+
+    # -- making steps
+
+    def new_store(self) -> Store:
+        """A place for variables: each session has its own, as its graph's names are its own."""
+        store = Store()
+        self.stores.add(store)
+        return store
+
+    def compile(self, part: Part, store: Store | None = None, label: str = "") -> Compiled:
+        """The code of a part that this rank runs, with variables in `store`.
+
+        Parts of one `label` (what is fetched) draw from one series of random numbers each.
+        """
+        messages = any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
+        seconds = cost.seconds_in(part) if messages else lambda node: 0.0
+        store = self.store if store is None else store
+        return Compiled(part, self.devices, store, seconds, self.settings.check_numerics, label)
+
+    def number(self, channels: int, instances: int) -> tuple[int, int]:
+        """The number of a new plan of this driver, and the first of its message tags."""
+        assert self.world is not None
+        from hpcflow.runtime.control import FIRST_DATA_TAG
+
+        self._plans += 1
+        block = (self.world.max_tag - FIRST_DATA_TAG) // self.roles.replicas
+        need = channels * instances
+        if self._tag + need > block:
+            self._tag = 0
+        first = FIRST_DATA_TAG + self.replica * block + self._tag
+        self._tag += need
+        return self._plans, first
+
+    # -- together
+
+    def meet(self, what: str) -> None:
+        """Wait until every rank that runs the script is here, for the same thing `what`.
+
+        Errors: LonelyCollectiveError on all of them if one came for something else.
+        """
+        meetings = self._meetings
+        if meetings is None or meetings.size == 1:
+            return
+        number = zlib.crc32(what.encode())
+        both = np.array([number, -number], np.int64)
+        self.engine.finish(meetings.all_reduce(both, "max"), what)
+        if both[0] == -both[1]:
+            return
+        texts = meetings.gather_text(what)
+        each = None if texts is None else "; ".join(f"{r}: {text}" for r, text in enumerate(texts))
+        raise LonelyCollectiveError(
+            "the replicas came together for different things: " + meetings.broadcast_text(each),
+            rank=self.rank,
+            hint="call it on every rank (not under is_chief), and end all ranks at the same place",
+        )
+
+    def barrier(self) -> None:
+        """Wait until every rank that runs the script is here."""
+        self.meet("waiting for each other")
+
+    def report(self) -> dict[str, Any]:
+        """What this rank did: updates applied, bytes and messages sent, by whom."""
+        traffic = self.world.traffic if self.world else None
+        return {
+            "rank": self.rank,
+            "pid": os.getpid(),
+            "host": self.hosts[self.rank],
+            "task": self.task,
+            "replica": self.replica,
+            "updates": {k: n for store in self.stores for k, n in store.updates().items()},
+            "bytes_sent": traffic.total_bytes if traffic else 0,
+            "messages_sent": sum(traffic.messages.values()) if traffic else 0,
+            "warnings": logs.warned(),
+        }
+
+    def reports(self, mine: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
+        """The reports of all ranks, on the chief; None elsewhere. All drivers call it.
+
+        `mine` is added to this driver's own.
+        """
+        import json
+
+        own = {**self.report(), **(mine or {})}
+        if self.control is None:
+            return [own]
+        self.meet("gathering the results")
+        served = [r for r in self.roles.ranks_of(self.replica).values() if r != self.rank]
+        told = [own]
+        for rank in served:
+            if rank in self.roles.servers and not self.is_chief:
+                continue
+            told.append(self.control.ask_report(rank))
+        if self.drivers is None or self.drivers.size == 1:
+            return told
+        texts = self.drivers.gather_text(json.dumps(told))
+        if texts is None:
+            return None
+        return sorted((r for text in texts for r in json.loads(text)), key=lambda r: r["rank"])
+
+    def table(self) -> str:
+        """rank -> host -> task -> device -> cores, one line a rank; the same lines folded."""
+        chosen = threads.chosen()
+        line = f"{self.hosts[self.rank]}  {task_name(self.rank, self)}  {', '.join(self.devices)}  "
+        line += f"threads {chosen.threads} ({chosen.why}), cores {chosen.cores}"
+        told = [f"{line}\n{chosen.warning or ''}"]
+        if self.world is not None:
+            told = self.world.gather_text(told[0]) or []
+        rows = [text.split("\n") for text in told]
+        for words, who in logs.together([{row[1]: 1} if row[1] else {} for row in rows]).items():
+            logger.warning("%s (%s)", words, who)
+        return "\n".join(f"  rank {rank}  {row[0]}" for rank, row in enumerate(rows))
+
+    # -- the end
+
+    def leave(self) -> None:
+        """End this rank's part in the job: drivers wait for each other and release the served."""
+        if self._left or self.control is None or self.world is None:
+            return
+        self._left = True
+        if self.is_driver:
+            self._say_closing()
+            self._meet_last()
+            for rank in self.roles.ranks_of(self.replica).values():
+                if rank != self.rank:
+                    self._tell(rank, header(BYE))
+        self.control.close()
+        self._unwatch()
+        self.world.close()
+
+    def _meet_last(self) -> None:
+        """All drivers end here; if one is elsewhere the job cannot end well, and must not hang."""
+        try:
+            self.meet("the end of the program")
+        except HpcflowError as error:
+            _on_error(self, sys.__excepthook__, type(error), error, error.__traceback__)
+            raise
+
+    def _say_closing(self) -> None:
+        """Tell the next driver, so that one who still waits in a collective learns why."""
+        drivers = self.roles.drivers
+        if len(drivers) > 1 and self.cluster.mode == "collective":
+            assert self.control is not None
+            message = header(CLOSING, step=self.control.together)
+            self._tell(drivers[(self.replica + 1) % len(drivers)], message)
+
+    def _tell(self, rank: int, message: Any) -> None:
+        assert self.control is not None
+        control, engine = self.control, self.engine
+        engine.with_baton(
+            lambda: control.tell(rank, message),
+            lambda: not any(what == "header" for _, _, what in engine.waits),
+        )
+
+    def serve(self) -> None:
+        """Run the steps that drivers ask for until all of them have left."""
+        assert self.control is not None
+        control = self.control
+        expected = self.roles.replicas if self.is_server else 1
+        self.stop.heed()
+        self.engine.with_baton(lambda: None, lambda: control.byes >= expected)
+        if self.stop.number:
+            self.stop.leave()
+        self.stop.unheed()
+        self.leave()
+
+
+def _serving(settings: Settings, world: Communicator | None) -> list[int]:
+    """The ranks that were started with the setting `serve`; collective."""
+    told = [str(int(settings.serve))]
+    if world is not None and world.size > 1:
+        told = world.all_gather_text(told[0])
+    return [rank for rank, text in enumerate(told) if text == "1"]
+
+
+_current: Context | None = None
+_override = threading.local()
+
+
+def current() -> Context:
+    """The context in force: the one of `use`, else this process's own, joined now if need be.
+
+    A rank that does not run the script serves here until the job ends, then exits.
+    """
+    made = getattr(_override, "context", None)
+    if made is not None:
+        return made
+    context = enter()
+    if not context.is_driver:
+        serve()
+        raise SystemExit(0)
+    return context
+
+
+@contextlib.contextmanager
+def use(context: Context) -> Iterator[Context]:
+    """Make `context` the one in force in this thread: for tests and planning."""
+    before = getattr(_override, "context", None)
+    _override.context = context
+    try:
+        yield context
+    finally:
+        _override.context = before
+
+
+@contextlib.contextmanager
+def planning(ranks: int, settings: Settings, on_plan: Callable[[Plan], None]) -> Iterator[Context]:
+    """Inside, a script is the driver of replica 0 of `ranks` ranks that do not exist.
+
+    Each step is planned and handed to `on_plan`, none runs: fetches are zeros of the right shape.
+    The first plan that updates state, initialization apart, ends the script by `Planned`.
+    """
+    alone = dataclasses.replace(settings, ps=0, tasks_per_replica=1)
+    context = Context(alone)
+    context.settings = settings
+    context.roles = assign(["planned"] * ranks, settings.ps, settings.tasks_per_replica)
+    context.cluster = context.roles.cluster(list(context.devices))
+    context.size = ranks
+    context.on_plan = on_plan
+    with use(context):
+        yield context
+
+
+class Planned(BaseException):
+    """Ends a script that was only to be planned; not an Exception, so that no script keeps it."""
+
+
+def enter() -> Context:
+    """Join the job as a rank, once; without a launcher MPI is not touched.
+
+    Errors: LaunchError if launcher and MPI disagree on the number of ranks.
+    """
+    global _current
+    if _current is None:
+        settings = Settings.from_environ()
+        place = launch.detect()
+        if place is None:
+            logs.set_up(0, 1, settings.run_dir, settings.log_files)
+            _current = Context(settings)
+        else:
+            _current = _join(settings, place)
+        sys.excepthook = functools.partial(_on_error, _current, sys.excepthook)
+        atexit.register(_current.leave)
+    return _current
+
+
+def _join(settings: Settings, place: launch.Launch) -> Context:
+    from hpcflow.comm import mpi
+    from hpcflow.comm.waiting import ranks_outnumber_cores
+
+    launch.check_library(place, mpi.build_facts())
+    world = mpi.world()
+    launch.check_world(place, world.size, mpi.library_version())
+    logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
+    context = Context(settings, world, ranks_outnumber_cores(world))
+    context.watch()
+    table = context.table()
+    if context.rank == 0 and context.size > 1:
+        changed = ", ".join(f"{k}={v}" for k, v in settings.changed().items())
+        logger.info("%s mode, %s\n%s", context.cluster.mode, changed or "defaults", table)
+    return context
+
+
+def serve() -> None:
+    """What a rank that does not run the script does: serve until the job ends."""
+    context = enter()
+    try:
+        context.serve()
+    except Exception as error:
+        _on_error(context, sys.__excepthook__, type(error), error, error.__traceback__)
+
+
+def _on_stall(context: Context, error: BaseException) -> None:
+    """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
+    sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {error}\n")
+    sys.stderr.flush()
+    logs.on_failure(str(error))
+    os._exit(ABORTED)
+
+
+def _on_error(
+    context: Context, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
+) -> None:
+    """Print the traceback, then end the whole job: a rank alone would leave the others waiting."""
+    lines: Sequence[str] = traceback.format_exception(kind, error, trace)
+    if context.size == 1:
+        hook(kind, error, trace)
+        logs.on_failure("".join(lines))
+        return
+    prefix = f"[rank {context.rank} on {context.hosts[context.rank]}] "
+    sys.stdout.flush()
+    sys.stderr.write("".join(prefix + line for text in lines for line in text.splitlines(True)))
+    sys.stderr.write(f"{prefix}ends the job of {context.size} ranks\n")
+    sys.stderr.flush()
+    logs.on_failure("".join(lines))
+    assert context.world is not None
+    time.sleep(LET_LAUNCHER_READ_S)
+    context.world.abort(ABORTED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a replica stands among the replicas: what dealing data needs."""
+
+    replica: int
+    replicas: int
+    chief: bool
+
+
+def place() -> Place:
+    """This replica's number, how many there are, and whether it speaks for the job."""
+    context = current()
+    return Place(context.replica, context.roles.replicas, context.is_chief)
+
+
+def task_name(rank: int, context: Context) -> str:
+    """`/job:worker/task:3` as users count: workers over all replicas."""
+    task, replica = context.roles.task_of(rank)
+    name = parse(task)
+    if name.job == "ps":
+        return task
+    return f"/job:worker/task:{replica * context.settings.tasks_per_replica + (name.task or 0)}"

@@ -1,0 +1,256 @@
+"""Messages between ranks beside the data: register a plan, run a step, call, report, good-bye.
+
+A message is a header of eight int64 [kind, plan, slot, step, bytes of the body, 0, 0, 0] on one
+tag; a body, if any, follows on another tag as plain bytes.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.comm.base import Communicator
+from hpcflow.comm.waiting import finish
+from hpcflow.errors import CommError, LonelyCollectiveError
+from hpcflow.plan import codec
+from hpcflow.plan.protocol import HEADER_BYTES
+from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.link import Link, Sums
+from hpcflow.runtime.stop import Stop
+
+HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
+REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
+CALL, NOTE = 7, 8  # have a service done, remember a number
+WORDS = HEADER_BYTES // 8
+
+
+def header(kind: int, plan: int = 0, slot: int = 0, step: int = 0, body: int = 0) -> np.ndarray:
+    """A header message."""
+    return np.array([kind, plan, slot, step, body, 0, 0, 0], np.int64)[:WORDS]
+
+
+class Served:
+    """A plan that another rank drives: its part here and the instances in flight."""
+
+    def __init__(self, compiled: Compiled, link: Link) -> None:
+        self.compiled, self.link = compiled, link
+        self.instances: dict[int, Instance] = {}
+        self.queued: dict[int, collections.deque[int]] = {}
+
+    def step(self, engine: Engine, slot: int, step: int) -> None:
+        """Begin a step on instance `slot`, at once or when its last step has ended."""
+        instance = self.instances.get(slot)
+        if instance is None:
+            instance = self.instances[slot] = Instance(self.compiled, self.link, slot)
+            instance.done = functools.partial(self._done, engine)
+            self.queued[slot] = collections.deque()
+        if instance.left or self.queued[slot]:
+            self.queued[slot].append(step)
+        else:
+            engine.start(instance, step)
+
+    def _done(self, engine: Engine, instance: Instance) -> None:
+        if instance.error is not None:
+            raise instance.error
+        instance.release()
+        if self.queued[instance.slot]:
+            step = self.queued[instance.slot].popleft()
+            engine.inbox.append(functools.partial(engine.start, instance, step))
+
+
+class Control:
+    """This rank's ear for headers, and its mouth."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        compile_part: Callable[..., Compiled],
+        report: Callable[[], dict[str, Any]],
+        group: Communicator | None,
+        stop: Stop,
+    ) -> None:
+        assert engine.comm is not None
+        self.engine, self.comm = engine, engine.comm
+        self.compile_part, self.report, self.group = compile_part, report, group
+        self.answer: Callable[[dict[str, Any]], dict[str, Any]] = _no_service  # to a driver's call
+        self.notes: list[int] = []  # numbers that other drivers left here
+        self.stop = stop
+        self.served: dict[tuple[int, int], Served] = {}
+        self.compiled: dict[bytes, Compiled] = {}
+        self.sums: dict[tuple[int, int], Sums] = {}
+        self.byes = 0
+        self.needed: tuple[str, str] | None = None  # what now needs all replicas: op, user's line
+        self.together = 0  # things done so far that need all replicas
+        self.closed_by = -1  # a replica that has ended its program,
+        self.closed_after = sys.maxsize  # having done as many of these
+        self._header = np.zeros(WORDS, np.int64)
+        self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
+        self._channel.start()
+        engine.control = self.listen
+
+    def listen(self) -> bool:
+        """Take the headers that have come; True if there was one."""
+        if self.stop.tells:
+            self.stop.pass_on(lambda rank, number: self.tell(rank, header(STOP, step=number)))
+        channel = self._channel
+        if not channel.test():
+            return False
+        source = channel.source
+        kind, plan, slot, step, body = (int(x) for x in self._header[:5])
+        text = self._body(source, body) if body else b""
+        channel.start()
+        if kind == STEP:
+            served = self.served.get((source, plan))
+            if served is None:
+                raise CommError(f"rank {source} runs plan {plan}, which it never registered")
+            self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
+        elif kind == REGISTER:
+            self._register(source, plan, text)
+        elif kind == REPORT:
+            self._reply(source, self.report())
+        elif kind == BYE:
+            self.byes += 1
+        elif kind == STOP:
+            self.stop.told(step)
+        elif kind == CLOSING:
+            self.closed_by, self.closed_after = source, step
+            self.check_company()
+        elif kind == CALL:
+            self._reply(source, self.answer(json.loads(text)))
+        elif kind == NOTE:
+            self.notes.append(step)
+        else:
+            raise CommError(f"rank {source} sent a header of unknown kind {kind}")
+        return True
+
+    def _body(self, source: int, size: int) -> bytes:
+        buffer = np.empty(size, np.uint8)
+        finish(self.comm.recv(buffer, source, BODY_TAG), what=f"a message body of rank {source}")
+        return buffer.tobytes()
+
+    def _register(self, source: int, plan: int, text: bytes) -> None:
+        size = int.from_bytes(text[:8], "little")
+        facts, rest = json.loads(text[8 : 8 + size]), text[8 + size :]
+        compiled = self.compiled.get(rest)
+        if compiled is None:  # replicas with equal parts share one compilation
+            compiled = self.compile_part(codec.decode(rest), label=facts["fetches"])
+            self.compiled[rest] = compiled
+        sums = None
+        if self.group is not None:
+            sums = self.sums.setdefault((source, facts["sums"]), Sums(self.group))
+        link = Link(self.engine, facts["ranks"], facts["tag"], facts["channels"], sums)
+        self.served[source, plan] = Served(compiled, link)
+
+    def _reply(self, source: int, answer: dict[str, Any]) -> None:
+        text = np.frombuffer(json.dumps(answer).encode(), np.uint8)
+        size = np.array([text.size], np.int64)
+        for message in (size, text):
+            self.engine.await_(self.comm.send(message, source, REPLY_TAG), None, "reply")
+
+    @contextlib.contextmanager
+    def needing_company(self, op: str, line: str) -> Iterator[None]:
+        """Inside, all replicas are needed: a replica that has ended is an error.
+
+        Errors: LonelyCollectiveError naming `op`.
+        """
+        self.needed = (op, line)
+        self.together += 1
+        try:
+            self.check_company()
+            yield
+        except BaseException:
+            self.together -= 1  # others may wait for this rank's part of it
+            raise
+        finally:
+            self.needed = None
+
+    def check_company(self) -> None:
+        """Raise LonelyCollectiveError if a replica has ended without what now needs all."""
+        if self.needed is not None and self.together > self.closed_after:
+            raise LonelyCollectiveError(
+                f"this step sums over all replicas, but rank {self.closed_by} has ended",
+                op=self.needed[0],
+                line=self.needed[1],
+                rank=self.comm.rank,
+                hint="run this fetch the same number of times on every replica",
+            )
+
+    # -- what a driver says
+
+    def tell(self, rank: int, message: np.ndarray, body: bytes = b"") -> None:
+        """Send a header, and a body after it; the caller holds the baton."""
+        self.engine.await_(self.comm.send(message, rank, HEADER_TAG), None, "header")
+        if body:
+            data = np.frombuffer(body, np.uint8)
+            self.engine.await_(self.comm.send(data, rank, BODY_TAG), None, "body")
+
+    def register(self, rank: int, plan: int, part: Any, facts: dict[str, Any]) -> None:
+        """Give `rank` its part of plan number `plan`."""
+        head = json.dumps(facts).encode()
+        body = len(head).to_bytes(8, "little") + head + codec.encode(part)
+        self.tell(rank, header(REGISTER, plan, body=len(body)), body)
+
+    def note(self, rank: int, number: int) -> None:
+        """Leave a number in the `notes` of another driver."""
+        self.engine.with_baton(lambda: self.tell(rank, header(NOTE, step=number)), lambda: True)
+
+    def ask_report(self, rank: int) -> dict[str, Any]:
+        """The report of a served rank; waits for it."""
+        return self._ask({rank: (header(REPORT), b"")})()[rank]
+
+    def call(
+        self, requests: Mapping[int, Mapping[str, Any]]
+    ) -> Callable[[], dict[int, dict[str, Any]]]:
+        """Ask served ranks, all at once, to do something; the result waits for their answers.
+
+        A request is plain data; its "service" says who answers (`runtime/services.py`).
+        """
+        bodies = {rank: json.dumps(request).encode() for rank, request in requests.items()}
+        return self._ask({rank: (header(CALL, body=len(b)), b) for rank, b in bodies.items()})
+
+    def _ask(
+        self, messages: Mapping[int, tuple[np.ndarray, bytes]]
+    ) -> Callable[[], dict[int, dict[str, Any]]]:
+        sizes = {rank: np.zeros(1, np.int64) for rank in messages}
+        replies: dict[int, Any] = {}
+
+        def begin() -> None:
+            for rank, (head, body) in messages.items():
+                replies[rank] = self.comm.recv(sizes[rank], rank, REPLY_TAG)
+                self.tell(rank, head, body)
+
+        def answers() -> dict[int, dict[str, Any]]:
+            found = {}
+            for rank, reply in replies.items():
+                self.engine.finish(reply, f"the reply of rank {rank}")
+                text = np.empty(int(sizes[rank][0]), np.uint8)
+                body = self.comm.recv(text, rank, REPLY_TAG)
+                self.engine.finish(body, f"the reply of rank {rank}")
+                found[rank] = json.loads(text.tobytes())
+            return found
+
+        self.engine.with_baton(begin, lambda: True)
+        return answers
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.engine.control = _nothing_came
+        close = getattr(self._channel, "close", None)
+        if close is not None:
+            close()
+
+
+def _nothing_came() -> bool:
+    return False
+
+
+def _no_service(request: dict[str, Any]) -> dict[str, Any]:
+    raise CommError(f"this rank offers no service {request.get('service')!r}")

@@ -1,0 +1,138 @@
+"""A device is one object with three duties: run a kernel, allocate, transfer."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import hpcflow.kernels.load  # noqa: F401  (fills the kernel table)
+from hpcflow.errors import DeviceError, MissingPackageError
+from hpcflow.kernels.table import Node as KernelNode
+from hpcflow.kernels.table import find
+from hpcflow.plan.generate import KernelInfo
+from hpcflow.plan.ir import Node
+
+
+class Device:
+    """A NumPy device; subclasses override what differs. `kind` is the first part of `cpu:0`."""
+
+    kind = "cpu"
+    xp: Any = np  # the array module of general kernels; None: only the device's own kernels serve
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+
+    def info(self, node: Node) -> KernelInfo:
+        """The calling form of the kernel that will run `node`."""
+        row = find(node.type, self.kind, self.xp is not None)
+        return KernelInfo(row.form, row.inplace)
+
+    def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
+        """The function that computes `node`, whose inputs have the specs `inputs`."""
+        row = find(node.type, self.kind, self.xp is not None)
+        return row.make(self.xp, KernelNode(node.type, node.attrs, inputs, node.specs))
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array."""
+        return np.empty(shape, dtype)
+
+    def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Uninitialized host memory for messages, of the kind this device copies fastest."""
+        return np.empty(shape, dtype)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """`array` as a NumPy array; a copy unless it already is one."""
+        return array
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A NumPy array as one of this device."""
+        return array
+
+    def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An array in a block of bytes made by `allocate`."""
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return block[:count].view(dtype).reshape(shape)
+
+
+class GpuDevice(Device):
+    """A GPU by CuPy: the same kernels with `xp = cupy`."""
+
+    kind = "gpu"
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        try:
+            import cupy
+        except ImportError as error:
+            raise MissingPackageError(
+                "gpu devices need the package cupy",
+                hint="pip install 'hpcflow[cuda12]' or [cuda13]",
+            ) from error
+        if not cupy.is_available():
+            raise DeviceError("cupy sees no GPU", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        self.xp = cupy
+        cupy.cuda.Device(index).use()
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array in GPU memory."""
+        return self.xp.empty(shape, dtype)
+
+    def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Pinned host memory: the GPU copies it without a detour."""
+        import cupyx
+
+        return cupyx.empty_pinned(shape, dtype)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """A copy in pinned host memory."""
+        host = self.host_empty(array.shape, array.dtype)
+        array.get(out=host)
+        return host
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A copy in GPU memory."""
+        return self.xp.asarray(array)
+
+
+_FACTORIES: dict[str, Callable[[int], Device]] = {"cpu": Device, "gpu": GpuDevice}
+
+
+def register_device(kind: str, factory: Callable[[int], Device]) -> None:
+    """Give every rank a device `kind:0`, made by `factory(0)`; call it before the first session."""
+    _FACTORIES[kind] = factory
+
+
+def make(name: str) -> Device:
+    """The device called `cpu:0`."""
+    kind, _, index = name.partition(":")
+    if kind not in _FACTORIES:
+        raise DeviceError(
+            f"there is no device kind {kind!r}",
+            hint=f"known: {', '.join(sorted(_FACTORIES))}; add one with hf.register_device",
+        )
+    return _FACTORIES[kind](int(index or 0))
+
+
+def names(server: bool, index: int) -> list[str]:
+    """The devices of a rank, its default first: a worker has the GPU of its number on the node.
+
+    Servers, and ranks without CuPy, never touch a GPU.
+    Errors: DeviceError if the node has GPUs but fewer than workers.
+    """
+    others = [f"{kind}:0" for kind in _FACTORIES if kind not in ("cpu", "gpu")]
+    if server or importlib.util.find_spec("cupy") is None:
+        return ["cpu:0", *others]
+    import cupy
+
+    if not cupy.is_available():
+        return ["cpu:0", *others]
+    count = cupy.cuda.runtime.getDeviceCount()
+    if count > 1 and index >= count:
+        raise DeviceError(
+            f"worker {index} of this node has no GPU: there are {count}",
+            hint="start one worker a GPU, or show each rank its own (CUDA_VISIBLE_DEVICES)",
+        )
+    return [f"gpu:{index if count > 1 else 0}", "cpu:0", *others]

@@ -1,0 +1,115 @@
+"""What a user gives to `Session.run` and gets back: feeds checked, fetches taken apart."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import FeedError, FetchError, HpcflowError
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.shape import merge, show
+
+
+def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> Callable[..., Any]:
+    """Collect what to fetch in `wanted`; the function returned gives results the same structure.
+
+    It takes a list of the values of the tensors in `wanted`, operations left out.
+    """
+    found = _as_fetch(graph, fetches)
+    if isinstance(found, Operation):
+        wanted.append(found)
+        return _none
+    if found is not None:
+        at = sum(isinstance(w, Tensor) for w in wanted)
+        wanted.append(found)
+        return lambda values: values[at]
+    if isinstance(fetches, Mapping):
+        parts = {k: structure(graph, v, wanted) for k, v in fetches.items()}
+        return lambda values: {k: part(values) for k, part in parts.items()}
+    if isinstance(fetches, (list, tuple)):
+        made = [structure(graph, v, wanted) for v in fetches]
+        if hasattr(fetches, "_fields"):
+            kind = type(fetches)
+            return lambda values: kind(*[part(values) for part in made])
+        whole = type(fetches)
+        return lambda values: whole([part(values) for part in made])
+    raise FetchError(
+        f"{fetches!r} cannot be fetched",
+        hint="fetch tensors, operations, variables, their names, or lists and dicts of them",
+    )
+
+
+def _none(values: Any) -> None:
+    return None
+
+
+def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:
+    if isinstance(given, str):
+        by_name = graph.get_tensor_by_name if ":" in given else graph.get_operation_by_name
+        return by_name(given)
+    if hasattr(given, "as_tensor"):
+        given = given.as_tensor()
+    if not isinstance(given, (Tensor, Operation)):
+        return None
+    if given.graph is not graph:
+        raise FetchError(
+            f"{given.name!r} belongs to another graph than this session's", hint="hf.Session(graph)"
+        )
+    return given
+
+
+def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
+    """`value` as an array that fits `tensor`.
+
+    Errors: FeedError for a shape or dtype that does not fit; a Python number, or an integer array
+    for a float tensor, is converted.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError):  # rows of unequal length, a tensor
+        raise _unfit(tensor, value) from None
+    if array.dtype != tensor.dtype:
+        exact = not isinstance(value, (np.ndarray, np.generic))
+        if not (exact or np.can_cast(array.dtype, tensor.dtype, "safe")):
+            raise FeedError(
+                f"{tensor.name!r} was fed {array.dtype}; it is {tensor.dtype}",
+                op=tensor.op.name,
+                line=tensor.op.line,
+                hint=f"feed array.astype({str(tensor.dtype)!r})",
+            )
+        array = _converted(tensor, value, array) if exact else array.astype(tensor.dtype)
+    try:
+        merge(array.shape, tensor.shape)
+    except HpcflowError:
+        raise FeedError(
+            f"{tensor.name!r} was fed an array of shape {show(array.shape)}; "
+            f"it takes {show(tensor.shape)}",
+            op=tensor.op.name,
+            line=tensor.op.line,
+            hint="reshape the array, or the placeholder",
+        ) from None
+    return array
+
+
+def _converted(tensor: Tensor, value: Any, array: np.ndarray) -> np.ndarray:
+    """Python numbers, read as `array`, in the dtype of `tensor`, if that can hold them."""
+    given, taken = array.dtype.kind, tensor.dtype.kind
+    fits = {"i": "biu", "u": "biu", "b": "biu", "f": "biuf", "c": "biufc"}
+    if array.size and given not in fits[taken]:  # an empty list is of any type
+        raise _unfit(tensor, value)
+    converted = array.astype(tensor.dtype)
+    if taken in "iu" and not np.array_equal(converted, array):
+        raise _unfit(tensor, value)
+    return converted
+
+
+def _unfit(tensor: Tensor, value: Any) -> FeedError:
+    return FeedError(
+        f"{tensor.name!r} is {tensor.dtype} and cannot hold {reprlib.repr(value)}",
+        op=tensor.op.name,
+        line=tensor.op.line,
+        hint="feed numbers, or an array of them",
+    )

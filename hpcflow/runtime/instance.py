@@ -1,0 +1,227 @@
+"""A part compiled once, and its step instances: the buffers and channels of one step in flight."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import HpcflowError, KernelError, NumericError
+from hpcflow.graph.shape import Spec, known
+from hpcflow.plan.generate import Code, generate
+from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.runtime.device import Device
+from hpcflow.runtime.state import Store
+
+
+class Compiled:
+    """One task's part as code, with everything that its instances share."""
+
+    def __init__(
+        self,
+        part: Part,
+        devices: Mapping[str, Device],
+        store: Store,
+        seconds: Callable[[Node], float] = lambda node: 0.0,
+        check_numerics: bool = False,
+        label: str = "",
+    ) -> None:
+        self.part, self.devices, self.store, self.label = part, devices, store, label
+        self.code: Code = generate(part, self._info, seconds, check_numerics)
+        self.file = f"<hpcflow {part.task} {id(self):x}>"
+        lines = self.code.source.splitlines(keepends=True)
+        linecache.cache[self.file] = (len(self.code.source), None, lines, self.file)
+        scope: dict[str, Any] = {}
+        exec(compile(self.code.source, self.file, "exec"), scope)
+        self.make = scope["make"]
+        self.shared = {
+            name: self._bind(what)
+            for name, what in self.code.binds.items()
+            if what[0] in ("kernel", "dynamic", "const", "var", "own", "copy", "empty")
+        }
+        self.followers, self.pending = self._wiring()
+
+    def device(self, node: Node) -> Device:
+        """The device a node runs on."""
+        name = node.device.removeprefix(self.part.task + "/")
+        try:
+            return self.devices[name]
+        except KeyError:
+            raise KernelError(
+                f"{self.part.task} has no device {name}", op=node.name, line=node.line
+            ) from None
+
+    def _info(self, node: Node) -> Any:
+        return self.device(node).info(node)
+
+    def _spec(self, ref: Ref) -> Spec:
+        return self.part.nodes[ref.node].specs[ref.index]
+
+    def _bind(self, what: tuple) -> Any:
+        """What a name of the generated code is bound to, for all instances alike."""
+        node = self.part.nodes[what[1]]
+        device = self.device(node)
+        specs = [self._spec(r) for r in node.inputs]
+        if what[0] in ("kernel", "dynamic"):
+            run = device.kernel(node, specs)
+            if hasattr(run, "draws"):  # the plans for other shapes go on in the same series
+                run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
+            return run if what[0] == "kernel" else _sized(device, node, specs, run)
+        if what[0] == "const":
+            return device.from_host(np.asarray(node.attrs["value"]))
+        if what[0] == "var":
+            return self.store.get(node, device)
+        if what[0] == "own":
+            return lambda array: np.array(device.to_host(array))
+        if what[0] == "empty":
+            spec = node.specs[what[2]]
+            return lambda: device.allocate(known(spec.shape), spec.dtype)
+        source = self.device(self.part.nodes[node.inputs[0].node])  # copy
+        return lambda array: device.from_host(source.to_host(array))
+
+    def _wiring(self) -> tuple[dict[str | int, list[int]], list[int]]:
+        """Which strands each wait and each strand lets go, and how many each strand waits for."""
+        followers: dict[str | int, list[int]] = {}
+        for i, strand in enumerate(self.code.strands):
+            befores: list[str | int] = [*strand.waits, *strand.after]
+            for before in befores:
+                followers.setdefault(before, []).append(i)
+        return followers, [len(s.waits) + len(s.after) for s in self.code.strands]
+
+    def explain(self, error: BaseException, rank: int) -> BaseException:
+        """`error` with the operation, the user's line and the rank it happened at."""
+        name = ""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self.file:
+                name = self.code.lines[trace.tb_lineno - 1]
+            trace = trace.tb_next
+        node = self.part.nodes.get(name)
+        if isinstance(error, HpcflowError):
+            if node is not None:
+                error.op, error.line = error.op or node.name, error.line or node.line
+            error.rank = rank if error.rank is None else error.rank
+            return error
+        if node is None:
+            return error
+        shapes = ", ".join(f"{s.dtype}{list(s.shape or ())}" for s in map(self._spec, node.inputs))
+        return KernelError(
+            f"{node.type}({shapes}) failed: {type(error).__name__}: {error}",
+            op=node.name,
+            line=node.line,
+            rank=rank,
+        )
+
+
+def _sized(
+    device: Device, node: Node, specs: list[Spec], run: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The kernel `run` for sizes that only the step tells: outputs are allocated at each call."""
+    if device.info(node).form != "out":
+        return run
+    infer, attrs = node.row.infer, node.attrs
+
+    def call(*inputs: Any) -> Any:
+        given = [
+            Spec(x.dtype, x.shape, x if s.value is None and x.ndim < 2 and x.size < 16 else s.value)
+            for x, s in zip(inputs, specs, strict=True)
+        ]
+        outs = [device.allocate(known(spec.shape), spec.dtype) for spec in infer(given, attrs)]
+        run(*inputs, *outs)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    return call
+
+
+class Instance:
+    """One step in flight: buffers, channels, buckets, and how far it has come."""
+
+    def __init__(self, compiled: Compiled, link: Any, slot: int = 0) -> None:
+        self.compiled, self.link, self.slot = compiled, link, slot
+        self.part, self.code = compiled.part, compiled.code
+        self.blocks = [
+            compiled.devices[device.removeprefix(self.part.task + "/")].allocate(
+                (max(size, 1),), np.dtype(np.uint8)
+            )
+            for device, size in self.code.blocks.values()
+        ]
+        self.arrays: dict[str, Any] = {}
+        self.received: dict[str, Any] = {}  # Recv node -> its array, or a box for one
+        self.buckets: dict[str, Any] = {}
+        for node in self.part.nodes.values():
+            if node.row.collective:
+                self.buckets[node.name] = link.bucket(node)
+        names = [self._bound(name, what) for name, what in self.code.binds.items()]
+        self.strands, self.release = compiled.make(*names)
+        self.ends = link.open(self)  # its channels: see hpcflow.runtime.link
+        self.pending: list[int] = []
+        self.left = 0
+        self.step = 0
+        self.error: BaseException | None = None
+        self.done: Callable[[Instance], None] = _nothing
+
+    def begin(self, step: int) -> None:
+        """Get ready for a step: nothing has run, nothing has come."""
+        self.step, self.error = step, None
+        self.pending = self.compiled.pending.copy()
+        waits = sum(1 for n in self.part.nodes.values() if n.row.waits)
+        self.left = len(self.strands) + waits
+
+    def fail(self, error: BaseException) -> None:
+        """The step cannot go on; whoever asked for it is told."""
+        self.error = error
+        self.done(self)
+
+    @property
+    def finished(self) -> bool:
+        """True once everything has run and every message has left, or the step failed."""
+        return not self.left or self.error is not None
+
+    def _bound(self, name: str, what: tuple) -> Any:
+        value = self.compiled.shared.get(name)
+        if value is None:
+            value = self._make(what)
+        self.arrays[name] = value
+        return value
+
+    def _make(self, what: tuple) -> Any:
+        kind, node = what[0], self.part.nodes.get(what[1])
+        if kind == "hook":
+            return self.check if what[1] == "check" else getattr(self.link, what[1])(self)
+        if kind == "buffer":
+            _, device, block, dtype, shape = what
+            where = self.compiled.devices[device.removeprefix(self.part.task + "/")]
+            return where.view(self.blocks[block], shape, dtype)
+        assert node is not None
+        device = self.compiled.device(node)
+        if kind == "viewof":
+            specs = [self.compiled._spec(r) for r in node.inputs]
+            return device.kernel(node, specs)(*(self.arrays[n] for n in what[2:]))
+        if kind in ("bucket_in", "bucket_out"):
+            return self.buckets[node.name].views(kind)[what[2]]
+        host_empty = next(iter(self.compiled.devices.values())).host_empty  # the default device's
+        if kind == "stage":
+            return host_empty(self._staged(node), self._staged_dtype(node))
+        spec = node.specs[0]  # recv, recv_sized
+        array: Any = host_empty(known(spec.shape), spec.dtype) if spec.known else [None]
+        self.received[node.name] = array
+        return array
+
+    def _staged(self, node: Node) -> tuple:
+        return self.compiled._spec(node.inputs[0]).shape if node.inputs else (0,)  # type: ignore
+
+    def _staged_dtype(self, node: Node) -> np.dtype:
+        return self.compiled._spec(node.inputs[0]).dtype if node.inputs else np.dtype(np.uint8)
+
+    def check(self, array: Any, name: str) -> None:
+        """Raise NumericError if `array` has a NaN or an infinity (setting check_numerics)."""
+        host = self.compiled.device(self.part.nodes[name]).to_host(array)
+        bad = int(np.size(host) - np.count_nonzero(np.isfinite(host)))
+        if bad:
+            raise NumericError(f"{bad} of {np.size(host)} values are NaN or infinite", op=name)
+
+
+def _nothing(instance: Instance) -> None:
+    """What a finished instance tells when nobody asked."""

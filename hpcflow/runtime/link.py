@@ -1,0 +1,284 @@
+"""What ties a part to its peers: the channels, buckets and hooks of each step instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.comm.base import Bucket, Communicator, Request
+from hpcflow.errors import CommError
+from hpcflow.graph.shape import Spec, is_known, known
+from hpcflow.plan.ir import Node
+from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.instance import Instance
+
+DIMS = 8  # a message of unknown size begins with its rank and up to seven sizes, int64 each
+
+
+class Link:
+    """The peers of a part: which rank each task is, and the tags of the channels between them.
+
+    `ranks` maps the tasks of the plan to ranks, `tag` is the first tag of instance 0 and `channels`
+    how many each instance uses. `sums` is the storage of its collectives.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ranks: Mapping[str, int] | None = None,
+        tag: int = 0,
+        channels: int = 0,
+        sums: Sums | None = None,
+    ) -> None:
+        self.engine, self.comm, self.sums = engine, engine.comm, sums
+        self.ranks, self.tag, self.channels = ranks or {}, tag, channels
+
+    def tag_of(self, instance: Instance, node: Node) -> int:
+        """The message tag of a Send's or Recv's channel."""
+        return self.tag + instance.slot * self.channels + int(node.attrs["channel"])
+
+    def open(self, instance: Instance) -> Ends:
+        """Make the channels of an instance."""
+        return Ends(self, instance)
+
+    def bucket(self, node: Node) -> BucketViews:
+        """The storage of a collective node."""
+        if self.sums is None:
+            raise CommError("a collective needs a group of replicas", op=node.name, line=node.line)
+        return self.sums.get(node)
+
+    # -- hooks of generated code, bound once per instance
+
+    def send(self, instance: Instance) -> Callable[[int], None]:
+        """Start the send of a value that lies in its channel's buffer."""
+        engine = self.engine
+
+        def send(index: int) -> None:
+            channel = instance.ends.sends[index]
+            channel.start()
+            if not channel.test():
+                instance.left += 1
+                engine.await_(channel, instance, None)
+
+        return send
+
+    def send_loose(self, instance: Instance) -> Callable[..., None]:
+        """Send a value from where it lies, its variable's version pinned until it has left."""
+        engine, comm = self.engine, self.comm
+        assert comm is not None
+
+        def send_loose(index: int, array: np.ndarray, variable: Any) -> None:
+            if variable is not None:
+                array = variable.pin()
+            dest, tag = instance.ends.address[index]
+            request: Any = comm.send(np.ascontiguousarray(array), dest, tag)
+            if variable is not None:
+                request = _Pinned(request, variable, array)
+            instance.left += 1
+            engine.await_(request, instance, None)
+
+        return send_loose
+
+    def send_sized(self, instance: Instance) -> Callable[[int, np.ndarray], None]:
+        """Send a value whose size only the step tells, its sizes in front."""
+        engine, comm = self.engine, self.comm
+        assert comm is not None
+
+        def send_sized(index: int, array: np.ndarray) -> None:
+            head = np.zeros(DIMS, np.int64)
+            head[: array.ndim + 1] = (array.ndim, *array.shape)
+            message = np.concatenate([head.view(np.uint8), np.ravel(array).view(np.uint8)])
+            dest, tag = instance.ends.address[index]
+            instance.left += 1
+            engine.await_(comm.send(message, dest, tag), instance, None)
+
+        return send_sized
+
+    def begin(self, instance: Instance) -> Callable[[str], None]:
+        """Start what finishes later: a collective in its turn, a wait for a variable's value."""
+        engine = self.engine
+        nodes = instance.part.nodes
+
+        def begin(name: str) -> None:
+            if nodes[name].type == "WaitInitialized":
+                variable = instance.compiled.store.get(
+                    nodes[nodes[name].inputs[0].node],
+                    instance.compiled.device(nodes[name]),
+                )
+                engine.await_(_Initialized(variable), instance, name)
+                return
+            for starting, collective in engine.turns.ready(instance, name):
+                bucket = starting.buckets[collective]
+                bucket.start()
+                engine.await_(bucket, starting, collective)
+
+        return begin
+
+    def poll(self, instance: Instance) -> Callable[[], bool]:
+        """Let messages move between long kernels."""
+        return self.engine.poll
+
+    def lend(self, instance: Instance) -> Callable[[], None]:
+        """A long kernel begins."""
+        return self.engine.helper.lend
+
+    def take(self, instance: Instance) -> Callable[[], None]:
+        """The long kernel has ended."""
+        return self.engine.helper.take
+
+
+class Ends:
+    """The channels of one instance: sends by number, receives posted when a step begins."""
+
+    def __init__(self, link: Link, instance: Instance) -> None:
+        self.link, self.instance = link, instance
+        comm: Any = link.comm  # there where the part has a Send or a Recv
+        nodes = instance.part.nodes
+        self.address: list[tuple[int, int]] = []
+        self.sends: list[Any] = []
+        for info in instance.code.sends:
+            node = nodes[info.node]
+            self.address.append((link.ranks[node.attrs["dest"]], link.tag_of(instance, node)))
+            array = instance.arrays.get(info.bind)
+            self.sends.append(comm.send_channel(array, *self.address[-1]) if info.bind else None)
+        self.recvs: list[tuple[str, Any]] = []
+        for node in nodes.values():
+            if node.type == "Recv":
+                self.recvs.append((node.name, self._receiver(node)))
+        self.collectives = sorted(
+            instance.buckets, key=lambda name: nodes[name].attrs.get("sequence", 0)
+        )
+
+    def _receiver(self, node: Node) -> Any:
+        link, instance = self.link, self.instance
+        peer, tag = link.ranks[node.attrs["source"]], link.tag_of(instance, node)
+        if not is_known(node.specs[0].shape):
+            return _Sized(link.comm, peer, tag, node.specs[0], instance.received[node.name])
+        array = instance.received.get(node.name)
+        if array is None:  # a token, or a value nobody reads
+            spec = node.specs[0]
+            array = np.empty(known(spec.shape), spec.dtype)
+        comm: Any = link.comm
+        return comm.recv_channel(array, peer, tag)
+
+    def post(self) -> Iterator[tuple[str, Request]]:
+        """Post all receives of a step."""
+        for name, channel in self.recvs:
+            channel.start()
+            yield name, channel
+
+
+class Sums:
+    """The storage of the collectives of one fetch, whatever the shapes of its feeds.
+
+    Replicas deal unequal shares, so they specialise their plans for other shapes at other times;
+    the collectives are the same, and their storage is made once, at the first step, by all.
+    """
+
+    def __init__(self, group: Communicator) -> None:
+        self._group = group
+        self._views: dict[str, BucketViews] = {}
+
+    def get(self, node: Node) -> BucketViews:
+        """The storage of a collective node, made at its first use: collective over the group."""
+        if node.name not in self._views:
+            self._views[node.name] = BucketViews(self._group, node)
+        return self._views[node.name]
+
+
+class BucketViews:
+    """A collective's storage, seen as the arrays of its inputs and outputs."""
+
+    def __init__(self, group: Communicator, node: Node) -> None:
+        specs = [spec for spec in node.specs]
+        for spec in specs:
+            if not is_known(spec.shape):
+                raise CommError(
+                    f"{node.type} of a value whose size is unknown", op=node.name, line=node.line
+                )
+        self.specs = specs
+        count = sum(spec.nbytes // spec.dtype.itemsize for spec in specs)
+        self.sum = node.type == "AllReduce"
+        self.group = group
+        if self.sum:
+            self.bucket: Bucket | None = group.bucket(count, specs[0].dtype)
+            self._in, self._out = self.bucket.input, self.bucket.output
+        else:
+            self.bucket = None
+            self._in = self._out = np.empty(count, specs[0].dtype)
+        self._request: Request | None = None
+
+    def views(self, side: str) -> list[Any]:
+        """The arrays of the inputs ("bucket_in") or outputs ("bucket_out")."""
+        whole, at, views = self._in if side == "bucket_in" else self._out, 0, []
+        for spec in self.specs:
+            n = _count(spec)
+            views.append(whole[at : at + n].reshape(spec.shape))
+            at += n
+        return views
+
+    def start(self) -> None:
+        """Begin the sum, or the broadcast of the first replica's values."""
+        if self.bucket is not None:
+            self.bucket.start()
+        else:
+            self._request = self.group.broadcast(self._in, 0)
+
+    def test(self) -> bool:
+        """True once the outputs are there."""
+        return (self.bucket or self._request).test()  # type: ignore[union-attr]
+
+
+def _count(spec: Spec) -> int:
+    return spec.nbytes // spec.dtype.itemsize
+
+
+class _Pinned:
+    """A send of a variable's version: the pin ends when the send does."""
+
+    def __init__(self, request: Request, variable: Any, array: Any) -> None:
+        self.request, self.variable, self.array = request, variable, array
+
+    def test(self) -> bool:
+        if not self.request.test():
+            return False
+        self.variable.unpin(self.array)
+        return True
+
+
+class _Initialized:
+    """Over when the chief has given a variable its value."""
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+
+    def test(self) -> bool:
+        return self.variable.array is not None
+
+
+class _Sized:
+    """A receive whose size the message tells."""
+
+    def __init__(self, comm: Any, peer: int, tag: int, spec: Spec, box: list) -> None:
+        self.comm, self.peer, self.tag, self.spec, self.box = comm, peer, tag, spec, box
+        self.request: Any = None
+        self.message = np.empty(0, np.uint8)
+
+    def start(self) -> None:
+        self.request = None
+
+    def test(self) -> bool:
+        if self.request is None:
+            found = self.comm.probe(self.peer, self.tag)
+            if found is None:
+                return False
+            self.message = np.empty(found[1], np.uint8)
+            self.request = self.comm.recv(self.message, self.peer, self.tag)
+        if not self.request.test():
+            return False
+        head = self.message[: 8 * DIMS].view(np.int64)
+        shape = tuple(int(n) for n in head[1 : 1 + head[0]])
+        self.box[0] = self.message[8 * DIMS :].view(self.spec.dtype).reshape(shape)
+        return True

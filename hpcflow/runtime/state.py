@@ -1,0 +1,149 @@
+"""Mutable state held between steps: versioned variables and the store that owns them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError, UninitializedError
+from hpcflow.kernels.random import Draws
+from hpcflow.plan.ir import Node
+from hpcflow.runtime.device import Device
+
+
+class VariableState:
+    """One variable, or one piece of a variable that is cut over servers.
+
+    A reader that outlives straight-line code pins the version it saw; an update writes in place
+    when nothing is pinned, else into a second buffer that becomes current. So nobody sees half an
+    update, and nothing is copied while readers and writers alternate.
+    """
+
+    __slots__ = (
+        "array",
+        "copied",
+        "device",
+        "dtype",
+        "line",
+        "name",
+        "old",
+        "pins",
+        "rows",
+        "shape",
+        "spare",
+        "updates",
+        "variable",
+        "whole",
+    )
+
+    def __init__(self, node: Node, device: Device) -> None:
+        self.name, self.line, self.device = node.name, node.line, device
+        self.dtype, self.shape = np.dtype(node.attrs["dtype"]), tuple(node.attrs["shape"])
+        self.copied: tuple[int, int] | None = node.attrs.get("copy")  # which copy, of how many
+        self.whole: tuple[int, ...] = tuple(node.attrs.get("whole", self.shape))
+        self.rows: tuple[int, int] = node.attrs.get("piece") or (0, (*self.whole, 1)[0])
+        is_part = "copy" in node.attrs or "whole" in node.attrs
+        self.variable = node.name.rpartition("/part_")[0] if is_part else node.name
+        self.array: Any = None  # the current version; None until initialized
+        self.pins = 0  # readers of the current version
+        self.old: dict[int, list[Any]] = {}  # id of an older version -> [array, its readers]
+        self.spare: Any = None  # a buffer nobody uses
+        self.updates = 0  # updates applied since it was made, initialization not counted
+
+    def read(self) -> Any:
+        """The current version, good until straight-line code ends."""
+        if self.array is None:
+            raise UninitializedError(
+                f"variable {self.name!r} has no value yet",
+                op=self.name,
+                line=self.line,
+                hint="run hf.global_variables_initializer() first",
+            )
+        return self.array
+
+    def pin(self) -> Any:
+        """The current version, kept unchanged until `unpin`."""
+        array = self.read()
+        self.pins += 1
+        return array
+
+    def unpin(self, array: Any) -> None:
+        """End one pin of the version `array`."""
+        if array is self.array:
+            self.pins -= 1
+            return
+        held = self.old[id(array)]
+        held[1] -= 1
+        if not held[1]:
+            self.spare = self.old.pop(id(array))[0]
+
+    def write(self) -> Any:
+        """The array an update changes in place: the current one, or its copy if it is pinned."""
+        current = self.read()
+        self.updates += 1
+        if not self.pins:
+            return current
+        fresh = self._second()
+        fresh[...] = current
+        return fresh
+
+    def assign(self, value: Any, initial: bool = False) -> None:
+        """Make `value` the current version."""
+        if not initial:
+            self.updates += 1
+        target = self._second() if self.array is None or self.pins else self.array
+        target[...] = value
+
+    def refill(self) -> Any:
+        """The array, to be overwritten entirely as by an initial value, while no step runs."""
+        return self._second() if self.array is None or self.pins else self.array
+
+    def fit(self, value: Any) -> None:
+        """ShapeError if an update would not give each element its own operand."""
+        if value.shape != self.shape:
+            raise ShapeError(
+                f"variable {self.name!r} is {list(self.shape)}; the update is {list(value.shape)}"
+            )
+
+    def _second(self) -> Any:
+        """A buffer that becomes current; the version before it stays for its readers."""
+        fresh, self.spare = self.spare, None
+        if fresh is None:
+            fresh = self.device.allocate(self.shape, self.dtype)
+        if self.pins:
+            self.old[id(self.array)] = [self.array, self.pins]
+            self.pins = 0
+        self.array = fresh
+        return fresh
+
+
+class Store:
+    """The variables that live on this rank, by name."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, VariableState] = {}
+        self.draws: dict[tuple[str, str], Draws] = {}  # (fetches, random op) -> draws made
+
+    def get(self, node: Node, device: Device) -> VariableState:
+        """The state behind a Variable node, made at first use.
+
+        Errors: ShapeError if another graph's variable of that name has another shape or dtype.
+        """
+        state = self.states.get(node.name)
+        if state is None:
+            state = self.states[node.name] = VariableState(node, device)
+        if state.shape != tuple(node.attrs["shape"]) or state.dtype != np.dtype(
+            node.attrs["dtype"]
+        ):
+            raise ShapeError(
+                f"variable {node.name!r} is {state.dtype}{list(state.shape)} here already",
+                op=node.name,
+                line=node.line,
+                hint="give the variables of different graphs different names",
+            )
+        return state
+
+    def updates(self) -> dict[str, int]:
+        """Updates applied to each variable."""
+        return {name: state.updates for name, state in self.states.items()}

@@ -1,0 +1,103 @@
+"""What a user may set, in one frozen record; `HPCFLOW_<FIELD>` in the environment sets a field."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import os
+from collections.abc import Mapping
+
+from hpcflow.errors import HpcflowError
+
+PREFIX = "HPCFLOW_"
+KINDS = {int: "a whole number", float: "a number", bool: "1 or 0", str: "a text"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of one run; every field may come from the environment as `HPCFLOW_<FIELD>`."""
+
+    ps: int = 0  # ranks that serve variables; 0 is collective mode
+    serve: bool = False  # this rank serves variables: set on some of the ranks, in place of ps
+    tasks_per_replica: int = 1  # worker ranks that one driver's graph spans
+    run_dir: str = ""  # folder for all a run writes; "": the current one, and no records of the run
+    log_files: bool = False  # every rank writes all it logs to rank-N.log in the run directory
+    tensorboard: bool = False  # metrics also as TensorBoard's events in the run directory
+    threads: int = 0  # BLAS and OpenMP threads per rank; 0: by the rank's own cores
+    comm: str = "auto"  # how replicas sum: auto, mpi, shared or nccl
+    bucket_bytes: int = 1 << 20  # gradients are summed in buckets of about this size
+    overlap: bool = True  # start summing while backward still runs
+    shard_bytes: int = 16 << 20  # variables above this are cut by rows over the servers
+    max_in_flight: int = 4  # instances of one plan that may run at once on a rank
+    stall_s: float = 60.0  # seconds a wait may last before it is reported
+    stall_abort_s: float = 600.0  # seconds after which a stalled job ends
+    check_numerics: bool = False  # look at every float result for NaN and infinity
+    exact: bool = False  # forbid rewrites that change rounding
+    trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ, **given: object) -> Settings:
+        """Defaults, then `HPCFLOW_*`, then `given`; an unreadable value is an error naming it."""
+        found: dict[str, object] = {}
+        for field in dataclasses.fields(cls):
+            text = environ.get(PREFIX + field.name.upper())
+            if text is not None:
+                found[field.name] = _parse(field.name, type(field.default), text)
+        _check_spelling(environ)
+        found.update({k: v for k, v in given.items() if v is not None})
+        settings = cls(**found)  # type: ignore[arg-type]
+        settings._check()
+        return settings
+
+    def changed(self) -> dict[str, object]:
+        """The fields that differ from their defaults, to be printed at the start of a run."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            f.name: values[f.name] for f in dataclasses.fields(self) if values[f.name] != f.default
+        }
+
+    def _check(self) -> None:
+        choices = {"comm": ("auto", "mpi", "shared", "nccl")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise HpcflowError(
+                    f"setting {name}={getattr(self, name)!r} is not one of {', '.join(allowed)}",
+                    hint=f"set {PREFIX}{name.upper()} to one of them",
+                )
+        least = {
+            "ps": 0,
+            "tasks_per_replica": 1,
+            "bucket_bytes": 1,
+            "max_in_flight": 1,
+            "threads": 0,
+            "stall_s": 0,
+            "stall_abort_s": 0,
+        }
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value < low or math.isnan(value):
+                raise HpcflowError(f"setting {name}={value} must be at least {low}")
+
+
+def _check_spelling(environ: Mapping[str, str]) -> None:
+    """An unknown `HPCFLOW_*` is an error if it looks like a field; HPCFLOW_ROOT is a module's."""
+    fields = [field.name for field in dataclasses.fields(Settings)]
+    for variable in environ:
+        name = variable.removeprefix(PREFIX).lower()
+        near = difflib.get_close_matches(name, fields, n=1, cutoff=0.75)
+        if variable.startswith(PREFIX) and name not in fields and near:
+            raise HpcflowError(
+                f"there is no setting {variable}", hint=f"unset it or set {PREFIX}{near[0].upper()}"
+            )
+
+
+def _parse(name: str, kind: type, text: str) -> object:
+    flags = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    try:
+        return flags[text.strip().lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+        raise HpcflowError(
+            f"{PREFIX}{name.upper()}={text!r} is not {KINDS[kind]}",
+            hint=f"unset it or give {KINDS[kind]}",
+        ) from None

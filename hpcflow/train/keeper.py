@@ -1,0 +1,137 @@
+"""Keeper: what a training session saves and when, and how it goes on from there."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.checkpoint import folder
+from hpcflow.checkpoint.load import newest_good
+from hpcflow.errors import CheckpointError
+from hpcflow.logs import logger
+from hpcflow.runtime.session import Session
+from hpcflow.train.saver import Saver
+
+EVERY = "10m"
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+class Keeper:
+    """Saves the whole state of a training job, and restores it.
+
+    The step of a checkpoint counts the joint steps of synchronous workers, or those of all
+    asynchronous workers together; its samples are those of all workers. Both go on after a resume.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        directory: Path,
+        every: int | str | None,
+        max_to_keep: int,
+        form: str,
+    ) -> None:
+        self.session, self.context, self.directory = session, session.context, directory
+        self.steps_between, self.seconds_between = interval(EVERY if every is None else every)
+        self.saver = Saver(session.graph.get_collection("variables"), max_to_keep, form)
+        self.datasets: list[Any] = session.graph.get_collection("datasets")
+        self.first_step = self.first_samples = 0  # what was done before this run
+        self._is_joint = self.context.cluster.mode != "ps"
+        self._last: dict[int, tuple[int, int]] = {}  # dataset -> epoch and step of its last batch
+        self._saved_at = 0  # this worker's steps at the last save
+        self._saved_time = time.monotonic()
+
+    # -- when
+
+    def count(self, batch: Mapping[Any, Any]) -> None:
+        """A step on this batch has ended."""
+        source = getattr(batch, "source", None)
+        for number, dataset in enumerate(self.datasets):
+            if dataset is source:
+                self._last[number] = (batch.epoch, batch.step)  # type: ignore[attr-defined]
+
+    def due(self, steps: int) -> bool:
+        """Whether to save before this worker's next step: the same on all synchronous workers.
+
+        Of asynchronous ones the chief tells, from its own steps.
+        """
+        taken = steps - self._saved_at
+        if not self.steps_between or not taken:
+            return False
+        if self._is_joint:
+            return (self.first_step + steps) % self.steps_between == 0
+        return taken * self.context.roles.replicas >= self.steps_between
+
+    def is_late(self, steps: int) -> bool:
+        """Whether the time between two saves has passed on this rank."""
+        late = time.monotonic() - self._saved_time >= self.seconds_between
+        return bool(self.seconds_between) and late and steps > self._saved_at
+
+    def is_new(self, steps: int) -> bool:
+        """Whether this worker has done steps that are in no checkpoint."""
+        return steps > self._saved_at
+
+    # -- what
+
+    def save(self, steps: int, samples: int) -> Path:
+        """Save the state of the job, of which this worker has done so many steps and samples.
+
+        Ranks: every rank that runs the script, all between steps.
+        """
+        last = [self._last.get(number) for number in range(len(self.datasets))]
+        mine = {"steps": steps, "samples": samples, "last": last}
+        path = self.saver._save(self.session, self.directory, self._facts, mine)
+        self._saved_at, self._saved_time = steps, time.monotonic()
+        return path
+
+    def _facts(self, rows: Sequence[Any]) -> dict[str, Any]:
+        steps = [row["steps"] for row in rows]
+        return {
+            "step": self.first_step + (max(steps) if self._is_joint else sum(steps)),
+            "samples": self.first_samples + sum(row["samples"] for row in rows),
+            "position": [
+                dataset.position([row["last"][number] for row in rows])
+                for number, dataset in enumerate(self.datasets)
+            ],
+        }
+
+    def resume(self) -> None:
+        """Go on from the newest good checkpoint, if the folder has one; the chief prints what.
+
+        Ranks: every rank that runs the script.
+        """
+        if self.context.is_chief:
+            folder.sweep(self.directory)
+        found = newest_good(self.context, self.directory)
+        if found is None:
+            if self.context.is_chief:
+                logger.info("no checkpoint in %s: training begins anew", self.directory)
+            return
+        facts = found.facts
+        self.saver._load(self.session, found, with_draws=True)
+        positions = facts.get("position", [])
+        if len(positions) != len(self.datasets):
+            raise CheckpointError(
+                f"{found.path} stands in {len(positions)} datasets, here are {len(self.datasets)}",
+                hint="make the datasets before the training session, as when it was saved",
+            )
+        for dataset, position in zip(self.datasets, positions, strict=True):
+            dataset.restore(position)
+        self.first_step, self.first_samples = facts["step"], facts.get("samples", 0)
+        if self.context.is_chief:
+            print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
+
+
+def interval(every: int | str) -> tuple[int, float]:
+    """(steps, seconds) of `200`, "200", "30s", "10m" or "2h"; one of them is 0."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(every).strip())
+    if found is None or float(found.group(1)) <= 0 or (not found[2] and "." in found[1]):
+        raise CheckpointError(
+            f"{every!r} is no time between two checkpoints", hint="give steps, as 500, or 30s, 10m"
+        )
+    if found.group(2):
+        return 0, float(found.group(1)) * _SECONDS[found.group(2)]
+    return int(found.group(1)), 0.0

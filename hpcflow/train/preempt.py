@@ -1,0 +1,180 @@
+"""Stopping early: signals, what the ranks agree on at the edge of a step, and coming back.
+
+SIGUSR1 (`sbatch --signal=USR1@120`) and SIGTERM ask for it. One rank's signal is enough. The
+training session saves if it has checkpoints, and the job is requeued.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from hpcflow.comm.base import Request
+from hpcflow.logs import logger
+from hpcflow.runtime.context import Context
+
+TEMPORARY_FAILURE = 75  # exit code, of sysexits.h: try again
+AGAIN = f"start again with resume=True (exit code {TEMPORARY_FAILURE})"
+LOOK_S = 0.02  # synchronous ranks look for a wish to stop about as often
+MOST_STEPS = 64  # between two looks: steps may become longer
+
+
+class Preempted(SystemExit):
+    """Ends the script on every rank that runs it, after the state was saved."""
+
+    def __init__(self, number: int, said: str) -> None:
+        super().__init__(TEMPORARY_FAILURE)
+        self.signal, self.said = signal.Signals(number), said
+
+    def __str__(self) -> str:
+        return f"stopped by {self.signal.name}; {self.said}"
+
+
+class Preemption:
+    """Tells the ranks that run the script, all at the same step, that they are to stop.
+
+    Synchronous ranks add up, every so many steps, who has had a signal: the sum is started at one
+    look and read at the next, so that nobody waits for it. The number of steps between two looks
+    follows from the slowest rank's time, and is the same on all. Asynchronous ranks stop each at
+    its next step, told by messages (`hpcflow/runtime/stop.py`), and meet.
+
+    Ranks: all that run the script, in the same order; `due` once a step.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._stop = context, context.stop
+        drivers = context.drivers
+        self._several = drivers is not None and drivers.size > 1
+        self._in_step = self._several and context.cluster.mode == "collective"
+        self.late = False  # a rank said so at the last look: all know it before the same step
+        # over the ranks: the largest signal, the longest step in µs, whether one is late
+        self._told = np.zeros(3, np.int64)
+        self.saving = False  # some rank came to `meet` in order to save, and goes on
+        self.unsaved = False  # some rank that came had something to save
+        self._request: Request | None = None
+        self._every = self._left = 1  # steps between looks, steps until the next
+        self._since = 0.0
+
+    @property
+    def number(self) -> int:
+        """The signal, if it has reached this rank."""
+        return self._stop.number
+
+    def due(self, late: bool = False) -> bool:
+        """Before a step: whether all ranks stop here, which `meet` then says to the others.
+
+        `late` is any other wish of this rank, as to save again after so much time; the attribute
+        `late` then says, on synchronous ranks before the same step, that one of them had it.
+        """
+        if not self._stop.heeded:
+            self._stop.heed()
+        if not self._in_step:
+            self.late = late
+            return self._stop.number != 0
+        self.late = False
+        self._left -= 1
+        return self._left <= 0 and self._look(late)
+
+    def _look(self, late: bool) -> bool:
+        """Read what was started at the last look, and start anew."""
+        if self._request is not None:
+            self._finish()
+            self.late = bool(self._told[2])
+            if self._told[0]:
+                self._stop.note(int(self._told[0]))
+                return True
+        now = time.perf_counter()
+        step = (now - self._since) / self._every if self._since else LOOK_S
+        longest = max(int(self._told[1]), 1)
+        self._every = self._left = min(max(int(LOOK_S * 1e6 / longest), 1), MOST_STEPS)
+        self._since = now
+        self._told[:] = self._stop.number, int(step * 1e6), late and not self.late
+        self._context.engine.with_baton(self._start, lambda: True)
+        return False
+
+    def _start(self) -> None:
+        assert self._context.drivers is not None
+        self._request = self._context.drivers.all_reduce(self._told, "max")
+
+    def _finish(self) -> None:
+        request, self._request = self._request, None
+        if request is not None:
+            self._context.engine.finish(request, "looking for a wish to stop")
+
+    def meet(self, stopping: bool, saving: bool = False, unsaved: bool = False) -> bool:
+        """Wait for all ranks that run the script; whether one of them has steps left and stops.
+
+        Without `stopping` or `saving` this rank has taken all of its steps. The attribute `saving`
+        then says whether someone came to save, `unsaved` whether someone has what is not saved.
+        """
+        self._finish()
+        self.saving, self.unsaved = saving, unsaved
+        if self._several:
+            assert self._context.drivers is not None
+            self._context.meet("the end of the steps of all workers")
+            number = self._stop.number if stopping else 0
+            anyone = np.array([number, unsaved, saving], np.int64)
+            request = self._context.drivers.all_reduce(anyone, "max")
+            self._context.engine.finish(request, "the end of the steps of all workers")
+            stopping, self.unsaved, self.saving = (bool(x) for x in anyone)
+            if stopping:
+                self._stop.note(int(anyone[0]))
+        return stopping
+
+    def over(self) -> None:
+        """No steps are left: signals do what they did before."""
+        self._stop.unheed()
+
+    def end(self, step: int, saved: bool, resumes: bool) -> Preempted:
+        """What to raise, after the state was saved; requeues the job if it then goes on.
+
+        `step` is the next one, `resumes` says that the same command line would begin with it.
+
+        Ranks: all that run the script; the chief asks for the requeue, the others wait for it.
+        """
+        said = ""
+        if self._context.is_chief:
+            said = "without checkpoints, so a new job begins anew"
+            if saved:
+                said = requeue() if resumes else f"saved; {AGAIN}"
+            name = signal.Signals(self.number).name
+            logger.warning("%s: stopped before step %d; %s", name, step, said)
+        self._context.barrier()
+        if self._context.size > 1:
+            self._stop.leave()
+        return Preempted(self.number, said)
+
+
+def requeue(environ: Mapping[str, str] = os.environ) -> str:
+    """Ask SLURM to queue this job again; what came of it, for people.
+
+    A job that is already ending is left alone: cancelled by its owner, or requeued by SLURM.
+    """
+    job = environ.get("SLURM_HET_JOB_ID") or environ.get("SLURM_JOB_ID")
+    if job is None:
+        return f"saved; {AGAIN}"
+    if shutil.which("scontrol") is None:
+        return f"saved; no scontrol on this node to requeue job {job}: {AGAIN}"
+    state = re.search(r"JobState=(\w+)", _scontrol("show", "job", job)[1])
+    now = state.group(1) if state is not None else "unknown"
+    if now != "RUNNING":
+        return f"saved; the state of job {job} is {now}, so it does not requeue itself"
+    failed, text = _scontrol("requeue", job)
+    if failed:
+        return f"saved; SLURM does not requeue job {job} ({text.strip()}): {AGAIN}"
+    return f"saved; SLURM has requeued job {job}"
+
+
+def _scontrol(*words: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    return done.returncode, done.stdout + done.stderr

@@ -1,0 +1,132 @@
+"""Saver: checkpoints of any variables as ordinary calls, so that a program can have its own policy.
+
+Names are TensorFlow 1's. The difference: a checkpoint is `DIR/step-N`, whole and checked, and all
+ranks that run the script call `save` and `restore` together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.checkpoint import folder
+from hpcflow.checkpoint.layout import Array
+from hpcflow.checkpoint.load import load, newest_good, open_good
+from hpcflow.checkpoint.save import save
+from hpcflow.errors import CheckpointError
+from hpcflow.graph.graph import Graph
+from hpcflow.ops.state import Variable, global_variables
+from hpcflow.plan.fingerprint import fingerprint, op_digests
+from hpcflow.runtime.session import Session
+
+
+class Saver:
+    """Saves and restores variables: all of the default graph, a list, or {name in the file: one}.
+
+    `max_to_keep` checkpoints stay in a folder, 0 or None for all. `form` is "parallel" (one HDF5
+    file written by all ranks), "sharded" (a file a rank and a master) or "auto", which is parallel
+    where h5py was built with MPI.
+    """
+
+    def __init__(
+        self,
+        var_list: Sequence[Variable] | Mapping[str, Variable] | None = None,
+        max_to_keep: int | None = 5,
+        form: str = "auto",
+    ) -> None:
+        given: Any = global_variables() if var_list is None else var_list
+        named = given if isinstance(given, Mapping) else {v.name: v for v in given}
+        if not named:
+            raise CheckpointError("there is nothing to save", hint="make a variable first")
+        self.variables: dict[str, Variable] = dict(named)
+        self.max_to_keep, self.form = int(max_to_keep or 0), form
+
+    def save(self, sess: Session, save_path: str | Path, global_step: Any = 0) -> Path:
+        """Write the checkpoint of step `global_step`, a number or a variable, into a folder.
+
+        Ranks:  every rank that runs the script, at the same step; workers of servers wait for each
+                other, so that no update is half in it.
+        Errors: CheckpointError, on all ranks; earlier checkpoints stay as they are.
+        """
+        step = sess.run(global_step) if isinstance(global_step, Variable) else global_step
+        return self._save(sess, Path(save_path), lambda rows: {"step": int(step)}, None)
+
+    def _save(self, sess: Session, directory: Path, facts: Any, mine: Any) -> Path:
+        return save(
+            sess.context,
+            sess.store,
+            directory,
+            self._wanted(),
+            lambda rows: {**facts(rows), "graph_digest": fingerprint(sess.graph)},
+            mine=mine,
+            texts={".graph": describe(sess.graph)},
+            form=self.form,
+            keep=self.max_to_keep,
+        )
+
+    def restore(self, sess: Session, save_path: str | Path) -> dict[str, Any]:
+        """Give the variables the values of a checkpoint, or of the newest good one of a folder.
+
+        What the checkpoint says of itself: "step", "mode", "ranks", ...
+
+        Ranks:  every rank that runs the script; any number may, in any mode.
+        Errors: CheckpointCorruptError, CheckpointMismatchError with a diff of names and shapes.
+        """
+        path = Path(save_path)
+        if is_folder(path):
+            found = newest_good(sess.context, path)
+            if found is None:
+                raise CheckpointError(
+                    f"there is no checkpoint in {path}", hint="see hpcflow inspect DIR"
+                )
+        else:
+            found = open_good(sess.context, path)
+        self._load(sess, found, with_draws=False)
+        return found.facts
+
+    def _load(self, sess: Session, found: Any, with_draws: bool) -> None:
+        wanted, arrays = self._wanted(), self._arrays()
+        load(sess.context, sess.store, found, wanted, arrays, with_draws)
+
+    def _wanted(self) -> dict[str, str]:
+        return {variable.name: name for name, variable in self.variables.items()}
+
+    def _arrays(self) -> list[Array]:
+        return [Array(n, v.dtype.str, tuple(v.shape)) for n, v in self.variables.items()]  # type: ignore[arg-type]
+
+
+def is_folder(path: Path) -> bool:
+    """Whether `path` is a folder of checkpoints, not one of them."""
+    return path.is_dir() and not (path / folder.INDEX).exists()
+
+
+def latest_checkpoint(checkpoint_dir: str | Path) -> Path | None:
+    """The newest checkpoint of a folder whose index can be read, None if there is none.
+
+    Its bytes are checked when it is restored.
+    """
+    found = [one.path for one in folder.find(Path(checkpoint_dir)) if one.facts is not None]
+    return found[0] if found else None
+
+
+def describe(graph: Graph) -> str:
+    """The graph as JSON: of each operation its name, type, inputs, outputs and a digest."""
+    import json
+
+    digests = {one.name: one.digest for one in op_digests(graph)}
+    rows = [
+        {
+            "name": op.name,
+            "type": op.type,
+            "inputs": [t.name for t in op.inputs],
+            "control": sorted(c.name for c in op.control_inputs),
+            "device": op.device,
+            "outputs": [
+                [t.dtype.str, None if t.shape is None else list(t.shape)] for t in op.outputs
+            ],
+            "digest": digests[op.name],
+        }
+        for op in graph.get_operations()
+    ]
+    return json.dumps(rows, separators=(",", ":"))

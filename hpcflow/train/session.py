@@ -1,0 +1,238 @@
+"""A session that trains: it counts what this worker does and writes the job's result."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hpcflow.errors import CheckpointError
+from hpcflow.graph.graph import Graph
+from hpcflow.logs import logger, together
+from hpcflow.ops.state import global_variables_initializer
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.session import Session
+from hpcflow.train import runlog
+from hpcflow.train.keeper import Keeper
+from hpcflow.train.preempt import Preemption
+from hpcflow.train.written import versions, write_json
+
+RESULT = "result.json"
+
+
+class TrainingSession(Session):
+    """A session whose variables have their initial values and whose graph is complete.
+
+    `step` trains and counts, `run` does neither; then `wait` for the other workers and gather the
+    `result`. No operation can be added to the graph any more.
+
+    With a folder for `checkpoints` the whole state of the job is saved there: after `save_every`
+    steps (500) or time ("30s", "10m", the default), when the training has ended, and when a signal
+    stops it. `resume` goes on from the newest good one, if there is one, at its place in the
+    datasets. `max_to_keep` are kept, 0 for all; `form` is as for `hf.train.Saver`.
+
+    Ranks: every rank that runs the script has one; replicas start from the values of the first.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        context: Context | None = None,
+        *,
+        checkpoints: str | Path | None = None,
+        save_every: int | str | None = None,
+        resume: bool = False,
+        max_to_keep: int = 5,
+        form: str = "auto",
+    ) -> None:
+        super().__init__(graph, context)
+        self.steps = 0  # taken by this worker
+        self.samples = 0  # fed to this worker
+        self.seconds = 0.0  # from the first step until every worker was done
+        self.preemption = Preemption(self.context)
+        self._begun: float | None = None
+        self._met = True  # with the other workers, since the last step
+        variables = self.graph.get_collection("variables")
+        for variable in variables:
+            variable.value()  # so that each can be fetched: no read can be added later
+        if variables:
+            with self.graph.as_default():
+                start = global_variables_initializer()
+        self.graph.finalize()
+        if variables:
+            self.run(start)
+        self._keeper: Keeper | None = None
+        self._resumes = resume  # the same job, started again, goes on
+        if checkpoints is not None and self.context.on_plan is None:
+            self._keeper = Keeper(self, Path(checkpoints), save_every, max_to_keep, form)
+            if resume:
+                self._keeper.resume()
+        self._log = runlog.of(self.context)
+
+    @property
+    def is_chief(self) -> bool:
+        """True on the one rank that speaks for the job."""
+        return self.context.is_chief
+
+    @property
+    def worker(self) -> int:
+        """The number of this worker, from 0."""
+        return self.context.replica
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder for results."""
+        return Path(self.context.settings.run_dir)
+
+    def step(self, fetches: Any, batch: Mapping[Any, Any]) -> Any:
+        """Run one training step on a batch of `hf.data`, and count it; the fetched values.
+
+        Errors: Preempted, which ends the script, on all workers if one had SIGUSR1 or SIGTERM.
+        """
+        is_late = self._keeper is not None and self.is_chief and self._keeper.is_late(self.steps)
+        if self.preemption.due(is_late):
+            self._meet(stopping=True)
+        if self._keeper is not None:
+            self._edge(self._keeper)
+        if self._begun is None:
+            self._begun = time.perf_counter()
+        self._met = False
+        values = self.run(fetches, batch)
+        self.steps += 1
+        self.samples += getattr(batch, "size", 0)
+        if self._keeper is not None:
+            self._keeper.count(batch)
+        return values
+
+    def _edge(self, keeper: Keeper) -> None:
+        """Between two steps: save if it is time, all workers together."""
+        drivers, control = self.context.roles.drivers, self.context.control
+        wanted = self.preemption.late or keeper.due(self.steps)
+        if len(drivers) == 1 or self.context.cluster.mode == "collective":
+            if wanted:
+                self.save()
+            return
+        assert control is not None
+        if wanted and self.is_chief:
+            for rank in drivers[1:]:
+                control.note(rank, self.steps)  # come, at your next step
+        elif not control.notes:
+            return
+        control.notes.clear()
+        self._meet(saving=True)
+        self.save()
+
+    def save(self) -> Path:
+        """Save the state of the job now; the checkpoint.
+
+        Ranks:  every rank that runs the script, between steps.
+        Errors: CheckpointError, on all of them; earlier checkpoints stay.
+        """
+        if self._keeper is None:
+            raise CheckpointError(
+                "this session keeps no checkpoints", hint="give TrainingSession(checkpoints=DIR)"
+            )
+        return self._keeper.save(self.steps, self.samples)
+
+    def _meet(self, stopping: bool = False, saving: bool = False) -> None:
+        """Wait for all workers; if one of them was told to stop, end the script."""
+        unsaved = self._keeper is not None and self._keeper.is_new(self.steps)
+        if self.preemption.meet(stopping, saving, unsaved):
+            self._stop()
+
+    def wait(self) -> None:
+        """Wait until every worker is here: all updates are then applied."""
+        self._met = True
+        self._meet()
+        while self.preemption.saving:  # those who have steps left
+            self.save()
+            self._meet()
+        if self.preemption.unsaved:
+            self.save()
+        self.preemption.over()
+        if self._begun is not None:
+            self.seconds = time.perf_counter() - self._begun
+
+    def _stop(self) -> NoReturn:
+        """End the script early, on all workers together."""
+        self._met = True
+        if self._keeper is not None and self.preemption.unsaved:
+            self.save()
+        step, saved = self.steps, self._keeper is not None
+        if self._keeper is not None and self.context.cluster.mode == "collective":
+            step += self._keeper.first_step
+        raise self.preemption.end(step, saved, saved and self._resumes)
+
+    def __exit__(self, *error: object) -> None:
+        if error[:1] in ((), (None,)) and not self._met:
+            self.wait()  # another worker may be waiting to stop together
+        self.preemption.over()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of plans, and of what was read ahead for steps that will not be."""
+        super().close()
+        for data in self.graph.get_collection("datasets"):
+            data.close()
+
+    def result(self, **extra: Any) -> dict[str, Any] | None:
+        """Write `result.json` in the run directory, with `extra` in it; what it says.
+
+        Ranks: every worker calls it, after `wait`; the chief writes, the others get None.
+        """
+        waited = sum(data.input_wait_seconds for data in self.graph.get_collection("datasets"))
+        mine = {
+            "steps": self.steps,
+            "samples": self.samples,
+            "seconds": self.seconds,
+            "input_wait_seconds": round(waited, 6),
+        }
+        reports = self.context.reports(mine)
+        if reports is None:
+            return None
+        names = [v.name for v in self.graph.get_collection("trainable_variables")]
+        found = {**summary(self.context, reports, names), **extra, "versions": versions()}
+        write_json(self.run_dir / RESULT, found)
+        if self._log is not None:
+            self._log.end(finished=True)
+        return found
+
+
+def summary(
+    context: Context, reports: Sequence[dict[str, Any]], names: Sequence[str]
+) -> dict[str, Any]:
+    """What all ranks did together, from the report of each; lists are by worker or by rank."""
+    workers = sorted((r for r in reports if "steps" in r), key=lambda r: r["replica"])
+    ranks = sorted(reports, key=lambda r: r["rank"])
+    seconds = max(r["seconds"] for r in workers)
+    samples = sum(r["samples"] for r in workers)
+    return {
+        "mode": context.cluster.mode,
+        "ranks": context.size,
+        "servers": context.cluster.servers,
+        "replicas": context.cluster.replicas,
+        "tasks_per_replica": context.cluster.tasks_per_replica,
+        "steps": [r["steps"] for r in workers],
+        "samples": [r["samples"] for r in workers],
+        "updates": {name: updates_of(name, ranks) for name in names},
+        "bytes_sent": [r["bytes_sent"] for r in ranks],
+        "messages_sent": [r["messages_sent"] for r in ranks],
+        "hosts": [r["host"] for r in ranks],
+        "seconds": round(seconds, 6),
+        "input_wait_seconds": [r["input_wait_seconds"] for r in workers],
+        "samples_per_second": round(samples / seconds, 1) if seconds else 0.0,
+        "warnings": together([r.get("warnings", {}) for r in ranks]),
+        "settings": context.settings.changed(),
+    }
+
+
+def updates_of(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:
+    """Updates applied to the variable `name`, or to each of its copies or pieces if they differ."""
+    piece = re.compile(re.escape(name) + r"(/part_\d+)?\Z")
+    counts = [n for r in reports for found, n in r["updates"].items() if piece.match(found)]
+    if len(set(counts)) > 1:
+        logger.warning("the copies or pieces of %s were updated %s times", name, counts)
+        return counts
+    return counts[0] if counts else 0

@@ -1,0 +1,51 @@
+"""Which terminal someone watches: the stream's own, or that of the launcher which forwards it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TextIO
+
+# Open MPI's; they give ranks pseudo-terminals of their own, also where they write to a log
+FORWARDERS = ("mpirun", "mpiexec", "prterun", "orterun", "prted", "orted")
+
+
+def watched(stream: TextIO) -> TextIO | None:
+    """Where a bar can be drawn so that it is seen as it moves; None in a job's log.
+
+    Open MPI passes on whole lines only, so that a bar on a rank's terminal would first be seen at
+    its end. It is drawn on the launcher's terminal, if the launcher is on this node and has one.
+    """
+    if not stream.isatty():
+        return None
+    try:
+        launcher = _launcher(os.fstat(stream.fileno()).st_rdev)
+        return stream if launcher is None else _terminal(f"/proc/{launcher}/fd/1")
+    except (OSError, ValueError):  # a process of another user, or no /proc
+        return stream if os.get_terminal_size(stream.fileno()).columns else None
+
+
+def _launcher(mine: int) -> int | None:
+    """The launcher that made the terminal `mine`: the first ancestor that writes elsewhere."""
+    process = os.getppid()
+    while process > 0:
+        if os.stat(f"/proc/{process}/fd/1").st_rdev != mine:
+            name = Path(f"/proc/{process}/comm").read_text().strip()
+            return process if name in FORWARDERS else None
+        process = _parent(process)
+    return None
+
+
+def _parent(process: int) -> int:
+    """The parent's number; the name in front of it may hold spaces and brackets."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _terminal(path: str) -> TextIO | None:
+    if not os.stat(path).st_rdev:  # a file or a pipe
+        return None
+    stream = open(os.open(path, os.O_WRONLY | os.O_NOCTTY), "w", encoding="utf-8")
+    if stream.isatty():
+        return stream
+    stream.close()  # /dev/null
+    return None

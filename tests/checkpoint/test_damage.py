@@ -1,0 +1,287 @@
+"""Damaged, missing and foreign files are refused by name; the newest good checkpoint is used."""
+
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.checkpoint import folder
+from hpcflow.checkpoint.load import newest_good
+from hpcflow.checkpoint.saved import Saved
+from hpcflow.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointMismatchError,
+    HpcflowError,
+)
+from hpcflow.runtime.context import Context
+from hpcflow.settings import Settings
+from tests.checkpoint.jobs import equal, load_some, save_some
+from tests.runtime.ranks import run_ranks
+
+FORMS = {"sharded": dict(ranks=3), "one file": dict(ranks=1, form="parallel")}
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted(path.iterdir()) if path.is_dir() else [path]
+
+
+def told_of(path: Path) -> list[str]:
+    """What is found wrong with a checkpoint, by two ranks."""
+    try:
+        saved = Saved(path)
+    except HpcflowError as error:
+        return [error.message]
+    return saved.problems(0, 2) + saved.problems(1, 2)
+
+
+@pytest.fixture(params=FORMS)
+def two(request, tmp_path):
+    """A folder with an older and a newer checkpoint: (folder, the newer one, older values)."""
+    older = save_some(tmp_path, 1, seed=1, rows=20, **FORMS[request.param])
+    save_some(tmp_path, 2, seed=2, rows=20, **FORMS[request.param])
+    return tmp_path, folder.find(tmp_path)[0].path, older
+
+
+def test_what_was_not_damaged_is_good(two):
+    assert told_of(two[1]) == []
+
+
+def test_a_file_that_was_cut_off_anywhere_is_refused(two):
+    where, newer, older = two
+    for file in files_of(newer):
+        whole = file.read_bytes()
+        for twentieth in range(20):
+            file.write_bytes(whole[: len(whole) * twentieth // 20])
+            assert any(file.name in text for text in told_of(newer)), (file, twentieth)
+        file.write_bytes(whole + b"more")
+        assert told_of(newer)
+        file.write_bytes(whole)
+    assert told_of(newer) == []
+    os.truncate(files_of(newer)[-1], 5000)
+    assert equal(load_some(where, rows=20), older)
+
+
+def test_every_flipped_bit_is_found(two):
+    newer = two[1]
+    draw = random.Random(5)
+    for _ in range(200):
+        file = draw.choice(files_of(newer))
+        whole = file.read_bytes()
+        at, bit = draw.randrange(len(whole)), 1 << draw.randrange(8)
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+        assert any(file.name in text for text in told_of(newer)), (file, at, bit)
+        file.write_bytes(whole)
+    assert told_of(newer) == []
+
+
+def test_one_flipped_bit_sends_a_job_to_the_checkpoint_before(two):
+    where, newer, older = two
+    file = files_of(newer)[-1]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    assert equal(load_some(where, rows=20), older)
+    with pytest.raises(CheckpointCorruptError, match=file.name):
+        load_some(newer, rows=20)
+
+
+def test_a_missing_part_is_an_error_never_a_fill_value(tmp_path):
+    older = save_some(tmp_path, 1, seed=1)
+    save_some(tmp_path, 2, seed=2)
+    (tmp_path / "step-2" / "part-00001.h5").unlink()
+    assert any("part-00001.h5 is missing" in text for text in told_of(tmp_path / "step-2"))
+    assert equal(load_some(tmp_path), older)
+    shutil.rmtree(tmp_path / "step-1")
+    with pytest.raises(CheckpointCorruptError, match=r"part-00001.h5 is missing"):
+        load_some(tmp_path)
+
+
+def test_the_part_of_another_checkpoint_is_foreign(tmp_path):
+    save_some(tmp_path / "a", 1, seed=1)
+    save_some(tmp_path / "b", 1, seed=1)  # even with the same values
+    shutil.copy(tmp_path / "b/step-1/part-00002.h5", tmp_path / "a/step-1/part-00002.h5")
+    assert any("does not belong" in text for text in told_of(tmp_path / "a/step-1"))
+    a = tmp_path / "b/step-1"
+    (a / "part-00001.h5").rename(a / "x")
+    (a / "part-00002.h5").rename(a / "part-00001.h5")
+    (a / "x").rename(a / "part-00002.h5")
+    assert told_of(a)
+
+
+@pytest.mark.parametrize("what", ["empty", "text", "hdf5", "zeros"])
+def test_a_foreign_file_is_refused(tmp_path, what):
+    older = save_some(tmp_path, 1)
+    path = tmp_path / "step-5.h5"
+    path.write_bytes({"text": b"hello\n", "zeros": bytes(9999)}.get(what, b""))
+    if what == "hdf5":
+        with h5py.File(path, "w") as file:
+            file["w"] = np.ones(3)
+    with pytest.raises(CheckpointCorruptError, match=r"step-5\.h5"):
+        load_some(path)
+    assert equal(load_some(tmp_path), older)
+
+
+def test_a_newer_format_version_says_what_to_do(tmp_path, monkeypatch):
+    from hpcflow.checkpoint import stamp
+
+    monkeypatch.setattr(stamp, "FORMAT_VERSION", 2)
+    save_some(tmp_path, 1, ranks=1)
+    monkeypatch.setattr(stamp, "FORMAT_VERSION", 1)
+    with pytest.raises(CheckpointError, match="format version 2"):
+        Saved(tmp_path / "step-1")
+
+
+def test_another_models_checkpoint_is_told_by_a_diff(tmp_path):
+    def body(context):
+        hf.Variable(np.zeros((3, 4), np.float32), name="both")
+        hf.Variable(np.zeros(4, np.float32), name="mine")
+        hf.Variable(np.zeros(4, np.float64), name="kind")
+        session = hf.Session(context=context)
+        session.run(hf.global_variables_initializer())
+        hf.train.Saver().restore(session, tmp_path)
+
+    def other(context):
+        hf.Variable(np.zeros((4, 3), np.float32), name="both")
+        hf.Variable(np.zeros(4, np.float32), name="theirs")
+        hf.Variable(np.zeros(4, np.float32), name="kind")
+        session = hf.Session(context=context)
+        session.run(hf.global_variables_initializer())
+        hf.train.Saver().save(session, tmp_path, 1)
+
+    run_ranks(2, other)
+    for options in ({}, {"ps": 1}):
+        with pytest.raises(CheckpointMismatchError) as caught:
+            run_ranks(2, body, **options)
+        text = str(caught.value)
+        assert "both float32[3, 4]: in the checkpoint float32[4, 3]" in text
+        assert "mine float32[4]: not in the checkpoint" in text
+        assert "kind float64[4]: in the checkpoint float32[4]" in text
+        assert "theirs float32[4]: only in the checkpoint" in text
+        assert "next" in text
+
+
+def test_some_variables_under_other_names(tmp_path):
+    values = save_some(tmp_path, 1)
+
+    def body(context):
+        mine = hf.Variable(np.zeros((5, 3), np.float32), name="mine")
+        other = hf.Variable(np.ones(2, np.float32), name="other")
+        session = hf.Session(context=context)
+        session.run(hf.global_variables_initializer())
+        facts = hf.train.Saver({"float32/v2": mine}).restore(session, tmp_path)
+        assert facts["step"] == 1
+        return session.run([mine, other])
+
+    for mine, other in run_ranks(2, body):
+        np.testing.assert_array_equal(mine, values["float32/v2"])
+        np.testing.assert_array_equal(other, [1, 1])
+
+
+def test_what_has_no_value_cannot_be_saved(tmp_path):
+    def body(context):
+        hf.Variable(np.zeros(3, np.float32), name="w")
+        hf.train.Saver().save(hf.Session(context=context), tmp_path, 1)
+
+    with pytest.raises(CheckpointError, match="no value yet"):
+        run_ranks(2, body)
+
+
+def test_an_empty_folder_has_no_checkpoint(tmp_path):
+    assert hf.train.latest_checkpoint(tmp_path) is None
+    assert newest_good(Context(Settings()), tmp_path) is None
+    for path in (tmp_path, tmp_path / "step-9"):
+        with pytest.raises(CheckpointError, match="there is no checkpoint"):
+            load_some(path, ranks=1)
+
+
+@pytest.mark.parametrize("form", ["sharded", "parallel"])
+def test_many_variables_have_room_in_the_user_blocks(tmp_path, form):
+    ranks = 4 if form == "sharded" else 1
+
+    def body(context):
+        made = [hf.Variable(np.full(3, i, np.float32), name=f"layer{i:04}/w") for i in range(700)]
+        made.append(hf.Variable(np.zeros((40000, 5), np.float32), name="large"))
+        session = hf.Session(context=context)
+        session.run(hf.global_variables_initializer())
+        saver = hf.train.Saver(form=form)
+        saver.save(session, tmp_path, 1)
+        saver.restore(session, tmp_path)
+        return session.run(made[:700])
+
+    for values in run_ranks(ranks, body):
+        assert [int(v[0]) for v in values] == list(range(700))
+
+
+def test_a_folder_that_is_a_file_is_told(tmp_path):
+    (tmp_path / "file").write_text("hello\n")
+    with pytest.raises(CheckpointError, match="File exists"):
+        save_some(tmp_path / "file", 1)
+
+
+# -- disks
+
+
+def mounted(path: Path, options: str):
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    path.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
+    if subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("needs root that may mount")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    mounted(tmp_path / "disk", "size=6m")
+    yield tmp_path / "disk"
+    subprocess.run(["umount", "-l", str(tmp_path / "disk")], check=True)
+
+
+@pytest.mark.parametrize(
+    "places", [dict(ranks=1), dict(ranks=3), dict(ranks=3, ps=1), dict(ranks=1, form="parallel")]
+)
+def test_a_full_disk_leaves_the_checkpoint_before(disk, places):
+    older = save_some(disk, 1, seed=1, **places)
+    ballast = disk / "ballast"
+    with pytest.raises(CheckpointError, match="No space left") as caught:
+        with open(ballast, "wb", buffering=0) as file:
+            while True:
+                try:
+                    file.write(bytes(1 << 16))
+                except OSError:
+                    break
+        save_some(disk, 2, seed=2, **places)
+    assert "free some space" in caught.value.hint
+    assert sorted(p.name for p in disk.iterdir() if p != ballast) == [
+        "latest",
+        "step-1.h5" if "form" in places else "step-1",
+    ]
+    assert equal(load_some(disk), older)
+    ballast.unlink()
+    newer = save_some(disk, 2, seed=2, **places)
+    assert equal(load_some(disk), newer)
+
+
+def test_a_read_only_disk_is_told(disk):
+    older = save_some(disk, 1, seed=1)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(CheckpointError, match="Read-only") as caught:
+        save_some(disk, 2, seed=2)
+    assert "can be written" in caught.value.hint
+    assert equal(load_some(disk), older)
+
+
+def test_no_permission_is_told(tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("needs an ordinary user")
+    tmp_path.chmod(0o500)
+    with pytest.raises(CheckpointError, match="Permission"):
+        save_some(tmp_path / "a", 1)
+    tmp_path.chmod(0o700)

@@ -1,0 +1,120 @@
+"""A job that goes on from a checkpoint is the job that was never interrupted."""
+
+import numpy as np
+import pytest
+
+from hpcflow.checkpoint.saved import Saved
+from hpcflow.errors import CheckpointError, HpcflowError
+from tests.checkpoint.jobs import BATCH, SAMPLES, run
+
+STEPS = SAMPLES // BATCH
+
+
+def same(mine, theirs, bits=True):
+    for a, b in zip(mine, theirs, strict=True):
+        if bits:
+            np.testing.assert_array_equal(a, b)
+        else:
+            np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("stop_at", [1, 4])
+def test_resumed_at_the_same_number_of_ranks_all_variables_are_bit_equal(tmp_path, ranks, stop_at):
+    whole = run(ranks, 3)
+    run(ranks, 3, tmp_path, stop_at=stop_at)
+    after = run(ranks, 3, tmp_path, resume=True)
+    for mine, theirs in zip(after, whole, strict=True):
+        assert mine["began"] == stop_at - 1  # saved before each step but the first
+        assert mine["samples"] == (stop_at - 1) * BATCH
+        same(mine["all"], theirs["all"])
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        (dict(ranks=1), dict(ranks=3)),
+        (dict(ranks=3), dict(ranks=2)),
+        (dict(ranks=4, tasks_per_replica=2), dict(ranks=3)),
+        (dict(ranks=2, ps=1), dict(ranks=4)),
+        (dict(ranks=3, ps=2, shard_bytes=64), dict(ranks=2)),
+        (dict(ranks=2), dict(ranks=3, ps=2, shard_bytes=64)),
+        (dict(ranks=2, ps=1), dict(ranks=3, ps=2, shard_bytes=64)),
+        (dict(ranks=3, tasks_per_replica=3, cut=True), dict(ranks=1)),
+        (
+            dict(ranks=6, tasks_per_replica=3, cut=True),
+            dict(ranks=3, tasks_per_replica=3, cut=True),
+        ),
+    ],
+)
+def test_resumed_on_other_ranks_or_in_another_mode_it_trains_on(tmp_path, first, second):
+    """Each of these jobs has the joined batches of one rank: the result is its, to rounding."""
+    (whole,) = run(1, 3)
+    run(epochs=3, folder=tmp_path, stop_at=5, **first)
+    after = run(epochs=3, folder=tmp_path, resume=True, **second)
+    assert after[0]["began"] == 4
+    for one in after:
+        same(one["weights"], whole["weights"], bits=False)
+
+
+@pytest.mark.parametrize("second", [dict(ranks=4), dict(ranks=3, ps=1), dict(ranks=6, ps=2)])
+def test_three_asynchronous_workers_leave_the_others_what_they_did_not_draw(tmp_path, second):
+    """Every sample once per epoch, counted over the run before and the one after."""
+    # all workers save together before the chief's next step, and the last save holds all steps
+    first = run(4, 2, tmp_path, ps=1)
+    after = run(epochs=5, folder=tmp_path, resume=True, **second)
+    drawn = [i for one in [*first, *after] for i in one["drawn"]]
+    assert np.bincount(drawn, minlength=SAMPLES).tolist() == [5] * SAMPLES
+    assert {one["samples"] for one in after} == {2 * SAMPLES}
+
+
+def test_every_update_of_an_asynchronous_checkpoint_is_in_it_once(tmp_path):
+    """Adam counts the updates of each piece of a variable: as many as the checkpoint has steps."""
+    run(epochs=8, folder=tmp_path, ranks=5, ps=2, shard_bytes=64, max_to_keep=0, save_every=3)
+    found = sorted(tmp_path.glob("step-*"))
+    assert len(found) > 4
+    for path in found:
+        saved = Saved(path)
+        for name in (n for n in saved.arrays if n.endswith("Adam_step")):
+            assert int(saved.read(name)) == saved.facts["step"], (path, name)
+
+
+def test_random_draws_go_on(tmp_path):
+    whole = run(2, 2, noise=True)
+    run(2, 2, tmp_path, stop_at=3, noise=True)
+    after = run(2, 2, tmp_path, resume=True, noise=True)
+    for mine, theirs in zip(after, whole, strict=True):
+        same(mine["extras"], theirs["extras"][2:])
+
+
+@pytest.mark.parametrize("places", [dict(ranks=1), dict(ranks=3), dict(ranks=3, ps=1)])
+def test_saves_by_time_are_at_the_same_step_on_all_workers(tmp_path, places):
+    run(epochs=40, folder=tmp_path, save_every="0.002s", max_to_keep=0, **places)
+    assert len(list(tmp_path.glob("step-*"))) > 1
+    (after, *_) = run(epochs=41, folder=tmp_path, resume=True, ranks=1)
+    assert after["samples"] == 40 * SAMPLES
+
+
+@pytest.mark.parametrize("every", ["soon", "0", 0, "1.5", "-3s"])
+def test_what_is_no_interval_is_told(tmp_path, every):
+    with pytest.raises(CheckpointError, match="no time between"):
+        run(1, 1, tmp_path, save_every=every)
+
+
+def test_other_data_is_told(tmp_path):
+    run(1, 1, tmp_path)
+    with pytest.raises(HpcflowError, match="other data: seed 3, now 4"):
+        run(1, 1, tmp_path, resume=True, seed=4)
+
+
+def test_nothing_to_resume_begins_anew(tmp_path):
+    (one,) = run(1, 1, tmp_path / "new", resume=True)
+    assert one["began"] == 0
+    assert (tmp_path / "new" / "latest").read_text().startswith(f"step-{STEPS}")
+
+
+def test_a_finished_job_goes_on_for_more_epochs(tmp_path):
+    whole = run(2, 4)
+    run(2, 2, tmp_path)
+    after = run(2, 4, tmp_path, resume=True)
+    same(after[0]["all"], whole[0]["all"])

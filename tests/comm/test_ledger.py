@@ -1,0 +1,184 @@
+"""The ledger of waits and the watchdog over it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from hpcflow.comm import ledger as ledger_module
+from hpcflow.comm.ledger import DEAD_S, INSIDE, PREFIX, Ledger, read_all, sweep
+from hpcflow.comm.watchdog import Watchdog
+
+
+@pytest.fixture
+def ledgers(tmp_path):
+    made = [Ledger(tmp_path / "ledger", rank, "nid1") for rank in range(4)]
+    yield made
+    for ledger in made:
+        ledger.close()
+
+
+def watch(ledger, run_dir, stall_s=0.2, abort_s=60.0, abort=lambda error: None):
+    return Watchdog(ledger, 4, run_dir, stall_s, abort_s, abort, tick_s=0.05, watch_gil=False)
+
+
+def until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_others_read_what_a_rank_writes(ledgers):
+    ledgers[2].enter(7, "grads/bucket3", 1, "recv")
+    entry = read_all(ledgers[0].directory)[2]
+    assert (entry.rank, entry.step, entry.op, entry.peer) == (2, 7, "grads/bucket3", 1)
+    assert (entry.kind, entry.host, entry.pid) == ("recv", "nid1", os.getpid())
+    assert entry.waits and abs(entry.since - time.time()) < 5
+    ledgers[2].leave()
+    assert not read_all(ledgers[0].directory)[2].waits
+
+
+def test_long_names_are_cut_and_files_removed(ledgers):
+    ledgers[0].enter(1, "ö" * 100, -1, "k" * 40)
+    entry = ledgers[0].read()
+    assert entry.op == "ö" * 56 and entry.kind == "k" * 16
+    ledgers[0].close()
+    ledgers[0].close()
+    assert [entry.rank for entry in read_all(ledgers[1].directory)] == [1, 2, 3]
+
+
+def test_what_dead_jobs_left_is_swept_away(tmp_path, monkeypatch):
+    """Gone are those with old heartbeats and no process; one of the two is not enough."""
+    names = ["dead", "silent", "fresh", "elsewhere"]
+    for name in names:
+        host = "nid2" if name == "elsewhere" else "nid1"
+        Ledger(tmp_path / (PREFIX + name), 0, host)
+        (tmp_path / (PREFIX + name) / "stacks-000000").touch()
+    monkeypatch.setattr(ledger_module, "alive", lambda pid: False)
+    sweep(tmp_path, "nid1")
+    assert len(list(tmp_path.iterdir())) == len(names)  # none is old
+    now = time.time
+    for name in names:
+        old = now() - 2 * DEAD_S
+        os.utime(tmp_path / (PREFIX + name), (old, old))
+    monkeypatch.setattr(time, "time", lambda: now() + (2 * DEAD_S))
+    fresh = Ledger(tmp_path / (PREFIX + "fresh"), 0, "nid1")
+    silent = str(tmp_path / (PREFIX + "silent"))
+    read = ledger_module.read_all
+    monkeypatch.setattr(
+        ledger_module,
+        "read_all",
+        lambda d: [dataclasses.replace(e, pid=1 if str(d) == silent else 2) for e in read(d)],
+    )
+    monkeypatch.setattr(ledger_module, "alive", lambda pid: pid == 1)
+    sweep(tmp_path, "nid1")
+    assert {p.name for p in tmp_path.iterdir()} == {PREFIX + n for n in names[1:]}
+    fresh.close()
+
+
+def test_enter_and_leave_are_cheap(ledgers):
+    def once():
+        start = time.perf_counter()
+        for step in range(1000):
+            ledgers[0].enter(step, "grads/bucket3", 2, "recv")
+            ledgers[0].leave()
+        return (time.perf_counter() - start) / 1000
+
+    assert min(once() for _ in range(20)) < 2e-6
+
+
+def test_no_torn_record_is_read(ledgers):
+    """A reader beside a writer sees only records that were written as a whole."""
+    stop = threading.Event()
+
+    def write():
+        step = 0
+        while not stop.is_set():
+            step += 1
+            ledgers[0].enter(step, f"op{step}", step, f"k{step % 1000}")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    entries = [ledgers[0].read() for _ in range(3000)]
+    stop.set()
+    writer.join()
+    whole = [entry for entry in entries if entry is not None and entry.step > 0]
+    assert len(whole) > 100
+    for entry in whole:
+        want = (f"op{entry.step}", entry.step, f"k{entry.step % 1000}")
+        assert (entry.op, entry.peer, entry.kind) == want
+
+
+def test_a_stall_is_reported_once_with_who_is_missing(ledgers, tmp_path, caplog):
+    for ledger in ledgers[:2]:
+        ledger.enter(1204, "grads/bucket3", -1, "collective")
+    ledgers[2].enter(1204, "read_batch (data.py:88)", -1, INSIDE)
+    dogs = [watch(ledger, tmp_path) for ledger in ledgers]
+    report = tmp_path / "stall-1204.txt"
+    until(lambda: report.exists() and report.read_text().count("stacks of rank") == 2)
+    time.sleep(0.3)
+    for dog in dogs:
+        dog.stop()
+    text = report.read_text()
+    assert "collective 'grads/bucket3' at step 1204 has waited" in text
+    assert "for 2 of 4 ranks" in text and "2 on nid1: is inside 'read_batch (data.py:88)'" in text
+    assert text.count("ranks on nid1") == 1 and text.count("stacks of rank") == 2
+    assert "test_a_stall_is_reported_once" in text, "the main thread's stack is in it"
+    told = [record for record in caplog.records if "StallError" in record.message]
+    assert len(told) == 2 and "written" in told[0].message
+
+
+def test_an_idle_rank_and_a_short_wait_are_no_stall(ledgers, tmp_path):
+    dogs = [watch(ledger, tmp_path) for ledger in ledgers]
+    ledgers[1].enter(3, "slow host function", -1, INSIDE)
+    for step in range(10):
+        ledgers[0].enter(step, "x", 1, "recv")
+        time.sleep(0.06)
+        ledgers[0].leave()
+    for dog in dogs:
+        dog.stop()
+    assert not list(tmp_path.glob("stall-*"))
+
+
+def test_abort_is_called_once_with_the_error(ledgers, tmp_path):
+    errors = []
+    ledgers[0].enter(5, "pull/w", 3, "recv")
+    dog = watch(ledgers[0], tmp_path, 0.1, 0.3, errors.append)
+    until(lambda: errors)
+    time.sleep(0.3)
+    dog.stop()
+    assert len(errors) == 1 and "for rank 3" in str(errors[0])
+
+
+def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
+    """Rank 1 sits in C with the GIL; rank 0's report names it and shows where."""
+    program = textwrap.dedent("""
+        import ctypes, sys, time
+        from hpcflow.comm.ledger import Ledger
+        from hpcflow.comm.watchdog import Watchdog
+        rank, base = int(sys.argv[1]), sys.argv[2]
+        ledger = Ledger(base + "/ledger", rank, "nid1")
+        Watchdog(ledger, 2, base, 6.5 if rank == 0 else 0.5, 99, print, tick_s=0.1)
+        def keeps_the_gil():
+            ctypes.PyDLL(None).sleep(8)
+        time.sleep(0.5)
+        if rank:
+            keeps_the_gil()
+        else:
+            ledger.enter(9, "grads/bucket0", -1, "collective")
+            time.sleep(7.4)
+    """)
+    command = [sys.executable, "-c", program]
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in range(2)]
+    for rank in ranks:
+        assert rank.wait(30) == 0
+    text = (tmp_path / "stall-9.txt").read_text()
+    assert "1 on nid1" in text and "the GIL is held" in text and "keeps_the_gil" in text

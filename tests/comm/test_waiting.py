@@ -1,0 +1,116 @@
+"""The idle-wait policy: quick when busy, cheap when idle, woken at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hpcflow.comm.local import local_world
+from hpcflow.comm.waiting import Backoff, finish, ranks_outnumber_cores
+from hpcflow.errors import StallError
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("wake", ["None", "threading.Event()", "threading.Condition()"])
+def test_a_long_wait_costs_little(crowded, wake):
+    """At most 5 % of the CPU over 1.5 s, in the best of three processes: others make it dearer."""
+    program = textwrap.dedent(f"""
+        import threading, time
+        from hpcflow.comm.waiting import Backoff
+        backoff = Backoff({crowded}, {wake})
+        start, cpu = time.perf_counter(), time.process_time()
+        while time.perf_counter() - start < 1.5:
+            backoff.wait()
+        print((time.process_time() - cpu) / 1.5)
+    """)
+    costs = []
+    while not costs or (min(costs) > 0.05 and len(costs) < 3):
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert not result.stderr
+        costs.append(float(result.stdout))
+    assert min(costs) <= 0.05, costs
+
+
+def test_a_short_wait_adds_little():
+    """On a core of its own a wait of the spinning phase takes microseconds."""
+    backoff, times = Backoff(), []
+    for _ in range(20):
+        backoff.reset()
+        for _ in range(200):
+            start = time.perf_counter()
+            backoff.wait()
+            times.append(time.perf_counter() - start)
+    assert sorted(times)[int(0.9 * len(times))] < 20e-6
+
+
+def test_sleeps_grow_to_a_millisecond_and_reset():
+    slept = []
+    wake = threading.Event()
+    wake.wait = slept.append
+    backoff = Backoff(crowded=True, wake=wake)
+    end = time.perf_counter() + 5
+    while len(slept) < 40 and time.perf_counter() < end:
+        backoff.wait()
+    assert slept[0] == 20e-6 and slept[-1] == 1e-3 and slept == sorted(slept)
+    backoff.reset()
+    count = len(slept)
+    backoff.wait()
+    backoff.wait()
+    assert len(slept) == count
+
+
+def test_a_sleep_is_a_small_share_of_a_long_wait(monkeypatch):
+    slept, now = [], [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    wake = threading.Event()
+    wake.wait = lambda seconds: (slept.append((now[0], seconds)), now.append(now.pop() + seconds))
+    backoff = Backoff(crowded=True, wake=wake)
+    backoff.wait()
+    now[0] = 0.01
+    while now[0] < 2:
+        backoff.wait()
+    assert all(sleep <= max(1e-3, 0.01 * waited) for waited, sleep in slept)
+    assert slept[-1][1] == 4e-3
+
+
+@pytest.mark.parametrize("make", [threading.Event, threading.Condition])
+def test_another_thread_ends_a_sleep(make, monkeypatch):
+    monkeypatch.setattr("hpcflow.comm.waiting.FIRST_SLEEP_S", 5.0)
+    wake = make()
+    backoff = Backoff(crowded=True, wake=wake)
+    backoff.wait()
+    time.sleep(0.01)
+
+    def poke():
+        time.sleep(0.1)
+        if isinstance(wake, threading.Event):
+            wake.set()
+        else:
+            with wake:
+                wake.notify_all()
+
+    thread = threading.Thread(target=poke)
+    thread.start()
+    start = time.perf_counter()
+    backoff.wait()
+    assert 0.05 < time.perf_counter() - start < 2
+    thread.join()
+
+
+def test_finish_gives_up():
+    comm = local_world(1)[0]
+    with pytest.raises(StallError, match="a pull has waited"):
+        finish(comm.recv(np.zeros(1), 0, 0), timeout=0.05, what="a pull")
+
+
+def test_cores_are_counted_by_host(monkeypatch):
+    comm = local_world(1)[0]
+    assert not ranks_outnumber_cores(comm)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set())
+    assert ranks_outnumber_cores(comm)

@@ -1,0 +1,170 @@
+"""Guards for every test: nothing hangs, no rank keeps the others waiting, CI skips nothing idly.
+
+A phase of a test that outlasts its limit prints all stacks and ends the process, so that mpirun
+ends the job. After each test under mpirun the ranks meet: when one has failed and the others do not
+come, it has already printed why, and aborts them all.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import shutil
+import sys
+import time
+
+import pytest
+
+LIMIT_S = 120.0  # for each of set-up, call and clean-up of a test; `@pytest.mark.limit(s)` for more
+MEET_S = 10.0  # how long a rank whose test has failed waits for the others
+
+# Why a test may be skipped in CI, and how to see that this machine really cannot run it.
+MAY_SKIP = {
+    r"needs? (a|two|\d+) GPUs?|sees no GPU": lambda: not os.path.exists("/dev/nvidia0"),
+    r"cupy is here": lambda: os.path.exists("/dev/nvidia0"),  # the test of its absence
+    r"needs Linux": lambda: sys.platform != "linux",
+    r"needs root": lambda: os.geteuid() != 0 or not shutil.which("ip"),
+    r"needs network namespaces": lambda: os.geteuid() != 0 or not shutil.which("ip"),
+    r"needs strace": lambda: not shutil.which("strace"),
+    r"needs a package index": lambda: True,  # the test has asked it
+    r"needs an ordinary user": lambda: os.geteuid() == 0,
+    r"needs SLURM": lambda: os.geteuid() != 0 or not shutil.which("apt-get"),
+    r"needs shellcheck": lambda: not shutil.which("shellcheck") and os.geteuid() != 0,
+    r"needs an h5py built with MPI": lambda: not sys.prefix.endswith("-mpio"),  # `make mpio`
+    r"needs h5dump": lambda: not shutil.which("apt-get") or os.geteuid() != 0,
+    r"needs oneDNN": lambda: os.uname().machine != "x86_64",
+    r"a job cannot start jobs": lambda: ranks.comm is not None,
+    r"need --with-mpi option to run": lambda: True,  # the runs under mpirun have it
+    r"requires [234] MPI processes": lambda: True,  # one of the runs has as many
+    # Cases of a parametrized test that mean nothing, on any machine.
+    r"does not apply|MPI's own turns|two ranks are enough": lambda: True,
+}
+
+failed = pytest.StashKey[bool]()
+wrong_skips: list[str] = []
+
+
+class Ranks:
+    """The world under mpirun, through a communicator of its own; alone without `--with-mpi`."""
+
+    def __init__(self, with_mpi: bool) -> None:
+        self.comm = None
+        if with_mpi:
+            from mpi4py import MPI
+
+            self.comm = MPI.COMM_WORLD.Dup() if MPI.COMM_WORLD.size > 1 else None
+
+    def say(self, text: str) -> None:
+        if self.comm is not None:
+            os.write(stderr_fd, f"\n[rank {self.comm.rank}] {text}\n".encode())
+
+    def meet(self, has_failed: bool) -> None:
+        """Wait for the other ranks; a rank that has failed aborts the job if they do not come."""
+        if self.comm is None:
+            return
+        request, start = self.comm.Ibarrier(), time.monotonic()
+        while not request.Test():
+            time.sleep(0.001)
+            if has_failed and time.monotonic() - start > MEET_S:
+                self.say(f"failed (above), and the others do not come in {MEET_S:.0f} s: aborting")
+                self.comm.Abort(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    global stderr_fd, ranks
+    stderr_fd = os.dup(sys.stderr.fileno())  # pytest captures the usual one
+    ranks = Ranks(bool(config.getoption("--with-mpi", False)))
+    if ranks.comm is not None and ranks.comm.rank > 0:  # rank 0 tells the story, all tell failures
+        config.get_terminal_writer()._file = open(os.devnull, "w")
+
+
+def arm(item: pytest.Item) -> None:
+    mark = item.get_closest_marker("limit")
+    seconds = float(mark.args[0]) if mark is not None else LIMIT_S
+    faulthandler.dump_traceback_later(seconds, exit=True, file=stderr_fd)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
+    item.stash[failed] = False
+    try:
+        result = yield
+        if ranks.comm is not None:
+            arm(item)
+            ranks.meet(item.stash[failed])
+        return result
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+# Armed for each phase anew, because pytest disarms the timer when a phase fails.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    arm(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    arm(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    arm(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]
+    report = yield
+    if report.failed:
+        item.stash[failed] = True
+        ranks.say(f"{report.nodeid} failed in {report.when}\n{report.longreprtext}")
+    if report.passed and report.when == "call":
+        note_verified(item)
+    if report.skipped and not hasattr(report, "wasxfail"):
+        note_skip(report.nodeid, report.longrepr)
+    return report
+
+
+def note_verified(item: pytest.Item) -> None:
+    """Record what this test has shown to work, and which MPI has run it."""
+    size = ranks.comm.size if ranks.comm is not None else 1
+    if (ranks.comm is not None and ranks.comm.rank > 0) or not os.environ.get("HPCFLOW_RECORDS"):
+        return
+    from tests import records
+
+    if size > 1:
+        records.write(records.mpi_name(), size, {})
+    for mark in item.iter_markers("verifies"):
+        shown = mark.kwargs.get("ranks", size)
+        if shown >= mark.kwargs.get("least", 1):
+            records.write(mark.args[0], shown, {})
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        note_skip(report.nodeid, report.longrepr)
+
+
+def note_skip(nodeid: str, longrepr: object) -> None:
+    reason = str(longrepr[2] if isinstance(longrepr, tuple) else longrepr)
+    if not any(re.search(words, reason) and cannot() for words, cannot in MAY_SKIP.items()):
+        wrong_skips.append(f"{nodeid}: {reason}")
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if in_ci() and wrong_skips and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if in_ci() and wrong_skips:
+        terminalreporter.section("skipped in CI without need (tests/conftest.py: MAY_SKIP)")
+        for line in wrong_skips:
+            terminalreporter.write_line(line)

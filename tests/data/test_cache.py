@@ -1,0 +1,134 @@
+"""Copies on the node's disk: made once, by one process; a full disk is said, not fatal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcflow.data import cache, hdf5
+from hpcflow.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys, time, numpy as np
+from hpcflow.data import cache, hdf5
+copyfile = cache.shutil.copyfile
+def slow(path, draft):
+    print("copies", flush=True)
+    time.sleep(float(sys.argv[2]))
+    copyfile(path, draft)
+cache.shutil.copyfile = slow
+source = hdf5(sys.argv[1], "x", cache=True)
+source.open()
+print(source.rows(np.array([7]))[0], source._file.filename, time.process_time())
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "far" / "train.h5"
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(100.0)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HPCFLOW_CACHE_DIR", str(tmp_path / "near"))
+    return tmp_path / "near"
+
+
+def opened(path: Path) -> str:
+    """The file that is read in place of `path`."""
+    source = hdf5(path, "x", cache=True)
+    source.open()
+    assert source.rows(np.array([7, 99])).tolist() == [7, 99]
+    name = str(source._file.filename)
+    source.close()
+    return name
+
+
+def start(path: Path, seconds: float = 0) -> subprocess.Popen[str]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM, str(path), str(seconds)]
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def test_one_process_copies_and_the_others_sleep(path: Path, folder: Path) -> None:
+    children = [start(path, 1.0) for _ in range(3)]
+    told = [child.communicate(timeout=60)[0].split() for child in children]
+    assert sorted(words[0] for words in told) == ["7.0", "7.0", "copies"]
+    assert {words[-2] for words in told} == {str(next(folder.glob("train-*.h5")))}
+    assert opened(path).startswith(str(folder))
+
+
+def test_a_changed_file_is_copied_again(path: Path) -> None:
+    first = opened(path)
+    assert opened(path) == first
+    os.utime(path, (1, 1))
+    assert opened(path) != first
+
+
+def test_who_dies_while_copying_leaves_nothing_behind(path: Path, folder: Path) -> None:
+    child = start(path, 60)
+    assert child.stdout is not None and child.stdout.readline() == "copies\n"
+    (folder / f".train-dead.h5.{child.pid}").touch()
+    child.kill()
+    child.communicate()
+    begun = time.monotonic()
+    assert opened(path).startswith(str(folder)) and time.monotonic() - begun < 20
+
+
+def test_a_full_disk_is_told_and_tried_once(
+    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    tries: list[Any] = []
+    monkeypatch.setattr(cache, "say_once", said.append)
+
+    def full(*paths: Any) -> None:
+        tries.append(paths)
+        Path(paths[1]).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache.shutil, "copyfile", full)
+        assert opened(path) == str(path)
+        # One that has waited for this does not try again; a later job does.
+        with cache._alone(next(folder.glob("*.lock"))) as notes:
+            assert not cache._fill(path, folder / "train-x.h5", notes, time.time() - 60)
+        assert len(tries) == 1 and "No space left" in said[0]
+        assert [f.suffix for f in folder.iterdir()] == [".lock"]
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    assert opened(path) == str(path) and "0 MiB are free" in said[-1]
+    monkeypatch.undo()
+    monkeypatch.setenv("HPCFLOW_CACHE_DIR", str(folder))
+    assert opened(path) != str(path)
+
+
+def test_without_a_folder_it_is_read_where_it_is(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(cache, "say_once", said.append)
+    monkeypatch.setenv("HPCFLOW_CACHE_DIR", str(path / "no" / "folder"))
+    assert opened(path) == str(path) and str(path) in said[0]
+    monkeypatch.delenv("HPCFLOW_CACHE_DIR")
+    monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert opened(path).startswith(str(tmp_path / f"hpcflow-cache-{os.getuid()}"))
+    assert (tmp_path / f"hpcflow-cache-{os.getuid()}").stat().st_mode & 0o77 == 0
+
+
+def test_what_is_not_there_is_an_error_with_a_cache_too(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"absent\.h5"):
+        hdf5(tmp_path / "absent.h5", "x", cache=True).open()

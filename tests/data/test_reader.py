@@ -1,0 +1,248 @@
+"""Reading ahead: in order, within bounds; errors and ends reach whoever waits; nothing hangs."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.data import Dataset
+from hpcflow.data.buffers import Buffers
+from hpcflow.data.reader import Ahead
+from hpcflow.errors import DataError
+from hpcflow.runtime.context import Context
+from hpcflow.settings import Settings
+from tests.runtime.ranks import run_ranks
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[hf.Graph]:
+    with hf.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    gc.collect()
+    until = time.monotonic() + 5
+    while readers() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not readers()
+
+
+@pytest.fixture
+def alone() -> Context:
+    return Context(Settings())
+
+
+def readers() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("hpcflow-reader")]
+
+
+def everything(ahead: Ahead[Any, Any]) -> list[Any]:
+    return list(iter(ahead.take, None))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_results_come_in_order_and_within_bounds(threads: int, ahead: int) -> None:
+    begun, taken, most = 0, 0, 0
+    lock = threading.Lock()
+
+    def run(task: int) -> int:
+        nonlocal begun, most
+        with lock:
+            begun += 1
+            most = max(most, begun - taken)
+        time.sleep(0.001 * (task % 3))
+        return task * task
+
+    reader = Ahead(iter(range(40)), run, ahead, threads)
+    found = []
+    while (result := reader.take()) is not None:
+        found.append(result)
+        with lock:
+            taken += 1
+    assert found == [n * n for n in range(40)]
+    assert most <= ahead + 1  # one is taken before we count it
+    assert reader.take() is None and everything(Ahead(iter(()), run, 2)) == []
+
+
+def test_errors_come_after_what_was_before_them() -> None:
+    def run(task: int) -> int:
+        if task == 3:
+            raise OSError("disk")
+        return task
+
+    reader = Ahead(iter(range(9)), run, 2)
+    assert [reader.take() for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="disk"):
+        reader.take()
+    assert reader.take() is None
+
+    def tasks() -> Iterator[int]:
+        yield 0
+        raise ValueError("tasks")
+
+    reader = Ahead(tasks(), run, 2)
+    assert reader.take() == 0
+    with pytest.raises(ValueError, match="tasks"):
+        reader.take()
+
+
+class Slow:
+    """Items whose reading hangs from one on, until it is let go."""
+
+    def __init__(self, hangs_at: int) -> None:
+        self.hangs_at, self.go, self.asked = hangs_at, threading.Event(), 0
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, number: int) -> np.float32:
+        self.asked += 1
+        if number >= self.hangs_at:
+            self.go.wait(30)
+        return np.float32(number)
+
+
+def test_a_reader_that_hangs_does_not_keep_us(alone: Context) -> None:
+    items = Slow(50)
+    x = hf.placeholder(hf.float32, [None])
+    data = Dataset({x: items}, batch=10, shuffle=False, memory=400, context=alone)
+    begun = time.monotonic()
+    for batch in data.epoch(0):
+        if batch.step == 2:
+            while items.asked < 52:
+                time.sleep(0.001)
+            break
+    data.close()
+    assert time.monotonic() - begun < 5 and len(readers()) == 1
+    items.go.set()
+
+
+def test_a_slow_reader_is_waited_for_and_told(alone: Context) -> None:
+    class Late(Slow):
+        def __getitem__(self, number: int) -> np.float32:
+            time.sleep(0.01)
+            return super().__getitem__(number)
+
+    x = hf.placeholder(hf.float32, [None])
+    data = Dataset({x: Late(1000)}, batch=10, shuffle=False, context=alone)
+    assert [batch.size for batch in data.epoch(0)] == [10] * 10
+    assert 0.9 < data.input_wait_seconds < 30
+
+
+def test_reading_ahead_hides_behind_steps(alone: Context) -> None:
+    class Late(Slow):
+        def __getitem__(self, number: int) -> np.float32:
+            time.sleep(0.001)
+            return super().__getitem__(number)
+
+    def wait_with(ahead: int) -> float:
+        x = hf.placeholder(hf.float32, [None])
+        data = Dataset(
+            {x: Late(1000)}, batch=10, read_ahead=ahead, memory=40 * (ahead + 3), context=alone
+        )
+        for _ in data.epoch(0):
+            time.sleep(0.03)
+        return data.input_wait_seconds
+
+    assert wait_with(2) < 0.6 * wait_with(0)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_threads_end_with_the_session(mode: int, tmp_path: Path) -> None:
+    def body(context: Context) -> tuple[int, float]:
+        x = hf.placeholder(hf.float32, [None])
+        w = hf.Variable(1.0)
+        loss = hf.reduce_mean(w * x)
+        train = hf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        data = Dataset({x: Slow(1000)}, batch=8, memory=400, context=context)
+        with hf.train.TrainingSession(context=context) as sess:
+            batches = data.epochs(50)
+            for batch in batches:
+                sess.step(train, batch)
+                if (batch.epoch, batch.step) >= (1, 3):
+                    break
+            sess.wait()
+            running = len(readers())
+            assert running > 0
+            result = sess.result()
+        del batches
+        return running, 0.0 if result is None else result["input_wait_seconds"][0]
+
+    found = run_ranks(2 + mode, body, ps=mode, run_dir=str(tmp_path))
+    assert found[0][1] > 0
+
+
+def test_what_an_item_does_wrong_is_told(alone: Context) -> None:
+    x = hf.placeholder(hf.float32, [None])
+
+    class Ragged(Slow):
+        def __getitem__(self, number: int) -> Any:
+            return np.zeros(number % 2 + 1, np.float32)
+
+    with pytest.raises(DataError, match="differ in shape"):
+        r = hf.placeholder(hf.float32, [None, None])
+        next(Dataset({r: Ragged(0)}, batch=8, context=alone).epoch(0))
+
+    class Failing(Slow):
+        def __getitem__(self, number: int) -> Any:
+            if number == 7:
+                raise KeyError("lost")
+            return np.float32(number)
+
+    data = Dataset({x: Failing(0)}, batch=4, shuffle=False, context=alone)
+    with pytest.raises(DataError, match=r"item 7 of a Failing .*KeyError: 'lost'") as caught:
+        list(data.epoch(0))
+    assert caught.value.rank == 0
+
+
+def test_tuples_of_items_feed_tuples_of_placeholders(alone: Context) -> None:
+    class Pairs:
+        def __len__(self) -> int:
+            return 30
+
+        def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+            if not 0 <= number < 30:
+                raise IndexError(number)
+            return np.full(3, number, np.float32), number
+
+    x, y = hf.placeholder(hf.float32, [None, 3]), hf.placeholder(hf.int64, [None])
+    data = Dataset({(x, y): Pairs()}, batch=7, context=alone)
+    seen: list[int] = []
+    for batch in data.epoch(0):
+        np.testing.assert_array_equal(batch[y], batch.indices)
+        np.testing.assert_array_equal(batch[x][:, 1], batch.indices)
+        seen += batch.indices.tolist()
+    assert sorted(seen) == list(range(30))
+    z = hf.placeholder(hf.float32, [None])
+    with pytest.raises(DataError, match="no tuple of 3 fields"):
+        Dataset({(x, y, z): Pairs()}, batch=7, context=alone)
+
+
+def test_buffers_are_used_again_when_nobody_looks() -> None:
+    buffers = Buffers()
+    kind = np.dtype(np.float32)
+    first = buffers.empty((50_000,), kind)
+    address = first.ctypes.data
+    part = first[10:20]
+    del first
+    second = buffers.empty((40_000,), kind)
+    assert second.ctypes.data != address  # a part of it is in use
+    del part
+    assert buffers.empty((40_000,), kind).ctypes.data == address
+    large = buffers.empty((10, 10_000), kind)
+    assert large.shape == (10, 10_000) and large.flags.c_contiguous
+    buffers.clear()
+    second[:] = 1  # its memory is still its own
+    assert second.sum() == 40_000

@@ -1,0 +1,223 @@
+"""The checks on made-up facts: what is wrong is named with its node and a line that fixes it."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from hpcflow.doctor import checks, page
+from hpcflow.doctor.facts import ERROR, OK, WARN, Facts, Finding, Job, Link, Place
+from hpcflow.doctor.look import mapped_libmpi, try_place
+
+OURS = "/env/lib/libmpi.so.40"
+SITES = "/opt/site/lib/libmpi.so.12"
+GB = 1 << 30
+
+
+def rank(number: int, node: str) -> Facts:
+    return Facts(
+        rank=number,
+        node=node,
+        python="3.11.7",
+        executable="/env/bin/python",
+        versions={"numpy": "2.4", "mpi4py": "4.1", "h5py": "3.16"},
+        launcher="srun",
+        launcher_size=4,
+        world_size=4,
+        library="Open MPI v5.0.11, package: x",
+        thread_level="serialized",
+        libmpi={"mpi4py": [OURS], "h5py": [OURS]},
+        hdf5="1.14.6",
+        cpus=[0, 1, 2, 3],
+        node_cpus=4,
+        threads=4,
+        threads_why="all CPUs",
+        places=[
+            Place("run directory", "/scratch", 900 * GB),
+            Place("TMPDIR", "/tmp", 90 * GB),
+            Place("HOME", "/home/u", 9 * GB),
+            Place("shared memory", "/dev/shm", 60 * GB),
+        ],
+    )
+
+
+def four_nodes() -> Job:
+    names = [f"n{i}" for i in range(1, 5)]
+    links = [Link(a, b, 5e-6, 1e9, 1e-3) for i, a in enumerate(names) for b in names[i + 1 :]]
+    return Job([rank(i, name) for i, name in enumerate(names)], links)
+
+
+def odd(job: Job) -> list[Finding]:
+    """Findings that are not ok."""
+    return [row for row in checks.judge(job) if row.level != OK]
+
+
+def test_a_sound_job_has_nothing_but_ok() -> None:
+    job = four_nodes()
+    assert odd(job) == []
+    text = page.as_text(job, checks.judge(job))
+    assert text.startswith("hpcflow doctor: 4 ranks on 4 nodes")
+    assert text.endswith("nothing is wrong: a job would run\n")
+    assert page.exit_code(checks.judge(job)) == 0
+
+
+def test_a_second_libmpi_is_an_error_of_its_node() -> None:
+    job = four_nodes()
+    job.ranks[2].libmpi["h5py"] = [OURS, SITES]
+    (row,) = odd(job)
+    assert (row.level, row.node) == (ERROR, "n3")
+    assert "rank 2" in row.what and OURS in row.what and SITES in row.what and "h5py" in row.what
+    assert f"MPI4PY_LIBMPI={SITES}" in row.fix
+    assert page.exit_code([row]) == 1
+    assert "1 error on n3: a job would not run" in page.as_text(job, [row])
+
+
+def test_libraries_are_read_from_the_map_of_memory() -> None:
+    maps = f"""\
+7f00-7f01 r--p 00000000 08:01 12  {OURS}
+7f01-7f02 r-xp 00001000 08:01 12  {OURS}
+7f02-7f03 r-xp 00000000 08:01 13  /usr/lib/libmpi_cxx.so.40
+7f03-7f04 r-xp 00000000 08:01 14  /usr/lib/x86_64-linux-gnu/libmpich.so.12.1.8
+7f04-7f05 r-xp 00000000 08:01 15  /usr/lib/libmpi_mpifh.so.40
+7f05-7f06 r-xp 00000000 08:01 16  /opt/cray/pe/lib64/libmpi_gnu_123.so.12
+"""
+    assert mapped_libmpi(maps) == [
+        OURS,
+        "/usr/lib/x86_64-linux-gnu/libmpich.so.12.1.8",
+        "/opt/cray/pe/lib64/libmpi_gnu_123.so.12",
+    ]
+
+
+def test_a_one_core_mask_is_named_with_the_launchers_option() -> None:
+    job = four_nodes()
+    job.ranks[1].cpus, job.ranks[1].threads = [0], 1
+    (row,) = odd(job)
+    assert (row.level, row.node, row.check) == (WARN, "n2", "cores")
+    assert "rank 1 may use 1 of the node's 4 CPUs" in row.what
+    assert "srun --cpus-per-task=4" in row.fix
+    job.ranks[1].launcher = "mpirun of Open MPI"
+    assert "--bind-to none" in odd(job)[0].fix
+
+
+def test_a_full_tmpdir_ends_a_job_and_a_home_that_is_read_only_does_not() -> None:
+    job = four_nodes()
+    job.ranks[3].places[1].problem = "no space left on device"
+    job.ranks[0].places[2].problem = "read-only file system"
+    (row,) = odd(job)
+    assert (row.level, row.node) == (ERROR, "n4")
+    assert "TMPDIR /tmp: no space left" in row.what and "export TMPDIR=" in row.fix
+    said = [row.what for row in checks.judge(job) if row.node == "n1"]
+    assert said == ["HOME /home/u: read-only file system; hpcflow writes nothing there"]
+
+
+def test_little_shared_memory_is_told_with_the_containers_option() -> None:
+    job = four_nodes()
+    job.ranks[0].places[3].free = 64 << 10
+    (row,) = odd(job)
+    assert row.node == "n1" and "--shm-size" in row.fix
+
+
+def test_a_node_with_a_slow_port_is_named_against_the_median() -> None:
+    job = four_nodes()
+    for link in job.links:
+        if "n3" in (link.a, link.b):
+            link.bytes_per_s = 1e8
+    (row,) = odd(job)
+    assert (row.level, row.node) == (WARN, "n3")
+    assert "100 MB/s" in row.what and "1 GB/s" in row.what and "--exclude=n3" in row.fix
+
+
+def test_one_slow_pair_of_sound_nodes_is_named() -> None:
+    job = four_nodes()
+    job.links[0].bytes_per_s = 1e8
+    (row,) = odd(job)
+    assert row.node == "n1" and "100 MB/s to n2" in row.what
+
+
+def test_a_late_node_and_a_clock_that_is_off_are_named() -> None:
+    job = four_nodes()
+    for link in job.links:
+        if "n2" in (link.a, link.b):
+            link.latency_s = 1e-3
+    job.ranks[3].clock_s = -61.0
+    late, clock = sorted(odd(job), key=lambda row: row.node)
+    assert late.node == "n2" and "1 ms" in late.what
+    assert clock.node == "n4" and "61 s behind n1" in clock.what
+
+
+def test_ranks_that_would_share_a_gpu() -> None:
+    job = four_nodes()
+    job.ranks = [rank(0, "n1"), rank(1, "n1")]
+    job.links = []
+    for one in job.ranks:
+        one.threads, one.gpus, one.gpu = 2, ["H200 ab12"], "H200 ab12"
+    (row,) = odd(job)
+    assert row.level == ERROR and "rank 0, rank 1 would share H200 ab12" in row.what
+
+
+def test_a_gpu_that_nothing_can_use() -> None:
+    job = four_nodes()
+    job.ranks[0].gpu_files = 4
+    (row,) = odd(job)
+    assert row.node == "n1" and "hpcflow[cuda12]" in row.fix
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("python", "3.9.1", "runs 3.9.1"),
+        ("library", "MPICH Version: 4.3", "runs MPICH"),
+        ("thread_level", "funneled", "needs serialized"),
+        ("hdf5_mpi", True, "parallel"),
+        ("versions", {"numpy": "1.26", "mpi4py": "4.1"}, "numpy 1.26 (others 2.4)"),
+        ("broken", {"h5py": "libhdf5.so: cannot open"}, "cannot open"),
+    ],
+)
+def test_a_node_that_differs_is_named(field: str, value: object, words: str) -> None:
+    job = four_nodes()
+    setattr(job.ranks[2], field, value)
+    (row,) = odd(job)
+    assert row.node == "n3" and words in row.what and row.fix
+
+
+def test_a_launcher_of_another_mpi_is_answered_with_the_line_that_works() -> None:
+    job = Job([rank(0, "n1")])
+    job.first.launch_error = "srun started 4 ranks, but Open MPI sees a world of 1"
+    job.first.launch_fix = "start it by: srun --mpi=pmix -n 4 hpcflow doctor"
+    text = page.as_text(job, checks.judge(job))
+    assert "fix: start it by: srun --mpi=pmix" in text
+    assert page.exit_code(checks.judge(job)) == 1
+
+
+def test_equal_findings_are_one_row_for_many_nodes() -> None:
+    job = Job([rank(i, f"n{i}") for i in range(1000)])
+    for one in job.ranks:
+        one.places[1].problem = "permission denied"
+    text = page.as_text(job, checks.judge(job))
+    assert text.count("permission denied") == 1 and "n0, n1, n2, n3 and 996 more" in text
+    assert len(text.splitlines()) < 30
+
+
+def test_json_holds_findings_and_facts() -> None:
+    job = four_nodes()
+    told = json.loads(page.as_json(job, checks.judge(job)))
+    assert told["ok"] is True and told["format"] == 1
+    again = Job([Facts.from_data(data) for data in copy.deepcopy(told["ranks"])], job.links)
+    assert again == job
+
+
+def test_no_check_fails_where_nothing_is_known() -> None:
+    rows = checks.judge(Job([Facts(node="n1", broken={"mpi4py": "MPI does not start: x"})]))
+    assert page.exit_code(rows) == 1
+
+
+def test_a_folder_that_takes_nothing(tmp_path) -> None:
+    def full(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    assert try_place("TMPDIR", str(tmp_path), full).problem == "no space left on device"
+    sound = try_place("TMPDIR", str(tmp_path))
+    assert not sound.problem and sound.free > 0 and not list(tmp_path.iterdir())
+    assert try_place("TMPDIR", str(tmp_path / "none")).problem == "no such file or directory"

@@ -1,0 +1,133 @@
+"""Several hosts with a slow network on one machine: network namespaces joined by a limited bridge.
+
+    python tests/network/hosts.py 2 80mbit PROGRAM ARGS...    # PROGRAM on one rank of each host
+
+Each host has its own name, addresses and port; each port is limited in both directions by `tc tbf`.
+Between them runs real TCP. Needs root and iproute2.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from types import TracebackType
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT))
+
+# What mpirun calls in place of ssh: AGENT HOST COMMAND...
+AGENT = """#!/bin/bash
+host=$1; shift
+exec nsenter --net=/run/netns/$host unshare --uts --mount \\
+  sh -c "hostname $host; mount --bind '{hosts}' /etc/hosts; exec sh -c \\"\\$0\\"" "$*"
+"""
+
+
+def missing() -> str:
+    """Why this machine cannot have such hosts; empty if it can."""
+    tools = [tool for tool in ("ip", "tc", "nsenter", "unshare") if not shutil.which(tool)]
+    if os.geteuid() != 0 or tools:
+        return "needs network namespaces: root, and ip, tc, nsenter, unshare"
+    return ""
+
+
+class Hosts:
+    """`n` hosts while the `with` block lasts; `names` are theirs, each port limited to `rate`."""
+
+    def __init__(self, n: int, rate: str) -> None:
+        stem = f"hf{os.getpid() % 100000:05d}"
+        self.switch, self.rate = f"{stem}s", rate
+        self.names = [f"{stem}h{i}" for i in range(1, n + 1)]
+        self._folder = tempfile.TemporaryDirectory(prefix="hpcflow-hosts-")
+        self.agent = os.path.join(self._folder.name, "agent.sh")
+
+    def __enter__(self) -> Hosts:
+        try:
+            self._write_files()
+            self._up()
+        except BaseException:
+            self._down()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._down()
+
+    def _write_files(self) -> None:
+        hosts = pathlib.Path(self._folder.name, "hosts")
+        lines = [f"{self._address(i)} {name}" for i, name in enumerate(self.names)]
+        hosts.write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
+        agent = pathlib.Path(self.agent)
+        agent.write_text(AGENT.format(hosts=hosts))
+        agent.chmod(0o755)
+
+    def _address(self, index: int) -> str:
+        return f"10.78.0.{index + 1}"
+
+    def _up(self) -> None:
+        switch = self.switch
+        _run(f"ip netns add {switch}")
+        _run(f"ip -n {switch} link set lo up")
+        _run(f"ip -n {switch} link add br0 type bridge")
+        _run(f"ip -n {switch} link set br0 up")
+        for i, host in enumerate(self.names):
+            port = f"port{i}"
+            _run(f"ip netns add {host}")
+            _run(f"ip -n {host} link set lo up")
+            _run(f"ip link add {port} netns {switch} type veth peer name eth0 netns {host}")
+            _run(f"ip -n {switch} link set {port} master br0 up")
+            _run(f"ip -n {host} addr add {self._address(i)}/24 dev eth0")
+            _run(f"ip -n {host} link set eth0 up")
+            for space, device in ((host, "eth0"), (switch, port)):
+                limit = f"tbf rate {self.rate} burst 64kb latency 50ms"
+                _run(f"tc -n {space} qdisc add dev {device} root {limit}")
+
+    def _down(self) -> None:
+        for name in (*self.names, self.switch):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        self._folder.cleanup()
+
+    def command(self, program: Sequence[str]) -> list[str]:
+        """The command line that runs `program` on one rank of each host; Open MPI only."""
+        from hpcflow import launch
+
+        start = launch.command(len(self.names), program)
+        at = start.argv.index("-n")
+        where = ["--host", ",".join(f"{name}:1" for name in self.names), "--map-by", "ppr:1:node"]
+        reach = ["--prtemca", "plm_ssh_agent", self.agent]
+        inside = [*start.argv[:at], *reach, *where, *start.argv[at:]]
+        return [self.agent, self.names[0], shlex.join(inside)]
+
+    def run(
+        self, program: Sequence[str], environ: dict[str, str] | None = None, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `program` on one rank of each host, `environ` added to every rank's environment."""
+        from hpcflow import launch
+
+        given = dict(environ or {})
+        base = launch.command(len(self.names), program).env | given
+        exported = [f"{name}={value}" for name, value in given.items()]
+        command = self.command(["env", *exported, *program])
+        return subprocess.run(command, env=base, capture_output=True, text=True, timeout=timeout)
+
+
+def _run(command: str) -> None:
+    done = subprocess.run(command.split(), capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"{command}: {done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    with Hosts(int(sys.argv[1]), sys.argv[2]) as up:
+        done = up.run(sys.argv[3:])
+        sys.stdout.write(done.stdout)
+        sys.stderr.write(done.stderr)
+    sys.exit(done.returncode)

@@ -1,0 +1,228 @@
+"""The walk over the op table: each row against its shape rule, oracle and finite differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tests.ops.cases_math
+import tests.ops.cases_reduce
+import tests.ops.cases_shape  # noqa: F401 - each adds its cases
+from hpcflow.autodiff import gradients
+from hpcflow.errors import GradientError
+from hpcflow.graph.graph import Graph, Tensor
+from hpcflow.graph.registry import OPS, NoGrad
+from hpcflow.graph.shape import Spec, merge
+from hpcflow.kernels.table import find, names
+from hpcflow.ops.array import constant, placeholder
+from tests.ops.cases import BOOL, CASES, F32, F64, I32, I64, Case
+from tests.ops.evaluate import call, evaluate
+
+BUILT_IN = "it has no kernel: generated code and the tests' interpreter do it themselves"
+PLAN = "made when the plan is cut; tested with the plan and the engine"
+ELSEWHERE = {
+    **dict.fromkeys(
+        ["Const", "Placeholder", "Variable", "ReadVariable", "Assign", "NoOp"], BUILT_IN
+    ),
+    **dict.fromkeys(["Send", "Recv", "Copy", "Feed", "AllReduce", "Broadcast"], PLAN),
+    **dict.fromkeys(["ReplicaSum", "ReplicaShare", "WaitInitialized"], PLAN),
+    **dict.fromkeys(["RandomUniform", "RandomNormal", "TruncatedNormal"], "test_random.py"),
+    **dict.fromkeys(["AssignAdd", "AssignSub", "ApplyGradientDescent"], "test_state.py"),
+    **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
+}
+GRADUAL = [c for c in CASES if F64 in c.dtypes]
+
+
+def made(case: Case, dtype: np.dtype) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    inputs = [np.asarray(make(rng, dtype)) for make in case.inputs]
+    for x in inputs:
+        x.flags.writeable = False
+    return inputs
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(F64) if x.dtype.kind == "f" else x
+
+
+def as_list(results: object) -> list:
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+def close(got: np.ndarray, expected: object, dtype: np.dtype) -> None:
+    expected = np.asarray(expected)
+    assert got.shape == expected.shape
+    tolerance = 2e-5 if F32 in (dtype, got.dtype) else 1e-11
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_every_row_is_tested() -> None:
+    """A row without a case here fails: add one to a cases_*.py."""
+    tested = {c.type for c in CASES}
+    assert set(OPS) == tested | set(ELSEWHERE)
+    assert not tested & set(ELSEWHERE)
+
+
+def test_every_row_has_a_kernel_and_every_kernel_a_row() -> None:
+    without = {t for t, why in ELSEWHERE.items() if why in (BUILT_IN, PLAN)}
+    assert names() == set(OPS) - without
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernel_against_oracle(case: Case) -> None:
+    for dtype in case.dtypes:
+        inputs = made(case, dtype)
+        expected = as_list(case.oracle(*map(wide, inputs)))
+        got = call(case.type, case.attrs, inputs)
+        for g, e in zip(got, expected, strict=True):
+            close(g, e, dtype)
+        again = call(case.type, case.attrs, inputs)
+        assert all(a.tobytes() == g.tobytes() for a, g in zip(again, got, strict=True))
+
+
+class OtherModule:
+    """An array module that is not NumPy: kernels must find their way as they do with CuPy."""
+
+    def __getattr__(self, name: str) -> object:
+        function = getattr(np, name)
+        if name == "einsum":
+            return lambda *args: function(*args)
+        return function
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernel_for_another_array_module(case: Case) -> None:
+    for dtype in case.dtypes:
+        inputs = made(case, dtype)
+        expected = call(case.type, case.attrs, inputs)
+        for g, e in zip(
+            call(case.type, case.attrs, inputs, xp=OtherModule()), expected, strict=True
+        ):
+            assert g.dtype == e.dtype
+            close(g, e, dtype)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_shape_rule_against_kernel(case: Case) -> None:
+    """Exact when all is known, and never wrong when less is: sizes, ranks or values unknown."""
+    for dtype in case.dtypes:
+        inputs = made(case, dtype)
+        got = call(case.type, case.attrs, inputs)
+        full = [_spec(x, x.shape, True) for x in inputs]
+        for spec, value in zip(OPS[case.type].infer(full, case.attrs), got, strict=True):
+            assert (spec.dtype, spec.shape) == (value.dtype, value.shape)
+            if spec.value is not None:
+                np.testing.assert_array_equal(spec.value, value)
+        rng = np.random.default_rng(3)
+        for known in (True, False) * 4:
+            partial = [_spec(x, _forget(x.shape, rng), known) for x in inputs]
+            for spec, value in zip(OPS[case.type].infer(partial, case.attrs), got, strict=True):
+                assert spec.dtype == value.dtype
+                merge(spec.shape, value.shape)
+
+
+def _spec(x: np.ndarray, shape: object, known: bool) -> Spec:
+    value = x if known and x.shape == shape else None
+    return Spec(x.dtype, shape, value)  # type: ignore[arg-type]
+
+
+def _forget(shape: tuple[int, ...], rng: np.random.Generator) -> object:
+    if rng.random() < 0.2:
+        return None
+    return tuple(None if rng.random() < 0.5 else d for d in shape)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_may_share_the_inputs_it_says(case: Case) -> None:
+    for dtype in case.dtypes:
+        inputs = made(case, dtype)
+        expected = call(case.type, case.attrs, inputs)
+        for i in find(case.type, "cpu").inplace:
+            if i < len(inputs) and _alike(inputs[i], expected[0]):
+                copies = [x.copy() for x in inputs]
+                got = call(case.type, case.attrs, copies, share=i)
+                assert got[0].tobytes() == expected[0].tobytes()
+                for k, (x, y) in enumerate(zip(inputs, copies, strict=True)):
+                    assert k == i or x.tobytes() == y.tobytes()
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+# -- gradients
+
+
+def build(case: Case, inputs: list[np.ndarray], shapes: str) -> tuple[list[Tensor], list[Tensor]]:
+    """The op in the default graph: placeholders for its inputs, and its outputs."""
+    feeds = []
+    for x in inputs:
+        if shapes == "known" and x.dtype.kind in "iu":
+            feeds.append(constant(x))
+        else:
+            known = {"known": x.shape, "rank": [None] * x.ndim, "nothing": None}[shapes]
+            feeds.append(placeholder(x.dtype, known))
+    op = feeds[0].graph if feeds else Graph()
+    return feeds, list(op.create_op(case.type, feeds, case.attrs).outputs)
+
+
+def weights(outputs: list[np.ndarray]) -> list[np.ndarray]:
+    rng = np.random.default_rng(11)
+    return [rng.standard_normal(y.shape).astype(y.dtype) for y in outputs]
+
+
+def differences(case: Case, inputs: list[np.ndarray], at: int, w: list[np.ndarray]) -> np.ndarray:
+    """Central finite differences of the weighted sum of the outputs by input `at`."""
+
+    def total(x: np.ndarray) -> float:
+        outputs = call(case.type, case.attrs, [*inputs[:at], x, *inputs[at + 1 :]])
+        return sum(float((k * y).sum()) for k, y in zip(w, outputs, strict=True) if k.size)
+
+    slope = np.zeros(inputs[at].shape)
+    for place in np.ndindex(slope.shape):
+        step = np.zeros(slope.shape)
+        step[place] = 1e-5
+        slope[place] = (total(inputs[at] + step) - total(inputs[at] - step)) / 2e-5
+    return slope
+
+
+@pytest.mark.parametrize("shapes", ["known", "rank", "nothing"])
+@pytest.mark.parametrize("case", GRADUAL, ids=str)
+def test_gradient_against_finite_differences(case: Case, shapes: str) -> None:
+    inputs = made(case, F64)
+    with Graph().as_default():
+        feeds, outputs = build(case, inputs, shapes)
+        smooth = [y for y in outputs if y.dtype.kind == "f"]
+        floats = [i for i, x in enumerate(inputs) if x.dtype.kind == "f"]
+        rule = OPS[case.type].grad
+        if isinstance(rule, NoGrad):
+            assert rule.reason
+            if smooth and floats:
+                with pytest.raises(GradientError, match=case.type):
+                    gradients(smooth, [feeds[i] for i in floats])
+            return
+        if not (smooth and floats):
+            return
+        given = dict(zip(feeds, inputs, strict=True))
+        given = {t: x for t, x in given.items() if t.op.type == "Placeholder"}
+        w = weights(call(case.type, case.attrs, inputs))
+        seeds = [constant(k) for k, y in zip(w, outputs, strict=True) if y in smooth]
+        found = gradients(smooth, [feeds[i] for i in floats], seeds)
+        values = evaluate([g for g in found if g is not None], given)
+    w = [k if y in smooth else k * 0 for k, y in zip(w, outputs, strict=True)]
+    for i, g in zip(floats, found, strict=True):
+        slope = differences(case, inputs, i, w)
+        if g is None:
+            assert i in case.still or not slope.any(), "no gradient, but the output changes"
+            continue
+        value = values.pop(0)
+        assert value.shape == inputs[i].shape
+        np.testing.assert_allclose(value, slope, rtol=2e-6, atol=2e-7)
+
+
+def test_the_dtypes_tested() -> None:
+    """Every row that computes floats is tested in float32 and float64."""
+    floating = {c.type for c in CASES if {F32, F64} & set(c.dtypes)}
+    both = {c.type for c in CASES if F32 in c.dtypes} & {c.type for c in CASES if F64 in c.dtypes}
+    assert floating == both
+    assert {BOOL, I32, I64} <= {d for c in CASES for d in c.dtypes}

@@ -1,0 +1,128 @@
+"""`hpcflow plan`: a script is planned for ranks that do not exist, and nothing runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = """
+import sys
+import numpy as np
+import hpcflow as hf
+
+print("the script speaks", sys.argv[1:])
+x = hf.placeholder(hf.float32, [None, 64], name="x")
+y = hf.placeholder(hf.int32, [None], name="y")
+w = hf.Variable(np.zeros((64, 10), "f4"), name="w")
+b = hf.Variable(hf.zeros([10]), name="b")
+loss = hf.reduce_mean(hf.nn.sparse_softmax_cross_entropy_with_logits(
+    labels=y, logits=hf.matmul(x, w) + b))
+train = hf.train.AdamOptimizer(0.01).minimize(loss, hf.train.get_or_create_global_step())
+with hf.Session() as session:
+    session.run(hf.global_variables_initializer())
+    feeds = {x: np.zeros((32, 64), "f4"), y: np.zeros(32, "i4")}
+    print(session.run(loss, feeds))
+    session.run([loss, train], feeds)
+    raise AssertionError("the training step ends the script")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def plan(script, *words, code=0):
+    command = [sys.executable, "-m", "hpcflow", "plan", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_the_table_of_a_job_with_servers(script):
+    done = plan(script, "--ranks", "64", "--ps", "4", str(script))
+    assert done.stdout.startswith("plan: mode ps, 64 ranks = 60 workers + 4 servers")
+    assert "proved: " in done.stdout and "w/read:0" in done.stdout
+    assert "the script speaks" in done.stderr and "the script speaks" not in done.stdout
+
+
+def test_json_pictures_and_the_scripts_own_words(script, tmp_path):
+    dot, mermaid = tmp_path / "cut.dot", tmp_path / "cut.mmd"
+    words = ["--json", "--dot", str(dot), str(script), "--epochs", "3", "--mermaid", str(mermaid)]
+    done = plan(script, "--ranks", "4", *words)
+    data = json.loads(done.stdout)
+    assert data["mode"] == "collective" and data["unproved"] == []
+    assert any(node["type"] == "ApplyAdam" for node in data["tasks"][0]["nodes"])
+    assert "['--epochs', '3']" in done.stderr
+    assert dot.read_text().startswith("digraph") and mermaid.read_text().startswith("flowchart")
+
+
+def test_four_thousand_ranks_in_ten_seconds(script):
+    for words in (["--ranks", "4096", "--ps", "4"], ["--ranks", "4096"]):
+        start = time.monotonic()
+        done = plan(script, *words, "--set", "shard_bytes=512", str(script))
+        assert time.monotonic() - start < 10
+        assert "4096 ranks" in done.stdout and len(done.stdout.splitlines()) < 60
+
+
+def test_one_driver_of_four_thousand_tasks_in_ten_seconds(tmp_path):
+    wide = tmp_path / "wide.py"
+    wide.write_text(
+        "import numpy as np\nimport hpcflow as hf\n"
+        "x = hf.placeholder(hf.float32, [8], name='x')\n"
+        "adds = []\n"
+        "for k in range(4096):\n"
+        "    with hf.device(f'/job:worker/task:{k}'):\n"
+        "        v = hf.Variable(hf.zeros([8]), name=f'v{k}')\n"
+        "        adds.append(v.assign_add(x))\n"
+        "hf.Session().run(hf.group(*adds), {x: np.ones(8, 'f4')})\n"
+    )
+    start = time.monotonic()
+    words = ["--ranks", "4096", "--tasks-per-replica", "4096"]
+    done = plan(wide, *words, str(wide))
+    assert time.monotonic() - start < 10
+    assert "/job:worker/task:1..4095" in done.stdout
+
+
+def test_a_script_without_steps(tmp_path):
+    empty = tmp_path / "empty.py"
+    empty.write_text("import hpcflow as hf\n")
+    assert "ran no step" in plan(empty, str(empty), code=1).stderr
+
+
+def test_misuse_is_told_without_a_traceback(script):
+    for words in (
+        ["--ranks", "2", "--ps", "2", str(script)],
+        ["--ranks", "5", "--tasks-per-replica", "2", str(script)],
+        ["--ranks", "2", "nowhere.py"],
+    ):
+        stderr = plan(script, *words, code=2).stderr
+        assert stderr.startswith("hpcflow: ") and "Traceback" not in stderr, stderr
+
+
+def test_a_picture_that_cannot_be_written_is_told(script):
+    stderr = plan(script, "--dot", "nowhere/plan.dot", str(script), code=1).stderr
+    last = stderr.splitlines()[-1]
+    assert last.startswith("hpcflow: nowhere/plan.dot is not written: "), stderr
+
+
+def test_an_error_of_the_script_shows_its_own_line(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import hpcflow as hf\nhf.Session().run(hf.placeholder(hf.float32, [2]))\n")
+    stderr = plan(wrong, "--ranks", "4", str(wrong), code=1).stderr
+    assert "FeedError" in stderr and "wrong.py:2" in stderr
+
+
+def test_a_script_that_ends_by_itself_shows_its_last_plan(tmp_path):
+    infer = tmp_path / "infer.py"
+    infer.write_text(
+        "import sys\nimport hpcflow as hf\n"
+        "print(hf.Session().run(hf.add(hf.constant(1.0), 2.0)))\nsys.exit(0)\n"
+    )
+    assert "mode single" in plan(infer, str(infer)).stdout

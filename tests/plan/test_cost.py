@@ -1,0 +1,75 @@
+"""Predicted costs: exact bytes and messages; bounds of memory; rough seconds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcflow.graph.shape import Spec
+from hpcflow.plan import cost
+from hpcflow.plan.ir import Cluster, Node, Ref
+from hpcflow.plan.protocol import HEADER_BYTES
+
+from .model import REPLICAS, SINGLE, Net
+
+WORKER, PS0, PS1 = "/job:worker/task:0", "/job:ps/task:0", "/job:ps/task:1"
+W1, B1, W2 = 6 * 8 * 4, 8 * 4, 8 * 4 * 4  # bytes of the variables of Net
+
+
+def test_a_step_with_servers_moves_each_variable_once_each_way():
+    rows = {(r.source, r.dest): r for r in cost.traffic(Net().step(Cluster(2, 2)))}
+    # w1 (192 bytes) on server 0; b1 and w2 (32 + 128) on server 1
+    assert (rows[PS0, WORKER].nbytes, rows[PS0, WORKER].messages) == (W1, 2)  # and a token
+    assert (rows[PS1, WORKER].nbytes, rows[PS1, WORKER].messages) == (B1 + W2, 3)
+    assert rows[WORKER, PS0].nbytes == HEADER_BYTES + W1 and rows[WORKER, PS0].headers == 1
+    assert rows[WORKER, PS1].nbytes == HEADER_BYTES + B1 + W2
+    assert rows[WORKER, PS1].messages == 3 and len(rows) == 4
+
+
+def test_bytes_are_those_of_the_edges_and_headers():
+    plan = Net().step(Cluster(1, 3))
+    total = sum(edge.spec.nbytes for edge in plan.edges) + HEADER_BYTES * (len(plan.parts) - 1)
+    assert sum(row.nbytes for row in cost.traffic(plan)) == total
+    messages = len(plan.edges) + len(plan.parts) - 1
+    assert sum(row.messages for row in cost.traffic(plan)) == messages
+
+
+def test_one_task_sends_nothing():
+    assert cost.traffic(Net().step(SINGLE)) == []
+
+
+def test_collectives_count_their_input():
+    plan = Net().step(REPLICAS)
+    assert cost.collective_bytes(plan.parts[WORKER]) == {"replicas/bucket_0": W1 + B1 + W2}
+
+
+def test_memory_counts_variables_and_their_slots():
+    plan = Net().step(Cluster(2, 2))
+    memory = {task: cost.memory(part) for task, part in plan.parts.items()}
+    assert memory[PS0].variables == 2 * W1 and memory[PS1].variables == 2 * (B1 + W2)
+    assert memory[WORKER].variables == 0 and memory[PS0].buffers == W1
+    assert memory[PS0].constants == 8
+
+
+def test_flops_of_a_product():
+    a, b = Spec(np.dtype("f4"), (5, 7)), Spec(np.dtype("f4"), (7, 3))
+    out = (Spec(np.dtype("f4"), (5, 3)),)
+    node = Node("m", "MatMul", attrs={"transpose_a": False}, specs=out)
+    assert cost.flops(node, [a, b]) == 2 * 5 * 7 * 3
+    turned = node.but(attrs={"transpose_a": True})
+    assert cost.flops(turned, [Spec(a.dtype, (7, 5)), b]) == 2 * 5 * 7 * 3
+
+
+def test_seconds_grow_with_the_work_and_unknown_sizes_cost_a_start():
+    def negative(*shape):
+        spec = Spec(np.dtype("f4"), shape)
+        return cost.seconds(Node("n", "Neg", (Ref("x"),), specs=(spec,)), [spec])
+
+    assert negative(10**7) > 100 * negative(10) > 0
+    assert negative(None) == cost.STARTS
+
+
+def test_what_only_waits_or_stands_takes_no_time():
+    part = Net().step(Cluster(1, 1)).parts[WORKER]
+    seconds = cost.seconds_in(part)
+    assert all(seconds(n) == 0 for n in part.nodes.values() if n.type in ("Recv", "Feed", "Const"))
+    assert seconds(part.nodes["MatMul"]) > 0

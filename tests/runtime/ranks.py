@@ -1,0 +1,74 @@
+"""Run a function on several ranks that are threads of this process: whole jobs without mpirun."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.comm.local import local_world
+from hpcflow.errors import CommError
+from hpcflow.graph.graph import Graph
+from hpcflow.runtime import context
+from hpcflow.settings import Settings
+
+LIMIT_S = 60.0
+
+
+def run_ranks(
+    n: int, body: Callable[[context.Context], Any], seed: int | None = None, **settings: Any
+) -> list[Any]:
+    """`body(context)` on each rank that runs the script, inside a graph of its own.
+
+    The others serve. Returns the drivers' results in rank order; raises the first error of a rank.
+    `seed` delays messages at random.
+    """
+    delays = {} if seed is None else {"seed": seed}
+    worlds = local_world(n, **delays)
+    results: list[Any] = [None] * n
+    errors: list[BaseException] = []
+
+    def rank(r: int) -> None:
+        try:
+            mine = context.Context(Settings(**settings), worlds[r], crowded=True)
+            with context.use(mine), Graph().as_default():
+                if mine.is_driver:
+                    results[r] = body(mine)
+                    mine.leave()
+                else:
+                    mine.serve()
+        except BaseException as error:
+            errors.append(error)
+            with contextlib.suppress(CommError):  # every call fails from now on, this one too
+                worlds[r].abort(1)
+
+    threads = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    if errors:
+        raise errors[0]
+    if any(thread.is_alive() for thread in threads):
+        raise TimeoutError(f"{sum(t.is_alive() for t in threads)} ranks still run")
+    return [r for r in results if r is not None]
+
+
+def run_here(body: Callable[[context.Context], Any], **settings: Any) -> Any:
+    """`body(context)` on the ranks of mpirun that run the script; the others serve.
+
+    Every rank of the world calls it. Returns the driver's result, None on ranks that served.
+    """
+    from hpcflow.comm import mpi
+
+    world = mpi.world()
+    mine = world.split(range(world.size))
+    here = context.Context(Settings(**settings), mine, crowded=True)
+    with context.use(here), Graph().as_default():
+        if not here.is_driver:
+            here.serve()
+            return None
+        result = body(here)
+        here.leave()
+        return result

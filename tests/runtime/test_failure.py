@@ -1,0 +1,234 @@
+"""Honest failure: real jobs, in subprocesses with a time limit, that must end and say why."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAD = """
+import sys, time
+import numpy as np
+import hpcflow as hf
+from hpcflow.ops.comm import replica_sum
+from hpcflow.runtime.context import current
+context = current()
+ONE = np.ones(3, np.float32)
+v = hf.Variable(np.zeros(3, np.float32), name="v")
+x = hf.placeholder(hf.float32, [3], name="x")
+total = replica_sum(x)
+train = v.assign_add(total)
+session = hf.Session()
+session.run(hf.global_variables_initializer())
+session.run(train, {x: ONE})
+"""
+
+
+def job(tmp_path, body, *options, env=None, limit=60):
+    """Run a script on ranks; (exit code, all output, seconds after the script said BROKEN)."""
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + textwrap.dedent(body))
+    start = time.time()
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcflow", "run", *options, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=limit,
+    )
+    broken = re.search(r"BROKEN ([\d.]+)", done.stdout)
+    since = time.time() - float(broken.group(1)) if broken else time.time() - start
+    return done.returncode, done.stdout, since
+
+
+def test_an_exception_on_one_rank_ends_the_job_within_five_seconds(tmp_path):
+    code, output, seconds = job(
+        tmp_path,
+        """
+        if context.rank == 2:
+            print("BROKEN", time.time(), flush=True)
+            raise ValueError("by test")
+        while True:
+            session.run(train, {x: ONE})
+        """,
+        "-n",
+        "3",
+    )
+    assert code != 0
+    assert "ValueError: by test" in output
+    assert "[rank 2" in output
+    assert output.index("ValueError: by test") < output.index("ends the job of 3 ranks")
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("where", ["worker", "server"])
+def test_an_error_in_a_step_names_op_line_and_rank(tmp_path, where):
+    code, output, seconds = job(
+        tmp_path,
+        f"""
+        with hf.device("/job:ps" if {where!r} == "server" else None):
+            bad = hf.check_numerics(hf.log(v.value() - 2.0), "the loss")
+        print("BROKEN", time.time(), flush=True)
+        session.run(bad)
+        while True:
+            time.sleep(1)
+        """,
+        "-n",
+        "3",
+        "--ps",
+        "1",
+    )
+    assert code != 0
+    assert "NumericError" in output
+    assert "the loss" in output
+    assert "script.py" in output
+    assert f"rank     {2 if where == 'server' else 0}" in output
+    assert seconds < 5
+
+
+def test_sys_exit_with_an_error_code_ends_the_job(tmp_path):
+    code, _, seconds = job(
+        tmp_path,
+        """
+        if context.rank == 1:
+            print("BROKEN", time.time(), flush=True)
+            sys.exit(3)
+        while True:
+            session.run(train, {x: ONE})
+        """,
+        "-n",
+        "2",
+    )
+    assert code != 0
+    assert seconds < 5
+
+
+def test_a_stalled_wait_is_reported_with_who_waits_for_whom(tmp_path):
+    code, output, _ = job(
+        tmp_path,
+        """
+        if context.rank == 1:
+            time.sleep(20)
+        session.run(train, {x: ONE})
+        """,
+        "-n",
+        "2",
+        env={"HPCFLOW_STALL_S": "2", "HPCFLOW_STALL_ABORT_S": "5"},
+    )
+    assert code != 0
+    assert "StallError" in output
+    report = next(tmp_path.glob("stall-*.txt")).read_text()
+    assert "AllReduce" in report or "replicas/bucket_0" in report
+    assert "script.py" in report  # the Python line of the rank that waits
+
+
+def test_a_mismatched_launcher_is_answered_with_the_right_command(tmp_path):
+    """Four processes that think they are ranks of 4, each with an MPI world of one."""
+    script = tmp_path / "script.py"
+    script.write_text(HEAD)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "SLURM_"))}
+    env.update(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="4", SLURM_NTASKS="4", SLURM_STEP_ID="0")
+    env.update(SLURM_JOB_ID="1", SLURM_LOCALID="1", PYTHONPATH=str(ROOT))
+    done = subprocess.run(
+        [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert "LaunchError" in done.stderr
+    assert re.search(r"srun --mpi=pm\w+ -n 4", done.stderr)
+
+
+def test_no_launcher_trains_alone_and_never_loads_mpi(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + "print('mpi4py' in sys.modules, session.run(v))\n")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "SLURM_"))}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**env, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split("\n")[0] == "False [1. 1. 1.]", done.stderr
+
+
+def test_an_uneven_number_of_steps_ends_cleanly_in_ps_mode(tmp_path):
+    code, output, _ = job(
+        tmp_path,
+        """
+        for _ in range(5 * (context.replica + 1)):
+            session.run(v.assign_add(ONE))
+        """,
+        "-n",
+        "4",
+        "--ps",
+        "2",
+    )
+    assert code == 0, output
+
+
+def test_plain_launchers_work_too(tmp_path):
+    """`mpirun python script.py` with HPCFLOW_PS=1: the server serves at its first hpcflow call."""
+    from hpcflow import launch
+
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + "print('trained', context.rank, session.run(v)[0] >= 1, flush=True)\n")
+    start = launch.command(3, [sys.executable, str(script)])
+    env = {**start.env, "HPCFLOW_PS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall(r"trained (\d) True", done.stdout)) == ["0", "1"]
+
+
+def test_an_idle_server_costs_little(tmp_path):
+    """At most 5 % of a core over 1.5 s of waiting: the least of three tries; noise only adds."""
+    code, output, _ = job(
+        tmp_path,
+        """
+        import os
+        server = next(r["pid"] for r in context.reports() if r["task"] == "/job:ps/task:0")
+        def used():
+            fields = open(f"/proc/{server}/stat").read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        tries = []
+        for _ in range(3):
+            session.run(train, {x: ONE})
+            before = used()
+            time.sleep(1.5)
+            tries.append(used() - before)
+        print("LEAST", min(tries))
+        """,
+        "-n",
+        "2",
+        "--ps",
+        "1",
+    )
+    assert code == 0, output
+    assert float(re.search(r"LEAST ([\d.]+)", output).group(1)) <= 0.05 * 1.5 + 0.01  # + one tick
+
+
+DIFFERENT_ENDS = {
+    "exit": "if context.is_chief: sys.exit(0)\n",
+    "barrier": "if context.is_chief: context.barrier()\n",
+    "reports": "if context.is_chief: context.reports()\n",
+}
+
+
+@pytest.mark.parametrize("ps", ["0", "1"])
+@pytest.mark.parametrize("end", DIFFERENT_ENDS)
+def test_ranks_that_end_in_different_places_are_told_so(tmp_path, end, ps):
+    """One rank makes a call that all must make, or leaves one out: nobody hangs."""
+    calls = DIFFERENT_ENDS[end] + ("context.barrier()" if end == "exit" else "")
+    code, output, _ = job(tmp_path, calls, "-n", "3", "--ps", ps, limit=40)
+    assert code != 0
+    assert "LonelyCollectiveError" in output
+    assert "the end of the program" in output

@@ -1,0 +1,130 @@
+"""Training on GPUs: on a real one where there is one, else on a double that is as strict.
+
+The double refuses to mix its arrays with host arrays, as CuPy does, so a missing copy between host
+and device fails here. That kernels and NCCL themselves work only a real GPU can show.
+"""
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.comm.nccl import NcclCommunicator
+from hpcflow.runtime import device
+from hpcflow.runtime.context import Context, use
+from hpcflow.settings import Settings
+from tests.comm.fake_cuda import fake_packages
+from tests.runtime.nets import plain, trained
+from tests.runtime.ranks import run_ranks
+
+
+def strict(arrays):
+    """`arrays` as plain NumPy for NumPy to work on; host arrays among them are an error."""
+    for array in arrays:
+        if isinstance(array, np.ndarray) and not isinstance(array, GpuArray) and array.ndim:
+            raise TypeError("a host array reached a GPU kernel")
+    return [a.view(np.ndarray) if isinstance(a, GpuArray) else a for a in arrays]
+
+
+class GpuArray(np.ndarray):
+    """Device memory: joins only its like."""
+
+    data = property(lambda self: type("Pointer", (), {"ptr": self.ctypes.data}))
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        if out:
+            options["out"] = tuple(strict(out))
+        made = getattr(ufunc, method)(*strict(inputs), **options)
+        return out[0] if out else np.asarray(made).view(GpuArray)
+
+    def __setitem__(self, key, value):
+        np.ndarray.__setitem__(self.view(np.ndarray), key, strict([value])[0])
+
+
+class GpuModule:
+    """NumPy's functions on device memory, as CuPy offers them."""
+
+    def __getattr__(self, name):
+        of_numpy = getattr(np, name)
+        if isinstance(of_numpy, (np.ufunc, type)) or not callable(of_numpy):
+            return of_numpy  # a ufunc finds its way by __array_ufunc__
+
+        def function(*given, out=None, **options):
+            options |= {} if out is None else {"out": strict([out])[0]}
+            made = of_numpy(*strict(given), **options)
+            return made.view(GpuArray) if isinstance(made, np.ndarray) and out is None else out
+
+        return function
+
+
+class DoubleGpu(device.Device):
+    """A GPU in host memory."""
+
+    kind = "gpu"
+    xp = GpuModule()
+
+    def allocate(self, shape, dtype):
+        return np.empty(shape, dtype).view(GpuArray)
+
+    def to_host(self, array):
+        assert isinstance(array, GpuArray), "a host array was to be copied from the GPU"
+        return array.view(np.ndarray).copy()
+
+    def from_host(self, array):
+        assert not isinstance(array, GpuArray), "a GPU array was to be copied from the host"
+        return array.copy().view(GpuArray)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Each rank has a GPU of its own, default for its operations."""
+    monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": DoubleGpu})
+    monkeypatch.setattr(
+        device, "names", lambda server, index: ["cpu:0"] if server else ["gpu:0", "cpu:0"]
+    )
+    monkeypatch.setattr(Context, "_summing", lambda self, group: by_nccl(group, self.rank))
+
+
+def by_nccl(group, rank):
+    cupy, nccl = fake_packages(rank)
+    cupy.zeros = lambda count, dtype: np.zeros(count, dtype).view(GpuArray)
+    return NcclCommunicator(group, 0, (cupy, nccl))
+
+
+def equal(found, atol=0.0):
+    for mine, theirs in zip(found, plain(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
+
+
+def test_one_rank_trains_on_its_gpu(gpus):
+    with use(Context(Settings())), hf.Graph().as_default():
+        equal(trained(), atol=1e-6)
+
+
+def test_replicas_sum_on_their_gpus(gpus):
+    for found in run_ranks(2, lambda context: trained()):
+        assert not any(isinstance(w, GpuArray) for w in found)
+        equal(found, atol=1e-5)
+
+
+def test_gpu_workers_with_servers_on_the_host(gpus):
+    (found,) = run_ranks(2, lambda context: trained(), ps=1)
+    equal(found, atol=1e-6)
+
+
+def test_replicas_sum_by_way_of_the_host_when_asked(gpus, monkeypatch):
+    monkeypatch.setattr(Context, "_summing", lambda self, group: group)
+    for found in run_ranks(3, lambda context: trained(), comm="mpi"):
+        equal(found, atol=1e-5)
+
+
+def test_layers_on_the_gpus_of_three_ranks(gpus):
+    (found,) = run_ranks(3, lambda context: trained(cut=True), tasks_per_replica=3)
+    equal(found, atol=1e-6)
+
+
+def test_a_real_gpu():
+    pytest.importorskip("cupy", reason="needs a GPU and CuPy")
+    if device.names(False, 0)[0] == "cpu:0":
+        pytest.skip("needs a GPU")
+    with use(Context(Settings())), hf.Graph().as_default():
+        equal(trained(), atol=1e-4)

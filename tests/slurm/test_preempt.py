@@ -1,0 +1,121 @@
+"""Signals and pre-emption of real jobs: they save, come back by themselves and go on."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from cluster import HERE, Cluster, Job, Place
+
+pytestmark = pytest.mark.limit(400)
+
+
+@pytest.fixture
+def steps(place: Place) -> Place:
+    """A place with the script steps.py."""
+    (place.folder / "steps.py").symlink_to(HERE / "steps.py")
+    return place
+
+
+@pytest.fixture(scope="module")
+def undisturbed(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights of a synchronous run that nothing interrupts, as hexadecimal digits."""
+    place = Place(tmp_path_factory.mktemp("undisturbed"))
+    (place.folder / "steps.py").symlink_to(HERE / "steps.py")
+    job = slurm.sbatch(place, "jobs/slurm/train.sbatch", "steps.py")
+    assert job.wait() == ["COMPLETED"], job.output
+    (weights,) = re.findall(r"end w=(\w+)", job.output)
+    return weights
+
+
+def came_back(job: Job) -> None:
+    """It was stopped and requeued once, went on where it was, and trained to its end."""
+    assert set(job.wait()) == {"COMPLETED"}, job.output
+    assert set(job.facts("Restarts")) == {"1"}, job.output
+    stopped = re.findall(r"(SIG\w+): stopped before step (\d+); saved", job.output)
+    resumed = re.findall(r"resumed step=(\d+) samples=(\d+)", job.output)
+    assert len(stopped) == 1 and len(resumed) == 1, job.output
+    assert "Traceback" not in job.output and job.output.count("end w=") == 1, job.output
+
+
+def test_one_ranks_signal_requeues_a_synchronous_job(
+    slurm: Cluster, steps: Place, undisturbed: str
+) -> None:
+    words = ("steps.py", "--signal-rank", "3", "--wait")
+    job = slurm.sbatch(steps, "jobs/slurm/train.sbatch", *words)
+    came_back(job)
+    ((step, samples),) = re.findall(r"resumed step=(\d+) samples=(\d+)", job.output)
+    assert 20 <= int(step) < 160 and int(samples) == 8 * int(step)
+    assert f"stopped before step {step};" in job.output
+    assert f"end w={undisturbed}" in job.output
+
+
+@pytest.mark.parametrize("script", ["ps", "hetero"])
+def test_one_ranks_signal_requeues_a_job_with_servers(
+    slurm: Cluster, steps: Place, script: str
+) -> None:
+    """Rank 3 is a worker; the servers of `hetero` are the ranks 0 and 1."""
+    rank = {"ps": "2", "hetero": "3"}[script]
+    words = ("steps.py", "--signal-rank", rank, "--wait", "--epochs", "80")
+    came_back(slurm.sbatch(steps, f"jobs/slurm/{script}.sbatch", *words))
+
+
+def test_scancel_with_a_signal_requeues(slurm: Cluster, steps: Place, undisturbed: str) -> None:
+    job = slurm.sbatch(steps, "jobs/slurm/train.sbatch", "steps.py", "--wait")
+    job.says("ready 0")
+    slurm.ask("scancel", "--signal=USR1", job.number)
+    came_back(job)
+    assert f"end w={undisturbed}" in job.output
+
+
+def test_a_pre_empted_job_comes_back(slurm: Cluster, steps: Place, undisturbed: str) -> None:
+    """A job of a higher partition takes the nodes; SLURM itself requeues the victim."""
+    job = slurm.sbatch(steps, "jobs/slurm/train.sbatch", "steps.py", "--wait")
+    job.says("ready 0")
+    options = ("-p", "high", "--exclusive", "-N4", "-o", "high-%j.out")
+    high = slurm.sbatch(steps, *options, "--wrap", "sleep 3")
+    assert high.wait() == ["COMPLETED"]
+    came_back(job)
+    assert "SIGTERM: stopped" in job.output
+    assert f"end w={undisturbed}" in job.output
+
+
+def test_a_cancelled_job_saves_and_stays_away(slurm: Cluster, steps: Place) -> None:
+    job = slurm.sbatch(steps, "jobs/slurm/train.sbatch", "steps.py", "--wait")
+    job.says("ready 0")
+    slurm.ask("scancel", job.number)
+    assert job.wait() == ["CANCELLED"], job.output
+    assert re.search(r"SIGTERM: stopped before step \d+; saved", job.output), job.output
+    assert list((steps.folder / "runs" / job.number / "checkpoints").glob("latest"))
+    time.sleep(6)  # a requeued job would be back by now
+    assert job.facts("JobState") == ["CANCELLED"] and job.facts("Restarts") == ["0"]
+
+
+SCRIPT_OF_ITS_OWN = """
+import os, signal
+import hpcflow as hf
+x = hf.placeholder(hf.float32, [None])
+w = hf.Variable(hf.zeros([1]))
+train = hf.train.GradientDescentOptimizer(0.1).minimize(hf.reduce_mean(hf.square(x - w)))
+with hf.train.TrainingSession() as sess:
+    for step in range(100_000):
+        if sess.context.rank == 3 and step == 50:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        sess.step(train, {x: [1.0]})
+    sess.wait()
+    print("trained to the end")
+"""
+
+
+@pytest.mark.parametrize("script", ["train", "ps"])
+def test_without_checkpoints_a_signal_to_one_rank_ends_the_job(
+    slurm: Cluster, place: Place, script: str
+) -> None:
+    (place.folder / "signalled.py").write_text(SCRIPT_OF_ITS_OWN)
+    job = slurm.sbatch(place, f"jobs/slurm/{script}.sbatch", "signalled.py")
+    assert job.wait() == ["FAILED"], job.output
+    assert re.search(r"SIGUSR1: stopped before step \d+; without checkpoints", job.output)
+    assert job.facts("ExitCode") == ["75:0"] and job.facts("Restarts") == ["0"], job.output
+    assert "trained to the end" not in job.output and "Traceback" not in job.output
+    job.until(lambda: not job.processes(), "end its processes", 10)

@@ -1,0 +1,89 @@
+"""The examples, run as users run them: what they claim about ranks, samples and accuracy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TRAINED_ON, HELD_OUT = 1437, 360
+# mode -> (ranks, options)
+MODES = {
+    "single": (0, []),  # no launcher
+    "collective": (4, []),
+    "ps": (4, ["--ps", "1"]),
+}
+
+
+def run(script: str, folder: Path, ranks: int, *options: str) -> tuple[dict[str, Any], str]:
+    """What `result.json` says, and what was printed."""
+    start = ["-m", "hpcflow", "run", "-n", str(ranks), "--run-dir", str(folder)] if ranks else []
+    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environ = {**os.environ, "PYTHONPATH": path, "HPCFLOW_RUN_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, *start, str(ROOT / "examples" / script), *options],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / "result.json").read_text()), done.stdout
+
+
+def check_counts(result: dict[str, Any], epochs: int, folder: Path) -> None:
+    """Updates are those of the mode, and every sample was drawn once an epoch by one worker."""
+    steps, counts = result["steps"], set(result["updates"].values())
+    assert counts == {sum(steps) if result["mode"] == "ps" else steps[0]}
+    assert len(set(steps)) == 1 or result["mode"] == "ps"
+    drawn = [np.load(folder / f"indices-{w}.npy") for w in range(result["replicas"])]
+    assert [len(d) for d in drawn] == result["samples"]
+    together = np.bincount(np.concatenate(drawn), minlength=TRAINED_ON)
+    assert together.tolist() == [epochs] * TRAINED_ON
+
+
+@pytest.mark.limit(320)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_digits_is_learned_in_every_mode(mode: str, tmp_path: Path) -> None:
+    ranks, options = MODES[mode]
+    scores = []
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        result, text = run(
+            "digits.py", folder, ranks, *options, "--seed", str(seed), "--record-samples"
+        )
+        assert result["mode"] == mode and f"{mode} mode: held-out accuracy" in text
+        check_counts(result, 30, folder)
+        assert (min(result["bytes_sent"]) > 0) == (mode != "single")
+        scores.append(result["accuracy"])
+    assert np.mean(scores) >= 0.965, scores
+    first = [np.load(tmp_path / str(seed) / "indices-0.npy")[:20].tolist() for seed in range(3)]
+    assert first[0] != first[1] != first[2] != first[0]
+
+
+def test_weak_scaling_and_a_plain_start(tmp_path: Path) -> None:
+    """`python examples/digits.py` needs no launcher; the batch may be given per rank."""
+    result, text = run("digits.py", tmp_path, 0, "--batch-per-rank", "500", "--epochs", "2")
+    assert result["mode"] == "single" and result["steps"] == [6]
+    assert "mpi4py" not in result["versions"]  # login nodes forbid MPI
+    assert "a batch of 500 is 500 for one worker" in text
+    result, text = run("digits.py", tmp_path, 3, "--batch-per-rank", "500", "--epochs", "2")
+    assert result["mode"] == "collective" and result["steps"] == [2, 2, 2]
+    assert "a batch of 1,437 is 479 for each of 3 workers" in text
+
+
+@pytest.mark.parametrize("ranks", [3, 6])
+def test_a_network_cut_over_three_ranks_learns(ranks: int, tmp_path: Path) -> None:
+    result, _ = run("model_parallel.py", tmp_path, ranks, "--tasks-per-replica", "3")
+    assert result["replicas"] == ranks // 3 and result["accuracy"] > 0.965
+    assert set(result["updates"].values()) == {result["steps"][0]}

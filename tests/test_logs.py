@@ -1,0 +1,132 @@
+"""Logs: equal lines folded, who speaks at which level, and files on request or on failure."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from hpcflow import launch, logs
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = list(logs.logger.handlers), logs.logger.level, logs.logger.propagate
+    yield
+    for handler in logs.logger.handlers:
+        handler.close()
+    logs.logger.handlers[:], logs.logger.level, logs.logger.propagate = before
+
+
+def finish_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    for handler in logs.logger.handlers:
+        handler.close()
+    return capsys.readouterr().err.splitlines()
+
+
+def test_equal_lines_are_one_with_their_count(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up(3, 8)
+    for _ in range(1022):
+        logs.logger.warning("the disk is slow")
+    logs.logger.warning("another")
+    assert finish_lines(capsys) == [
+        "hpcflow [3/8] the disk is slow",
+        "hpcflow [3/8] another",
+        "hpcflow [3/8] the disk is slow  (x 1,022)",
+    ]
+    assert logs.warned() == {"the disk is slow": 1022, "another": 1}
+
+
+def test_after_the_window_a_line_is_told_anew(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: clock[0])
+    logs.set_up(0, 1)
+    for now in (0, 1, 2, 11, 12):
+        clock[0] = float(now)
+        logs.logger.info("slow")
+    assert finish_lines(capsys) == [
+        "hpcflow slow",
+        "hpcflow slow  (x 3)",
+        "hpcflow slow",
+        "hpcflow slow  (x 2)",
+    ]
+
+
+@pytest.mark.parametrize(("rank", "said"), [(0, ["info", "warning"]), (1, ["warning"])])
+def test_rank_0_speaks_at_info_others_at_warning(
+    rank: int, said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.set_up(rank, 2)
+    logs.logger.debug("debug")
+    logs.logger.info("info")
+    logs.logger.warning("warning")
+    assert [line.split()[-1] for line in finish_lines(capsys)] == said
+
+
+def test_a_rank_that_fails_writes_its_last_lines(tmp_path: pathlib.Path) -> None:
+    logs.set_up(5, 8, str(tmp_path / "run"))
+    for number in range(300):
+        logs.logger.debug("line %d", number)
+    assert not (tmp_path / "run").exists()
+    logs.on_failure("ValueError: no\n")
+    lines = (tmp_path / "run" / "rank-5.log").read_text().splitlines()
+    assert len(lines) == logs.KEPT + 1
+    assert lines[0].endswith("DEBUG line 100") and lines[-1] == "ValueError: no"
+
+
+def test_on_request_every_line_is_in_the_file(tmp_path: pathlib.Path) -> None:
+    logs.set_up(5, 8, str(tmp_path), log_files=True)
+    for number in range(300):
+        logs.logger.debug("line %d", number)
+    logs.on_failure("ValueError: no\n")
+    lines = (tmp_path / "rank-5.log").read_text().splitlines()
+    assert len(lines) == 301 and lines[-1] == "ValueError: no"
+
+
+def test_without_a_run_directory_a_failure_writes_no_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    logs.set_up(0, 1)
+    logs.on_failure("ValueError: no")
+    assert not list(tmp_path.iterdir())
+
+
+def test_warnings_of_all_ranks_are_told_once() -> None:
+    told = [{"slow": 1} for _ in range(1024)]
+    told[17] = {"slow": 1, "odd": 2}
+    told[3] = {}
+    assert logs.together(told) == {"slow": "x 1,023, ranks 0-2, 4-1023", "odd": "x 2, rank 17"}
+
+
+def test_a_handler_set_up_twice_prints_once(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up(0, 1)
+    logs.set_up(0, 1)
+    logs.logger.log(logging.WARNING, "one")
+    assert finish_lines(capsys) == ["hpcflow one"]
+
+
+@pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+def test_the_rank_that_raised_leaves_its_log(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import time\nimport hpcflow as hf\nfrom hpcflow.logs import logger\n"
+        "context = hf.Session().context\nlogger.debug('before it')\n"
+        "if context.rank == 1:\n    raise ValueError('no such luck')\ntime.sleep(30)\n"
+    )
+    run = [sys.executable, "-m", "hpcflow", "run", "-n", "2", "--run-dir", str(tmp_path / "run")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*run, str(script)], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["rank-1.log"]
+    text = (tmp_path / "run" / "rank-1.log").read_text()
+    assert "DEBUG before it" in text and "ValueError: no such luck" in text

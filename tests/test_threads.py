@@ -1,0 +1,152 @@
+"""Threads per rank: the share of the cores, the user's own values, the warnings, the cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcflow.errors import HpcflowError
+from hpcflow.threads import CHOSEN, VARIABLES, Cores, find_cores, set_up
+
+ROOT = Path(__file__).parent.parent
+
+
+def rank(local_size: int, **more: str) -> dict[str, str]:
+    """The environment of a rank of Open MPI's mpirun, alone on its node with its like."""
+    return {
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_COMM_WORLD_SIZE": str(local_size),
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
+        **more,
+    }
+
+
+@pytest.fixture(autouse=True)
+def numpy_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numpy", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("cores", "local_size", "threads"),
+    [
+        (Cores(64, 64, 64), 1, 64),  # alone on the node
+        (Cores(64, 64, 64), 4, 16),  # four ranks, none bound
+        (Cores(64, 64, 64), 3, 21),
+        (Cores(16, 64, 64), 4, 16),  # four ranks, each bound to its quarter
+        (Cores(32, 64, 64), 8, 8),  # eight ranks bound to two sockets
+        (Cores(16, 16, 64), 4, 4),  # a container or a job with 16 CPUs, shared by four ranks
+        (Cores(2, 2, 2), 4, 1),  # more ranks than cores
+        (Cores(128, 128, 128, siblings=2), 4, 16),  # hyper-threads do not help BLAS
+    ],
+)
+def test_a_rank_gets_its_share_of_the_cores(cores: Cores, local_size: int, threads: int) -> None:
+    environ = rank(local_size)
+    chosen = set_up(environ, cores)
+    assert chosen.threads == threads and chosen.warning is None
+    assert {environ[name] for name in VARIABLES} == {str(threads)}
+
+
+def test_the_users_values_are_honoured() -> None:
+    environ = rank(4, OMP_NUM_THREADS="3")
+    assert set_up(environ, Cores(64, 64, 64)).threads == 3
+    assert {environ[name] for name in VARIABLES} == {"3"}
+    environ = rank(4, MKL_NUM_THREADS="5", OMP_NUM_THREADS="2,1")
+    assert "OMP_NUM_THREADS" in set_up(environ, Cores(64, 64, 64)).why
+    assert environ["OMP_NUM_THREADS"] == "2,1" and environ["MKL_NUM_THREADS"] == "5"
+    assert environ["OPENBLAS_NUM_THREADS"] == "2"
+
+
+def test_hpcflow_threads_counts_before_all_others() -> None:
+    environ = rank(4, HPCFLOW_THREADS="7", OMP_NUM_THREADS="3")
+    assert set_up(environ, Cores(64, 64, 64)).threads == 7
+    assert {environ[name] for name in VARIABLES} == {"7"}
+    assert set_up(rank(4, HPCFLOW_THREADS="0"), Cores(64, 64, 64)).threads == 16
+
+
+@pytest.mark.parametrize("name", ["HPCFLOW_THREADS", "OMP_NUM_THREADS"])
+def test_a_value_that_is_no_number_is_an_error(name: str) -> None:
+    with pytest.raises(HpcflowError, match=name):
+        set_up({name: "many"}, Cores(4, 4, 4))
+
+
+def test_what_was_chosen_here_is_chosen_anew_in_the_ranks_started_from_here() -> None:
+    parent: dict[str, str] = {}
+    assert set_up(parent, Cores(8, 8, 8)).threads == 8
+    child = rank(4, **parent)
+    assert set_up(child, Cores(8, 8, 8)).threads == 2
+    users: dict[str, str] = {"OMP_NUM_THREADS": "8"}
+    set_up(users, Cores(8, 8, 8))
+    assert CHOSEN in users
+    assert set_up(rank(4, **users), Cores(8, 8, 8)).threads == 8
+
+
+def test_one_core_of_many_warns_unless_it_was_asked_for() -> None:
+    one = Cores(1, 64, 64)
+    warning = set_up(rank(2), one).warning
+    assert warning is not None and "1 of the node's 64 CPUs" in warning
+    assert "--bind-to none" in warning
+    srun = {
+        "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+    }  # fmt: skip
+    assert "srun --cpus-per-task=32" in (set_up(dict(srun), one).warning or "")
+    for asked in ({"SLURM_CPUS_PER_TASK": "1"}, {"OMP_NUM_THREADS": "1"}, {"HPCFLOW_THREADS": "1"}):
+        assert set_up({**srun, **asked}, one).warning is None
+    assert set_up(rank(64), one).warning is None  # every core has its rank
+    assert set_up({}, Cores(1, 1, 1)).warning is None
+
+
+def test_numpy_loaded_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", json)
+    assert "before hpcflow" in (set_up(rank(4), Cores(64, 64, 64)).warning or "")
+    assert set_up({}, Cores(64, 64, 64)).warning is None  # its own choice is the same
+
+
+def test_slurms_share_bounds_the_cores() -> None:
+    assert find_cores({"SLURM_CPUS_ON_NODE": "1"}).owned == 1
+    assert find_cores({}).mask <= find_cores({}).node
+
+
+PROBE = """
+import json, os, sys, time
+from hpcflow import threads
+times, started = [], []
+starts = ("subprocess.", "os.fork", "os.posix_spawn", "os.system", "os.exec")
+sys.addaudithook(lambda event, args: started.append(event) if event.startswith(starts) else None)
+for _ in range(20):
+    environ = dict(os.environ)
+    start = time.perf_counter(); chosen = threads.set_up(environ)
+    times.append(time.perf_counter() - start)
+print(json.dumps([chosen.threads, chosen.cores, min(times), started]))
+"""
+
+
+def probe(cpus: set[int], **environ: str) -> tuple[int, int, float, list[str]]:
+    clean = {k: v for k, v in os.environ.items() if k not in (*VARIABLES, CHOSEN)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        env={**clean, "PYTHONPATH": str(ROOT), **environ},
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+        capture_output=True,
+        check=True,
+    )
+    threads, cores, seconds, started = json.loads(done.stdout)
+    return threads, cores, seconds, started
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's CPU masks")
+def test_real_masks_are_read_quickly_and_without_a_subprocess() -> None:
+    cpus = os.sched_getaffinity(0)
+    threads, cores, seconds, started = probe({min(cpus)})
+    assert (threads, cores, started) == (1, 1, [])
+    assert seconds < 1e-3
+    threads, cores, _, _ = probe(cpus)
+    assert threads == cores == max(1, len(cpus) // find_cores({}).siblings)
+    shared, _, _, _ = probe(cpus, **rank(len(cpus)))
+    assert shared == 1

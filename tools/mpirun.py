@@ -1,0 +1,19 @@
+"""Start any program on n ranks as `hpcflow run` would: python tools/mpirun.py N PROGRAM ARGS..."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hpcflow import launch
+
+
+def main(n: int, program: list[str]) -> None:
+    """Become the launcher."""
+    start = launch.command(n, program)
+    print(f"$ {' '.join(start.argv)}", file=sys.stderr, flush=True)
+    os.execve(start.argv[0], start.argv, start.env)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,46 @@
+"""Writes docs/ops.md from the op table: `python tools/ops_page.py > docs/ops.md`."""
+
+from __future__ import annotations
+
+import hpcflow  # noqa: F401 - fills the op table
+from hpcflow.graph.registry import OPS, NoGrad, OpDef
+from hpcflow.kernels import load  # noqa: F401 - fills the kernel table
+from hpcflow.kernels.table import names
+
+HEAD = """# The op table
+
+One row an op, as `hpcflow/ops/` declares it; this page is made by `tools/ops_page.py`. *Kernel*:
+the op has one for NumPy and CuPy; the others are done by the plan and the engine. *State*: it reads
+or updates a variable, may not be repeated, or waits for other ranks.
+
+| op | kernel | gradient | state |
+|---|---|---|---|
+"""
+
+
+def main() -> None:
+    """Print the page."""
+    print(page(), end="")
+
+
+def page() -> str:
+    """The whole page."""
+    kernels = names()
+    return HEAD + "".join(_row(OPS[name], name in kernels) for name in sorted(OPS))
+
+
+def _row(row: OpDef, kernel: bool) -> str:
+    gradient = f"none: {row.grad.reason}" if isinstance(row.grad, NoGrad) else "yes"
+    facts = {
+        "reads": row.reads,
+        "updates": row.writes,
+        "sums over ranks": row.collective,
+        "waits": row.waits,
+        "not repeatable": row.stateful,
+    }
+    state = ", ".join(word for word, fact in facts.items() if fact)
+    return f"| {row.name} | {'yes' if kernel else ''} | {gradient} | {state} |\n"
+
+
+if __name__ == "__main__":
+    main()
