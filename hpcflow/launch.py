@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from hpcflow.errors import LaunchError
 
@@ -54,6 +55,19 @@ class Start:
     argv: list[str]
     env: dict[str, str]
     why: str
+
+    def become(self) -> NoReturn:
+        """Replace this process by the launcher.
+
+        A killed mpirun of Open MPI 5 leaves a folder named by its process number, and a later one
+        of that number would not start ("listener thread failed"): it goes first. No other process
+        can own it, for this number is ours.
+        """
+        import shutil
+
+        base = self.env.get("PRTE_MCA_prte_tmpdir_base") or self.env.get("TMPDIR") or "/tmp"
+        shutil.rmtree(os.path.join(base, f"ompi.{os.getpid()}"), ignore_errors=True)
+        os.execve(self.argv[0], self.argv, self.env)
 
 
 def _in_slurm_step(environ: Environ) -> bool:

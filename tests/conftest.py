@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import pathlib
 import re
 import shutil
 import sys
+import tempfile
 import time
 
 import pytest
@@ -94,9 +96,22 @@ def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
         if ranks.comm is not None:
             arm(item)
             ranks.meet(item.stash[failed])
+        else:
+            sweep_mpirun()
         return result
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def sweep_mpirun() -> None:
+    """Remove what killed mpiruns left: one that gets the number of such a process will not start.
+
+    Open MPI 5 keeps `ompi.PID` where temporary files are (hpcflow.launch.Start.become).
+    """
+    for path in pathlib.Path(tempfile.gettempdir()).glob("ompi.*"):
+        pid = path.suffix[1:]
+        if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 # Armed for each phase anew, because pytest disarms the timer when a phase fails.

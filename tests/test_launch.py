@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -274,6 +275,24 @@ def test_without_srun_or_its_plugin_mpirun_starts_them_and_says_so() -> None:
     assert start.argv[0] == "/usr/bin/mpirun" and "no --mpi=pmix" in start.why
     shell = Machine("/usr/bin/srun", "/usr/bin/mpirun", says=OPEN_MPI_5)
     assert shell.start(4, **NO_RANK["srun --pty bash"]).argv[0] == "/usr/bin/mpirun"
+
+
+LEFT_BY_A_KILLED_MPIRUN = """
+import os, pathlib, tempfile
+from hpcflow import launch
+folder = pathlib.Path(tempfile.gettempdir(), f"ompi.{os.getpid()}")
+folder.mkdir()
+(folder / f"pmix.{os.uname().nodename}.tool").write_text("of a dead process")
+launch.command(1, ["true"]).become()
+"""
+
+
+@pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+def test_what_a_killed_mpirun_left_stops_none_that_gets_its_number(tmp_path: pathlib.Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", LEFT_BY_A_KILLED_MPIRUN]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_launcher_at_all_names_the_extra() -> None:

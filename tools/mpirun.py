@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from hpcflow import launch
@@ -12,7 +11,7 @@ def main(n: int, program: list[str]) -> None:
     """Become the launcher."""
     start = launch.command(n, program)
     print(f"$ {' '.join(start.argv)}", file=sys.stderr, flush=True)
-    os.execve(start.argv[0], start.argv, start.env)
+    start.become()
 
 
 if __name__ == "__main__":

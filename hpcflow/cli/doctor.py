@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
 def _start(args: argparse.Namespace) -> None:
     program = [sys.executable, "-m", "hpcflow", "doctor", *(["--json"] if args.json else [])]
     start = launch.command(args.ranks, program)
-    os.execve(start.argv[0], start.argv, start.env)
+    start.become()
 
 
 def _alone(settings: Settings) -> Facts:

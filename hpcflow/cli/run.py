@@ -140,7 +140,7 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> NoReturn
     print(f"hpcflow: starting {args.ranks} ranks by {start.why}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     try:
-        os.execve(start.argv[0], start.argv, start.env)
+        start.become()
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} does not start: {error.strerror}") from None
 

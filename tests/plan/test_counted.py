@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 
 import numpy as np
 import pytest
@@ -34,12 +35,14 @@ def run(monkeypatch, n, cut, **settings):
         ranks, "local_world", lambda *a, **k: worlds.extend(make(*a, **k)) or worlds
     )
     shots: list = []
+    drivers = (n - settings.get("ps", 0)) // settings.get("tasks_per_replica", 1)
+    meeting = threading.Barrier(drivers, timeout=60)  # one that sends no messages
 
     def shot(context):
-        context.barrier()
+        meeting.wait()
         if context.is_chief:
             shots.append(counted(worlds))
-        context.barrier()
+        meeting.wait()
 
     def body(context):
         features, labels = data()
