@@ -288,7 +288,7 @@ launch.command(1, ["true"]).become()
 
 
 @pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
-def test_what_a_killed_mpirun_left_stops_none_that_gets_its_number(tmp_path: pathlib.Path) -> None:
+def test_what_a_killed_mpirun_left_stops_none_that_gets_its_number(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", LEFT_BY_A_KILLED_MPIRUN]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
