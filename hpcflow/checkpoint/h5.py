@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy as np
 from hpcflow.errors import CheckpointError
 from hpcflow.runtime.hdf5 import library
 
-ALIGN_FROM, ALIGN_TO = 64 << 10, 4096  # large datasets begin at pages
+ALIGN_FROM, PAGE = 64 << 10, 4096  # large datasets begin at pages
 
 
 class Place(NamedTuple):
@@ -34,22 +36,32 @@ class Source(NamedTuple):
 
 
 @contextlib.contextmanager
-def created(path: Path, block: int, comm: Any = None) -> Iterator[Any]:
-    """A new HDF5 file behind a user block of `block` bytes; by all ranks of the MPI comm, if given.
+def created(path: Path, block: int, align: int = PAGE) -> Iterator[Any]:
+    """A new HDF5 file behind a user block of `block` bytes, large datasets at multiples of `align`.
 
     Errors: OSError with the errno of the disk, where there is one.
     """
     h5py = library()
-    options: dict[str, Any] = {} if comm is None else {"driver": "mpio", "comm": comm}
     with _told(path):
         file = h5py.File(
             path,
             "w",
             userblock_size=block,
-            alignment_threshold=ALIGN_FROM,
-            alignment_interval=ALIGN_TO,
-            **options,
+            alignment_threshold=max(align, ALIGN_FROM),
+            alignment_interval=align,
         )
+        try:
+            yield file
+        finally:
+            file.close()
+
+
+@contextlib.contextmanager
+def joined(path: Path, comm: Any) -> Iterator[Any]:
+    """An HDF5 file that is there, open to be filled; by all ranks of the MPI comm, if given."""
+    options: dict[str, Any] = {} if comm is None else {"driver": "mpio", "comm": comm}
+    with _told(path):
+        file = library().File(path, "r+", **options)
         try:
             yield file
         finally:
@@ -64,9 +76,17 @@ def _told(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None:
             raise
-        raise CheckpointError(f"HDF5 could not write {path}: {error}") from error
+        raise _failed(path, error) from error
     except (RuntimeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"HDF5 could not write {path}: {error}") from error
+        raise _failed(path, error) from error
+
+
+def _failed(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"HDF5 could not write {path}: {error}",
+        hint="see whether the disk is full (df, quota) or was lost; "
+        "earlier checkpoints are as they were",
+    )
 
 
 def add(file: Any, place: Place) -> int | None:
@@ -129,6 +149,25 @@ def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
         fill = dtype.type(np.nan) if dtype.kind in "fc" else None
         made = file.create_virtual_dataset(place.path, layout, fillvalue=fill)
     made.attrs["name"] = place.name
+
+
+def reserve(path: Path) -> None:
+    """Take the blocks of a file on the disk, where the file system can.
+
+    That it has no room is then said at once, and in so many words, as MPI-IO does not.
+    """
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if fallocate is None:
+        return
+    size = path.stat().st_size
+    fd = os.open(path, os.O_RDWR)
+    try:
+        if fallocate(fd, 0, ctypes.c_int64(0), ctypes.c_int64(size)):
+            number = ctypes.get_errno()
+            if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(fd)
 
 
 def sync(path: Path) -> None:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcflow.errors import CheckpointError
-
 WHOLE_BYTES = 64 << 10  # arrays up to this size are not cut
 ALIGN_BYTES = 1 << 20  # cuts of large arrays lie at multiples of it where rows allow: file stripes
 SLOTS = ".slots"  # the group of arrays whose names lie below another array's
+NUMBERED = ".numbered"  # that of arrays whose names are no paths
+GRAPH, STATE = ".graph", ".state"  # texts beside the arrays
+RESERVED = (SLOTS, NUMBERED, GRAPH, STATE)
 
 
 class Array(NamedTuple):
@@ -82,25 +83,21 @@ def _cut(array: Array, before: int, total: int, writers: int) -> dict[int, tuple
 
 
 def paths(names: Iterable[str]) -> dict[str, str]:
-    """Where in the file each array is: under its own name, a slot under `.slots/` and its name.
+    """Where in the file each array is: under its own name if it can be, else below a group of ours.
 
-    HDF5 has either an array or a group at a place, so `w/Adam` cannot be below `w`.
+    HDF5 has either an array or a group at a place, so `w/Adam` cannot be below `w`: it is at
+    `.slots/w/Adam`, and what is below it too, one more `.slots` deep. Names that are no path of
+    HDF5, or one of our own, have a number.
     """
-    known = set(names)
-    found = {name: SLOTS + "/" + name if _below(name, known) else name for name in sorted(known)}
-    for one, place in found.items():
-        parts = place.split("/")
-        above = {"/".join(parts[:i]) for i in range(1, len(parts))} & set(found.values())
-        if above or "" in parts or "." in parts:
-            raise CheckpointError(
-                f"variable {one!r} has no place in an HDF5 file"
-                + (f" beside {min(above)!r}" if above else ""),
-                op=one,
-                hint="give it another name",
-            )
-    return found
+    known, found = set(names), {}
+    odd = [name for name in sorted(known) if not _is_path(name)]
+    for name in sorted(known):
+        parts = name.split("/")
+        above = sum("/".join(parts[:i]) in known for i in range(1, len(parts)))
+        found[name] = (SLOTS + "/") * above + name
+    return found | {name: f"{NUMBERED}/{i}" for i, name in enumerate(odd)}
 
 
-def _below(name: str, known: set[str]) -> bool:
+def _is_path(name: str) -> bool:
     parts = name.split("/")
-    return any("/".join(parts[:i]) in known for i in range(1, len(parts)))
+    return not {"", "."} & set(parts) and parts[0] not in RESERVED

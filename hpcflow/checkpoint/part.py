@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,6 +112,22 @@ def _write_slab(fd: int, offset: int, slab: Slab, versions: Sequence[Any]) -> Re
     return {**slab._asdict(), "offset": offset, "crcs": crcs}
 
 
+def lay_out(path: Path, told: Record, arrays: Mapping[str, Array]) -> dict[str, int | None]:
+    """Make the one file of all writers, without their rows; where each array begins in it.
+
+    Space is taken before anyone writes.
+    """
+    offsets = {}
+    with h5.created(path, told["block"], told["align"]) as file:
+        for name, array in arrays.items():
+            place = h5.Place(told["paths"][name], array.dtype, array.shape, name)
+            offsets[name] = h5.add(file, place)
+        h5.describe(file, told["attrs"], told["texts"])
+    h5.reserve(path)
+    h5.sync(path)
+    return offsets
+
+
 def write_shared(
     path: Path,
     told: Record,
@@ -121,15 +138,10 @@ def write_shared(
 ) -> list[Record]:
     """Write this rank's rows of the one file of all writers (of the MPI comm); its slabs.
 
-    Ranks: all writers together make the datasets; each writes its rows independently.
+    Ranks: all writers open and close it together; each writes its rows independently.
     """
     slabs = []
-    with h5.created(path, told["block"], comm) as file:
-        offsets = {}
-        for name, array in arrays.items():
-            place = h5.Place(told["paths"][name], array.dtype, array.shape, name)
-            offsets[name] = h5.add(file, place)
-        h5.describe(file, told["attrs"], told["texts"])
+    with h5.joined(path, comm) as file:
         for slab in duty:
             crcs = []
             for row, rows in pieces(versions[slab.name], slab):
@@ -140,9 +152,7 @@ def write_shared(
                     rows.reshape((len(rows), *arrays[slab.name].shape[1:])),
                 )
                 crcs.append([rows.nbytes, zlib.crc32(rows.reshape(-1).view(np.uint8).data)])
-            offset = offsets[slab.name]
-            assert offset is not None
-            at = offset + slab.start * arrays[slab.name].row_bytes
+            at = told["offsets"][slab.name] + slab.start * arrays[slab.name].row_bytes
             slabs.append({**slab._asdict(), "offset": at, "crcs": crcs})
     h5.sync(path)
     return slabs
@@ -180,7 +190,7 @@ def _text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:
         array = arrays[slab.name]
         nbytes = (slab.stop - slab.start) * array.row_bytes
         row = min(array.row_bytes or 1, stamp.PIECE_BYTES)
-        count += 6 * len(slab.name) + 160
+        count += len(json.dumps(slab.name)) + 160
         count += (nbytes // max(stamp.PIECE_BYTES - row, stamp.PIECE_BYTES // 2) + 3) * 32
         count += 64  # what lies between this dataset and the next
     return count

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.checkpoint import folder, h5, lustre, part, stamp
-from hpcflow.checkpoint.layout import Array, Slab, paths, share
+from hpcflow.checkpoint.layout import ALIGN_BYTES, STATE, Array, Slab, paths, share
 from hpcflow.checkpoint.served import survey, write
 from hpcflow.checkpoint.team import Team, attempt
 from hpcflow.errors import CheckpointError
@@ -57,7 +56,7 @@ def save(
     team = Team(context)
     asked = Asked(directory, dict(wanted), facts, dict(texts or {}), form)
     duties, told = _plan(team, store, asked, mine)
-    own = duties.pop(context.rank, None)
+    own = duties.pop(context.rank, [] if context.rank in told["writers"] else None)
     requests = {rank: {"do": "write", **told, "duty": duty} for rank, duty in duties.items()}
     answers = team.call(requests)
     rows = []
@@ -161,28 +160,44 @@ def _told(context: Context, asked: Asked, rows: Sequence[Any]) -> Facts:
         "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     form, step = _form(context, asked.form), said.pop("step")
-    lustre.stripe(asked.directory)
-    make = functools.partial(folder.draft, asked.directory, step, form == "parallel")
-    draft = folder.told(f"making a checkpoint in {asked.directory}", make)
     told = {
         "id": uuid.uuid4().hex,
         "serial": folder.next_serial(asked.directory),
         "step": step,
         "form": form,
-        "draft": str(draft.absolute()),
         "arrays": list(arrays.values()),
         "paths": paths(arrays),
         "wanted": asked.wanted,
-        "writers": sorted(rank for row in rows for rank in row["writers"]),
+        "writers": sorted(rank for row in rows for rank in row["writers"]) or [context.rank],
         "facts": {**said, "draws": merged([row["draws"] for row in rows])},
         "texts": asked.texts,
     }
     state = {name: told["facts"].get(name) for name in ("position", "draws")}
-    told["texts"][".state"] = json.dumps(state)
+    told["texts"][STATE] = json.dumps(state)
     told["attrs"] = _attributes(told)
-    text = len(json.dumps(told["facts"])) + sum(2 * len(name) + 200 for name in arrays)
-    told["block"] = stamp.room(part.text_bytes(arrays, slabs) + text)
-    return told
+    text = json.dumps([told["facts"], told["arrays"], told["paths"]])
+    told["block"] = stamp.room(part.text_bytes(arrays, slabs) + len(text))
+    told["align"] = h5.PAGE
+    if form == "parallel" and any(array.nbytes >= ALIGN_BYTES for array in arrays.values()):
+        told["block"], told["align"] = max(told["block"], ALIGN_BYTES), ALIGN_BYTES
+    lustre.stripe(asked.directory)
+    make = functools.partial(_make, asked.directory, told, arrays)
+    return {**told, **folder.told(f"making a checkpoint in {asked.directory}", make)}
+
+
+def _make(directory: Path, told: Facts, arrays: Mapping[str, Array]) -> Facts:
+    """The place to write; the one file of all writers is there with its structure."""
+    is_single = told["form"] == "parallel"
+    draft = folder.draft(directory, told["step"], is_single).absolute()
+    try:
+        return {
+            "draft": str(draft),
+            "offsets": part.lay_out(draft, told, arrays) if is_single else {},
+        }
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.remove(draft)
+        raise
 
 
 def _check_cover(arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> None:
@@ -261,7 +276,7 @@ def _write_index(
             source = h5.Source(record["file"], slab["start"], slab["stop"])
             sources[slab["name"]].append(source)
     more = {**facts, "files": list(records)}
-    block = stamp.room(len(json.dumps(more)) + 4096 + os.path.getsize(path.parent) // 1024)
+    block = stamp.room(len(json.dumps(more)) + 4096)
     with h5.created(path, block) as file:
         for name, array in arrays.items():
             place = h5.Place(told["paths"][name], array.dtype, array.shape, name)

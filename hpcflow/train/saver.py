@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.layout import Array
+from hpcflow.checkpoint.layout import GRAPH, Array
 from hpcflow.checkpoint.load import load, newest_good, open_good
 from hpcflow.checkpoint.save import save
 from hpcflow.errors import CheckpointError
@@ -36,10 +36,11 @@ class Saver:
         form: str = "auto",
     ) -> None:
         given: Any = global_variables() if var_list is None else var_list
-        named = given if isinstance(given, Mapping) else {v.name: v for v in given}
+        named = given if isinstance(given, Mapping) else {getattr(v, "name", v): v for v in given}
         if not named:
             raise CheckpointError("there is nothing to save", hint="make a variable first")
         self.variables: dict[str, Variable] = dict(named)
+        _check(self.variables)
         self.max_to_keep, self.form = int(max_to_keep or 0), form
 
     def save(self, sess: Session, save_path: str | Path, global_step: Any = 0) -> Path:
@@ -60,7 +61,7 @@ class Saver:
             self._wanted(),
             lambda rows: {**facts(rows), "graph_digest": fingerprint(sess.graph)},
             mine=mine,
-            texts={".graph": describe(sess.graph)},
+            texts={GRAPH: describe(sess.graph)},
             form=self.form,
             keep=self.max_to_keep,
         )
@@ -94,6 +95,34 @@ class Saver:
 
     def _arrays(self) -> list[Array]:
         return [Array(n, v.dtype.str, tuple(v.shape)) for n, v in self.variables.items()]  # type: ignore[arg-type]
+
+
+def _check(variables: Mapping[Any, Any]) -> None:
+    """Errors: CheckpointError for what is no variable, is there twice, or has no possible name."""
+    seen: dict[str, str] = {}
+    for name, variable in variables.items():
+        if not isinstance(variable, Variable):
+            raise CheckpointError(
+                f"{name!r}: {variable!r} is no variable",
+                hint="give a list of variables, or {'name in the checkpoint': variable}",
+            )
+        if not isinstance(name, str) or "\0" in name or not _is_unicode(name):
+            raise CheckpointError(
+                f"{name!r} cannot be the name of {variable.name!r} in a checkpoint",
+                op=variable.name,
+                hint="give a text",
+            )
+        if variable.name in seen:
+            raise CheckpointError(
+                f"variable {variable.name!r} is given as {seen[variable.name]!r} and as {name!r}",
+                op=variable.name,
+                hint="give it one name",
+            )
+        seen[variable.name] = name
+
+
+def _is_unicode(name: str) -> bool:
+    return name.encode(errors="replace").decode() == name
 
 
 def is_folder(path: Path) -> bool:

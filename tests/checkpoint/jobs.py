@@ -58,7 +58,10 @@ def train(
     }
 
 
-DTYPES = ("float16", "float32", "float64", "complex64", "int8", "int32", "int64", "uint16", "bool")
+DTYPES = (
+    *("float16", "float32", "float64", "complex64", "int8", "int32", "int64", "uint16", "bool"),
+    *("int16", "uint8", "uint32", "uint64", "complex128"),
+)
 
 
 def variables(seed: int = 0, rows: int = 300) -> dict[str, hf.Variable]:
@@ -67,7 +70,7 @@ def variables(seed: int = 0, rows: int = 300) -> dict[str, hf.Variable]:
     made = {}
     for i, dtype in enumerate(DTYPES):
         for shape in ((), (7,), (5, 3), (rows, 2 + i, 4)):
-            value = (rng.standard_normal(shape) * 50).astype(dtype)
+            value = np.abs(rng.standard_normal(shape) * 50).astype(dtype)
             name = f"{dtype}/v{len(shape)}"
             made[name] = hf.Variable(value, name=name, trainable=False)
     made["float32/v2/slot"] = hf.Variable(np.ones((5, 3), "float32"), name="float32/v2/slot")
@@ -91,11 +94,16 @@ def save_some(folder: Path, step: int, ranks: int = 3, seed: int = 0, **options:
     return run_ranks(ranks, body, **places)[0]
 
 
-def load_some(path: Path, ranks: int = 2, rows: int = 300, **places: Any) -> dict:
-    """The values of the variables, restored over others on several ranks, as the last has them."""
+def load_some(
+    path: Path, ranks: int = 2, rows: int = 300, names: Any = None, **places: Any
+) -> dict:
+    """The values of the variables, restored over others on several ranks, as the last has them.
+
+    `names` are some of them.
+    """
 
     def body(context: Any) -> dict:
-        made = variables(99, rows)
+        made = {k: v for k, v in variables(99, rows).items() if names is None or k in names}
         session = hf.Session(context=context)
         session.run(hf.global_variables_initializer())
         hf.train.Saver(made).restore(session, path)

@@ -9,11 +9,13 @@ import h5py
 import numpy as np
 import pytest
 
+import hpcflow as hf
 from hpcflow.checkpoint import folder, stamp
 from hpcflow.checkpoint.layout import Array, paths, share
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal, load_some, save_some
+from tests.runtime.ranks import run_ranks
 
 FORMS = {
     "three ranks": dict(ranks=3),
@@ -106,7 +108,7 @@ def test_files_of_every_format_version_load(kept, tmp_path):
     """Written by tests/checkpoint/keep.py when the version was new; never written again."""
     values = dict(np.load(kept / "values.npz"))
     for name in ("step-3", "step-4.h5"):
-        assert equal(load_some(kept / name, rows=20), values)
+        assert equal(load_some(kept / name, rows=20, names=values), values)
 
 
 def test_there_is_a_file_of_this_format_version():
@@ -136,7 +138,68 @@ def test_shares_cover_every_row_once(writers):
         assert sum((s.stop - s.start) * sizes[s.name] for s in some) <= total / writers + largest
 
 
-def test_names_that_cannot_stand_beside_each_other_are_told():
+ODD = ("", "/", "a//b", "/a", "a/", ".", "a/./b", ".graph", ".state", ".slots/w/a", ".numbered/0")
+NESTED = ("w", "w/a", "w/a/b", "w/a/b/Adam", "w/b", "v/..", "v/../b", "..", "x" * 3000, "ü" * 500)
+
+
+def test_every_name_has_a_place_of_its_own():
     assert paths(["w", "w/Adam", "v/b"]) == {"w": "w", "w/Adam": ".slots/w/Adam", "v/b": "v/b"}
-    with pytest.raises(CheckpointError, match="has no place"):
-        paths(["w", "w/a", "w/a/b"])
+    found = sorted(paths([*ODD, *NESTED]).values())
+    assert len(set(found)) == len(ODD + NESTED)
+    for path in found:
+        assert not any(other.startswith(path + "/") for other in found)
+        assert not {"", "."} & set(path.split("/")) and path not in (".graph", ".state")
+
+
+@pytest.mark.parametrize("form", ["sharded", "parallel"])
+@pytest.mark.parametrize("shape", [(2,), (), (0, 4)], ids=["rows", "scalars", "no bytes"])
+def test_any_names_are_saved_and_found_again(tmp_path, form, shape):
+    """Also where all variables together have no bytes, and no rank has anything to write."""
+    values = {name: np.full(shape, i, np.float32) for i, name in enumerate(ODD + NESTED)}
+
+    def body(context):
+        made = {name: hf.Variable(value) for name, value in values.items()}
+        session = hf.Session(context=context)
+        session.run(hf.global_variables_initializer())
+        path = hf.train.Saver(made, form=form).save(session, tmp_path, 1)
+        other = {name: hf.Variable(np.full(shape, -1, np.float32)) for name in values}
+        session.run(hf.global_variables_initializer())
+        hf.train.Saver(other).restore(session, path)
+        return session.run(other)
+
+    for found in run_ranks(2 if form == "sharded" else 1, body):
+        assert equal(found, values)
+    with h5py.File(folder.index_of(folder.find(tmp_path)[0].path)) as file:
+        there = {}
+        file.visititems(lambda _, item: there.update({item.attrs.get("name"): item}))
+        if shape or form == "parallel":  # a scalar of several parts is a link
+            for name, value in values.items():
+                np.testing.assert_array_equal(there[name][()], value)
+
+
+def test_what_cannot_be_saved_is_told_before_anything_is_written(tmp_path):
+    with hf.Graph().as_default():
+        v = hf.Variable(np.zeros(3, np.float32), name="v")
+        for given, words in (
+            ({"a": v, "b": v}, "as 'a' and as 'b'"),
+            ({"a\0b": v}, "cannot be the name"),
+            ({"\ud800": v}, "cannot be the name"),
+            ({3: v}, "cannot be the name"),
+            ({"a": np.zeros(3)}, "is no variable"),
+            ([v.value()], "is no variable"),
+            ([], "nothing to save"),
+        ):
+            with pytest.raises(CheckpointError, match=words):
+                hf.train.Saver(given)
+
+
+def test_an_error_leaves_no_draft(tmp_path):
+    def body(context):
+        v = hf.Variable(np.zeros(3, np.float32))
+        session = hf.Session(context=context)
+        session.run(v.initializer)
+        hf.train.Saver([v], form="no form").save(session, tmp_path, 1)
+
+    with pytest.raises(CheckpointError, match="no form"):
+        run_ranks(2, body)
+    assert list(tmp_path.iterdir()) == []

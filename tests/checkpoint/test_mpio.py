@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.checkpoint import h5
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal, variables
@@ -136,3 +139,70 @@ def test_rows_larger_than_the_staging_buffer(shared, form):
 
     run_here(write)
     run_here(read, ps=1)
+
+
+@pytest.fixture
+def disk(shared):
+    """A small disk that all ranks know."""
+    from hpcflow.comm import mpi
+
+    world, words = mpi.world(), ["mount", "-t", "tmpfs", "-o", "size=70m", "tmpfs", str(shared)]
+    told = None
+    if world.rank == 0:
+        can = os.geteuid() == 0 and not subprocess.run(words, capture_output=True).returncode
+        told = "yes" if can else "no"
+    if world.broadcast_text(told) == "no":
+        pytest.skip("needs root that may mount")
+    yield shared
+    world.broadcast_text("done" if world.rank == 0 else None)
+    if world.rank == 0:
+        subprocess.run(["umount", "-l", str(shared)], check=True)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reserves", [True, False])
+def test_a_full_disk_is_told_to_all_ranks_and_they_go_on(disk, form, reserves, monkeypatch):
+    """Also where the file system cannot reserve space, and MPI-IO meets the end of it."""
+    needs(form)
+    if not reserves:
+        monkeypatch.setattr(h5, "reserve", lambda path: None)
+    value = np.arange(10 << 20, dtype=np.float32).reshape(10, -1)
+
+    def body(context):
+        v, x = hf.Variable(hf.zeros(value.shape), name="v"), hf.placeholder(hf.float32, value.shape)
+        session = hf.Session(context=context)
+        session.run(v.initializer)
+        session.run(v.assign(x), {x: value})
+        saver = hf.train.Saver([v], form=form)
+        saver.save(session, disk, 1)
+        for _ in range(2):
+            with pytest.raises(CheckpointError) as caught:
+                saver.save(session, disk, 2)
+            assert "No space left" in str(caught.value) or (form == "parallel" and not reserves)
+            assert "earlier checkpoints are as they were" in caught.value.hint
+        context.barrier()
+        assert len(list(disk.iterdir())) == 2  # and `latest`
+        session.run(v.initializer)
+        assert saver.restore(session, disk)["step"] == 1
+        np.testing.assert_array_equal(session.run(v), value)
+
+    run_here(body)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_slabs_of_one_file_begin_at_stripes(shared):
+    needs("parallel")
+
+    def body(context):
+        sizes = (1 << 20, 3 << 20, 77, 5 << 20)
+        made = [hf.Variable(hf.zeros([n]), name=f"v{n}") for n in sizes]
+        session = hf.Session(context=context)
+        session.run(hf.global_variables_initializer())
+        return hf.train.Saver(made, form="parallel").save(session, shared, 1)
+
+    path = run_here(body)
+    (file,) = Saved(path).files
+    large = [s for s in file["slabs"] if s["name"] != "v77"]
+    assert len(large) > 3
+    assert {s["offset"] % (1 << 20) for s in large} == {0}
