@@ -144,12 +144,16 @@ def together(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
 
 def spans(ranks: Iterable[int]) -> str:
     """`rank 3` or `ranks 0-3, 17` of rising numbers."""
+    words = numbers(ranks)
+    return f"rank {words}" if words.isdigit() else f"ranks {words}"
+
+
+def numbers(rising: Iterable[int]) -> str:
+    """`0-3, 17` of rising numbers."""
     runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
+    for number in rising:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
         else:
-            runs.append([rank, rank])
-    words = [f"{low}" if low == high else f"{low}-{high}" for low, high in runs]
-    alone = len(runs) == 1 and runs[0][0] == runs[0][1]
-    return f"rank{'' if alone else 's'} {', '.join(words)}"
+            runs.append([number, number])
+    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)

@@ -98,6 +98,6 @@ def _parse(name: str, kind: type, text: str) -> object:
         return flags[text.strip().lower()] if kind is bool else kind(text)
     except (KeyError, ValueError):
         raise HpcflowError(
-            f"{PREFIX}{name.upper()}={text!r} is not {KINDS[kind]}",
-            hint=f"unset it or give {KINDS[kind]}",
+            f"setting {name}={text!r} is not {KINDS[kind]}",
+            hint=f"give {KINDS[kind]}: --set {name}=..., or {PREFIX}{name.upper()}",
         ) from None

@@ -109,7 +109,8 @@ def test_own_options_stand_before_or_after_the_script(
         (["run", "-n", "two", "s.py"], "invalid int"),
         (["run", "s.py", "-n"], "expected one argument"),
         (["walk"], "invalid choice"),
-        ([], "required"),
+        (["run", "-np", "4", "s.py"], "it is -n here"),
+        (["run", "--ntasks=4", "s.py"], "it is -n here"),
     ],
 )
 def test_a_wrong_command_line_ends_with_2(
@@ -192,6 +193,19 @@ def test_it_starts_ranks_and_servers_do_not_run_the_script(folder: Path) -> None
     lines = [f"({rank}, 3) ['a b'] __main__ here ['HPCFLOW_PS'] False" for rank in range(2)]
     assert (code, out) == (0, [*lines, "serving"]), err
     assert "starting 3 ranks by mpirun" in err
+
+
+def test_without_a_command_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert all(f"    {name} " in said for name in ("run", "doctor", "report"))
+
+
+def test_a_script_that_does_not_compile_is_shown_without_our_own_lines(folder: Path) -> None:
+    (folder / "wrong.py").write_text("x = (1,\n")
+    code, _, err = finish(start(folder, "wrong.py"))
+    assert code == 1 and "SyntaxError" in err and 'File "wrong.py", line 1' in err
+    assert "runpy" not in err and "cli/run.py" not in err
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,16 @@ def test_modes_are_not_mixed_and_begin_with_the_single_rank(tmp_path: Path) -> N
     }
 
 
+def test_a_folder_that_is_not_there_is_not_taken_for_the_one_above(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "run", 1, 8, 10.0)
+    assert cli.main(["report", path + "/misspelt", "--out", str(tmp_path)]) == 1
+    assert "no run in" in capsys.readouterr().err
+    (run,) = runs.load([path + "/result.json"])
+    assert run.ranks == 1
+
+
 def test_repeated_runs_are_one_point_at_their_median(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"a{i}", 1, 64, rate) for i, rate in enumerate((900, 1000, 5000))]
     paths.append(write(tmp_path / "b", 2, 64, 2000.0))

@@ -21,6 +21,8 @@ COMMANDS = {
     "pack": "pack this installation into one file, for thousands of ranks",
     "report": "show what runs have done: loss, throughput, scaling",
 }
+# What launchers call the number of ranks -> what it is called here.
+USUAL = {"-np": "-n", "--np": "-n", "--ntasks": "-n", "--n": "-n", "--ranks": "-n"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
         commands.add_parser(name, help=line, add_help=False)
+    if not words:
+        parser.print_help(sys.stderr)
+        return 2
     parser.parse_args(words)
     return 2
 
@@ -87,7 +92,15 @@ def split_script(
         elif script is not None:
             script_args.append(word)
         elif word.startswith("-"):
-            parser.error(f"unknown option {word}; an option of the script stands after the script")
+            known = USUAL.get(name) if USUAL.get(name) in options else None
+            parser.error(
+                f"unknown option {word}; "
+                + (
+                    f"it is {known} here"
+                    if known
+                    else "an option of the script stands after the script"
+                )
+            )
         else:
             script = word
     if script is None and script_args:

@@ -181,7 +181,7 @@ def run_script(script: str, script_args: list[str]) -> int:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next
-        shown = error.with_traceback(trace or error.__traceback__)
+        shown = error.with_traceback(trace)  # None: the script did not begin, by a syntax error say
         sys.excepthook(type(shown), shown, shown.__traceback__)
         return 1
     return 0

@@ -35,6 +35,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "feeds": list(driver.feeds),
         "fetches": [str(ref) for ref in driver.fetches],
         "tasks": _tasks(plan, rows),
+        "idle": [task for task in cluster.tasks() if task not in plan.parts],
         "edges": [_edge(edge) for edge in plan.edges],
         "traffic": [_traffic(row) for row in rows],
         "collectives": _collectives(plan),
@@ -220,7 +221,9 @@ def _tasks_text(data: dict[str, Any]) -> str:
         (name, str(count * ranks[name.split("..")[0]]), *facts)
         for name, count, facts in _folded(rows)
     ]
-    return f"{note}\n{_table(header, folded)}"
+    idle = ", ".join(name for name, _, _ in _folded([(task, ()) for task in data["idle"]]))
+    rest = f"\nnothing to do in this step: {idle}" if idle else ""
+    return f"{note}\n{_table(header, folded)}{rest}"
 
 
 def _traffic_text(data: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ def load(paths: Sequence[str]) -> list[Run]:
     Errors: HpcflowError for a folder in which no run has written anything.
     """
     folders = [Path(path) for path in paths]
-    folders = [folder if folder.is_dir() else folder.parent for folder in folders]
+    folders = [path.parent if path.is_file() else path for path in folders]
     names = [os.path.relpath(folder) for folder in folders]
     common = os.path.commonpath(names) if len(set(names)) > 1 else os.path.dirname(names[0])
     short = [os.path.relpath(name, common or ".") for name in names]

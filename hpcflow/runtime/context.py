@@ -11,10 +11,9 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,16 +28,13 @@ from hpcflow.logs import logger
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Cluster, Part, Plan
 from hpcflow.plan.roles import Roles, assign
-from hpcflow.runtime import device, services, trace
+from hpcflow.runtime import device, failing, services, trace
 from hpcflow.runtime.control import BYE, CLOSING, Control, header
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
 from hpcflow.settings import Settings
-
-ABORTED = 86  # exit code of ranks that another rank's failure ends
-LET_LAUNCHER_READ_S = 0.2  # MPICH's drops what it has not yet read of a rank that aborts the job
 
 
 class Context:
@@ -129,7 +125,7 @@ class Context:
             self.settings.run_dir,
             self.settings.stall_s,
             self.settings.stall_abort_s,
-            functools.partial(_on_stall, self),
+            functools.partial(failing.on_stall, self),
         )
 
     def _unwatch(self) -> None:
@@ -188,9 +184,11 @@ class Context:
         if both[0] == -both[1]:
             return
         texts = meetings.gather_text(what)
-        each = None if texts is None else "; ".join(f"{r}: {text}" for r, text in enumerate(texts))
+        told = logs.together([{text: 1} for text in texts or []])
+        each = "; ".join(f"{text} ({who.partition(', ')[2]})" for text, who in told.items())
         raise LonelyCollectiveError(
-            "the replicas came together for different things: " + meetings.broadcast_text(each),
+            "the replicas came together for different things: "
+            + meetings.broadcast_text(each or None),
             rank=self.rank,
             hint="call it on every rank (not under is_chief), and end all ranks at the same place",
         )
@@ -239,17 +237,23 @@ class Context:
         return sorted((r for text in texts for r in json.loads(text)), key=lambda r: r["rank"])
 
     def table(self) -> str:
-        """rank -> host -> task -> device -> cores, one line a rank; the same lines folded."""
+        """rank -> host -> task -> device -> cores; a line for neighbours that differ in no more."""
         chosen = threads.chosen()
-        line = f"{self.hosts[self.rank]}  {task_name(self.rank, self)}  {', '.join(self.devices)}  "
-        line += f"threads {chosen.threads} ({chosen.why}), cores {chosen.cores}"
-        told = [f"{line}\n{chosen.warning or ''}"]
+        own = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.why}), "
+        told = [f"{own}cores {chosen.cores}\n{chosen.warning or ''}"]
         if self.world is not None:
             told = self.world.gather_text(told[0]) or []
         rows = [text.split("\n") for text in told]
         for words, who in logs.together([{row[1]: 1} if row[1] else {} for row in rows]).items():
             logger.warning("%s (%s)", words, who)
-        return "\n".join(f"  rank {rank}  {row[0]}" for rank, row in enumerate(rows))
+        alike: dict[tuple[str, str, str], dict[int, int]] = {}
+        for rank, row in enumerate(rows):
+            job, _, task = task_name(rank, self).rpartition(":")
+            alike.setdefault((self.hosts[rank], job, row[0]), {})[rank] = int(task)
+        return "\n".join(
+            f"  {logs.spans(who)}  {host}  {job}:{logs.numbers(who.values())}  {rest}"
+            for (host, job, rest), who in alike.items()
+        )
 
     # -- the end
 
@@ -273,7 +277,7 @@ class Context:
         try:
             self.meet("the end of the program")
         except HpcflowError as error:
-            _on_error(self, sys.__excepthook__, type(error), error, error.__traceback__)
+            failing.on_error(self, sys.__excepthook__, type(error), error, error.__traceback__)
             raise
 
     def _say_closing(self) -> None:
@@ -379,7 +383,7 @@ def enter() -> Context:
             _current = Context(settings)
         else:
             _current = _join(settings, place)
-        sys.excepthook = functools.partial(_on_error, _current, sys.excepthook)
+        sys.excepthook = functools.partial(failing.on_error, _current, sys.excepthook)
         atexit.register(_current.leave)
     return _current
 
@@ -407,35 +411,7 @@ def serve() -> None:
     try:
         context.serve()
     except Exception as error:
-        _on_error(context, sys.__excepthook__, type(error), error, error.__traceback__)
-
-
-def _on_stall(context: Context, error: BaseException) -> None:
-    """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
-    sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {error}\n")
-    sys.stderr.flush()
-    logs.on_failure(str(error))
-    os._exit(ABORTED)
-
-
-def _on_error(
-    context: Context, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
-) -> None:
-    """Print the traceback, then end the whole job: a rank alone would leave the others waiting."""
-    lines: Sequence[str] = traceback.format_exception(kind, error, trace)
-    if context.size == 1:
-        hook(kind, error, trace)
-        logs.on_failure("".join(lines))
-        return
-    prefix = f"[rank {context.rank} on {context.hosts[context.rank]}] "
-    sys.stdout.flush()
-    sys.stderr.write("".join(prefix + line for text in lines for line in text.splitlines(True)))
-    sys.stderr.write(f"{prefix}ends the job of {context.size} ranks\n")
-    sys.stderr.flush()
-    logs.on_failure("".join(lines))
-    assert context.world is not None
-    time.sleep(LET_LAUNCHER_READ_S)
-    context.world.abort(ABORTED)
+        failing.on_error(context, sys.__excepthook__, type(error), error, error.__traceback__)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from typing import Protocol, TextIO
 
+from hpcflow.logs import say_once
 from hpcflow.runtime.context import Context, current
 from hpcflow.train import runlog
 from hpcflow.train.terminal import watched
 
 REDRAW_S = 0.1  # a bar that moves more often is not seen
 WIDTH = 24
+FIND_NAN = "`--set check_numerics=1` ends the run where the first one is made, and names it"
 
 
 class _Batch(Protocol):
@@ -65,6 +68,9 @@ class Progress:
         if not self._speaks:
             return
         now = time.perf_counter()
+        for name, value in values.items():
+            if value != value:
+                say_once(f"{name} is NaN: {FIND_NAN}", logging.WARNING)
         self._samples += batch.joined_size
         rate = self._samples / max(now - self._begun, 1e-9)
         told = "".join(f"  {name} {float(value):.4g}" for name, value in values.items())

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcflow.errors import CheckpointError
+from hpcflow.graph.device import parse
 from hpcflow.graph.graph import Graph
-from hpcflow.logs import logger, together
+from hpcflow.logs import logger, numbers, together
 from hpcflow.ops.state import global_variables_initializer
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
@@ -61,6 +62,7 @@ class TrainingSession(Session):
             with self.graph.as_default():
                 start = global_variables_initializer()
         self.graph.finalize()
+        tell_idle_tasks(self.graph, self.context)
         if variables:
             self.run(start)
         self._keeper: Keeper | None = None
@@ -198,6 +200,20 @@ class TrainingSession(Session):
         if self._log is not None:
             self._log.end(finished=True)
         return found
+
+
+def tell_idle_tasks(graph: Graph, context: Context) -> None:
+    """Warn on the chief of tasks of a replica that no operation of `graph` asks for."""
+    spans = context.settings.tasks_per_replica
+    named = {parse(op.device).task for op in graph.get_operations()}
+    idle = [k for k in range(1, spans) if k not in named]
+    if idle and context.is_chief:
+        logger.warning(
+            "%d of %d worker ranks have nothing to do: no operation asks for /job:worker/task:%s, "
+            "of %d in a replica; place some there by hf.device, or leave --tasks-per-replica out",
+            *(len(idle) * context.roles.replicas, len(context.roles.workers)),
+            *(numbers(idle), spans),
+        )
 
 
 def summary(

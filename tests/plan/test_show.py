@@ -121,6 +121,20 @@ def test_many_tasks_of_one_replica_are_folded():
     assert "t0 -> t31" in as_dot(plan) and "32 more tasks" in as_mermaid(plan)
 
 
+def test_tasks_without_work_are_listed():
+    with graph() as g:
+        x = hf.placeholder(hf.float32, [2], name="x")
+        with hf.device("/job:worker/task:1"):
+            y = hf.negative(x)
+    plan = plan_of(g, [y], {x: (2,)}, Cluster(5, 1, tasks_per_replica=5))
+    assert as_data(plan)["idle"] == [
+        *(f"/job:worker/task:{k}" for k in (2, 3, 4)),
+        "/job:ps/task:0",
+    ]
+    said = "nothing to do in this step: /job:worker/task:2..4, /job:ps/task:0"
+    assert said in as_text(plan).splitlines()
+
+
 def test_doubts_are_printed():
     with graph() as g:
         v = hf.Variable(1.0, name="v")

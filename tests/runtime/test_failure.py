@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcflow.runtime import failing
+
 ROOT = Path(__file__).parents[2]
 HEAD = """
 import sys, time
@@ -69,6 +71,43 @@ def test_an_exception_on_one_rank_ends_the_job_within_five_seconds(tmp_path):
     assert "[rank 2" in output
     assert output.index("ValueError: by test") < output.index("ends the job of 3 ranks")
     assert seconds < 5
+
+
+def test_an_error_of_all_ranks_is_printed_once(tmp_path):
+    code, output, _ = job(
+        tmp_path,
+        """
+        context.barrier()
+        raise ValueError("by test")
+        """,
+        "-n",
+        "4",
+        "--run-dir",
+        "run",
+    )
+    assert code != 0
+    assert output.count("ValueError: by test") == 1, output
+    assert output.count("ends the job of 4 ranks") == 1
+    assert re.search(r"\] the same on ranks? [0-3]", output)
+    first = re.search(r"\[rank (\d) .*ValueError", output).group(1)
+    assert "ValueError: by test" in (tmp_path / "run" / f"rank-{first}.log").read_text()
+
+
+def test_a_note_is_signed_by_those_who_fail_in_the_same_way(tmp_path):
+    text = "TypeError: x\n  op    add\n  rank  {}\n"
+    first, *others = (failing.Note(tmp_path, text.format(r), r) for r in range(4))
+    assert first.is_first()
+    first.told()
+    assert not any(other.is_first() for other in others[::-1])
+    assert first.others() == [1, 2, 3]
+    assert failing.Note(tmp_path, "TypeError: y\n", 1).is_first()
+    assert failing.Note(tmp_path / "none", text, 1).is_first()
+
+
+def test_a_rank_prints_what_the_first_one_died_before_printing(tmp_path, monkeypatch):
+    monkeypatch.setattr(failing, "TOLD_S", 0.05)
+    assert failing.Note(tmp_path, "TypeError: x\n", 0).is_first()
+    assert failing.Note(tmp_path, "TypeError: x\n", 1).is_first()
 
 
 @pytest.mark.parametrize("where", ["worker", "server"])

@@ -64,7 +64,7 @@ def test_servers_on_cpu_nodes_and_workers_on_gpu_nodes(
     found = result(job)
     assert (found["mode"], found["servers"], found["replicas"]) == ("ps", 2, 4)
     assert found["hosts"] == ["node1", "node1", "node3", "node3", "node4", "node4"]
-    assert "rank 0  node1  /job:ps/task:0" in job.output
+    assert "ranks 0-1  node1  /job:ps/task:0-1" in job.output
     assert found["accuracy"] > 0.7
 
 

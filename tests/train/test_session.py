@@ -119,6 +119,47 @@ def test_a_log_gets_lines() -> None:
     assert len(lines) == 2 and lines[1].startswith("epoch 3/3  step 2/2")  # the last is always told
 
 
+def test_a_loss_that_is_nan_is_told_once_with_what_finds_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcflow.logs.logger.propagate", True)
+    monkeypatch.setattr("hpcflow.logs._said", set())
+    dataset: Any = SimpleNamespace(steps_per_epoch=2, describe=lambda: "")
+    context: Any = SimpleNamespace(is_chief=True, settings=Settings())
+    batch = SimpleNamespace(epoch=0, step=0, joined_size=8)
+    with Progress(dataset, 1, 60.0, io.StringIO(), context) as progress:
+        progress.update(batch, loss=np.float32(1.0), rate=float("inf"))
+        assert caplog.messages == []
+        progress.update(batch, loss=np.float32("nan"))
+        progress.update(batch, loss=np.float32("nan"))
+    (line,) = caplog.messages
+    assert "loss is NaN" in line and "--set check_numerics=1" in line
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_ranks_that_no_operation_asks_for_are_told(
+    named: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcflow.logs.logger.propagate", True)
+
+    def work(context: Context) -> None:
+        x = net(OPTIMIZERS["adam"][0]())[0]
+        if named:
+            for k in (1, 2):
+                with hf.device(f"/job:worker/task:{k}"):
+                    hf.square(x)
+        with hf.train.TrainingSession():
+            pass
+
+    run_ranks(6, work, tasks_per_replica=3)
+    lines = [line for line in caplog.messages if "nothing to do" in line]
+    if named:
+        assert lines == []
+    else:
+        (line,) = lines
+        assert line.startswith("4 of 6 worker ranks") and "task:1-2, of 3" in line
+
+
 def test_only_the_chief_speaks() -> None:
     assert told(io.StringIO(), every_s=0, is_chief=False).getvalue() == ""
 

@@ -1,0 +1,113 @@
+"""The end of a rank that failed: its traceback first, then the end of the whole job.
+
+Ranks of a node that fail in the same way say so once: the first prints, the others sign its note
+beside the ledgers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcflow import logs
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.context import Context
+
+ABORTED = 86  # exit code of ranks that another rank's failure ends
+LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
+LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
+TOLD_S = 1.0  # a rank whose note is not printed by then has died
+_TOLD = "told"
+_RANK = re.compile(r"^(\s*rank +)\d+$", re.MULTILINE)  # the only line in which equal errors differ
+
+
+class Note:
+    """Who of a node's ranks failed by the same `text`: a file in `folder` that they sign."""
+
+    def __init__(self, folder: Path, text: str, rank: int) -> None:
+        number = zlib.crc32(_RANK.sub(r"\1", text).encode())
+        self._path, self._rank = folder / f"failed-{number:08x}", rank
+
+    def is_first(self) -> bool:
+        """True of the rank that has to print; False once another one has printed."""
+        try:
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            return True
+        except FileExistsError:
+            self._add(str(self._rank))
+        except OSError:  # no such folder, a full one: everyone prints
+            return True
+        late = time.monotonic() + TOLD_S
+        while time.monotonic() < late:
+            if _TOLD in self._lines():
+                return False
+            time.sleep(0.01)
+        return True
+
+    def told(self) -> None:
+        """The first one has printed."""
+        self._add(_TOLD)
+
+    def others(self) -> list[int]:
+        """The ranks that have signed."""
+        return sorted(int(line) for line in self._lines() if line.isdigit())
+
+    def _add(self, line: str) -> None:
+        try:
+            with open(self._path, "a") as file:  # so short a line is added whole
+                file.write(f"{line}\n")
+        except OSError:
+            pass
+
+    def _lines(self) -> list[str]:
+        try:
+            return self._path.read_text().split()
+        except OSError:
+            return []
+
+
+def on_error(
+    context: Context, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
+) -> None:
+    """Print the traceback, then end the whole job: a rank alone would leave the others waiting."""
+    lines: Sequence[str] = traceback.format_exception(kind, error, trace)
+    text = "".join(lines)
+    if context.size == 1:
+        hook(kind, error, trace)
+        logs.on_failure(text)
+        return
+    prefix = f"[rank {context.rank} on {context.hosts[context.rank]}] "
+    ledger = context.engine.ledger
+    note = Note(ledger.directory, text, context.rank) if ledger is not None else None
+    sys.stdout.flush()
+    prints = note is None or note.is_first()
+    if prints:
+        sys.stderr.write("".join(prefix + line for line in text.splitlines(True)))
+        sys.stderr.write(f"{prefix}ends the job of {context.size} ranks\n")
+        sys.stderr.flush()
+    logs.on_failure(text)
+    if note is not None and prints:
+        note.told()
+    time.sleep(LET_OTHERS_SIGN_S)
+    if note is not None and prints and (same := note.others()):
+        sys.stderr.write(f"{prefix}the same on {logs.spans(same)}\n")
+        sys.stderr.flush()
+    time.sleep(LET_LAUNCHER_READ_S)
+    assert context.world is not None
+    context.world.abort(ABORTED)
+
+
+def on_stall(context: Context, error: BaseException) -> None:
+    """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
+    sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {error}\n")
+    sys.stderr.flush()
+    logs.on_failure(str(error))
+    os._exit(ABORTED)
