@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.load import newest_good
-from hpcflow.errors import CheckpointError
+from hpcflow.errors import CheckpointError, HpcflowError
 from hpcflow.logs import logger
+from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train.saver import Saver
 
@@ -58,12 +59,8 @@ class Keeper:
 
         Of asynchronous ones the chief tells, from its own steps.
         """
-        taken = steps - self._saved_at
-        if not self.steps_between or not taken:
-            return False
-        if self._is_joint:
-            return (self.first_step + steps) % self.steps_between == 0
-        return taken * self.context.roles.replicas >= self.steps_between
+        every, first = self.steps_between, self.first_step
+        return bool(every) and is_round(self.context, every, steps, self._saved_at, first)
 
     def is_late(self, steps: int) -> bool:
         """Whether the time between two saves has passed on this rank."""
@@ -123,6 +120,38 @@ class Keeper:
         self.first_step, self.first_samples = facts["step"], facts.get("samples", 0)
         if self.context.is_chief:
             print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
+
+
+class Policy:
+    """What a program does after every so many steps."""
+
+    def __init__(self, context: Context, every: int, action: Callable[[], Any], first: int) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise HpcflowError(f"every {every!r} steps", hint="give a number of steps, 1 or more")
+        self._context, self._every, self._action, self._first = context, every, action, first
+        self._last = 0  # this worker's steps when it was run
+
+    def due(self, steps: int) -> bool:
+        """Whether to run it before this worker's next step."""
+        return is_round(self._context, self._every, steps, self._last, self._first)
+
+    def run(self, steps: int) -> None:
+        """Do it: on all ranks that run the script together."""
+        self._last = steps
+        self._action()
+
+
+def is_round(context: Context, every: int, steps: int, last: int, first: int) -> bool:
+    """Whether `every` steps are full with this worker's `steps`; they were with its `last` before.
+
+    `first` joint steps were done by earlier runs. All synchronous workers agree; of asynchronous
+    ones the chief estimates it from its own steps.
+    """
+    if steps == last:
+        return False
+    if context.cluster.mode != "ps":
+        return (first + steps) % every == 0
+    return (steps - last) * context.roles.replicas >= every
 
 
 def interval(every: int | str) -> tuple[int, float]:

@@ -56,7 +56,7 @@ class Preemption:
         self.late = False  # a rank said so at the last look: all know it before the same step
         # over the ranks: the largest signal, the longest step in µs, whether one is late
         self._told = np.zeros(3, np.int64)
-        self.saving = False  # some rank came to `meet` in order to save, and goes on
+        self.saving = 0  # what a rank came to `meet` for, besides: bits that it knows
         self.unsaved = False  # some rank that came had something to save
         self._request: Request | None = None
         self._every = self._left = 1  # steps between looks, steps until the next
@@ -108,11 +108,11 @@ class Preemption:
         if request is not None:
             self._context.engine.finish(request, "looking for a wish to stop")
 
-    def meet(self, stopping: bool, saving: bool = False, unsaved: bool = False) -> bool:
+    def meet(self, stopping: bool, saving: int = 0, unsaved: bool = False) -> bool:
         """Wait for all ranks that run the script; whether one of them has steps left and stops.
 
-        Without `stopping` or `saving` this rank has taken all of its steps. The attribute `saving`
-        then says whether someone came to save, `unsaved` whether someone has what is not saved.
+        The attribute `saving` then has the most that someone came with, `unsaved` says whether
+        someone has what is not saved.
         """
         self._finish()
         self.saving, self.unsaved = saving, unsaved
@@ -123,7 +123,7 @@ class Preemption:
             anyone = np.array([number, unsaved, saving], np.int64)
             request = self._context.drivers.all_reduce(anyone, "max")
             self._context.engine.finish(request, "the end of the steps of all workers")
-            stopping, self.unsaved, self.saving = (bool(x) for x in anyone)
+            stopping, self.unsaved, self.saving = bool(anyone[0]), bool(anyone[1]), int(anyone[2])
             if stopping:
                 self._stop.note(int(anyone[0]))
         return stopping

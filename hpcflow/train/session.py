@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from hpcflow.ops.state import global_variables_initializer
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
-from hpcflow.train.keeper import Keeper
+from hpcflow.train.keeper import Keeper, Policy
 from hpcflow.train.preempt import Preemption
 from hpcflow.train.written import versions, write_json
 
@@ -65,6 +65,7 @@ class TrainingSession(Session):
         tell_idle_tasks(self.graph, self.context)
         if variables:
             self.run(start)
+        self._policies: list[Policy] = []
         self._keeper: Keeper | None = None
         self._resumes = resume  # the same job, started again, goes on
         if checkpoints is not None and self.context.on_plan is None:
@@ -96,8 +97,8 @@ class TrainingSession(Session):
         is_late = self._keeper is not None and self.is_chief and self._keeper.is_late(self.steps)
         if self.preemption.due(is_late):
             self._meet(stopping=True)
-        if self._keeper is not None:
-            self._edge(self._keeper)
+        if self._keeper is not None or self._policies:
+            self._edge()
         if self._begun is None:
             self._begun = time.perf_counter()
         self._met = False
@@ -108,23 +109,49 @@ class TrainingSession(Session):
             self._keeper.count(batch)
         return values
 
-    def _edge(self, keeper: Keeper) -> None:
-        """Between two steps: save if it is time, all workers together."""
+    def every(self, steps: int, action: Callable[[], Any]) -> None:
+        """Call `action()` after each so many steps, on all ranks that run the script together.
+
+        For a policy of one's own: `sess.every(100, lambda: saver.save(sess, "weights", count))`.
+        Asynchronous workers count the steps of all, about, and meet between their own steps.
+
+        Ranks: every rank that runs the script, with the same `steps` in the same order.
+        """
+        first = self._keeper.first_step if self._keeper is not None else 0
+        self._policies.append(Policy(self.context, steps, action, first))
+
+    def _edge(self) -> None:
+        """Between two steps: do what it is time for, all workers together."""
         drivers, control = self.context.roles.drivers, self.context.control
-        wanted = self.preemption.late or keeper.due(self.steps)
-        if len(drivers) == 1 or self.context.cluster.mode == "collective":
-            if wanted:
-                self.save()
-            return
-        assert control is not None
-        if wanted and self.is_chief:
-            for rank in drivers[1:]:
-                control.note(rank, self.steps)  # come, at your next step
-        elif not control.notes:
-            return
-        control.notes.clear()
-        self._meet(saving=True)
-        self.save()
+        due = self._due()
+        if len(drivers) > 1 and self.context.cluster.mode == "ps":
+            assert control is not None
+            if due and self.is_chief:
+                for rank in drivers[1:]:
+                    control.note(rank, self.steps)  # come, at your next step
+            elif not control.notes:
+                return
+            control.notes.clear()
+            self._meet(saving=due)
+            due = self.preemption.saving
+        self._do(due)
+
+    def _due(self, ended: bool = False) -> int:
+        """What it is time for, as bits: to save (1), then the policies; the chief says it to
+        asynchronous workers.
+        """
+        if self.context.cluster.mode == "ps" and not self.is_chief:
+            return 0
+        due = sum(2 << i for i, one in enumerate(self._policies) if one.due(self.steps))
+        keeper = None if ended else self._keeper
+        return due + (keeper is not None and (self.preemption.late or keeper.due(self.steps)))
+
+    def _do(self, due: int) -> None:
+        if due & 1:
+            self.save()
+        for i, policy in enumerate(self._policies):
+            if due & 2 << i:
+                policy.run(self.steps)
 
     def save(self) -> Path:
         """Save the state of the job now; the checkpoint.
@@ -138,7 +165,7 @@ class TrainingSession(Session):
             )
         return self._keeper.save(self.steps, self.samples)
 
-    def _meet(self, stopping: bool = False, saving: bool = False) -> None:
+    def _meet(self, stopping: bool = False, saving: int = 0) -> None:
         """Wait for all workers; if one of them was told to stop, end the script."""
         unsaved = self._keeper is not None and self._keeper.is_new(self.steps)
         if self.preemption.meet(stopping, saving, unsaved):
@@ -147,9 +174,9 @@ class TrainingSession(Session):
     def wait(self) -> None:
         """Wait until every worker is here: all updates are then applied."""
         self._met = True
-        self._meet()
-        while self.preemption.saving:  # those who have steps left
-            self.save()
+        self._meet(saving=self._due(ended=True))
+        while self.preemption.saving:  # for those who have steps left, or after the last one
+            self._do(self.preemption.saving)
             self._meet()
         if self.preemption.unsaved:
             self.save()
