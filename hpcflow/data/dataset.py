@@ -165,22 +165,30 @@ class Dataset(Feeding):
         """Batches that are read together: of one window of blocks, or as many bytes as are good."""
         window = self.shuffle.together if isinstance(self.shuffle, Blocks) else 0
         portion: list[Dealt] = []
-        rows, last = 0, None
-        for epoch, share in dealt:
-            place = (epoch, share.place // window if window else 0)
-            most = self._portion_bytes() // max(1, self._row_bytes, self._mapped_bytes)
-            if not window:
-                most = min(most, STRETCH // max(1, self._row_bytes))
-            is_first = self._map is not None and not self._mapped_bytes  # its size is not known
-            is_alone = (self._is_in_memory and self._map is None) or is_first
+        rows, most, last = 0, 0, None
+        for one in dealt:
+            epoch, share = one
             size = len(share.indices)
-            if portion and (is_alone or rows + size > most or (window and place != last)):
+            place = (epoch, share.place // window) if window else None
+            if portion and (rows + size > most or place != last):
                 yield portion
                 portion, rows = [], 0
-            portion.append((epoch, share))
-            rows, last = rows + size, place
+            if not portion:  # what is mapped may have another size since
+                most, last = self._most_rows(bool(window)), place
+            portion.append(one)
+            rows += size
         if portion:
             yield portion
+
+    def _most_rows(self, in_windows: bool) -> int:
+        """The rows of one portion: one batch alone if nothing is gained, or its size unknown."""
+        if self._map is None and self._is_in_memory:
+            return 0
+        if self._map is not None and not self._mapped_bytes:
+            return 0
+        row_bytes = max(1, self._row_bytes, self._mapped_bytes)
+        most = self._portion_bytes() // row_bytes
+        return most if in_windows else min(most, STRETCH // max(1, self._row_bytes))
 
     def _load(self, portion: list[Dealt]) -> list[Batch]:
         """Read rows of several batches at once, then hand each its part, without a copy."""
