@@ -16,11 +16,12 @@ from hpcflow.report import picture, runs, text
 
 
 def write(folder: Path, ranks: int, batch: int, rate: float, **more: Any) -> str:
-    """A run directory as training leaves it; `more` are `mode`, `rows`, `servers`, `finished`."""
+    """A run directory as training leaves it; `more` are `mode`, `rows`, `servers` and so on."""
     folder.mkdir(parents=True)
     servers = more.get("servers", 0)
     mode = more.get("mode", "collective" if ranks > 1 else "single")
     result = {"mode": mode, "ranks": ranks, "replicas": ranks - servers, "seconds": 12.5}
+    result |= {"input_wait_seconds": more.get("waits", [0.5] * (ranks - servers))}
     result |= {"samples_per_second": rate, "steps": [100] * (ranks - servers)}
     manifest = {"script": "/home/u/digits.py", "batch": batch, "workers": ranks - servers}
     manifest |= {"nodes": {f"n{i}": [i] for i in range(ranks)}, "roles": ["x"] * ranks}
@@ -77,6 +78,14 @@ def test_a_folder_that_is_not_there_is_not_taken_for_the_one_above(
     assert run.ranks == 1
 
 
+def test_waiting_for_input_is_told_apart(tmp_path: Path) -> None:
+    (run,) = runs.load([write(tmp_path / "r", 2, 8, 10.0, waits=[2.0, 3.0])])
+    assert (run.seconds, run.input_wait, run.busy) == (12.5, 2.5, 10.0)
+    assert "2.5 s (20%)" in text.as_text([run], [])
+    (none,) = runs.load([write(tmp_path / "old", 2, 8, 10.0, waits=[])])
+    assert none.input_wait is None and "%" not in text.as_text([none], [])
+
+
 def test_repeated_runs_are_one_point_at_their_median(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"a{i}", 1, 64, rate) for i, rate in enumerate((900, 1000, 5000))]
     paths.append(write(tmp_path / "b", 2, 64, 2000.0))
@@ -89,6 +98,15 @@ def test_steps_that_were_done_again_count_once(tmp_path: Path) -> None:
     path = write(tmp_path / "r", 1, 8, 10.0, rows=[1, 2, 3, 4, 3, 4, 5])
     (run,) = runs.load([path])
     assert run.curve("step", "loss")[0] == [1, 2, 3, 4, 5]
+
+
+def test_a_last_row_that_follows_at_once_has_no_rate(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", 1, 8, 10.0)
+    with open(Path(path) / "metrics.csv", "a") as file:
+        file.write("11,1.001,11,1,88,99999,0.5\n")
+    (run,) = runs.load([path])
+    assert run.curve("step", "loss")[1][-1] == 0.5
+    assert run.curve("seconds", "samples_per_second")[1] == [10.0] * 10
 
 
 def test_a_run_that_was_killed_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
@@ -112,7 +130,7 @@ def test_the_command_writes_text_and_a_picture(
     png = (tmp_path / "out" / "report.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     wide, high = struct.unpack(">II", png[16:24])
-    assert wide > 1000 and high > 700  # four panels
+    assert wide > 1000 and high > 1500  # five panels
 
 
 def test_one_run_alone_has_a_picture(tmp_path: Path) -> None:

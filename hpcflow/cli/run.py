@@ -137,7 +137,8 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> NoReturn
     program += [args.script, "--", *args.script_args]
     check_folder()
     start = launch.command(args.ranks, program)
-    print(f"hpcflow: starting {args.ranks} ranks by {start.why}", file=sys.stderr, flush=True)
+    noun = "rank" if args.ranks == 1 else "ranks"
+    print(f"hpcflow: starting {args.ranks} {noun} by {start.why}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     try:
         start.become()

@@ -15,7 +15,7 @@ MARKS = "osD^vP"
 GREY = "#666666"
 MOST_NAMED = 12  # runs in a legend
 SMOOTHED = 200  # points from which on a curve is drawn smoothed, over its own points in pale
-UNITS = ((7200, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))  # from, length, name
+UNITS = ((7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # from, length, name
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -49,6 +49,8 @@ def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
     panels: list[Any] = [("value", name) for name in names[:4]]
     if any(run.rows for run in runs):
         panels.append(("rate", ""))
+    if any(run.input_wait is not None for run in runs):
+        panels.append(("waits", ""))
     if curves:
         panels += [("scaling", ""), ("efficiency", "")]
     wide = min(2, max(1, len(panels)))
@@ -61,6 +63,8 @@ def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
                 _values(axes, runs, name)
             elif kind == "rate":
                 _rates(axes, runs)
+            elif kind == "waits":
+                _waits(axes, [run for run in runs if run.input_wait is not None])
             else:
                 _scaling(axes, curves, kind)
         for axes in grid[len(panels) :]:
@@ -72,7 +76,7 @@ def _values(axes: Any, runs: Sequence[Run], name: str) -> None:
     for run, color in _coloured(runs):
         x, y = run.curve("step", name)
         _line(axes, x, y, color, run.name)
-    axes.set(title=name, xlabel="step")
+    axes.set(title=name, xlabel="step", ylabel=name)
     values = [y for run in runs for y in run.curve("step", name)[1]]
     if "loss" in name and values and min(values) > 0 and max(values) / min(values) > 30:
         axes.set_yscale("log")
@@ -82,13 +86,34 @@ def _values(axes: Any, runs: Sequence[Run], name: str) -> None:
 def _rates(axes: Any, runs: Sequence[Run]) -> None:
     curves = [run.curve("seconds", "samples_per_second") for run in runs]
     longest = max((x[-1] for x, _ in curves if x), default=0.0)
-    _, unit, name = next(row for row in UNITS if longest >= row[0])
+    unit, name = _unit(longest)
     for (run, color), (x, y) in zip(_coloured(runs), curves, strict=True):
         _line(axes, [seconds / unit for seconds in x], y, color, run.name)
-    axes.set(title="throughput", xlabel=name, ylabel="samples/s")
+    axes.set(title="throughput", xlabel=f"time ({name})", ylabel="samples/s")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(_engineering())
     _legend(axes, runs)
+
+
+def _unit(longest: float) -> tuple[float, str]:
+    """The unit for times of up to `longest` seconds: its length and name."""
+    return next((length, name) for least, length, name in UNITS if longest >= least)
+
+
+def _waits(axes: Any, runs: Sequence[Run]) -> None:
+    """A bar for each run: waiting for input apart from all else, the mean of its workers."""
+    runs = runs[:MOST_NAMED]
+    unit, name = _unit(max(run.seconds for run in runs))
+    rows, busy = range(len(runs)), [run.busy / unit for run in runs]
+    waits = [(run.input_wait or 0.0) / unit for run in runs]
+    axes.barh(rows, busy, 0.6, color=COLORS[0], label="at work")
+    axes.barh(rows, waits, 0.6, left=busy, color=COLORS[1], label="waiting for input")
+    axes.set_yticks(rows, [run.name for run in runs])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(title="a worker's time", xlabel=f"time ({name})")
+    axes.margins(y=0.05)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2)
 
 
 def _scaling(axes: Any, curves: Sequence[Scaling], kind: str) -> None:
@@ -123,7 +148,7 @@ def _scaling(axes: Any, curves: Sequence[Scaling], kind: str) -> None:
         axes.legend(loc="best")
     else:
         axes.axhline(100, color=GREY, linestyle=":", linewidth=1)
-        axes.set(title="efficiency", xlabel="ranks", ylabel="% of ideal")
+        axes.set(title="efficiency", xlabel="ranks", ylabel="efficiency (% of ideal)")
         axes.set_ylim(0, max(110, axes.get_ylim()[1]))
 
 

@@ -14,6 +14,9 @@ from hpcflow.errors import HpcflowError
 from hpcflow.train.runlog import COLUMNS, MANIFEST, METRICS, read_rows
 
 RESULT = "result.json"
+SHORTEST_S = (
+    0.01  # the rate over a shorter time is noise: the last step of a run may follow at once
+)
 
 
 @dataclasses.dataclass
@@ -29,6 +32,7 @@ class Run:
     batch: int = 0  # joined
     rate: float = 0.0  # samples a second, all workers together
     seconds: float = 0.0
+    input_wait: float | None = None  # seconds of those, the mean of the workers
     steps: int = 0
     finished: bool = False
     rows: list[dict[str, float]] = dataclasses.field(default_factory=list)
@@ -37,6 +41,11 @@ class Run:
     def values(self) -> list[str]:
         """The names of what was measured, e.g. loss."""
         return list(dict.fromkeys(n for row in self.rows for n in row if n not in COLUMNS))
+
+    @property
+    def busy(self) -> float:
+        """Seconds in which a worker did not wait for input: compute and communication."""
+        return max(0.0, self.seconds - (self.input_wait or 0.0))
 
     def curve(self, x: str, y: str) -> tuple[list[float], list[float]]:
         """Two columns, where both are there."""
@@ -66,6 +75,7 @@ def _load(folder: Path, name: str) -> Run:
             hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
         )
     nodes = manifest.get("nodes") or {host: [] for host in result.get("hosts", [])}
+    waits = result.get("input_wait_seconds") or []
     rates = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
     return Run(
         name,
@@ -77,6 +87,7 @@ def _load(folder: Path, name: str) -> Run:
         batch=manifest.get("batch", 0),
         rate=result.get("samples_per_second", statistics.median(rates) if rates else 0.0),
         seconds=result.get("seconds", rows[-1].get("seconds", 0.0) if rows else 0.0),
+        input_wait=statistics.mean(waits) if waits else None,
         steps=int(rows[-1].get("step", 0)) if rows else max(result.get("steps", [0])),
         finished=bool(manifest.get("finished", bool(result))),
         rows=rows,
@@ -107,6 +118,8 @@ def _rows(path: Path) -> list[dict[str, float]]:
             continue  # cut short when the run was killed
         while kept and kept[-1].get("step", 0) >= row.get("step", 0):
             kept.pop()
+        if kept and 0 <= row.get("seconds", 0) - kept[-1].get("seconds", 0) < SHORTEST_S:
+            row.pop("samples_per_second", None)
         kept.append(row)
     return kept
 

@@ -20,7 +20,8 @@ def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_HEAD = ["run", "mode", "ranks", "nodes", "batch", "steps", "loss", "samples/s", "time", "state"]
+_HEAD = ["run", "mode", "ranks", "nodes", "batch", "steps", "loss", "samples/s", "time",
+         "input wait", "state"]  # fmt: skip
 
 
 def _row(run: Run) -> list[str]:
@@ -36,8 +37,16 @@ def _row(run: Run) -> list[str]:
         f"{losses[0]:.4g} -> {losses[-1]:.4g}" if losses else "-",
         f"{run.rate:,.0f}" if run.rate else "-",
         duration(run.seconds),
+        _waited(run),
         "finished" if run.finished else "not finished",
     ]
+
+
+def _waited(run: Run) -> str:
+    """`0.31 s (4%)`: waiting for data, of the time before."""
+    if run.input_wait is None or not run.seconds:
+        return "-"
+    return f"{duration(run.input_wait)} ({run.input_wait / run.seconds:.0%})"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
