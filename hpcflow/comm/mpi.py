@@ -13,7 +13,13 @@ import numpy as np
 
 from hpcflow.comm.arrays import as_bytes, flat, read_only
 from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
-from hpcflow.comm.mpi_requests import PATIENCE_S, PersistentChannel, Several, Transfer
+from hpcflow.comm.mpi_requests import (
+    PATIENCE_S,
+    PersistentChannel,
+    ProbedChannel,
+    Several,
+    Transfer,
+)
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, LaunchError, MissingPackageError, StallError
 from hpcflow.logs import logger
@@ -81,6 +87,16 @@ def library_version() -> str:
 def build_facts() -> str:
     """All that the MPI library tells of itself; MPI is not started for it."""
     return str(_library().Get_library_version())
+
+
+@functools.cache
+def _misses_any_source() -> bool:
+    """Whether a posted receive from MPI_ANY_SOURCE may miss a message: MPICH over UCX.
+
+    Seen with the wheels of MPICH 4.3.2, 5.0.0 and 5.0.2 between nodes; a probe finds the message.
+    """
+    told = build_facts()
+    return "MPICH" in told and "ucx" in told
 
 
 class _MpiBucket:
@@ -151,6 +167,8 @@ class MpiCommunicator(Communicator):
     def recv_channel(self, array: np.ndarray, source: int, tag: int) -> Channel:
         """A persistent receive into `array`."""
         spec = self._spec(array, writable=True)
+        if source == self.ANY and _misses_any_source():
+            return ProbedChannel(self, array, tag)
         request = self._comm.Recv_init(spec, self._source(source), tag)
         label = ("receive", source, tag)
         return PersistentChannel(self, request, array, label, _mpi().Status())

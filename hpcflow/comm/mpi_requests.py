@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from hpcflow.comm.base import Request, Traffic
+import numpy as np
+
+from hpcflow.comm.base import Communicator, Request, Traffic
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, StallError
 
 PATIENCE_S = 1.0  # how long a close() lets sends finish
+ANY = Communicator.ANY
 
 
 class Owner(Protocol):
@@ -22,6 +25,14 @@ class Owner(Protocol):
 
     def count_bytes(self, status: Any) -> int:
         """Bytes of the message of an MPI status, however many."""
+        ...
+
+    def probe(self, source: int, tag: int) -> tuple[int, int] | None:
+        """(source, bytes) of a message that waits to be received, or None."""
+        ...
+
+    def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
+        """Start receiving into `array`."""
         ...
 
 
@@ -136,6 +147,48 @@ class PersistentChannel(Transfer):
         self.request.Free()
         self.request = self.array = None
         self._owner.channels.discard(self)
+
+
+class ProbedChannel:
+    """Receives from any rank: what a probe has found is received from its sender.
+
+    For an MPI whose receives from MPI_ANY_SOURCE miss messages that a probe sees.
+    """
+
+    def __init__(self, owner: Owner, array: np.ndarray, tag: int) -> None:
+        self._owner, self._array, self._tag = owner, array, tag
+        self._receive: Request | None = None
+        self._active, self.source = False, ANY
+
+    def start(self) -> None:
+        """Begin to look for a message."""
+        if self._active:
+            raise CommError(
+                f"receive from rank any, tag {self._tag}: started again before it was done",
+                rank=self._owner.rank,
+            )
+        self._active = True
+
+    def test(self) -> bool:
+        """Whether a message has come; a CommError says why it could not be received."""
+        if not self._active:
+            return True
+        if self._receive is None:
+            found = self._owner.probe(ANY, self._tag)
+            if found is None:
+                return False
+            self.source = found[0]
+            self._receive = self._owner.recv(self._array, self.source, self._tag)
+        if not self._receive.test():
+            return False
+        self._receive, self._active = None, False
+        return True
+
+    def close(self) -> None:
+        """Stop looking; a message that has been found is received first."""
+        if self._receive is not None:
+            finish(self._receive, timeout=PATIENCE_S)
+        self._receive, self._active = None, False
 
 
 class Several:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from .comm_contract import CHECKS, done
+from hpcflow.errors import CommError
+
+from .comm_contract import CHECKS, any_source_is_named, done
 
 pytestmark = pytest.mark.mpi
 
@@ -29,6 +32,23 @@ def comm(request):
         yield (comm := shared.SharedCommunicator(everyone, node_of[request.param]))
     comm.close()
     everyone.close()
+
+
+@pytest.mark.parametrize("misses", [False, True], ids=["posted", "probed"])
+def test_any_source_by_either_way(monkeypatch, misses):
+    """A channel from any rank names the sender, whether its receives are posted or probed for."""
+    from hpcflow.comm import mpi
+
+    monkeypatch.setattr(mpi, "_misses_any_source", lambda: misses)
+    any_source_is_named(mpi.world())
+    channel = mpi.world().recv_channel(np.zeros(1), mpi.world().ANY, 6)
+    assert channel.test()
+    channel.start()
+    assert not channel.test()
+    with pytest.raises(CommError, match="started again"):
+        channel.start()
+    channel.close()
+    done(mpi.world().barrier())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
