@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcflow.data.h5 import hdf5
 from hpcflow.errors import DataError
 
 Shape = tuple[int, ...]
@@ -156,6 +155,8 @@ def sources_of(value: Any, fields: int | None) -> list[Source]:
     if all(hasattr(value, name) for name in ("open", "rows", "close")):
         return [value]
     if type(value).__module__.startswith("h5py."):
+        from hpcflow.data.h5 import hdf5
+
         return [hdf5(value.file.filename, value.name)]
     has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     is_stored = hasattr(value, "chunks")  # Zarr and its like: arrays, but larger than memory

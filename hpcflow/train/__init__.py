@@ -1,6 +1,13 @@
-"""Optimizers, the training session, progress: library code over the graph and the runtime."""
+"""Optimizers, the training session, progress: library code over the graph and the runtime.
+
+Checkpoints are loaded when they are first named: each file that a start need not open counts on
+thousands of ranks.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from hpcflow.train.counter import get_global_step, get_or_create_global_step
 from hpcflow.train.optimizers import (
@@ -10,8 +17,10 @@ from hpcflow.train.optimizers import (
     Optimizer,
 )
 from hpcflow.train.progress import Progress
-from hpcflow.train.saver import Saver, latest_checkpoint
 from hpcflow.train.session import TrainingSession
+
+if TYPE_CHECKING:
+    from hpcflow.train.saver import Saver, latest_checkpoint
 
 __all__ = [
     "AdamOptimizer",
@@ -25,3 +34,11 @@ __all__ = [
     "get_or_create_global_step",
     "latest_checkpoint",
 ]
+
+_LATER = {"Saver": "hpcflow.train.saver", "latest_checkpoint": "hpcflow.train.saver"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'hpcflow.train' has no attribute {name!r} (see docs/tf1.md)")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.device import parse
@@ -16,9 +16,11 @@ from hpcflow.ops.state import global_variables_initializer
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
-from hpcflow.train.keeper import Keeper, Policy
 from hpcflow.train.preempt import Preemption
 from hpcflow.train.written import versions, write_json
+
+if TYPE_CHECKING:
+    from hpcflow.train.keeper import Keeper, Policy
 
 RESULT = "result.json"
 
@@ -69,6 +71,8 @@ class TrainingSession(Session):
         self._keeper: Keeper | None = None
         self._resumes = resume  # the same job, started again, goes on
         if checkpoints is not None and self.context.on_plan is None:
+            from hpcflow.train.keeper import Keeper
+
             self._keeper = Keeper(self, Path(checkpoints), save_every, max_to_keep, form)
             if resume:
                 self._keeper.resume()
@@ -117,6 +121,8 @@ class TrainingSession(Session):
 
         Ranks: every rank that runs the script, with the same `steps` in the same order.
         """
+        from hpcflow.train.keeper import Policy
+
         first = self._keeper.first_step if self._keeper is not None else 0
         self._policies.append(Policy(self.context, steps, action, first))
 
