@@ -28,7 +28,7 @@ from hpcflow.logs import logger
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Cluster, Part, Plan
 from hpcflow.plan.roles import Roles, assign
-from hpcflow.runtime import device, failing, services, trace
+from hpcflow.runtime import device, failing, services
 from hpcflow.runtime.control import BYE, CLOSING, Control, header
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Compiled
@@ -59,6 +59,8 @@ class Context:
         self.engine = Engine(world, crowded)
         self.stop = Stop(self.rank, self.roles, self.cluster.mode == "collective")
         if settings.trace:
+            from hpcflow.runtime import trace
+
             trace.install(self.engine, settings.trace)
         self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
         self.drivers: Communicator | None = None  # the ranks that run the script
