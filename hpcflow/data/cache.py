@@ -36,11 +36,12 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
         told = f"{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}"
         key = hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
         copy = base / f"{path.stem}-{key}{path.suffix}"
-        if copy.exists():
+        if _is_whole(copy, facts.st_size):
             return copy
         since = time.time()
         with _alone(base / f"{key}.lock") as notes:
-            return copy if copy.exists() or _fill(path, copy, notes, since) else path
+            is_there = _is_whole(copy, facts.st_size) or _fill(path, copy, notes, since)
+            return copy if is_there else path
     except OSError as error:
         say_once(f"no copy of {path} on this node: {error}; it is read where it is")
         return path
@@ -52,6 +53,14 @@ def _own(base: Path) -> Path:
     if not os.environ.get("HPCFLOW_CACHE_DIR") and base.stat().st_uid != os.getuid():
         raise PermissionError(f"{base} belongs to another user: set HPCFLOW_CACHE_DIR")
     return base
+
+
+def _is_whole(copy: Path, size: int) -> bool:
+    """Whether the copy is there with all its bytes, which a node that lost its power may lack."""
+    try:
+        return copy.stat().st_size == size
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager

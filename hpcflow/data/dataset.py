@@ -10,7 +10,14 @@ import numpy as np
 
 from hpcflow.data.dealer import Ranges, Share, cuts, deal, left_after, steps_per_epoch
 from hpcflow.data.feeding import Batch, Feeding, Map
-from hpcflow.data.fitting import check_fixed_sizes, check_key, common_length, fit, joined_batch
+from hpcflow.data.fitting import (
+    check_enough,
+    check_fixed_sizes,
+    check_key,
+    common_length,
+    fit,
+    joined_batch,
+)
 from hpcflow.data.orders import Blocks, Shuffle, as_plain
 from hpcflow.data.sources import InMemory, Source, sources_of
 from hpcflow.errors import HpcflowError
@@ -32,13 +39,16 @@ class Dataset(Feeding):
     part. `seed` decides the order, another in each epoch and the same on any number of ranks:
     `shuffle` mixes all (True), by `Blocks` for large files, or nothing (False).
 
-    A thread reads `read_ahead` stretches of batches ahead, 2 unless all is in memory, and applies
-    `map`, a function of a Batch that returns {placeholder: rows}. `memory` bounds the bytes held.
+    `readers` threads read `read_ahead` stretches of batches ahead, 2 unless all is in memory, and
+    apply `map`, a function of a Batch that returns {placeholder: rows}. One keeps the order of
+    reads, as disks like it; more are for items and maps that wait or let go of Python's lock.
+    `memory` bounds the bytes held.
 
     Shapes: the data is [samples, ...], its rows as the placeholders' (after `map`, if given).
     Ranks:  every sample is drawn once per epoch, by one of the workers; in collective mode all
             take the same number of steps, some with no rows where samples are few.
-    Errors: ShapeError or DTypeError naming what does not fit; DataError for what cannot be read.
+    Errors: ShapeError or DTypeError naming what does not fit; DataError for what cannot be read, or
+            that has fewer samples than there are workers, unless all is in memory.
 
     A training session that keeps checkpoints saves its `position` and calls `restore`; `epoch` and
     `epochs` then go on behind the last batch of a step that is in the checkpoint.
@@ -54,6 +64,7 @@ class Dataset(Feeding):
         shuffle: Shuffle = True,
         map: Map | None = None,
         read_ahead: int | None = None,
+        readers: int = 1,
         memory: int = MEMORY,
         context: Context | None = None,
     ) -> None:
@@ -67,7 +78,8 @@ class Dataset(Feeding):
         weakref.finalize(self, _close, list(self._sources.values()))
         self.samples = common_length({k.name: len(s) for k, s in self._sources.items()})
         self._is_in_memory = all(isinstance(s, InMemory) for s in self._sources.values())
-        needs = 0 if self._is_in_memory and map is None else 2
+        self.readers = int(readers)
+        needs = 0 if self._is_in_memory and map is None else max(2, self.readers)
         self.read_ahead = needs if read_ahead is None else int(read_ahead)
         self._row_bytes = sum(_bytes_of(k, s) for k, s in self._sources.items())
         self._first = 0  # the epoch to go on with
@@ -87,6 +99,8 @@ class Dataset(Feeding):
             raise
 
     def _check(self) -> None:
+        if not self._is_in_memory:  # a few rows in memory are what was meant
+            check_enough(self.samples, self.replicas, self.context.rank)
         last = self.samples - (self.steps_per_epoch - 1) * self.batch
         given = {*self.shares, *np.diff(cuts(last, self.replicas)).tolist()}
         check_fixed_sizes(self._keys, given)
@@ -104,7 +118,7 @@ class Dataset(Feeding):
                 say_once(
                     f"a worker's part of {self.shuffle} has {needed >> 20:,} MiB: with memory="
                     f"{self.memory >> 20} MiB blocks are read more than once; give "
-                    f"{needed * (self.read_ahead + 3) >> 20:,} MiB, or smaller blocks"
+                    f"{needed * self._held >> 20:,} MiB, or smaller blocks"
                 )
 
     @property
@@ -157,9 +171,13 @@ class Dataset(Feeding):
             if len(share.indices) or self._is_synchronous:
                 yield number, share
 
+    @property
+    def _held(self) -> int:
+        """Portions at once: those ahead, the one in use, the next one's rows, each read's own."""
+        return self.read_ahead + self.readers + 2
+
     def _portion_bytes(self) -> int:
-        """So that those ahead, the one in use, the next one's rows and a read's own fit."""
-        return self.memory // (self.read_ahead + 3)
+        return self.memory // self._held
 
     def _portions(self, dealt: Iterator[Dealt]) -> Iterator[list[Dealt]]:
         """Batches that are read together: of one window of blocks, or as many bytes as are good."""

@@ -46,6 +46,8 @@ class Feeding:
     `input_wait_seconds` is how long whoever took batches has waited for them.
     """
 
+    readers = 1  # threads that read ahead
+
     def __init__(self, keys: Iterable[Any], batch: int, map: Map | None, context: Context) -> None:
         self.context, self.batch = context, batch
         self.replica, self.replicas = context.replica, context.roles.replicas
@@ -94,7 +96,7 @@ class Feeding:
         what: str,
     ) -> Iterator[Batch]:
         """The batches of all portions, loaded by a thread if `ahead` are; waiting is counted."""
-        reader = Ahead(portions, load, ahead, self._readers(ahead)) if ahead else None
+        reader = Ahead(portions, load, ahead, self.readers) if ahead else None
         if reader is not None:
             self._reading.add(reader)
         try:
@@ -114,10 +116,6 @@ class Feeding:
         finally:
             if reader is not None:
                 reader.close()
-
-    def _readers(self, ahead: int) -> int:
-        """How many threads read: one; it keeps the order of reads, as disks like it."""
-        return 1
 
     def close(self) -> None:
         """End the reading of batches that nobody will take; a later epoch reads anew."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.data.sources import InMemory, Source
-from hpcflow.errors import DTypeError, FeedError, HpcflowError, ShapeError
+from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
 from hpcflow.graph.graph import Tensor
 from hpcflow.graph.shape import merge, show
 
@@ -86,6 +86,19 @@ def common_length(lengths: Mapping[str, int]) -> int:
             hint="row i of each belongs to sample i: give as many rows of all",
         )
     return next(iter(lengths.values()))
+
+
+def check_enough(samples: int, replicas: int, rank: int) -> None:
+    """Every worker must have samples in an epoch.
+
+    Errors: DataError.
+    """
+    if samples < replicas:
+        raise DataError(
+            f"{samples:,} samples for {replicas:,} workers: some would have none in any epoch",
+            rank=rank,
+            hint=f"run it on at most {samples:,} workers, or give more samples",
+        )
 
 
 def check_fixed_sizes(keys: Iterable[Tensor], given: set[int]) -> None:

@@ -78,6 +78,7 @@ class Hdf5:
             raise self._error("has no rows", "its first dimension is that of the samples")
         if data.dtype.hasobject:
             raise self._error("has rows of variable length", "store them as an array, padded")
+        self._check_parts(path, data)
         self._data, self._range = data, range(data.shape[0])[self.part]
         self.dtype, self.row_shape = data.dtype, data.shape[1:]
         self._raw = self._plain(path)
@@ -93,6 +94,17 @@ class Hdf5:
             hint="give one of these names",
         )
 
+    def _check_parts(self, path: Path, data: Any) -> None:
+        """Of a virtual dataset: HDF5 reads what is missing as fill values, without an error."""
+        for source in data.virtual_sources() if data.is_virtual else []:
+            name = source.file_name
+            if name != "." and "%" not in name and not (path.parent / name).exists():
+                raise self._error(
+                    f"is made of other files, of which {name} is missing",
+                    f"it must be in {path.parent.absolute()} on every node"
+                    + (", so do not use cache=True" if self.cache else ""),
+                )
+
     def _plain(self, path: Path) -> tuple[int, int] | None:
         """Where the rows are, if they lie in the file as they will in memory.
 
@@ -103,7 +115,7 @@ class Hdf5:
         is_plain = (
             plist.get_layout() == h5py.h5d.CONTIGUOUS
             and plist.get_external_count() == 0
-            and data.id.get_type().get_size() == data.dtype.itemsize
+            and data.id.get_type() == h5py.h5t.py_create(data.dtype, logical=True)
             and self._file.driver == "sec2"
             and data.size > 0
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcflow.data.dealer import Share, cuts
 from hpcflow.data.feeding import Batch, Feeding, Map
-from hpcflow.data.fitting import check_fits, joined_batch
+from hpcflow.data.fitting import check_enough, check_fits, joined_batch
 from hpcflow.errors import DataError, HpcflowError
 from hpcflow.graph.graph import Tensor
 from hpcflow.logs import say_once
@@ -54,6 +54,8 @@ class Stream(Feeding):
             self._once = iter(samples)
         self._first = self._skip = 0  # the epoch to go on with, and its samples that were taken
         self._skipped_batch = 1  # the last of them
+        if per_epoch is not None:
+            check_enough(per_epoch, self.replicas, self.context.rank)
         self._note_empty()
         self._keys[0].graph.add_to_collection("datasets", self)
 
@@ -80,7 +82,16 @@ class Stream(Feeding):
         """This worker's batches of `count` epochs; after `restore` those that are left of them."""
         numbers = range(max(first, self._first), first + count)
         parts = (part for number in numbers for part in self._parts(number))
-        return self._batches(parts, self._load, self.read_ahead, "read a stream")
+        batches = self._batches(parts, self._load, self.read_ahead, "read a stream")
+        return self._together(batches) if self._is_synchronous else batches
+
+    def _together(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches; at the end synchronous workers agree on how many samples there were."""
+        total = 0
+        for batch in batches:
+            total += batch.joined_size
+            yield batch
+        self.context.meet(f"the end of a stream after {total:,} samples")
 
     def _parts(self, epoch: int) -> Iterator[Part]:
         samples = self._iterator(epoch)

@@ -29,7 +29,7 @@ from hpcflow.plan import cost
 from hpcflow.plan.ir import Cluster, Part, Plan
 from hpcflow.plan.roles import Roles, assign
 from hpcflow.runtime import device, failing, services
-from hpcflow.runtime.control import BYE, CLOSING, Control, header
+from hpcflow.runtime.control import BYE, CLOSING, MEETING, Control, header
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.state import Store
@@ -180,9 +180,12 @@ class Context:
         meetings = self._meetings
         if meetings is None or meetings.size == 1:
             return
+        self._say_alone(MEETING, what)
         number = zlib.crc32(what.encode())
         both = np.array([number, -number], np.int64)
         self.engine.finish(meetings.all_reduce(both, "max"), what)
+        if self.control is not None:
+            self.control.over()
         if both[0] == -both[1]:
             return
         texts = meetings.gather_text(what)
@@ -265,7 +268,7 @@ class Context:
             return
         self._left = True
         if self.is_driver:
-            self._say_closing()
+            self._say_alone(CLOSING)
             self._meet_last()
             for rank in self.roles.ranks_of(self.replica).values():
                 if rank != self.rank:
@@ -282,20 +285,20 @@ class Context:
             failing.on_error(self, sys.__excepthook__, type(error), error, error.__traceback__)
             raise
 
-    def _say_closing(self) -> None:
+    def _say_alone(self, kind: int, what: str = "") -> None:
         """Tell the next driver, so that one who still waits in a collective learns why."""
-        drivers = self.roles.drivers
-        if len(drivers) > 1 and self.cluster.mode == "collective":
-            assert self.control is not None
-            message = header(CLOSING, step=self.control.together)
-            self._tell(drivers[(self.replica + 1) % len(drivers)], message)
+        drivers, control = self.roles.drivers, self.control
+        if len(drivers) > 1 and self.cluster.mode == "collective" and control is not None:
+            body = what.encode()
+            message = header(kind, slot=control.met, step=control.together, body=len(body))
+            self._tell(drivers[(self.replica + 1) % len(drivers)], message, body)
 
-    def _tell(self, rank: int, message: Any) -> None:
+    def _tell(self, rank: int, message: Any, body: bytes = b"") -> None:
         assert self.control is not None
         control, engine = self.control, self.engine
         engine.with_baton(
-            lambda: control.tell(rank, message),
-            lambda: not any(what == "header" for _, _, what in engine.waits),
+            lambda: control.tell(rank, message, body),
+            lambda: not any(what in ("header", "body") for _, _, what in engine.waits),
         )
 
     def serve(self) -> None:

@@ -28,7 +28,7 @@ from hpcflow.runtime.stop import Stop
 
 HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
 REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
-CALL, NOTE = 7, 8  # have a service done, remember a number
+CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
 WORDS = HEADER_BYTES // 8
 
 
@@ -91,6 +91,8 @@ class Control:
         self.together = 0  # things done so far that need all replicas
         self.closed_by = -1  # a replica that has ended its program,
         self.closed_after = sys.maxsize  # having done as many of these
+        self.met = 0  # meetings of all replicas that are over
+        self.waits, self.waits_after = "", sys.maxsize  # the same of one who waits at the next
         self._header = np.zeros(WORDS, np.int64)
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
         self._channel.start()
@@ -123,6 +125,10 @@ class Control:
         elif kind == CLOSING:
             self.closed_by, self.closed_after = source, step
             self.check_company()
+        elif kind == MEETING:
+            if slot == self.met:  # else it is over
+                self.waits, self.waits_after = f"{source} came to {text.decode()}", step
+                self.check_company()
         elif kind == CALL:
             self._reply(source, self.answer(json.loads(text)))
         elif kind == NOTE:
@@ -173,15 +179,27 @@ class Control:
             self.needed = None
 
     def check_company(self) -> None:
-        """Raise LonelyCollectiveError if a replica has ended without what now needs all."""
-        if self.needed is not None and self.together > self.closed_after:
-            raise LonelyCollectiveError(
-                f"this step sums over all replicas, but rank {self.closed_by} has ended",
-                op=self.needed[0],
-                line=self.needed[1],
-                rank=self.comm.rank,
-                hint="run this fetch the same number of times on every replica",
-            )
+        """Raise LonelyCollectiveError if a replica has ended without what now needs all.
+
+        Or if it waits for all of them elsewhere: to save, or with no steps left.
+        """
+        if self.needed is None or self.together <= min(self.closed_after, self.waits_after):
+            return
+        has_ended = self.together > self.closed_after
+        raise LonelyCollectiveError(
+            "this step sums over all replicas, but rank "
+            + (f"{self.closed_by} has ended" if has_ended else f"{self.waits} instead"),
+            op=self.needed[0],
+            line=self.needed[1],
+            rank=self.comm.rank,
+            hint="run this fetch the same number of times on every replica: give all of them the "
+            "same samples, and have all of them save",
+        )
+
+    def over(self) -> None:
+        """A meeting of all replicas is over."""
+        self.met += 1
+        self.waits_after = sys.maxsize
 
     # -- what a driver says
 

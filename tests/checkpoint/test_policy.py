@@ -10,7 +10,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
-from hpcflow.errors import HpcflowError
+from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from tests.runtime.nets import data, net
 from tests.runtime.ranks import run_ranks
 
@@ -90,3 +90,35 @@ def test_every_takes_a_number_of_steps(every):
 
     with pytest.raises(HpcflowError, match="steps"):
         run_ranks(1, body)
+
+
+def test_saving_on_the_chief_alone_is_told(tmp_path):
+    def body(context):
+        x, y, _, step, _ = net()
+        features, labels = data(SAMPLES)
+        session = hf.Session(context=context)
+        session.run(hf.global_variables_initializer())
+        saver = hf.train.Saver()
+        for _ in range(3):
+            session.run(step, {x: features, y: labels})
+            if context.is_chief:
+                saver.save(session, tmp_path, 1)
+
+    with pytest.raises(LonelyCollectiveError, match="rank 0 came to saving or loading instead"):
+        run_ranks(3, body)
+
+
+def test_workers_that_save_at_their_own_steps_alone_are_told(tmp_path):
+    def body(context):
+        features, labels = data(SAMPLES)
+        x, y, _, step, _ = net()
+        dataset = hf.data.Dataset({x: features, y: labels}, batch=BATCH, context=context)
+        saver = hf.train.Saver()
+        with hf.train.TrainingSession(context=context) as session:
+            for batch in dataset.epochs(2):
+                session.step(step, batch)
+                if session.steps % 2 == 0:
+                    saver.save(session, tmp_path, session.steps)
+
+    with pytest.raises(LonelyCollectiveError, match="saving or loading"):
+        run_ranks(4, body, ps=1)

@@ -79,6 +79,14 @@ def test_a_changed_file_is_copied_again(path: Path) -> None:
     assert opened(path) != first
 
 
+@pytest.mark.parametrize("size", [0, 3000])
+def test_a_copy_that_lost_its_end_is_made_again(path: Path, size: int) -> None:
+    """The node lost its power after the copy had its name and before its bytes were on the disk."""
+    copy = opened(path)
+    os.truncate(copy, size)
+    assert opened(path) == copy and os.path.getsize(copy) == path.stat().st_size
+
+
 def test_who_dies_while_copying_leaves_nothing_behind(path: Path, folder: Path) -> None:
     child = start(path, 60)
     assert child.stdout is not None and child.stdout.readline() == "copies\n"

@@ -301,24 +301,72 @@ def test_a_file_missing_on_one_rank_names_the_rank(path: Path, tmp_path: Path) -
     assert caught.value.rank == 2
 
 
-def test_fewer_samples_than_ranks_is_said(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("places", [dict(n=9), dict(n=10, ps=2)], ids=["sums", "servers"])
+def test_fewer_samples_than_workers_are_an_error(path: Path, places: dict[str, int]) -> None:
+    def body(context: Context) -> None:
+        x = hf.placeholder(hf.int32, [None])
+        with pytest.raises(DataError, match=r"7 samples for [89] workers") as caught:
+            Dataset({x: hdf5(path, "few")}, batch=64, context=context)
+        assert caught.value.rank == context.rank and "at most 7 workers" in str(caught.value)
+        with pytest.raises(DataError, match="3 samples"):
+            hf.data.Stream(x, lambda _: range(3), batch=64, per_epoch=3, context=context)
+
+    run_ranks(body=body, **places)
+
+
+def test_small_batches_that_leave_ranks_idle_are_said(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from hpcflow import logs
 
     logs._said.clear()
 
     def body(context: Context) -> list[int]:
         x = hf.placeholder(hf.int32, [None])
-        data = Dataset({x: hdf5(path, "few")}, batch=64, context=context)
+        data = Dataset({x: hdf5(path, "few")}, batch=3, context=context)
         return [batch.size for batch in data.epochs(2)]
 
     was, logs.logger.propagate = logs.logger.propagate, True
     try:
         with caplog.at_level("INFO", logger="hpcflow"):
-            assert run_ranks(9, body) == [[1, 1]] * 7 + [[0, 0]] * 2
+            found = run_ranks(5, body)
     finally:
         logs.logger.propagate = was
+    assert found == [[1, 1, 1] * 2] + [[1, 1, 0] * 2] * 2 + [[0, 0, 0] * 2] * 2
     said = [r.getMessage() for r in caplog.records if "without samples" in r.getMessage()]
-    assert len(said) == 1 and "2 of 9 workers" in said[0]
+    assert len(said) == 1 and "2 of 5 workers" in said[0]
+
+
+def test_types_that_numpy_does_not_have_are_converted(tmp_path: Path) -> None:
+    """Also where the first and the last row look the same in either way."""
+    odd = h5py.h5t.NATIVE_INT32.copy()
+    odd.set_precision(16)
+    odd.set_offset(8)
+    with h5py.File(tmp_path / "odd.h5", "w") as file:
+        h5py.h5d.create(file.id, b"x", odd, h5py.h5s.create_simple((4,)))
+        file["x"][...] = [0, 2, 3, 0]
+    source = hdf5(tmp_path / "odd.h5", "x")
+    source.open()
+    assert source.rows(np.arange(4)).tolist() == [0, 2, 3, 0]
+    source.close()
+
+
+def test_a_missing_part_of_a_virtual_dataset_is_told(tmp_path: Path, alone: Context) -> None:
+    """HDF5 itself reads it as zeros."""
+    (tmp_path / "parts").mkdir()
+    layout = h5py.VirtualLayout((4, 2, 3), "f4")
+    for i in range(2):
+        with h5py.File(tmp_path / f"parts/{i}.h5", "w") as file:
+            file["x"] = np.full((2, 2, 3), i + 1, "f4")
+        layout[2 * i : 2 * i + 2] = h5py.VirtualSource(f"parts/{i}.h5", "x", shape=(2, 2, 3))
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    x = hf.placeholder(hf.float32, [None, 2, 3])
+    data = Dataset({x: hdf5(tmp_path / "all.h5", "x")}, batch=4, context=alone)
+    assert [batch[x].sum() for batch in data.epoch(0)] == [36]
+    data.close()
+    (tmp_path / "parts/1.h5").unlink()
+    assert "parts/1.h5 is missing" in wrong(alone, hdf5(tmp_path / "all.h5", "x"))
 
 
 def test_h5py_is_not_needed_for_arrays() -> None:

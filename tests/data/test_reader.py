@@ -159,6 +159,24 @@ def test_reading_ahead_hides_behind_steps(alone: Context) -> None:
     assert wait_with(2) < 0.6 * wait_with(0)
 
 
+def test_several_readers_wait_at_once(alone: Context) -> None:
+    """Two threads that can only go on together: each asks for another batch at the same time."""
+    together = threading.Barrier(2, timeout=20)
+
+    class Late(Slow):
+        def __getitem__(self, number: int) -> np.float32:
+            if number % 10 == 5:
+                together.wait()
+            return super().__getitem__(number)
+
+    x = hf.placeholder(hf.float32, [None])
+    options: dict[str, Any] = {"memory": 40 * 6, "readers": 2, "shuffle": False}
+    with Dataset({x: Late(1000)}, batch=10, context=alone, **options) as data:
+        assert [b[x].tolist() for b in data.epoch(0)] == [
+            list(range(n, n + 10)) for n in range(0, 100, 10)
+        ]
+
+
 @pytest.mark.parametrize("mode", [0, 1])
 def test_threads_end_with_the_session(mode: int, tmp_path: Path) -> None:
     def body(context: Context) -> tuple[int, float]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.data import Batch, Stream
-from hpcflow.errors import DataError, DTypeError, HpcflowError
+from hpcflow.errors import DataError, DTypeError, HpcflowError, LonelyCollectiveError
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
@@ -160,3 +160,31 @@ def test_a_stream_is_mapped_and_described(alone: Context) -> None:
     assert data.describe() == "10 samples an epoch; a batch of 4 is 4 for one worker"
     assert data.steps_per_epoch == 3
     assert [batch[x][0, 0] for batch in data.epochs(1)] == [1, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        ([40, 24], "came to the end of a stream after 24 samples instead"),
+        ([24, 40], "came to the end of a stream after 24 samples instead"),
+        ([40, 40, 0], "came to the end of a stream after 0 samples instead"),
+        ([40, 37], "40 samples .rank 0.; the end of a stream after 37 samples .rank 1."),
+    ],
+)
+def test_streams_that_differ_are_told_and_nobody_waits_forever(
+    lengths: list[int], words: str
+) -> None:
+    def body(context: Context) -> int:
+        x = hf.placeholder(hf.float32, [None])
+        loss = hf.reduce_mean(hf.Variable(1.0) * x)
+        train = hf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        mine = iter(np.ones(lengths[context.replica], np.float32))
+        data = Stream(x, mine, batch=8, context=context)
+        with hf.train.TrainingSession(context=context) as session:
+            for batch in data.epochs(1):
+                session.step(train, batch)
+        return session.steps
+
+    with pytest.raises(LonelyCollectiveError, match=words):
+        run_ranks(len(lengths), body)
+    assert run_ranks(2, body, ps=1) == [-(-lengths[0] // 8)]
