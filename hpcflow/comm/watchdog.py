@@ -8,8 +8,10 @@ stacks it leaves are taken into the report of whoever waits for this rank.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import pathlib
+import sys
 import tempfile
 import threading
 import time
@@ -73,7 +75,18 @@ class Watchdog:
             except OSError as error:  # a full disk must not end the watch
                 logger.error("the stall report cannot be written: %s", error)
 
+    def _answer(self) -> None:
+        """Somebody waits for this rank: say where it is, and add its stacks to the report."""
+        mark = asked_path(self._ledger.directory, self._ledger.rank)
+        if not mark.exists():
+            return
+        path = pathlib.Path(mark.read_text())
+        mark.unlink()
+        append(path, _stacks_of(self._ledger.rank, self._ledger.host))
+        logger.error("others wait for this rank, which is at %s", _main_line())
+
     def _check(self) -> None:
+        self._answer()
         mine = self._ledger.read()
         if mine is None or not mine.waits or time.time() - mine.since < self._stall_s:
             return
@@ -83,8 +96,8 @@ class Watchdog:
             entries = [e for e in read_all(self._ledger.directory) if e.host == mine.host]
             message = describe_stall(mine, entries, self._size, path)
             self._error = StallError(message, rank=mine.rank)
-            logger.error("StallError: %s", message)
-            write_report(path, message, mine, entries, self._ledger.directory)
+            first = write_report(path, message, mine, entries, self._ledger.directory)
+            logger.log(logging.ERROR if first else logging.DEBUG, "StallError: %s", message)
         if time.time() - mine.since >= self._stall_abort_s and self._error is not None:
             error, self._error = self._error, None
             self._abort(error)
@@ -98,13 +111,10 @@ def stacks_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
 def describe_stall(mine: Entry, entries: Iterable[Entry], size: int, path: pathlib.Path) -> str:
     """The short message: what has waited how long for whom, what those do, where more is."""
     now = time.time()
-    others = [entry for entry in entries if entry.rank != mine.rank]
+    missing = missing_in(mine, entries)
     if mine.peer >= 0:
-        missing = [entry for entry in others if entry.rank == mine.peer]
         whom = f"rank {mine.peer}"
     else:
-        there = (mine.step, mine.op, True)
-        missing = [entry for entry in others if (entry.step, entry.op, entry.waits) != there]
         whom = f"{len(missing)} of {size} ranks" if missing else f"ranks among {size}, none here"
     head = f"{mine.kind} '{mine.op}' at step {mine.step} has waited {now - mine.since:.0f} s"
     rows = [f"{head} for {whom}"]
@@ -117,27 +127,52 @@ def describe_stall(mine: Entry, entries: Iterable[Entry], size: int, path: pathl
     return "\n  ".join(rows)
 
 
+def missing_in(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
+    """Those of `entries` for whom the rank of `mine` waits."""
+    others = [entry for entry in entries if entry.rank != mine.rank]
+    if mine.peer >= 0:
+        return [entry for entry in others if entry.rank == mine.peer]
+    there = (mine.step, mine.op, True)
+    return [entry for entry in others if (entry.step, entry.op, entry.waits) != there]
+
+
 def write_report(
     path: pathlib.Path, message: str, mine: Entry, entries: list[Entry], directory: pathlib.Path
-) -> None:
+) -> bool:
     """Write the report, or add this rank's part to it: one file for each step, whoever comes first.
 
-    The table of a node's ranks stands in it once, the stacks of every rank that stalls.
+    The table of a node's ranks stands in it once, the stacks of every rank that stalls; the ranks
+    waited for are asked to add theirs. True of a node's first rank.
     """
     now = time.time()
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = []
-    if _first(directory / f"told-{mine.host}-{path.stem}"):
+    first = _first(directory / f"told-{mine.host}-{path.stem}")
+    if first:
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         parts.append(f"StallError: {message}\n\nranks on {mine.host}\n")
         parts += [f"  {entry.rank:>6} on {_state(entry, now)}\n" for entry in entries]
         parts.append(f"  told by rank {mine.rank} at {when}\n")
         parts += [_left_stacks(entry, directory) for entry in entries if _silent(entry, now)]
-    parts.append(f"\nstacks of rank {mine.rank} on {mine.host}, process {os.getpid()}\n")
-    parts.append(_own_stacks())
+    append(path, "".join(parts) + _stacks_of(mine.rank, mine.host))
+    if first:
+        for entry in missing_in(mine, entries)[:MOST_NAMED]:
+            mark = asked_path(directory, entry.rank)
+            mark.with_name(f".{mark.name}").write_text(str(path.absolute()))
+            mark.with_name(f".{mark.name}").replace(mark)
+    return first
+
+
+def asked_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
+    """The file that asks a rank for its stacks; it holds the path of the report."""
+    return directory / f"asked-{rank:06d}"
+
+
+def append(path: pathlib.Path, text: str) -> None:
+    """Add to a report in one write, so that parts of several ranks do not mingle."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:  # in one write, so that parts of several ranks do not mingle
-        os.write(descriptor, "".join(parts).encode())
+    try:
+        os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
 
@@ -169,6 +204,19 @@ def _state(entry: Entry, now: float) -> str:
         what += f"; its interpreter has been silent for {now - entry.heartbeat:.0f} s: "
         what += "the GIL is held" if alive(entry.pid) else f"process {entry.pid} is dead"
     return f"{entry.host}: {what}"
+
+
+def _stacks_of(rank: int, host: str) -> str:
+    """The stacks of this process, with a head."""
+    return f"\nstacks of rank {rank} on {host}, process {os.getpid()}\n{_own_stacks()}"
+
+
+def _main_line() -> str:
+    """Where the main thread is: `train.py:21 in load`."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is None:
+        return "its end"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _own_stacks() -> str:

@@ -107,7 +107,12 @@ def on_error(
 
 def on_stall(context: Context, error: BaseException) -> None:
     """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
-    sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {error}\n")
-    sys.stderr.flush()
+    ledger = context.engine.ledger
+    note = Note(ledger.directory, str(error), context.rank) if ledger is not None else None
+    if note is None or note.is_first():
+        sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {error}\n")
+        sys.stderr.flush()
+    if note is not None:
+        note.told()
     logs.on_failure(str(error))
     os._exit(ABORTED)

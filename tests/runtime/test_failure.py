@@ -166,6 +166,8 @@ def test_a_stalled_wait_is_reported_with_who_waits_for_whom(tmp_path):
     )
     assert code != 0
     assert "StallError" in output
+    assert re.search(r"\[1/2\] others wait for this rank, which is at \S*script.py:\d+", output)
+    assert output.count("[rank ") == 1, "who waits says once that the job ends"
     report = next(tmp_path.glob("stall-*.txt")).read_text()
     assert "AllReduce" in report or "replicas/bucket_0" in report
     assert "script.py" in report  # the Python line of the rank that waits
