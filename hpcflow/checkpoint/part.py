@@ -108,6 +108,7 @@ def _write_slab(fd: int, offset: int, slab: Slab, versions: Sequence[Any]) -> Re
             part = data[low : low + stamp.PIECE_BYTES]
             crcs.append([len(part), zlib.crc32(part)])
             stamp.write_all(fd, part, at)
+            stamp.send_off(fd, at, len(part))
             at += len(part)
     return {**slab._asdict(), "offset": offset, "crcs": crcs}
 
