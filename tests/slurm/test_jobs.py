@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cluster import Cluster, Job, Place
-from conftest import PLUGINS, PYTHONS, SITES
+from conftest import DIGITS, PLUGINS, PYTHONS, SITES, result
 
 from tests import records
 
 pytestmark = pytest.mark.limit(300)
-DIGITS = ("examples/digits.py", "--epochs", "3")
 FAILING = """
 import sys, time
 import hpcflow as hf
@@ -27,12 +25,6 @@ with hf.train.TrainingSession() as sess:
             raise ValueError("a mistake of the user's")
         sess.step(train, {x: [1.0]})
 """
-
-
-def result(job: Job) -> dict[str, Any]:
-    found = list(job.folder.glob(f"runs/{job.number}/result.json"))
-    assert found, job.output
-    return json.loads(found[0].read_text())
 
 
 @pytest.fixture(params=PYTHONS)

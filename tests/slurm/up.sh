@@ -12,7 +12,8 @@ source "$here/lib.sh"
 
 nodes=(node1 node2 node3 node4)
 # libpmix-dev: SLURM's pmix plug-in opens libpmix.so, the name that only this package has.
-packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix2 libpmix-dev libpmi2-0)
+packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix2 libpmix-dev libpmi2-0
+  openmpi-bin libmpich12 environment-modules) # what a site has of its own: MPIs, `module load`
 
 install_packages() {
   local missing=() package policy=/usr/sbin/policy-rc.d
