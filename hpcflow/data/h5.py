@@ -162,31 +162,42 @@ class Hdf5:
                 f"it has {len(self):,}",
             )
         wanted = self._range.start + numbers * self._range.step
-        if _is_run(wanted):
-            self._read(out, int(wanted[0]))
+        if bool((np.diff(wanted) > 0).all()):
+            for low, high, start, count in self._runs(wanted):
+                if count == high - low:  # straight to its place
+                    self._read(out[low:high], start)
+                else:
+                    out[low:high] = self._rows_from(start, count)[wanted[low:high] - start]
             return out
         places = np.argsort(wanted)
         ascending = wanted[places]
-        for low, high in self._runs(ascending):
-            start = int(ascending[low])
-            count = int(ascending[high - 1]) + 1 - start
-            got = self._buffers.empty((count, *self.row_shape), self.dtype)
-            self._read(got, start)
+        for low, high, start, count in self._runs(ascending):
+            got = self._rows_from(start, count)
             is_whole = count == high - low and bool((np.diff(ascending[low:high]) == 1).all())
             out[places[low:high]] = got if is_whole else got[ascending[low:high] - start]
             del got
         return out
 
-    def _runs(self, rows: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Cut ascending rows where it is cheaper to skip than to read, and into pieces."""
+    def _rows_from(self, start: int, count: int) -> np.ndarray:
+        got = self._buffers.empty((count, *self.row_shape), self.dtype)
+        self._read(got, start)
+        return got
+
+    def _runs(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+        """Ascending rows, cut where it is cheaper to skip than to read, and into pieces.
+
+        Where each begins and ends in `rows`, its first row, and how many rows it spans.
+        """
         size = max(1, int(np.prod(self.row_shape)) * self.dtype.itemsize)
-        far = np.flatnonzero(np.diff(rows) > 1 + BRIDGE // size) + 1
+        cuts = (np.flatnonzero(np.diff(rows) > 1 + BRIDGE // size) + 1).tolist()
         most = max(1, PIECE // size)
-        for low, high in zip([0, *far], [*far, len(rows)], strict=True):
-            while low < high:
-                end = int(np.searchsorted(rows[low:high], rows[low] + most)) + low
-                yield int(low), end
-                low = end
+        for low, high in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+            start, last = int(rows[low]), int(rows[high - 1])
+            while last - start >= most:
+                end = int(np.searchsorted(rows[low:high], start + most)) + low
+                yield low, end, start, int(rows[end - 1]) + 1 - start
+                low, start = end, int(rows[end])
+            yield low, high, start, last + 1 - start
 
     def _read(self, out: np.ndarray, start: int) -> None:
         """Fill `out` with the rows of the file from `start` on."""
@@ -256,12 +267,6 @@ def hdf5(
     if rows.step is not None and rows.step < 1:
         raise DataError(f"rows={rows}: the step is 1 or more", hint="shuffle=True mixes the order")
     return Hdf5(path, field, rows, cache)
-
-
-def _is_run(numbers: np.ndarray) -> bool:
-    """Whether the numbers follow one another."""
-    length = len(numbers) - 1
-    return bool(numbers[-1] - numbers[0] == length and (np.diff(numbers) == 1).all())
 
 
 def opened(path: Path) -> Any:
