@@ -118,6 +118,33 @@ def test_killed_at_any_call_of_a_save_the_job_resumes_to_the_same_weights(tmp_pa
         assert not list(where.glob("*.tmp"))
 
 
+def killed(words, folder, draw):
+    """Run a job and kill one of its workers at a random moment; what it printed."""
+    job = subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    text, steps = "", draw.randint(2, 9)
+    for line in job.stdout:
+        text += line
+        steps -= "STEP" in line
+        if not steps:
+            pids = sorted({int(pid) for pid in re.findall(r"STEP (\d+)", text)})
+            time.sleep(draw.random() * 0.05)
+            try:
+                os.kill(draw.choice(pids), signal.SIGKILL)
+            except ProcessLookupError:
+                break
+            steps = -1
+    job.stdout.close()
+    assert job.wait(60) != 0, text
+    return text
+
+
 @pytest.mark.slow
 @pytest.mark.limit(300)
 @pytest.mark.parametrize("options", [("-n", "3"), ("-n", "2", "--ps", "1")], ids=["sums", "server"])
@@ -128,28 +155,7 @@ def test_a_rank_killed_at_random_moments_the_job_resumes_bit_equal(tmp_path, scr
     draw = random.Random(2)
     resumed = []
     for _ in range(3):
-        job = subprocess.Popen(
-            command(script, where, *options),
-            cwd=tmp_path,
-            env=environ(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        text, steps = "", draw.randint(2, 9)
-        for line in job.stdout:
-            text += line
-            steps -= "STEP" in line
-            if not steps:
-                pids = sorted({int(pid) for pid in re.findall(r"STEP (\d+)", text)})
-                time.sleep(draw.random() * 0.05)
-                try:
-                    os.kill(draw.choice(pids), signal.SIGKILL)
-                except ProcessLookupError:
-                    break
-                steps = -1
-        job.stdout.close()
-        assert job.wait(60) != 0, text
+        text = killed(command(script, where, *options), tmp_path, draw)
         found = re.search(r"resumed step=(\d+) samples=(\d+)", text)
         resumed.append(int(found.group(1)) if found else 0)
         assert not found or int(found.group(2)) == 8 * int(found.group(1))
@@ -157,6 +163,47 @@ def test_a_rank_killed_at_random_moments_the_job_resumes_bit_equal(tmp_path, scr
     assert "resumed step=" in text
     assert resumed == sorted(resumed)
     same(weights(where), weights(whole))
+
+
+def loss_of(found):
+    """The loss of saved weights on all samples, by NumPy alone."""
+    from tests.runtime.nets import data
+
+    h, labels = data(96)
+    for k in range(3):
+        h = h @ found[f"layer{k}/w"] + found[f"layer{k}/b"]
+        h = np.maximum(h, 0) if k < 2 else h
+    h -= h.max(axis=1, keepdims=True)
+    return float(np.mean(np.log(np.exp(h).sum(axis=1)) - h[np.arange(96), labels]))
+
+
+@pytest.mark.slow
+@pytest.mark.limit(300)
+def test_asynchronous_workers_killed_lose_no_saved_update_and_no_quality(tmp_path, script):
+    """Adam counts the updates of each variable: as many as steps, in every checkpoint there was."""
+    options, epochs = ("-n", "4", "--ps", "1"), 6
+    whole, where = tmp_path / "whole", tmp_path / "killed"
+    finish(command(script, whole, *options, epochs=epochs), tmp_path)
+    draw, looked = random.Random(3), 0
+
+    def check():
+        nonlocal looked
+        for one in folder.find(where):
+            saved = Saved(one.path, one.facts)
+            assert saved.problems() == []
+            counts = [int(saved.read(n)) for n in saved.arrays if n.endswith("Adam_step")]
+            assert counts and set(counts) == {one.facts["step"]}
+            looked += 1
+
+    for _ in range(3):
+        killed(command(script, where, *options, epochs=epochs), tmp_path, draw)
+        check()
+    finish(command(script, where, *options, epochs=epochs), tmp_path)
+    check()
+    assert looked > 3
+    last = folder.find(where)[0].facts
+    assert last["samples"] == epochs * 96  # every sample once per epoch: no update is in it twice
+    assert loss_of(weights(where)) < 1.1 * loss_of(weights(whole)) < 1.1 * np.log(4)
 
 
 @pytest.mark.slow
