@@ -15,6 +15,8 @@ import numpy as np
 
 from hpcflow.data.orders import Left, Ranges, Shuffle, ordered
 
+DRAWN = 1 << 14  # samples of the order that are drawn at once where batches are smaller
+
 
 class Share(NamedTuple):
     """One replica's part of a joined batch."""
@@ -57,15 +59,24 @@ def deal(
     the size of the joined batch that an interrupted epoch began with.
     """
     drawn = ordered(samples, seed, epoch, shuffle, begun_with or batch, left)
-    steps = steps_per_epoch(len(drawn), batch)
+    total = len(drawn)
+    steps = steps_per_epoch(total, batch)
     first = max(steps_per_epoch(samples, batch) - steps, 0)
+    together, part = DRAWN // batch, np.arange(0)
     for step in range(steps):
-        size = min(batch, len(drawn) - step * batch)
-        base, more = divmod(size, replicas)  # as `cuts` has it, faster
-        low = step * batch + replica * base + min(replica, more)
+        at = step * batch
+        base, more = divmod(min(batch, total - at), replicas)  # as `cuts` has it, faster
+        low = replica * base + min(replica, more)
         high = low + base + (replica < more)
-        place = drawn.place(step * batch) if isinstance(drawn, Left) else step * batch
-        yield Share(first + step, drawn[low:high], size, place)
+        if together < 2:
+            mine = drawn[at + low : at + high]
+        else:
+            ahead = step % together * batch
+            if not ahead:
+                part = drawn[at : min(at + together * batch, total)]
+            mine = part[ahead + low : ahead + high]
+        place = drawn.place(at) if isinstance(drawn, Left) else at
+        yield Share(first + step, mine, min(batch, total - at), place)
 
 
 def left_after(left: Ranges, batch: int, taken: Sequence[int]) -> list[list[int]]:
