@@ -57,15 +57,23 @@ def _more_cores(rank: Facts, cpus: float) -> str:
 
 
 def blas(job: Job) -> list[Finding]:
-    """Threads of each rank, and whether a node has more threads than CPUs."""
-    common = job.by_node(lambda rank: (rank.threads, rank.threads_why))[0][0]
-    found = [Finding(OK, "", f"{common[0]} threads a rank ({common[1]})")]
+    """Threads of each rank, whether its BLAS keeps to them, and whether a node has CPUs for all."""
+    (name, number, why), _ = job.by_node(lambda r: (r.blas, r.threads, r.threads_why))[0]
+    threads = f"{number} thread{'' if number == 1 else 's'} a rank ({why})"
+    found = [Finding(OK, "", f"{name}, {threads}" if name else threads)]
     for node in job.nodes:
         ranks = job.on(node)
+        more = [rank for rank in ranks if rank.blas_threads > rank.threads]
+        if more:
+            who = some(f"rank {rank.rank}" for rank in more)
+            what = f"{who}: BLAS has {more[0].blas_threads} threads, not {more[0].threads}"
+            fix = f"export OMP_NUM_THREADS={more[0].threads} in the job script"
+            found.append(Finding(WARN, node, what, fix))
         total = sum(rank.threads for rank in ranks)
         cpus = len({cpu for rank in ranks for cpu in rank.cpus}) or ranks[0].node_cpus
         if total > cpus:
-            what = f"{len(ranks)} ranks with {total} threads share {cpus} CPUs"
+            noun = "rank" if len(ranks) == 1 else "ranks"
+            what = f"{len(ranks)} {noun} with {total} threads share {cpus} CPUs"
             fewer = max(1, cpus // len(ranks))
             fix = f"export OMP_NUM_THREADS={fewer}"
             if len(ranks) > cpus:

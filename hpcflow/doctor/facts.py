@@ -38,6 +38,8 @@ class Facts:
     threads: int = 0
     threads_why: str = ""
     threads_warning: str = ""
+    blas: str = ""  # the library that numpy calls
+    blas_threads: int = 0  # of its pool, as it says itself; 0 where it does not
     gpu_files: int = 0  # /dev/nvidia0 and its like
     gpus: list[str] = dataclasses.field(default_factory=list)  # ids of those this rank sees
     gpu: str = ""  # the id of the one it would take

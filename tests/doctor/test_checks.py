@@ -101,6 +101,26 @@ def test_a_one_core_mask_is_named_with_the_launchers_option() -> None:
     assert "--bind-to none" in odd(job)[0].fix
 
 
+def test_a_blas_with_more_threads_than_were_chosen_is_named() -> None:
+    job = four_nodes()
+    for one in job.ranks:
+        one.blas, one.blas_threads = "openblas 0.3", 4
+    assert odd(job) == []
+    job.ranks[2].blas_threads = 64
+    (row,) = odd(job)
+    assert (row.level, row.node, row.check) == (WARN, "n3", "BLAS")
+    assert "rank 2: BLAS has 64 threads, not 4" in row.what
+    assert row.fix.startswith("export OMP_NUM_THREADS=4")
+    job.ranks[2].blas_threads, job.ranks[2].threads = 64, 128  # as many as it was built for
+    assert [row.what for row in odd(job)] == ["1 rank with 128 threads share 4 CPUs"]
+
+
+def test_the_kernels_row_does_not_recommend_what_nothing_uses() -> None:
+    job = four_nodes()
+    (row,) = [row for row in checks.judge(job) if row.check == "kernels"]
+    assert "no oneDNN, no numba" in row.what and "pip" not in row.what
+
+
 def test_a_full_tmpdir_ends_a_job_and_a_home_that_is_read_only_does_not() -> None:
     job = four_nodes()
     job.ranks[3].places[1].problem = "no space left on device"

@@ -39,6 +39,14 @@ def test_alone_it_prints_a_page_and_leaves_nothing(tmp_path: pathlib.Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+def test_blas_is_asked_for_its_own_number_of_threads() -> None:
+    code, out, err = run([*DOCTOR, "--json"], HPCFLOW_THREADS="1")
+    (facts,) = json.loads(out)["ranks"]
+    assert code == 0 and facts["blas"] and facts["threads"] == 1, err
+    if "openblas" in facts["blas"]:  # not every library tells
+        assert facts["blas_threads"] == 1
+
+
 def test_an_mpi_that_does_not_start_is_a_finding(tmp_path: pathlib.Path) -> None:
     code, out, err = run(DOCTOR, MPI4PY_LIBMPI=str(tmp_path / "libmpi.so.40"))
     assert code == 1, out + err
