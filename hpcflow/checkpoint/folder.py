@@ -122,11 +122,18 @@ def keep(folder: Path, count: int) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what an interrupted save left behind."""
+    """Remove what an interrupted save left behind; what it had moved aside has its name again."""
     for name in os.listdir(folder) if folder.is_dir() else []:
-        if _DRAFT.match(name):
-            with contextlib.suppress(OSError):
-                remove(folder / name)
+        path = folder / name
+        with contextlib.suppress(OSError):
+            if _DRAFT.match(name):
+                remove(path)
+            elif _NAME.match(name) and name.endswith(".old"):
+                final = folder / name.removesuffix(".old")
+                if not final.exists():
+                    os.rename(path, final)
+                elif look(final).error is None:
+                    remove(path)
 
 
 def remove(path: Path) -> None:

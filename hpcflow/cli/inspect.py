@@ -18,6 +18,8 @@ from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.errors import CheckpointError, HpcflowError
 
+WIDEST = 60  # names longer than this do not move the columns
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow inspect`."""
@@ -114,7 +116,7 @@ def _text(told: dict[str, Any]) -> str:
             left = sum(b - a for ranges in position.get("left", {}).values() for a, b in ranges)
             some = f", {left:,} samples left of epochs that have begun" if left else ""
             rows.append(f"  data     epoch {position['epoch'] + 1}{some}")
-    width = max(map(len, told["variables"]), default=0)
+    width = min(max(map(len, told["variables"]), default=0), WIDEST)
     rows.append(f"  variables {len(told['variables'])}, {told['bytes']:,} bytes")
     for name, one in told["variables"].items():
         shape = "[" + ", ".join(map(str, one["shape"])) + "]"

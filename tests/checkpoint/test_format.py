@@ -97,10 +97,24 @@ def test_a_directory_can_be_moved_and_a_file_renamed(tmp_path):
 def test_a_crash_between_two_renames_leaves_a_good_checkpoint(tmp_path):
     """A second save of step 1 that died after it moved the first aside."""
     values = save_some(tmp_path, 1)
-    (tmp_path / "step-1").rename(tmp_path / "step-1.old")
+    old = tmp_path / "step-1.old"
+    (tmp_path / "step-1").rename(old)
     assert equal(load_some(tmp_path), values)
     again = save_some(tmp_path, 1, seed=2)
     assert equal(load_some(tmp_path), again)
+    (tmp_path / "step-1").rename(old)
+    folder.sweep(tmp_path)  # as a job does that goes on: `latest` names a checkpoint again
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-1"]
+    assert equal(load_some(tmp_path), again)
+    shutil.copytree(tmp_path / "step-1", old)
+    index = tmp_path / "step-1" / "index.h5"
+    whole = index.read_bytes()
+    index.write_bytes(whole[:-1])
+    folder.sweep(tmp_path)
+    assert old.is_dir()  # the only good one
+    index.write_bytes(whole)
+    folder.sweep(tmp_path)
+    assert not old.exists()
 
 
 @pytest.mark.parametrize("kept", sorted(KEPT.iterdir()), ids=lambda p: p.name)
