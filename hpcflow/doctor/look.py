@@ -132,7 +132,7 @@ def _see_blas(facts: Facts) -> None:
     """Ask the library itself: a pool that was sized before hpcflow came keeps its size."""
     import numpy as np
 
-    told: dict[str, Any] = np.show_config(mode="dicts")
+    told: Any = np.show_config(mode="dicts")
     blas = told.get("Build Dependencies", {}).get("blas", {})
     facts.blas = f"{blas.get('name', '')} {blas.get('version', '')}".strip()
     for file in _mapped(LIBBLAS):
