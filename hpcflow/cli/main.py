@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 COMMANDS = {
     "run": "run a script on one rank or many",
+    "submit": "submit a job script to SLURM, and say what to do if it is refused",
     "plan": "show how a script's graph is cut over ranks, without running it",
     "inspect": "show what is in a checkpoint, and whether it is whole",
     "doctor": "look at this installation or at a job's ranks, and say what is wrong",

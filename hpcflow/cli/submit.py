@@ -1,0 +1,79 @@
+"""Submit a job script to SLURM, as `sbatch SCRIPT ARGUMENTS`; a refusal says what to do.
+
+hpcflow submit --sbatch="--account=PROJECT --nodes=8" jobs/slurm/train.sbatch examples/digits.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcflow.errors import HpcflowError, LaunchError
+
+TAKES_SCRIPT = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow submit`."""
+    parser.add_argument("--sbatch", metavar="OPTIONS", default="", help="options of sbatch")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the number of the job; 1 if there is none."""
+    try:
+        print(submit(args.script, args.script_args, shlex.split(args.sbatch)))
+    except HpcflowError as error:
+        print(f"hpcflow submit: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def submit(script: str, arguments: Sequence[str], options: Sequence[str] = ()) -> str:
+    """Submit a job script; what sbatch says.
+
+    Errors: LaunchError with what to do, as where the site asks for an account and none is given.
+    """
+    if not Path(script).is_file():
+        raise LaunchError(f"there is no job script {script}", hint="name one of jobs/slurm/")
+    if shutil.which("sbatch") is None:
+        raise LaunchError(
+            "there is no sbatch here", hint="log in where jobs are submitted, or: hpcflow run -n N"
+        )
+    words = ["sbatch", *options, script, *arguments]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip()
+        raise LaunchError(f"sbatch refused {script}: {said}", hint=_cure(script, said.lower()))
+    return done.stdout.strip()
+
+
+def _cure(script: str, said: str) -> str:
+    """What to do about what sbatch has said."""
+    if "account" in said:
+        some = _accounts()
+        return (
+            f"in {script} write `#SBATCH --account=PROJECT` with one '#', or give "
+            "--sbatch=--account=PROJECT"
+            + (f"; yours: {', '.join(some)}" if some else "; `sacctmgr show assoc` lists yours")
+        )
+    if "partition" in said:
+        return f"in {script} write `#SBATCH --partition=NAME` with one '#'; sinfo -s lists them"
+    if "time limit" in said or "node" in said or "memory" in said:
+        return f"ask for less in {script}, or by --sbatch; sinfo -l tells what there is"
+    return f"change the lines of #SBATCH in {script}, or give options by --sbatch"
+
+
+def _accounts() -> list[str]:
+    """The accounts that SLURM knows of this user; none if it does not tell."""
+    words = ["sacctmgr", "-nP", "show", "assoc", f"user={getpass.getuser()}", "format=account"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return sorted({*done.stdout.split()}) if done.returncode == 0 else []
