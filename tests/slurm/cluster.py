@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 KEEP = "HPCFLOW_SLURM_DIR"  # a folder for a SLURM that stays up between runs of the tests
-LIMIT_S = 100.0  # for one command or one job; srun waits for ever if a daemon is not there
+LIMIT_S = 150.0  # for one command or one job; srun waits for ever if a daemon is not there
 
 
 def missing() -> str:

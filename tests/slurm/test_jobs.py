@@ -12,7 +12,7 @@ from conftest import DIGITS, PLUGINS, PYTHONS, SITES, result
 
 from tests import records
 
-pytestmark = pytest.mark.limit(300)
+pytestmark = pytest.mark.limit(400)
 FAILING = """
 import sys, time
 import hpcflow as hf
@@ -110,7 +110,7 @@ def test_an_exception_ends_step_and_job_and_leaves_no_process(
     job = slurm.sbatch(place, f"jobs/slurm/{script}.sbatch", "failing.py")
     assert "FAILED" in job.wait(), job.output
     assert "ValueError: a mistake of the user's" in job.output
-    job.until(lambda: not job.processes(), "end its processes", 10)
+    job.until(lambda: not job.processes(), "end its processes", 60)
 
 
 def test_a_job_without_a_script_says_how(slurm: Cluster, place: Place) -> None:

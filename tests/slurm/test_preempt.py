@@ -118,4 +118,4 @@ def test_without_checkpoints_a_signal_to_one_rank_ends_the_job(
     assert re.search(r"SIGUSR1: stopped before step \d+; without checkpoints", job.output)
     assert job.facts("ExitCode") == ["75:0"] and job.facts("Restarts") == ["0"], job.output
     assert "trained to the end" not in job.output and "Traceback" not in job.output
-    job.until(lambda: not job.processes(), "end its processes", 10)
+    job.until(lambda: not job.processes(), "end its processes", 60)

@@ -9,7 +9,7 @@ import pytest
 from cluster import ROOT, Cluster, Job, Place
 from conftest import DIGITS, result
 
-pytestmark = pytest.mark.limit(300)
+pytestmark = pytest.mark.limit(400)
 PYTHON = ROOT / ".venv-site" / "bin" / "python"
 LIBRARIES = next(iter(Path("/usr/lib").glob("*/libmpich.so.12")), Path("/none")).parent
 MODULES = {
