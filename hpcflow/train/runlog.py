@@ -30,7 +30,8 @@ from hpcflow.train.written import versions, write_json
 MANIFEST, METRICS = "manifest.json", "metrics.csv"
 COLUMNS = ("time", "seconds", "step", "epoch", "samples", "samples_per_second")
 ENVIRONMENT = ("HPCFLOW_", "SLURM_", "OMP_", "OMPI_", "MPICH_", "I_MPI_", "UCX_", "FI_", "NCCL_",
-               "CUDA_", "HDF5_", "OPENBLAS_", "MKL_", "NUMBA_")  # fmt: skip
+               "CUDA_", "HDF5_", "OPENBLAS_", "MKL_", "NUMBA_", "PRTE_", "PMIX_MCA_", "MPI4PY_",
+               "PYTHON", "LD_", "PATH", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
 SECRET = ("JWT", "TOKEN", "KEY", "PASSWORD", "SECRET")
 LEAST_S, SHARE = 0.1, 1 / 2000  # between two rows: seconds, and of the time since the start
 SHORT_EPOCH_S = 0.01  # the last step of an epoch has a row, except of shorter ones

@@ -146,6 +146,12 @@ def test_secrets_stay_out_of_the_manifest() -> None:
     assert runlog.environment(given) == {"OMP_NUM_THREADS": "2", "SLURM_JOB_ID": "7"}
 
 
+def test_what_decides_which_libraries_are_loaded_is_in_the_manifest() -> None:
+    given = {"LD_LIBRARY_PATH": "/opt/mpi/lib", "MPI4PY_LIBMPI": "/opt/mpi/lib/libmpi.so"}
+    given |= {"PATH": "/opt/mpi/bin", "PYTHONPATH": "/pack", "LD_PRELOAD": "libx.so"}
+    assert runlog.environment({**given, "EDITOR": "vi"}) == given
+
+
 def test_modules_are_those_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADEDMODULES", "gcc/13.2:openmpi/5.0.3")
     told = runlog.manifest(Context(Settings(run_dir=str(tmp_path))))
