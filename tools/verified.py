@@ -27,6 +27,8 @@ BACK_ENDS = {
     "sharded": "checkpoints of a file a rank",
     "srun, Open MPI": "jobs of a real SLURM over two nodes, --mpi=pmix",
     "srun, MPICH": "the same, --mpi=pmi2",
+    "srun, a site's Open MPI": "the same, with Debian's library and no wheel",
+    "srun, a site's MPICH": "the same, reached by `module load` and MPI4PY_LIBMPI alone",
     "ULFM": "going on without a rank that died",
 }
 

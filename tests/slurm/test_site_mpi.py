@@ -9,6 +9,8 @@ import pytest
 from cluster import ROOT, Cluster, Job, Place
 from conftest import DIGITS, result
 
+from tests import records
+
 pytestmark = pytest.mark.limit(400)
 PYTHON = ROOT / ".venv-site" / "bin" / "python"
 LIBRARIES = next(iter(Path("/usr/lib").glob("*/libmpich.so.12")), Path("/none")).parent
@@ -18,6 +20,7 @@ MODULES = {
     "mpich": "prepend-path LD_LIBRARY_PATH {lib}\nsetenv MPI4PY_LIBMPI libmpi.so.12\n"
     "setenv SLURM_MPI_TYPE pmi2\n",
 }
+NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}
 LIBRARY = {"openmpi": r"Open MPI v4\.", "mpich": r"MPICH.* 4\.0"}
 
 
@@ -58,27 +61,29 @@ def log_in_and_submit(slurm: Cluster, place: Place, *words: str) -> Job:
     return Job(slurm, place.folder, done.stdout.strip())
 
 
-def trained_on_two_nodes(job: Job) -> dict[str, str]:
-    """It was one world of four ranks and learnt something; the versions it had."""
+def trained_on_two_nodes(job: Job, module: str) -> None:
+    """It was one world of four ranks, of the MPI that was meant, and learnt something."""
     assert job.wait() == ["COMPLETED"], job.output
     found = result(job)
     assert (found["mode"], found["ranks"]) == ("collective", 4)
     assert found["hosts"] == ["node1", "node1", "node2", "node2"]
     assert found["accuracy"] > 0.85
-    return found["versions"]
+    versions = {**found["versions"], "SLURM": job.cluster.ask("srun", "--version").split()[-1]}
+    assert re.search(LIBRARY[module], versions["MPI"])
+    records.write(f"srun, a site's {NAMES[module]}", found["ranks"], versions)
 
 
 def test_the_systems_open_mpi(slurm: Cluster, site: Place) -> None:
     """It is found where the loader looks, with nothing set."""
     job = slurm.sbatch(site, "jobs/slurm/train.sbatch", *DIGITS)
-    assert re.search(LIBRARY["openmpi"], trained_on_two_nodes(job)["MPI"])
+    trained_on_two_nodes(job, "openmpi")
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_an_mpi_by_module_load(slurm: Cluster, site: Place, module: str) -> None:
     """What the module sets decides which MPI is loaded, and which plug-in of srun goes with it."""
     job = log_in_and_submit(slurm, site, script(site, module), *DIGITS)
-    assert re.search(LIBRARY[module], trained_on_two_nodes(job)["MPI"])
+    trained_on_two_nodes(job, module)
 
 
 @pytest.mark.parametrize(
