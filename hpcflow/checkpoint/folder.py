@@ -16,7 +16,7 @@ from hpcflow.errors import CheckpointError, HpcflowError
 
 LATEST, INDEX = "latest", "index.h5"
 _NAME = re.compile(r"step-(\d+)(\.h5)?(\.old)?\Z")
-_DRAFT = re.compile(r"step-\d+(\.h5)?\.tmp\Z")
+_DRAFT = re.compile(r"(step-\d+(\.h5)?|latest)\.tmp\Z")
 
 
 class Found(NamedTuple):
@@ -95,16 +95,21 @@ def publish(path: Path) -> Path:
             os.rename(final, old)
     os.replace(path, final)
     sync(folder)
-    _write_latest(folder, final.name)
+    point(final)
     remove(old)
     remove(other)
     return final
 
 
-def _write_latest(folder: Path, name: str) -> None:
+def point(path: Path) -> None:
+    """Have `latest` of its folder name a checkpoint."""
+    folder, text = path.parent, path.name + "\n"
     pointer = folder / (LATEST + ".tmp")
+    with contextlib.suppress(OSError):
+        if (folder / LATEST).read_text() == text:
+            return
     with open(pointer, "w") as file:
-        file.write(name + "\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(pointer, folder / LATEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -119,6 +120,8 @@ class Keeper:
             dataset.restore(position)
         self.first_step, self.first_samples = facts["step"], facts.get("samples", 0)
         if self.context.is_chief:
+            with contextlib.suppress(OSError):  # a save may have died before it was named
+                folder.point(found.path)
             print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
 
 

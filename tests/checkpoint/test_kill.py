@@ -116,6 +116,7 @@ def test_killed_at_any_call_of_a_save_the_job_resumes_to_the_same_weights(tmp_pa
         finish(command(script, where, epochs=1, every=3), tmp_path)
         same(weights(where), weights(whole))
         assert not list(where.glob("*.tmp"))
+        assert (where / "latest").read_text() == folder.find(where)[0].path.name + "\n"
 
 
 def killed(words, folder, draw):

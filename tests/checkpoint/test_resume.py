@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.errors import CheckpointError, HpcflowError
 from tests.checkpoint.jobs import BATCH, SAMPLES, run
@@ -118,3 +119,23 @@ def test_a_finished_job_goes_on_for_more_epochs(tmp_path):
     run(2, 2, tmp_path)
     after = run(2, 4, tmp_path, resume=True)
     same(after[0]["all"], whole[0]["all"])
+
+
+@pytest.mark.parametrize(
+    "died", ["before it was named", "when it was moved aside", "damaged since"]
+)
+def test_a_resumed_job_has_latest_name_the_newest_good_one(tmp_path, died):
+    run(2, 1, tmp_path)
+    newest, before = (one.path for one in folder.find(tmp_path)[:2])
+    if died == "before it was named":
+        (tmp_path / "latest").write_text(before.name + "\n")
+        (tmp_path / "latest.tmp").write_text("")
+    elif died == "when it was moved aside":
+        newest.rename(newest.with_name(newest.name + ".old"))
+    else:
+        file = newest / "part-00000.h5" if newest.is_dir() else newest
+        file.write_bytes(file.read_bytes()[:-1])
+    expected = before if died == "damaged since" else newest
+    run(1, 0, tmp_path, resume=True)
+    assert (tmp_path / "latest").read_text() == expected.name + "\n"
+    assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob("*.old"))
