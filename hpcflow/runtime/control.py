@@ -19,7 +19,6 @@ import numpy as np
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, LonelyCollectiveError
-from hpcflow.plan import codec
 from hpcflow.plan.protocol import HEADER_BYTES
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Compiled, Instance
@@ -147,6 +146,8 @@ class Control:
         facts, rest = json.loads(text[8 : 8 + size]), text[8 + size :]
         compiled = self.compiled.get(rest)
         if compiled is None:  # replicas with equal parts share one compilation
+            from hpcflow.plan import codec
+
             compiled = self.compile_part(codec.decode(rest), label=facts["fetches"])
             self.compiled[rest] = compiled
         sums = None
@@ -212,6 +213,8 @@ class Control:
 
     def register(self, rank: int, plan: int, part: Any, facts: dict[str, Any]) -> None:
         """Give `rank` its part of plan number `plan`."""
+        from hpcflow.plan import codec
+
         head = json.dumps(facts).encode()
         body = len(head).to_bytes(8, "little") + head + codec.encode(part)
         self.tell(rank, header(REGISTER, plan, body=len(body)), body)

@@ -1,7 +1,7 @@
 """Optimizers, the training session, progress: library code over the graph and the runtime.
 
-Checkpoints are loaded when they are first named: each file that a start need not open counts on
-thousands of ranks.
+What few programs name, as checkpoints, is loaded when it is: each file that a start need not open
+counts on thousands of ranks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hpcflow.train.counter import get_global_step, get_or_create_global_step
 from hpcflow.train.optimizers import (
     AdamOptimizer,
     GradientDescentOptimizer,
@@ -20,6 +19,7 @@ from hpcflow.train.progress import Progress
 from hpcflow.train.session import TrainingSession
 
 if TYPE_CHECKING:
+    from hpcflow.train.counter import get_global_step, get_or_create_global_step
     from hpcflow.train.saver import Saver, latest_checkpoint
 
 __all__ = [
@@ -35,7 +35,12 @@ __all__ = [
     "latest_checkpoint",
 ]
 
-_LATER = {"Saver": "hpcflow.train.saver", "latest_checkpoint": "hpcflow.train.saver"}
+_LATER = {
+    "Saver": "hpcflow.train.saver",
+    "get_global_step": "hpcflow.train.counter",
+    "get_or_create_global_step": "hpcflow.train.counter",
+    "latest_checkpoint": "hpcflow.train.saver",
+}
 
 
 def __getattr__(name: str) -> Any:
