@@ -141,22 +141,22 @@ def test_a_slow_reader_is_waited_for_and_told(alone: Context) -> None:
     assert 0.9 < data.input_wait_seconds < 30
 
 
-def test_reading_ahead_hides_behind_steps(alone: Context) -> None:
-    class Late(Slow):
-        def __getitem__(self, number: int) -> np.float32:
+@pytest.mark.parametrize("ahead", [0, 1, 2, 5])
+def test_batches_are_read_while_a_step_runs(alone: Context, ahead: int) -> None:
+    """So many, and no more, before the next one is asked for."""
+    items = Slow(1000)
+    x = hf.placeholder(hf.float32, [None])
+    options: dict[str, Any] = {"read_ahead": ahead, "memory": 40 * (ahead + 3)}
+    data = Dataset({x: items}, batch=10, context=alone, **options)
+    items.asked = -1  # the first is looked at when it begins
+    batches = data.epoch(0)
+    for number in (1, 2, 3):
+        next(batches)
+        until, expected = time.monotonic() + 30, 10 * (number + ahead)
+        while items.asked < expected and time.monotonic() < until:
             time.sleep(0.001)
-            return super().__getitem__(number)
-
-    def wait_with(ahead: int) -> float:
-        x = hf.placeholder(hf.float32, [None])
-        data = Dataset(
-            {x: Late(1000)}, batch=10, read_ahead=ahead, memory=40 * (ahead + 3), context=alone
-        )
-        for _ in data.epoch(0):
-            time.sleep(0.03)
-        return data.input_wait_seconds
-
-    assert wait_with(2) < 0.6 * wait_with(0)
+        assert items.asked == expected
+    data.close()
 
 
 def test_several_readers_wait_at_once(alone: Context) -> None:
