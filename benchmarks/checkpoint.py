@@ -156,7 +156,8 @@ def tensorflow(arguments: argparse.Namespace, where: pathlib.Path) -> None:
         return time.perf_counter() - start
 
     common.serve(
-        {"save": save, "load": lambda: timed(lambda: saver.restore(session, found))}, ["tensorflow"]
+        {"save": save, "load": lambda: timed(lambda: saver.restore(session, found))},
+        ["tensorflow-cpu"],
     )
 
 

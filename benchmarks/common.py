@@ -205,8 +205,11 @@ class _Child:
     def _measure(self, case: str) -> float | None:
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.write(case + "\n")
-            process.stdin.flush()
+            try:
+                process.stdin.write(case + "\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                self.read(process)  # raises, with its last words
         figures = [self.read(process)["figure"] for process in self.processes]
         return max((f for f in figures if f is not None), default=None)
 
