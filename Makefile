@@ -14,7 +14,8 @@ VENV_site = .venv-site
 VENV ?= $(VENV_$(MPI))
 WHEEL = $(if $(filter site,$(MPI)),,$(MPI),)
 PY = $(VENV)/bin/python
-BENCHES = $(filter-out %/common.py,$(wildcard benchmarks/*.py))
+NO_BENCH = $(addprefix benchmarks/,bare_server.py common.py report.py)
+BENCHES = $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py))
 LIMIT = timeout --kill-after=10
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
