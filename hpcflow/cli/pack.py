@@ -16,7 +16,6 @@ from pathlib import Path
 from types import CodeType
 
 import hpcflow
-from hpcflow.errors import HpcflowError
 
 CODES, SOURCES = "modules.bin", "sources.bin"
 LOADER = Path(__file__).with_name("packed.py")
@@ -32,38 +31,42 @@ def main(args: argparse.Namespace) -> int:
     folder = Path(args.dir).resolve()
     try:
         count = pack(folder)
-    except (HpcflowError, OSError) as error:
-        print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"hpcflow: the pack cannot be written: {error}", file=sys.stderr)
         return 1
     print(f"{count} modules in {folder / 'hpcflow' / CODES}; use it by: export PYTHONPATH={folder}")
     return 0
 
 
 def pack(folder: Path) -> int:
-    """Write all modules of the running hpcflow to `folder`; how many there are.
+    """Write all modules of the running hpcflow to `folder`; how many there are."""
+    top, target = Path(hpcflow.__file__).parent, folder / "hpcflow"
+    draft = folder / ".hpcflow-draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (top / CODES).exists():  # it runs from a pack
+        shutil.copytree(top, draft)
+        count = len(marshal.loads((top / SOURCES).read_bytes()))
+    else:
+        count = _compile(top, target, draft)
+    shutil.rmtree(target, ignore_errors=True)
+    draft.rename(target)
+    return count
 
-    Errors: HpcflowError if hpcflow itself runs from a pack.
-    """
-    top = Path(hpcflow.__file__).parent
-    files = sorted(top.rglob("*.py"))
-    if not (top / "errors.py").exists():
-        raise HpcflowError(f"hpcflow runs from the pack {top}", hint="unset PYTHONPATH, then pack")
-    target = folder / "hpcflow"
+
+def _compile(top: Path, target: Path, draft: Path) -> int:
+    """Fill `draft` with the code and the text of all modules below `top`, as those of `target`."""
     codes: dict[str, tuple[bool, CodeType]] = {}
     sources: dict[str, str] = {}
-    for file in files:
+    for file in sorted(top.rglob("*.py")):
         parts = file.relative_to(top.parent).with_suffix("").parts
         name = ".".join(parts).removesuffix(".__init__")
         sources[name] = file.read_text(encoding="utf-8")
         path = str(target / file.relative_to(top))
         codes[name] = file.name == "__init__.py", compile(sources[name], path, "exec")
-    draft = folder / ".hpcflow-draft"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    draft.mkdir()
     magic = importlib.util.MAGIC_NUMBER
     (draft / CODES).write_bytes(magic + marshal.dumps(codes))
     (draft / SOURCES).write_bytes(marshal.dumps(sources))
     shutil.copy(LOADER, draft / "__init__.py")
-    shutil.rmtree(target, ignore_errors=True)
-    draft.rename(target)
     return len(codes)

@@ -211,6 +211,7 @@ def manifest(context: Context) -> dict[str, Any]:
         "git": git_state(os.path.dirname(os.path.abspath(script))) if script else None,
         "versions": versions(),
         "python": sys.executable,
+        "hpcflow": str(Path(__file__).parents[1]),
         "modules": [name for name in os.environ.get("LOADEDMODULES", "").split(":") if name],
         "launcher": place.launcher if place is not None else None,
         "mode": context.cluster.mode,

@@ -43,6 +43,9 @@ def test_collective_over_two_nodes(slurm: Cluster, tmp_path: Path, mpi: str) -> 
     assert (found["mode"], found["ranks"], found["replicas"]) == ("collective", 4, 4)
     assert found["hosts"] == ["node1", "node1", "node2", "node2"]
     assert found["accuracy"] > 0.85
+    run = place.folder / "runs" / job.number
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["hpcflow"] == str(run / "pack" / "hpcflow")
     versions = {**found["versions"], "SLURM": slurm.ask("srun", "--version").split()[-1]}
     records.write(f"srun, {mpi}", found["ranks"], versions)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import logging
 import os
 import pty
 import struct
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GraphError
+from hpcflow.logs import logger
 from hpcflow.runtime.context import Context, use
 from hpcflow.settings import Settings
 from hpcflow.train.progress import Progress
@@ -131,29 +134,35 @@ def test_a_run_that_had_nothing_left_to_do_says_so() -> None:
     assert len(stream.getvalue().splitlines()) == 3
 
 
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """The lines that are logged, as they come."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+
+
 def test_a_loss_that_is_nan_is_told_once_with_what_finds_it(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcflow.logs.logger.propagate", True)
     monkeypatch.setattr("hpcflow.logs._said", set())
     dataset: Any = SimpleNamespace(steps_per_epoch=2, describe=lambda: "")
     context: Any = SimpleNamespace(is_chief=True, settings=Settings())
     batch = SimpleNamespace(epoch=0, step=0, joined_size=8)
     with Progress(dataset, 1, 60.0, io.StringIO(), context) as progress:
         progress.update(batch, loss=np.float32(1.0), rate=float("inf"))
-        assert caplog.messages == []
+        assert said == []
         progress.update(batch, loss=np.float32("nan"))
         progress.update(batch, loss=np.float32("nan"))
-    (line,) = caplog.messages
+    (line,) = said
     assert "loss is NaN" in line and "--set check_numerics=1" in line
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_ranks_that_no_operation_asks_for_are_told(
-    named: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hpcflow.logs.logger.propagate", True)
-
+def test_ranks_that_no_operation_asks_for_are_told(named: bool, said: list[str]) -> None:
     def work(context: Context) -> None:
         x = net(OPTIMIZERS["adam"][0]())[0]
         if named:
@@ -164,7 +173,7 @@ def test_ranks_that_no_operation_asks_for_are_told(
             pass
 
     run_ranks(6, work, tasks_per_replica=3)
-    lines = [line for line in caplog.messages if "nothing to do" in line]
+    lines = [line for line in said if "nothing to do" in line]
     if named:
         assert lines == []
     else:
