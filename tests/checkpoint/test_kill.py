@@ -119,8 +119,11 @@ def test_killed_at_any_call_of_a_save_the_job_resumes_to_the_same_weights(tmp_pa
         assert (where / "latest").read_text() == folder.find(where)[0].path.name + "\n"
 
 
-def killed(words, folder, draw):
-    """Run a job and kill one of its workers at a random moment; what it printed."""
+def killed(words, folder, draw, fewest=2):
+    """Run a job and kill one of its workers at a random moment; what it printed.
+
+    After at least `fewest` steps of all workers together.
+    """
     job = subprocess.Popen(
         words,
         cwd=folder,
@@ -129,7 +132,7 @@ def killed(words, folder, draw):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    text, steps = "", draw.randint(2, 9)
+    text, steps = "", draw.randint(fewest, fewest + 7)
     for line in job.stdout:
         text += line
         steps -= "STEP" in line
@@ -196,8 +199,8 @@ def test_asynchronous_workers_killed_lose_no_saved_update_and_no_quality(tmp_pat
             assert counts and set(counts) == {one.facts["step"]}
             looked += 1
 
-    for _ in range(3):
-        killed(command(script, where, *options, epochs=epochs), tmp_path, draw)
+    for _ in range(3):  # they meet to save at least at every second step of each of the three
+        killed(command(script, where, *options, epochs=epochs), tmp_path, draw, fewest=12)
         check()
     finish(command(script, where, *options, epochs=epochs), tmp_path)
     check()
