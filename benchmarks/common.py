@@ -229,7 +229,8 @@ class _Child:
 
     def close(self) -> None:
         for process in self.processes:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # an empty word: launchers may not pass on the end
+                process.stdin.write("\n")  # type: ignore[union-attr]
                 process.stdin.close()  # type: ignore[union-attr]
         for process in self.processes:
             try:
