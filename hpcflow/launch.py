@@ -212,7 +212,7 @@ def check_world(
     raise LaunchError(
         f"{launch.launcher} started {launch.size} ranks, but {name} sees a world of {mpi_size}: "
         "launcher and MPI library do not belong together, and each rank would work alone "
-        f"(library: {_first_words(library_version)})",
+        f"(library: {first_words(library_version)})",
         rank=launch.rank,
         hint=f"start it by: {line}{also}",
     )
@@ -239,7 +239,7 @@ def check_library(
         line = f"{_mpirun_of(_loaded_libmpi(), name)} -n {launch.size} {words}"
         raise LaunchError(
             f"{launch.launcher} started this rank, but the MPI library loaded here is {name} "
-            f"(library: {_first_words(library_version)})",
+            f"(library: {first_words(library_version)})",
             rank=launch.rank,
             hint=f"start it by: {line}",
         )
@@ -256,13 +256,13 @@ def _check_plugin(
     words = " ".join(sys.orig_argv if argv is None else argv)
     raise LaunchError(
         f"srun offers PMIx to this rank, but {name} was built without it "
-        f"(library: {_first_words(library_version)})",
+        f"(library: {first_words(library_version)})",
         rank=launch.rank,
         hint=f"start it by: srun --mpi={srun_type} -n {launch.size} {words}",
     )
 
 
-def _first_words(library_version: str) -> str:
+def first_words(library_version: str) -> str:
     """`Open MPI v5.0.11` of a paragraph of build facts, which may end in a NUL."""
     return " ".join(re.split(r"[,\n\0]", library_version.strip())[0].split())
 

@@ -154,7 +154,8 @@ def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
 def reserve(path: Path) -> None:
     """Take the blocks of a file on the disk, where the file system can.
 
-    That it has no room is then said at once, and in so many words, as MPI-IO does not.
+    That it has no room is then said at once, and in so many words, as MPI-IO does not. The
+    standard library's posix_fallocate would write zeros where the file system cannot.
     """
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     if fallocate is None:

@@ -75,7 +75,7 @@ def write_part(
     path: Path, told: Record, arrays: Mapping[str, Array], duty: Sequence[Slab], versions: Any
 ) -> Record:
     """Write this rank's own file: a dataset for its rows of each variable; the record of it."""
-    block = stamp.room(_text_bytes(arrays, duty))
+    block = stamp.room(text_bytes(arrays, duty))
     offsets: dict[str, int | None] = {}
     with h5.created(path, block) as file:
         for slab in duty:
@@ -184,7 +184,7 @@ def finish(
     return record
 
 
-def _text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:
+def text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:
     """At most so long is the text of the user block of a file with these slabs."""
     count = 1024
     for slab in duty:
@@ -195,6 +195,3 @@ def _text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:
         count += (nbytes // max(stamp.PIECE_BYTES - row, stamp.PIECE_BYTES // 2) + 3) * 32
         count += 64  # what lies between this dataset and the next
     return count
-
-
-text_bytes = _text_bytes

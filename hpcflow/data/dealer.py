@@ -65,7 +65,8 @@ def deal(
     together, part = DRAWN // batch, np.arange(0)
     for step in range(steps):
         at = step * batch
-        base, more = divmod(min(batch, total - at), replicas)  # as `cuts` has it, faster
+        size = min(batch, total - at)
+        base, more = divmod(size, replicas)  # as `cuts` has it, faster
         low = replica * base + min(replica, more)
         high = low + base + (replica < more)
         if together < 2:
@@ -76,7 +77,7 @@ def deal(
                 part = drawn[at : min(at + together * batch, total)]
             mine = part[ahead + low : ahead + high]
         place = drawn.place(at) if isinstance(drawn, Left) else at
-        yield Share(first + step, mine, min(batch, total - at), place)
+        yield Share(first + step, mine, size, place)
 
 
 def left_after(left: Ranges, batch: int, taken: Sequence[int]) -> list[list[int]]:

@@ -123,7 +123,7 @@ class Hdf5:
         if offset is None:
             return None
         handle = os.open(path, os.O_RDONLY)
-        if hasattr(os, "posix_fadvise"):  # the system reads farther ahead: three times as fast
+        if hasattr(os, "posix_fadvise"):  # the system then reads farther ahead
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         bytes_ = data.size * data.dtype.itemsize
         if os.fstat(handle).st_size < offset + bytes_:

@@ -14,9 +14,7 @@ from hpcflow.errors import HpcflowError
 from hpcflow.train.runlog import COLUMNS, MANIFEST, METRICS, read_rows
 
 RESULT = "result.json"
-SHORTEST_S = (
-    0.01  # the rate over a shorter time is noise: the last step of a run may follow at once
-)
+SHORTEST_S = 0.01  # a rate over less is noise: the last step of a run may follow at once
 
 
 @dataclasses.dataclass

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from hpcflow.launch import first_words
 
 
 def versions() -> dict[str, str]:
@@ -21,7 +22,7 @@ def versions() -> dict[str, str]:
     if "mpi4py.MPI" in sys.modules:
         from hpcflow.comm.mpi import build_facts
 
-        found["MPI"] = " ".join(re.split(r"[,\n\0]", build_facts())[0].split())
+        found["MPI"] = first_words(build_facts())
     return found
 
 

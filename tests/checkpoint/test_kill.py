@@ -119,19 +119,18 @@ def test_killed_at_any_call_of_a_save_the_job_resumes_to_the_same_weights(tmp_pa
         assert (where / "latest").read_text() == folder.find(where)[0].path.name + "\n"
 
 
+def started(words, folder):
+    """A running job, whose lines are read as they come."""
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(words, cwd=folder, env=environ(), **pipe)
+
+
 def killed(words, folder, draw, fewest=2):
     """Run a job and kill one of its workers at a random moment; what it printed.
 
     After at least `fewest` steps of all workers together.
     """
-    job = subprocess.Popen(
-        words,
-        cwd=folder,
-        env=environ(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    job = started(words, folder)
     text, steps = "", draw.randint(fewest, fewest + 7)
     for line in job.stdout:
         text += line
@@ -216,14 +215,7 @@ def test_a_signal_to_one_rank_saves_and_the_job_resumes_bit_equal(tmp_path, scri
     whole, where = tmp_path / "whole", tmp_path / "stopped"
     finish(command(script, whole, *options, epochs=40), tmp_path)
     words = command(script, where, *options, epochs=40, every=10**6)
-    with subprocess.Popen(
-        words,
-        cwd=tmp_path,
-        env=environ(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as job:
+    with started(words, tmp_path) as job:
         text = ""
         for line in job.stdout:
             text += line
