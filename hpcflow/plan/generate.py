@@ -42,8 +42,8 @@ class Code:
     """The generated text of a part and what its names are bound to.
 
     A bind is a tuple: ("kernel", node), ("const", node), ("buffer", device, block, dtype, shape),
-    ("viewof", node, name), ("var", variable node), ("recv", node), ("stage", node),
-    ("bucket_in" | "bucket_out", node, index), ("hook", name).
+    ("viewof", node, name), ("var", node of its handle), ("recv", node), ("stage", node),
+    ("box", node, index), ("bucket_in" | "bucket_out", node, index), ("hook", name).
     """
 
     source: str
@@ -167,6 +167,8 @@ class _Writer:
             results = [f"r{i}" for i in range(len(self.part.fetches))]
             for text in self.pins:
                 self.emit(text)
+            for box in self.store.boxes:
+                self.emit(f"{box} = None")
             self.emit(f"_ = ({''.join(r + ', ' for r in results)})")
             if self.shared:
                 self.emit(" = ".join(sorted(self.shared)) + " = None")
@@ -182,6 +184,8 @@ class _Writer:
         special = getattr(self, "do_" + node.type, None)
         if special is not None:
             special(node)
+        elif node.is_state:
+            self.nothing(node)
         elif node.row.waits:
             self.wait(node)
         else:
@@ -192,7 +196,7 @@ class _Writer:
     def nothing(self, node: Node) -> None:
         """A node whose value is there without code: a constant, a feed, a handle, pure order."""
 
-    do_Const = do_Feed = do_Variable = do_NoOp = nothing
+    do_Const = do_Feed = do_NoOp = nothing
 
     def do_ReadVariable(self, node: Node) -> None:
         var = self.store.variable(node.inputs[0])
@@ -258,14 +262,22 @@ class _Writer:
         )
 
     def wait(self, node: Node) -> None:
-        """Start what finishes later: a collective, a wait for a variable."""
+        """Start what finishes later: a collective, or what is told its inputs and fills boxes."""
+        given = ""
         if node.row.collective:
             for i, ref in enumerate(node.inputs):
                 target = self.store.bucket_input(node.name, i)
                 if self.store.expr[ref] != target:
                     self.binds[target] = ("bucket_in", node.name, i)
                     self.emit(f"{target}[...] = {self.store.expr[ref]}", node.name)
-        self.emit(f"{self.hook('begin')}({node.name!r})", node.name)
+        else:
+            given = "".join(f", {self.given(ref)}" for ref in node.inputs)
+        self.emit(f"{self.hook('begin')}({node.name!r}{given})", node.name)
+
+    def given(self, ref: Ref) -> str:
+        """An input of a wait: a value, or the state behind a handle."""
+        is_handle = self.part.nodes[ref.node].is_state
+        return self.store.variable(ref) if is_handle else self.store.expr[ref]
 
     def compute(self, node: Node) -> None:
         info = self.info(node)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hpcflow.errors import HpcflowError
+from hpcflow.graph.dtypes import resource
 from hpcflow.graph.registry import OpDef, lookup
 from hpcflow.graph.shape import Spec
 
@@ -39,6 +40,11 @@ class Node:
     def row(self) -> OpDef:
         """Its row of the op table."""
         return lookup(self.type)
+
+    @property
+    def is_state(self) -> bool:
+        """True if it makes a handle: of a variable, or of other state that outlives the step."""
+        return bool(self.specs) and self.specs[0].dtype == resource
 
     def before(self) -> Iterable[str]:
         """Names of the nodes it must follow."""

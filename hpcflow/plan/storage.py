@@ -10,7 +10,7 @@ from hpcflow.graph.shape import is_known, size_of
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.strands import Strand, home, users
 
-BUILT_IN = {"Const", "Feed", "Variable", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy"}
+BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy"}
 
 
 @dataclasses.dataclass
@@ -32,8 +32,10 @@ class Storage:
     )  # read -> until "use" or "step"
     after: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # node -> statements
 
+    boxes: list[str] = dataclasses.field(default_factory=list)  # names of the values of waits
+
     def variable(self, ref: Ref) -> str:
-        """The name bound to the variable behind a handle."""
+        """The name bound to the variable, or other state, behind a handle."""
         name = f"v{self.number[ref.node]}"
         self.binds[name] = ("var", ref.node)
         return name
@@ -86,7 +88,7 @@ class _Assigner:
     def find_roots(self, node: Node) -> None:
         for i in range(len(node.specs)):
             self.root[Ref(node.name, i)] = Ref(node.name, i)
-        if node.type not in BUILT_IN and not node.row.waits and self.info(node).form == "view":
+        if self.has_kernel(node) and self.info(node).form == "view":
             self.root[Ref(node.name)] = self.root[node.inputs[0]]
 
     def find_last_uses(self) -> dict[Ref, str | None]:
@@ -105,9 +107,14 @@ class _Assigner:
         return last
 
     @staticmethod
+    def has_kernel(node: Node) -> bool:
+        """True if a kernel computes its outputs."""
+        return node.type not in BUILT_IN and not node.row.waits and not node.is_state
+
+    @staticmethod
     def holds(node: Node) -> bool:
         """True if the node goes on using its inputs after its turn."""
-        return node.type == "Send"
+        return node.type == "Send" or (node.row.waits and not node.row.collective)
 
     # -- placing
 
@@ -121,8 +128,8 @@ class _Assigner:
             store.expr[Ref(node.name)] = f"g{index}" if far else f"f{index}"
             if far:
                 store.shared.add(f"g{index}")
-        elif node.type == "Recv":
-            self.place_received(node, n)
+        elif node.type == "Recv" and self.store.static(node):
+            self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
         elif node.row.collective:
             for i in range(len(node.specs)):
                 self.bind(Ref(node.name, i), f"o{n}_{i}", ("bucket_out", node.name, i))
@@ -132,14 +139,16 @@ class _Assigner:
                 self.store.fresh.add(Ref(node.name))  # a fetched variable is copied when it is read
             else:
                 self.pin(node)
-        elif node.type not in BUILT_IN and not node.row.waits:
+        elif node.row.waits:
+            self.place_awaited(node, n)
+        elif self.has_kernel(node):
             self.place_computed(node)
 
-    def place_received(self, node: Node, n: int) -> None:
-        if is_known(node.specs[0].shape):
-            self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
-        else:  # the engine sets it when the message has come
-            self.bind(Ref(node.name), f"i{n}[0]", ("recv_sized", node.name))
+    def place_awaited(self, node: Node, n: int) -> None:
+        """The values of a wait, or of a message of unknown size, are put in boxes when it ends."""
+        for i in range(len(node.specs)):
+            self.bind(Ref(node.name, i), f"i{n}_{i}[0]", ("box", node.name, i))
+            self.store.boxes.append(f"i{n}_{i}[0]")
 
     def bind(self, ref: Ref, name: str, what: tuple) -> None:
         self.store.expr[ref] = name
@@ -247,8 +256,10 @@ class _Assigner:
         text, var = self.store.expr[ref], self.store.variable(node.inputs[0])
         number = self.store.number
         uses = [u for r in self.views(ref) for u in self.users.get(r, [])]
-        sent = any(self.holds(self.part.nodes[u]) for u in uses if u not in self.users.get(ref, []))
-        if sent or any(self.home[u] != self.home[node.name] for u in uses):
+        mine = self.users.get(ref, [])  # a send of the read itself pins on its own
+        held = [self.part.nodes[u] for u in uses]
+        held = [u for u in held if self.holds(u) and not (u.type == "Send" and u.name in mine)]
+        if held or any(self.home[u] != self.home[node.name] for u in uses):
             self.store.pinned[node.name] = "step"
             self.store.shared.add(text)
         elif uses:

@@ -148,7 +148,8 @@ class Instance:
             for device, size in self.code.blocks.values()
         ]
         self.arrays: dict[str, Any] = {}
-        self.received: dict[str, Any] = {}  # Recv node -> its array, or a box for one
+        self.received: dict[str, Any] = {}  # Recv node -> its array
+        self.boxes: dict[str, list[list[Any]]] = {}  # wait -> a box for each of its values
         self.buckets: dict[str, Any] = {}
         for node in self.part.nodes.values():
             if node.row.collective:
@@ -201,13 +202,19 @@ class Instance:
             return device.kernel(node, specs)(*(self.arrays[n] for n in what[2:]))
         if kind in ("bucket_in", "bucket_out"):
             return self.buckets[node.name].views(kind)[what[2]]
+        if kind == "box":
+            return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what[2]]
         host_empty = next(iter(self.compiled.devices.values())).host_empty  # the default device's
         if kind == "stage":
             return host_empty(self._staged(node), self._staged_dtype(node))
-        spec = node.specs[0]  # recv, recv_sized
-        array: Any = host_empty(known(spec.shape), spec.dtype) if spec.known else [None]
+        array = host_empty(known(node.specs[0].shape), node.specs[0].dtype)  # recv
         self.received[node.name] = array
         return array
+
+    def put(self, name: str, *values: Any) -> None:
+        """Hand over the values of the wait `name`, which is over."""
+        for box, value in zip(self.boxes.get(name, ()), values, strict=True):
+            box[0] = value
 
     def _staged(self, node: Node) -> tuple:
         return self.compiled._spec(node.inputs[0]).shape if node.inputs else (0,)  # type: ignore

@@ -13,6 +13,7 @@ from hpcflow.graph.shape import Spec, is_known, known
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Instance
+from hpcflow.runtime.waits import start_wait
 
 DIMS = 8  # a message of unknown size begins with its rank and up to seven sizes, int64 each
 
@@ -96,18 +97,18 @@ class Link:
 
         return send_sized
 
-    def begin(self, instance: Instance) -> Callable[[str], None]:
-        """Start what finishes later: a collective in its turn, a wait for a variable's value."""
+    def begin(self, instance: Instance) -> Callable[..., None]:
+        """Start what finishes later: a collective in its turn, or a wait with its inputs."""
         engine = self.engine
         nodes = instance.part.nodes
 
-        def begin(name: str) -> None:
-            if nodes[name].type == "WaitInitialized":
-                variable = instance.compiled.store.get(
-                    nodes[nodes[name].inputs[0].node],
-                    instance.compiled.device(nodes[name]),
-                )
-                engine.await_(_Initialized(variable), instance, name)
+        def begin(name: str, *inputs: Any) -> None:
+            if not nodes[name].row.collective:
+                wait = start_wait(instance, nodes[name], inputs)
+                if wait.test():
+                    engine.over(instance, name)
+                else:
+                    engine.await_(wait, instance, name)
                 return
             for starting, collective in engine.turns.ready(instance, name):
                 bucket = starting.buckets[collective]
@@ -155,7 +156,7 @@ class Ends:
         link, instance = self.link, self.instance
         peer, tag = link.ranks[node.attrs["source"]], link.tag_of(instance, node)
         if not is_known(node.specs[0].shape):
-            return _Sized(link.comm, peer, tag, node.specs[0], instance.received[node.name])
+            return _Sized(link.comm, peer, tag, node.specs[0], instance.boxes[node.name][0])
         array = instance.received.get(node.name)
         if array is None:  # a token, or a value nobody reads
             spec = node.specs[0]
@@ -246,16 +247,6 @@ class _Pinned:
             return False
         self.variable.unpin(self.array)
         return True
-
-
-class _Initialized:
-    """Over when the chief has given a variable its value."""
-
-    def __init__(self, variable: Any) -> None:
-        self.variable = variable
-
-    def test(self) -> bool:
-        return self.variable.array is not None
 
 
 class _Sized:

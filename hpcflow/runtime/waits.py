@@ -1,0 +1,53 @@
+"""Waits that are neither messages nor collectives: what a waiting node starts, by its type.
+
+A row with `waits=True` starts in its strand and ends later; what follows it is another strand. The
+generated code calls `begin(name, *inputs)`: inputs are values, which stay as they are until the
+wait is over, and in place of a handle the state behind it. A wait with outputs puts them in the
+boxes of its step instance before it says that it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hpcflow.plan.ir import Node
+from hpcflow.runtime.instance import Instance
+
+
+class Wait(Protocol):
+    """What a waiting node has started."""
+
+    def test(self) -> bool:
+        """True once it is over and `instance.put` has its values; never blocks."""
+        ...
+
+
+Start = Callable[..., Wait]  # of the instance, the node and its inputs
+_STARTS: dict[str, Start] = {}
+
+
+def waiting(type: str) -> Callable[[Start], Start]:
+    """Decorator: `start(instance, node, *inputs)` begins a wait of op `type`."""
+
+    def add(start: Start) -> Start:
+        _STARTS[type] = start
+        return start
+
+    return add
+
+
+def start_wait(instance: Instance, node: Node, inputs: tuple[Any, ...]) -> Wait:
+    """Begin the wait of `node`, in the strand where it stands."""
+    return _STARTS[node.type](instance, node, *inputs)
+
+
+@waiting("WaitInitialized")
+class _Initialized:
+    """Over when the chief has given a variable its value."""
+
+    def __init__(self, instance: Instance, node: Node, variable: Any) -> None:
+        self.variable = variable
+
+    def test(self) -> bool:
+        return self.variable.array is not None
