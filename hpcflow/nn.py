@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
+from hpcflow.ops.convolutions import (
+    atrous_conv2d,
+    atrous_conv2d_transpose,
+    conv1d,
+    conv1d_transpose,
+    conv2d,
+    conv2d_backprop_filter,
+    conv2d_backprop_input,
+    conv2d_transpose,
+    conv3d,
+    conv3d_transpose,
+    convolution,
+    depthwise_conv2d,
+    depthwise_conv2d_native,
+    depthwise_conv2d_native_backprop_filter,
+    depthwise_conv2d_native_backprop_input,
+    separable_conv2d,
+)
 from hpcflow.ops.math import sigmoid, tanh
 from hpcflow.ops.nn import (
     bias_add,
@@ -20,7 +38,22 @@ from hpcflow.ops.nn import (
 )
 
 __all__ = [
+    "atrous_conv2d",
+    "atrous_conv2d_transpose",
     "bias_add",
+    "conv1d",
+    "conv1d_transpose",
+    "conv2d",
+    "conv2d_backprop_filter",
+    "conv2d_backprop_input",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d_transpose",
+    "convolution",
+    "depthwise_conv2d",
+    "depthwise_conv2d_native",
+    "depthwise_conv2d_native_backprop_filter",
+    "depthwise_conv2d_native_backprop_input",
     "dropout",
     "elu",
     "in_top_k",
@@ -28,6 +61,7 @@ __all__ = [
     "log_softmax",
     "relu",
     "relu6",
+    "separable_conv2d",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "softmax",

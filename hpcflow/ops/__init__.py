@@ -5,6 +5,8 @@ from hpcflow.ops import (
     broadcast,
     comm,
     control,
+    conv,
+    convolutions,
     initializers,
     join,
     math,
@@ -14,6 +16,7 @@ from hpcflow.ops import (
     reduce,
     slicing,
     state,
+    window,
 )
 
 __all__ = [
@@ -21,6 +24,8 @@ __all__ = [
     "broadcast",
     "comm",
     "control",
+    "conv",
+    "convolutions",
     "initializers",
     "join",
     "math",
@@ -30,4 +35,5 @@ __all__ = [
     "reduce",
     "slicing",
     "state",
+    "window",
 ]

@@ -13,6 +13,7 @@ from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops import reduce
 from hpcflow.ops.array import expand_dims, reshape, shape, stop_gradient
 from hpcflow.ops.math import (
+    add,
     add_n,
     divide,
     exp,
@@ -156,10 +157,19 @@ def _bias_add_back(op: Operation, g: Tensor) -> list[Any]:
 op("BiasAdd", infer=_bias_add, grad=_bias_add_back)
 
 
-def bias_add(value: Any, bias: Any, name: str | None = None) -> Tensor:
-    """`value + bias`, the vector `bias` along the last axis of `value`."""
+def bias_add(
+    value: Any, bias: Any, data_format: str | None = None, name: str | None = None
+) -> Tensor:
+    """`value + bias`, the vector `bias` along the channels of `value`.
+
+    The channels are the last axis, or axis 1 with a `data_format` such as NCHW.
+    """
     a, b = operands(value, bias)
-    return one("BiasAdd", [a, b], {}, name)
+    if data_format is None or not data_format.startswith("NC"):
+        return one("BiasAdd", [a, b], {}, name)
+    if a.shape is None:
+        raise ShapeError(f"bias_add with {data_format} needs a known rank", op=a.op.name)
+    return add(a, reshape(b, [-1] + [1] * (len(a.shape) - 2)), name)
 
 
 def dropout(

@@ -13,6 +13,8 @@ FLOPS = 2e10  # of one core, roughly: predictions only decide how often to poll
 BYTES = 1e10  # read or written per second
 STARTS = 1e-6  # seconds to start a kernel
 MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "Send")
+# among inputs and outputs: the value with an element for each window and filter, and the filters
+CONVOLUTIONS = {"Conv": (-1, 1), "ConvInputGrad": (0, 1), "ConvFilterGrad": (1, -1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +91,12 @@ def flops(node: Node, inputs: Sequence[Spec]) -> int:
         contracted = -2 if node.attrs.get("transpose_a") else -1
         assert inputs[0].shape is not None
         return 2 * size_of(node.specs[0].shape) * (inputs[0].shape[contracted] or 0)
+    if node.type in CONVOLUTIONS:
+        position, filters = (((*inputs, *node.specs)[i]) for i in CONVOLUTIONS[node.type])
+        if position.known and filters.known:
+            assert filters.shape is not None
+            each = size_of(filters.shape[:-1])  # products for each output of each position
+            return 2 * size_of(position.shape) * each
     return max(size_of(spec.shape) for spec in known)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tests.ops.cases_conv
 import tests.ops.cases_math
 import tests.ops.cases_reduce
 import tests.ops.cases_shape  # noqa: F401 - each adds its cases

@@ -59,6 +59,16 @@ def test_flops_of_a_product():
     assert cost.flops(turned, [Spec(a.dtype, (7, 5)), b]) == 2 * 5 * 7 * 3
 
 
+def test_flops_of_a_convolution():
+    x, w, y = (Spec(np.dtype("f4"), s) for s in [(2, 9, 9, 3), (3, 3, 3, 8), (2, 9, 9, 8)])
+    for type, inputs, out in [
+        ("Conv", [x, w], y),
+        ("ConvInputGrad", [y, w], x),
+        ("ConvFilterGrad", [x, y], w),
+    ]:
+        assert cost.flops(Node("c", type, specs=(out,)), inputs) == 2 * (2 * 9 * 9 * 8) * 27
+
+
 def test_seconds_grow_with_the_work_and_unknown_sizes_cost_a_start():
     def negative(*shape):
         spec = Spec(np.dtype("f4"), shape)

@@ -1,0 +1,121 @@
+"""Sliding windows over arrays of shape [batch, *space, channels]: padding, views, tiles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+TILE_BYTES = 4 << 20  # copies of windows are made in pieces of about this size
+
+
+class Windows:
+    """Where the windows of one call lie: `out` positions of `kernel` elements along each axis."""
+
+    def __init__(
+        self, attrs: dict[str, Any], space: Sequence[int], kernel: Sequence[int], out: Sequence[int]
+    ) -> None:
+        self.space, self.kernel, self.out = tuple(space), tuple(kernel), tuple(out)
+        self.strides, self.dilations = attrs["strides"], attrs["dilations"]
+        steps = zip(self.out, self.kernel, self.strides, self.dilations, strict=True)
+        self.reach = tuple((o - 1) * s + (k - 1) * d + 1 for o, k, s, d in steps)
+        padding = attrs["padding"]
+        if padding == "SAME":
+            pairs = zip(self.reach, self.space, strict=True)
+            self.before = tuple(max(r - n, 0) // 2 for r, n in pairs)
+        elif padding == "VALID":
+            self.before = (0,) * len(self.out)
+        else:
+            self.before = tuple(a for a, _ in padding)
+
+    @property
+    def positions(self) -> int:
+        """How many windows a sample has."""
+        return math.prod(self.out)
+
+    @property
+    def plain(self) -> bool:
+        """True if the windows are the elements themselves."""
+        steps = (*self.kernel, *self.strides)
+        return all(n == 1 for n in steps) and self.out == self.space and not any(self.before)
+
+    def inside(self) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Where the data lies in the padded array, and which part of the data is in it."""
+        sizes = [
+            max(0, min(n, r - b))
+            for n, r, b in zip(self.space, self.reach, self.before, strict=True)
+        ]
+        there = tuple(slice(b, b + n) for b, n in zip(self.before, sizes, strict=True))
+        return (slice(None), *there), (slice(None), *(slice(n) for n in sizes))
+
+    def padded(self, xp: Any, x: Any, value: Any, dtype: Any) -> Any:
+        """What the windows reach over: a view of `x` if it needs no padding, else a copy."""
+        there, here = self.inside()
+        fits = all(r <= n for r, n in zip(self.reach, self.space, strict=True))
+        if fits and not any(self.before) and x.dtype == dtype:
+            return x[here]
+        whole = xp.full((x.shape[0], *self.reach, x.shape[-1]), value, dtype)
+        whole[there] = x[here]
+        return whole
+
+    def view(self, xp: Any, whole: Any, groups: int = 1) -> Any:
+        """All windows, without a copy: [groups, batch, *out, *kernel, channels of a group]."""
+        inner, last = whole.strides[1:-1], whole.strides[-1]
+        moves = [a * s for a, s in zip(inner, self.strides, strict=True)]
+        taps = [a * d for a, d in zip(inner, self.dilations, strict=True)]
+        each = whole.shape[-1] // groups
+        return xp.lib.stride_tricks.as_strided(
+            whole,
+            (groups, whole.shape[0], *self.out, *self.kernel, each),
+            (each * last, whole.strides[0], *moves, *taps, last),
+        )
+
+    def taps(self, rows: slice | None = None) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Each element of the window, and where all windows have it in a padded array.
+
+        With `rows`, only the windows at those positions of the first axis.
+        """
+        steps = list(zip(self.out, self.strides, self.dilations, strict=True))
+        for tap in itertools.product(*map(range, self.kernel)):
+            where = [
+                slice(t * d, t * d + (o - 1) * s + 1, s)
+                for t, (o, s, d) in zip(tap, steps, strict=True)
+            ]
+            if rows is not None:
+                (_, s, d), start = steps[0], tap[0]
+                first = start * d + rows.start * s
+                where[0] = slice(first, first + (rows.stop - rows.start - 1) * s + 1, s)
+            yield tap, (slice(None), *where)
+
+    def back(self, xp: Any, whole: Any, out: Any) -> None:
+        """Write the data's part of a padded array to `out`, 0 where no window reaches."""
+        there, here = self.inside()
+        if out[here].shape != out.shape:
+            out.fill(0)
+        xp.copyto(out[here], whole[there], casting="same_kind")
+
+
+def tiles(
+    batch: int, rows: int, row_bytes: int, limit: int = TILE_BYTES
+) -> Iterator[tuple[slice, slice]]:
+    """Parts of (batch, rows along the first spatial axis) of about `limit` bytes each."""
+    count = max(1, limit // max(1, row_bytes))
+    if count >= rows:
+        step = count // rows
+        for i in range(0, batch, step):
+            yield slice(i, min(i + step, batch)), slice(0, rows)
+        return
+    for i in range(batch):
+        for k in range(0, rows, count):
+            yield slice(i, i + 1), slice(k, min(k + count, rows))
+
+
+def channels_last(x: Any, first: bool) -> Any:
+    """A view of `x` with its channels behind the spatial axes."""
+    return x.transpose(0, *range(2, x.ndim), 1) if first else x
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype that sums are made in: float32 for 16-bit floats."""
+    return "float32" if dtype.kind not in "iu" and dtype.itemsize == 2 else dtype
