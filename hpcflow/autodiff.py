@@ -6,12 +6,22 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.errors import DTypeError, GradientError, ShapeError
 from hpcflow.graph.dtypes import is_floating, resource
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.graph import (
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
 from hpcflow.graph.registry import NoGrad, lookup
-from hpcflow.graph.shape import merge, show
-from hpcflow.ops.broadcast import ones_like
+from hpcflow.graph.shape import is_known, merge, show, size_of
+from hpcflow.ops.array import reshape
+from hpcflow.ops.broadcast import ones_like, zeros
+from hpcflow.ops.join import stack
 from hpcflow.ops.math import add_n
 
 
@@ -44,6 +54,33 @@ def gradients(
         for op in sorted(ops, key=lambda op: op.index, reverse=True):
             _backward(op, found, reached, stops, scope)
         return [_with_shape(found.total(x), x) for x in sources]
+
+
+def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
+    """The second derivatives of the sum of `ys` by the elements of each of `xs`.
+
+    Shapes:   x.shape + x.shape, which must be known; one gradient graph an element.
+    Errors:   ShapeError for unknown sizes; GradientError as for `gradients`.
+    """
+    graph = get_default_graph()
+    found = []
+    with graph.name_scope(name):
+        for x in _listed(xs):
+            if not is_known(x.shape):
+                raise ShapeError(
+                    f"hessians by {x.name!r}, whose shape {show(x.shape)} is not known",
+                    line=user_line(),
+                    hint="set_shape what you know, or reshape to a known shape",
+                )
+            size, dtype = size_of(x.shape), x.dtype
+            (slope,) = gradients(ys, x)
+            rows: list[Any] = []
+            for hot in np.eye(size, dtype=dtype).reshape(size, *x.shape):
+                row = None if slope is None else gradients(slope, x, hot)[0]
+                rows.append(zeros(x.shape, dtype) if row is None else row)
+            whole = stack(rows) if rows else zeros((0, *x.shape), dtype)
+            found.append(reshape(whole, (*x.shape, *x.shape)))
+    return found
 
 
 def _listed(given: Any) -> list[Any]:
@@ -79,7 +116,7 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor
                 line=y.op.line,
                 hint="hf.cast(y, hf.float32)",
             )
-        with _beside(y.op):
+        with beside(y.op):
             g = ones_like(y) if g is None else convert_to_tensor(g, y.dtype)
         merge(g.shape, y.shape)
         yield y, g
@@ -128,12 +165,12 @@ class _Contributions:
 def _sum(parts: Sequence[Tensor], where: Operation) -> Tensor:
     if len(parts) == 1:
         return parts[0]
-    with _beside(where):
+    with beside(where):
         return add_n(parts)
 
 
 @contextlib.contextmanager
-def _beside(op: Operation) -> Iterator[None]:
+def beside(op: Operation) -> Iterator[None]:
     """Operations made inside have the wishes of `op` for a device, so that cuts follow."""
     graph = op.graph
     with contextlib.ExitStack() as stack:
@@ -166,7 +203,7 @@ def _backward(
             line=op.line,
             hint="hf.stop_gradient in front of it makes it a constant",
         )
-    with op.graph.name_scope(f"{scope}{op.name}_grad/"), _beside(op):
+    with op.graph.name_scope(f"{scope}{op.name}_grad/"), beside(op):
         grads = rule(op, *outputs)
         if len(grads) != len(op.inputs):
             raise GradientError(

@@ -73,6 +73,10 @@ class NumericError(HpcflowError, ArithmeticError):
     """A NaN or an infinity where the program asked for finite numbers."""
 
 
+class AssertError(HpcflowError, AssertionError):
+    """An `Assert` of the graph did not hold; the message shows its data."""
+
+
 class RangeError(HpcflowError, IndexError):
     """An index, known only when it runs, outside what it indexes: a label, a row to gather."""
 

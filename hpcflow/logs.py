@@ -21,6 +21,7 @@ MOST_WARNINGS = 100  # different ones that a rank remembers for the job's result
 _said: set[str] = set()
 _kept: Kept | None = None
 _where: tuple[int, str] = (0, "")  # rank and run directory
+_prefix = ""  # of what a rank says for itself, where there are several
 
 
 class Folding(logging.StreamHandler):
@@ -81,13 +82,13 @@ class Kept(logging.Handler):
 
 def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> None:
     """Print to stderr with the rank in front where there are several; safe to call twice."""
-    global _kept, _where
+    global _kept, _where, _prefix
     for old in list(logger.handlers):
         logger.removeHandler(old)
         old.close()
     _kept, _where = Kept(), (rank, run_dir)
     printed = Folding(sys.stderr)
-    where = f"[{rank}/{size}] " if size > 1 else ""
+    _prefix = where = f"[{rank}/{size}] " if size > 1 else ""
     printed.setFormatter(logging.Formatter(f"hpcflow {where}%(message)s"))
     printed.setLevel(logging.INFO if rank == 0 else logging.WARNING)
     logger.addHandler(printed)
@@ -106,6 +107,12 @@ def say_once(line: str, level: int = logging.INFO) -> None:
     if line not in _said:
         _said.add(line)
         logger.log(level, line)
+
+
+def show(text: str) -> None:
+    """Print on stderr what the program itself asked this rank to print, each time."""
+    sys.stderr.write(f"{_prefix}{text}\n")
+    sys.stderr.flush()
 
 
 def on_failure(text: str) -> None:

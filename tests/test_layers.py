@@ -22,6 +22,7 @@ MAY_KNOW = {
     "ops": GRAPH | {"ops"},
     "nn": GRAPH | {"ops"},  # re-exports
     "autodiff": GRAPH | {"ops", "autodiff"},
+    "recompute": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,
     "kernels": LEAVES | {"kernels"},
     "comm": LEAVES | {"comm"},

@@ -37,6 +37,8 @@ class OpDef:
     stateful: bool = False  # never folded, merged with an equal op, or assumed repeatable
     collective: bool = False  # every rank of its group runs it
     waits: bool = False  # finishes later than it starts: what follows it is another strand
+    script: bool = False  # only ranks that run the script know what it does
+    device: str = ""  # the kind of device it runs on, if only one kind has a kernel: "cpu"
     doc: str = ""
 
     @property

@@ -118,8 +118,8 @@ def _check_numerics(xp: Any, node: Node) -> Callable[..., Any]:
         if not finite.all():
             nans, bad = int(xp.isnan(x).sum()), int(finite.size - finite.sum())
             raise NumericError(
-                f"{node.attrs['message']}: {bad} of {finite.size} elements are not finite "
-                f"({nans} NaN, {bad - nans} infinite)"
+                f"{node.attrs['message']}: {bad} of {finite.size} elements of "
+                f"{node.attrs['of']!r} are not finite ({nans} NaN, {bad - nans} infinite)"
             )
         xp.copyto(out, x)
 

@@ -333,8 +333,12 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
 
 
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
-    """`tensor` itself; running it raises NumericError with `message` if it has NaN or infinity."""
-    return one("CheckNumerics", [convert_to_tensor(tensor)], {"message": message}, name)
+    """`tensor` itself; running it raises NumericError with `message` if it has NaN or infinity.
+
+    The error names the tensor too, the line that made the check, and the rank.
+    """
+    t = convert_to_tensor(tensor)
+    return one("CheckNumerics", [t], {"message": message, "of": t.name}, name)
 
 
 def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:

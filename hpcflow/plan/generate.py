@@ -136,6 +136,8 @@ class _Writer:
         at = len(self.out)
         shared_before = self.store.shared
         mine: set[str] = set()
+        if index == 0 and self.check and self.simple:  # the engine counts the steps of others
+            self.emit(f"{self.hook('tick')}()")
         for i, name in enumerate(feeds):
             held = f"g{i}"
             if held in shared_before:
@@ -320,7 +322,8 @@ class _Writer:
                 self.emit(f"{name}({text})", node.name)
         else:
             self.binds[name] = ("kernel" if static or info.form == "view" else "dynamic", node.name)
-            self.emit(f"{', '.join(outs)} = {name}({', '.join(args)})", node.name)
+            left = f"{', '.join(outs)} = " if outs else ""
+            self.emit(f"{left}{name}({', '.join(args)})", node.name)
         if self.check:
             for ref, text in zip(refs, outs, strict=True):
                 if node.specs[ref.index].dtype.kind in "fc":

@@ -13,6 +13,8 @@ from hpcflow.graph.graph import Graph
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
 from hpcflow.plan.variables import Home
 
+DRIVER = "/job:worker/task:0"  # of each replica: it runs the script
+
 
 @dataclasses.dataclass(frozen=True)
 class _Bound:
@@ -27,7 +29,7 @@ class _Bound:
 def host_device(cluster: Cluster) -> str:
     """The driver's device for fed and fetched values: its CPU if it has one."""
     cpus = [d for d in cluster.devices if d.startswith("cpu")]
-    return f"/job:worker/task:0/{(cpus or list(cluster.devices))[0]}"
+    return f"{DRIVER}/{(cpus or list(cluster.devices))[0]}"
 
 
 def place(
@@ -50,6 +52,7 @@ def place(
             root = groups.find(node.name)
             device, reason = str(chosen[root]), _why(node, bounds[root])
         nodes[node.name], why[node.name] = node.but(device=device), reason
+        _check_script(nodes[node.name], reason)
     placed = _Spread(program, program.but(nodes=nodes), why).run(host_device(cluster))
     return placed, why
 
@@ -109,11 +112,32 @@ def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]
         if asked.type == "Variable" and {"piece", "copy"} & set(asked.attrs):
             why = "part of a variable: one of the servers with the fewest bytes"
         found.append(_Bound(parse(asked.device), name, asked.line, why))
+    kind = _only_kind(node) if node is not None else ""
+    if kind:
+        why = f"{asked.type} of these types runs on a {kind} only"
+        found.append(_Bound(DeviceName(kind=kind), name, asked.line, why))
     if name in homes:
         piece, owner = homes[name].pieces[0], homes[name].owner
         why = "variable: server with the fewest bytes" if owner == name else f"slot of {owner}"
         found.append(_Bound(parse(piece.device), name, asked.line, why))
     return found
+
+
+def _only_kind(node: Node) -> str:
+    """The kind of device that alone can run a node, "" if any may."""
+    return node.row.device
+
+
+def _check_script(node: Node, why: str) -> None:
+    """What only the script knows, a Python function, must be where the script runs."""
+    if node.row.script and parse(node.device).host != DRIVER:
+        raise PlacementError(
+            f"{node.name!r} ({node.type}) would run on {node.device} ({why}), which does not run "
+            "the script and so does not know the function",
+            op=node.name,
+            line=node.line,
+            hint=f"make it inside `with hf.device({DRIVER + '/cpu:0'!r}):`, away from variables",
+        )
 
 
 def _choose(bounds: list[_Bound], cluster: Cluster) -> DeviceName:

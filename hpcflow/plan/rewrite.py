@@ -53,7 +53,7 @@ def substitute(
 
 
 def bypass(program: Program, names: Iterable[str]) -> Program:
-    """Without the named nodes of one input and one output: their users take the input instead.
+    """Without the named nodes, each output of which is one input: their users take the inputs.
 
     Whoever took the value of a node with control inputs follows these now; if it was fetched, they
     become targets.
@@ -68,7 +68,9 @@ def bypass(program: Program, names: Iterable[str]) -> Program:
         name: node.but(control=tuple(dict.fromkeys((*node.control, *follow.get(name, ())))))
         for name, node in program.nodes.items()
     }
-    values = {Ref(name): node.inputs[0] for name, node in gone.items()}
+    values = {
+        Ref(name, i): node.inputs[i] for name, node in gone.items() for i in range(len(node.specs))
+    }
     order = {name: tuple(node.before()) for name, node in gone.items()}
     ends = [c for ref in program.fetches if ref.node in gone for c in gone[ref.node].control]
     targets = tuple(dict.fromkeys((*program.targets, *ends)))

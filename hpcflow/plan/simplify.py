@@ -16,7 +16,7 @@ Evaluate = Callable[[Node, Sequence[Any]], Sequence[Any]]
 FOLDED_BYTES = 1 << 16  # a folded constant is kept in the plan: no more than this
 MADE_BYTES = 1 << 10  # what has no inputs (Fill) is cheap to make: only small ones are kept
 NOOP_EDGES = 256  # a NoOp is dropped unless that makes more control edges than this
-ALWAYS_SAME = ("Identity", "StopGradient", "PlaceholderWithDefault")
+ALWAYS_SAME = ("Identity", "IdentityN", "StopGradient", "PlaceholderWithDefault")
 SAME_IF_SPECS_ARE = ("Reshape", "SumToShape", "BroadcastTo", "Squeeze", "Cast")
 
 
@@ -36,8 +36,19 @@ def simplify(
 
 
 def drop_identities(program: Program) -> Program:
-    """Without nodes whose output is their first input; those with wishes or control inputs stay."""
+    """Without nodes whose outputs are their inputs; those with wishes or control inputs stay."""
+    program = without_rules(program)
     return bypass(program, [n.name for n in program.nodes.values() if _is_identity(n, program)])
+
+
+def without_rules(program: Program) -> Program:
+    """Gradients are made: what has one of its own is a plain identity, which any rank may run."""
+    nodes = {
+        n.name: n.but(type="IdentityN", inputs=n.inputs[: n.attrs["outputs"]], attrs={})
+        for n in program.nodes.values()
+        if n.type == "CustomGradient"
+    }
+    return program.but(nodes={**program.nodes, **nodes})
 
 
 def _is_identity(node: Node, program: Program) -> bool:

@@ -190,7 +190,8 @@ class Instance:
     def _make(self, what: tuple) -> Any:
         kind, node = what[0], self.part.nodes.get(what[1])
         if kind == "hook":
-            return self.check if what[1] == "check" else getattr(self.link, what[1])(self)
+            own = {"check": self.check, "tick": self.tick}
+            return own.get(what[1]) or getattr(self.link, what[1])(self)
         if kind == "buffer":
             _, device, block, dtype, shape = what
             where = self.compiled.devices[device.removeprefix(self.part.task + "/")]
@@ -222,12 +223,20 @@ class Instance:
     def _staged_dtype(self, node: Node) -> np.dtype:
         return self.compiled._spec(node.inputs[0]).dtype if node.inputs else np.dtype(np.uint8)
 
+    def tick(self) -> None:
+        """A step begins that no engine counts."""
+        self.step += 1
+
     def check(self, array: Any, name: str) -> None:
         """Raise NumericError if `array` has a NaN or an infinity (setting check_numerics)."""
         host = self.compiled.device(self.part.nodes[name]).to_host(array)
         bad = int(np.size(host) - np.count_nonzero(np.isfinite(host)))
         if bad:
-            raise NumericError(f"{bad} of {np.size(host)} values are NaN or infinite", op=name)
+            raise NumericError(
+                f"{bad} of {np.size(host)} values are NaN or infinite in step {self.step} of these "
+                "fetches; this is the first operation where they are",
+                op=name,
+            )
 
 
 def _nothing(instance: Instance) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tests.ops.cases_conv
+import tests.ops.cases_host
 import tests.ops.cases_math
 import tests.ops.cases_reduce
 import tests.ops.cases_shape  # noqa: F401 - each adds its cases
@@ -29,6 +30,7 @@ ELSEWHERE = {
     **dict.fromkeys(["ReplicaSum", "ReplicaShare", "WaitInitialized"], PLAN),
     **dict.fromkeys(["RandomUniform", "RandomNormal", "TruncatedNormal"], "test_random.py"),
     **dict.fromkeys(["AssignAdd", "AssignSub", "ApplyGradientDescent"], "test_state.py"),
+    **dict.fromkeys(["PyFunc", "PyFuncStateless"], "test_host.py"),
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
 }
 GRADUAL = [c for c in CASES if F64 in c.dtypes]

@@ -1,0 +1,165 @@
+"""The host in the graph: Python functions, printing, assertions, checks of numbers."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.dtypes import as_dtype, bool_
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Spec
+from hpcflow.ops.control import group, no_op
+from hpcflow.ops.math import check_numerics
+from hpcflow.ops.rules import Attrs, make, one, require
+
+_UNKNOWN = NoGrad("hpcflow cannot see into a Python function; hf.custom_gradient gives it one")
+SUMMARY = 3  # elements of each tensor that are shown unless more are asked for
+
+
+# -- Python functions
+
+
+def _py_func(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(dtype, None) for dtype in attrs["dtypes"]]
+
+
+op("PyFunc", infer=_py_func, grad=_UNKNOWN, stateful=True, script=True, device="cpu")
+op("PyFuncStateless", infer=_py_func, grad=_UNKNOWN, script=True, device="cpu")
+
+
+def py_func(
+    func: Callable[..., Any],
+    inp: Sequence[Any],
+    Tout: Any,
+    stateful: bool = True,
+    name: str | None = None,
+) -> Any:
+    """`func(*arrays)`, a Python function of NumPy arrays, as an operation of the graph.
+
+    It runs on a CPU of a rank that runs the script: other ranks do not have it. `Tout` is a dtype,
+    or a list of them for a list of results; `stateful=False` promises that equal inputs give equal
+    results and that nothing else happens, so that calls may be merged.
+
+    Shapes:   unknown to the graph: `set_shape` adds what you know.
+    Errors:   PlacementError when it is placed on another rank; KernelError when `func` raises;
+              DTypeError when it returns something else than `Tout`.
+    """
+    if not callable(func):
+        raise GraphError(f"py_func needs a function, not {func!r}")
+    several = isinstance(Tout, (list, builtins.tuple))
+    dtypes = builtins.tuple(as_dtype(t) for t in (Tout if several else [Tout]))
+    type = "PyFunc" if stateful else "PyFuncStateless"
+    tensors = [convert_to_tensor(t) for t in inp]
+    made = make(type, tensors, {"function": func, "dtypes": dtypes}, name or "PyFunc")
+    if not dtypes:
+        return made
+    return list(made.outputs) if several else made.outputs[0]
+
+
+# -- printing and asserting: data is tensors, with plain texts between them
+
+
+def _layout(data: Any, what: str) -> tuple[list[Tensor], builtins.tuple[str | None, ...]]:
+    """The tensors of `data`, and where among its texts they stand (None)."""
+    if isinstance(data, (str, Tensor)) or not isinstance(data, (list, builtins.tuple)):
+        raise GraphError(f"{what} takes a list of tensors and texts, not {data!r}")
+    layout = builtins.tuple(d if isinstance(d, str) else None for d in data)
+    return [convert_to_tensor(d) for d in data if not isinstance(d, str)], layout
+
+
+def _print(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def _assert(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("Assert's condition", inputs[0], "b")
+    return []
+
+
+op(
+    "Print",
+    infer=_print,
+    grad=lambda op, g: [g, *[None] * (len(op.inputs) - 1)],
+    stateful=True,
+)
+op("Assert", infer=_assert, grad=NoGrad("it has no outputs"), stateful=True)
+
+
+def Print(
+    input_: Any,
+    data: Sequence[Any],
+    message: str | None = None,
+    first_n: int | None = None,
+    summarize: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """`input_` itself; when it runs, a line with `message` and `data` goes to stderr.
+
+    It shows the first `summarize` elements of each tensor (3 if None, all if -1), and prints at the
+    first `first_n` runs only, if that is given.
+    """
+    tensors, layout = _layout(data, "Print")
+    attrs: Attrs = {"layout": layout, "message": message or "", "first_n": first_n}
+    attrs["summarize"] = SUMMARY if summarize is None else int(summarize)
+    return one("Print", [convert_to_tensor(input_), *tensors], attrs, name)
+
+
+def Assert(
+    condition: Any, data: Sequence[Any], summarize: int | None = None, name: str | None = None
+) -> Operation:
+    """An operation that fails unless all of `condition` holds, showing `data`.
+
+    Let what relies on it follow it: `with hf.control_dependencies([hf.Assert(...)])`.
+    Errors: AssertError when it runs, with the data, the operation, its line and the rank.
+    """
+    tensors, layout = _layout(data, "Assert")
+    attrs: Attrs = {"layout": layout, "summarize": SUMMARY if summarize is None else int(summarize)}
+    return make("Assert", [convert_to_tensor(condition, bool_), *tensors], attrs, name)
+
+
+# -- checks of numbers
+
+
+def verify_tensor_all_finite(t: Any, msg: str, name: str | None = None) -> Tensor:
+    """`t` itself; running it raises NumericError with `msg` if it has a NaN or an infinity."""
+    return check_numerics(t, msg, name)
+
+
+def add_check_numerics_ops() -> Operation:
+    """One operation that checks every floating-point tensor of the default graph made so far.
+
+    They are checked in the order in which they were made, so that the first bad one is named. Run
+    it beside a step; the setting `check_numerics` does the same without operations.
+    """
+    graph = get_default_graph()
+    checks: list[Tensor] = []
+    for operation in graph.get_operations():
+        for t in operation.outputs:
+            if t.dtype.kind != "f" or operation.type == "CheckNumerics":
+                continue
+            with graph.control_dependencies([checks[-1].op] if checks else []):
+                checks.append(check_numerics(t, t.name))
+    return group(*checks) if checks else no_op()
+
+
+# -- many tensors at once
+
+
+def tuple(
+    tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] | None = None
+) -> list[Any]:
+    """`tensors`, each of them there only when all of them (and `control_inputs`) are.
+
+    A None among them stays None.
+    """
+    graph = get_default_graph()
+    given = [None if t is None else convert_to_tensor(t) for t in tensors]
+    if all(t is None for t in given):
+        raise GraphError("hf.tuple needs at least one tensor")
+    with graph.name_scope(name or "tuple"):
+        gate = group(*(t for t in given if t is not None), *(control_inputs or ()))
+        with graph.control_dependencies([gate]):
+            return [None if t is None else one("Identity", [t]) for t in given]
