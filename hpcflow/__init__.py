@@ -67,7 +67,7 @@ from hpcflow.ops.array import (
 )
 from hpcflow.ops.broadcast import broadcast_to, fill, ones, ones_like, zeros, zeros_like
 from hpcflow.ops.comm import replica_share, replica_sum
-from hpcflow.ops.control import group, no_op
+from hpcflow.ops.control import group, no_op, tuple
 from hpcflow.ops.custom import (
     NoGradient,
     NotDifferentiable,
@@ -81,7 +81,6 @@ from hpcflow.ops.host import (
     Print,
     add_check_numerics_ops,
     py_func,
-    tuple,
     verify_tensor_all_finite,
 )
 from hpcflow.ops.initializers import glorot_normal, glorot_uniform, he_normal, he_uniform

@@ -1,10 +1,12 @@
-"""Order without data: `group`, `no_op`."""
+"""Order without data: `group`, `tuple`, `no_op`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.graph.graph import Operation, get_default_graph
+from hpcflow.errors import GraphError
+from hpcflow.graph.graph import Operation, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 
 op("NoOp", infer=lambda inputs, attrs: [], grad=NoGrad("it computes nothing"), stateful=True)
@@ -19,3 +21,24 @@ def group(*before: Any, name: str = "group") -> Operation:
     """One operation that is done when all of `before` (operations, tensors, variables) are."""
     with get_default_graph().control_dependencies(before):
         return no_op(name)
+
+
+def tuple(
+    tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] | None = None
+) -> list[Any]:
+    """`tensors`, each of them there only when all of them (and `control_inputs`) are.
+
+    A None among them stays None.
+    """
+    graph = get_default_graph()
+    given = [None if t is None else convert_to_tensor(t) for t in tensors]
+    if all(t is None for t in given):
+        raise GraphError("hf.tuple needs at least one tensor")
+    with graph.name_scope(name or "tuple"):
+        gate = group(*(t for t in given if t is not None), *(control_inputs or ()))
+        with graph.control_dependencies([gate]):
+            return [None if t is None else _identity(t) for t in given]
+
+
+def _identity(t: Any) -> Any:
+    return get_default_graph().create_op("Identity", [t], {}).outputs[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,8 +48,8 @@ def py_func(
     """
     if not callable(func):
         raise GraphError(f"py_func needs a function, not {func!r}")
-    several = isinstance(Tout, (list, builtins.tuple))
-    dtypes = builtins.tuple(as_dtype(t) for t in (Tout if several else [Tout]))
+    several = isinstance(Tout, (list, tuple))
+    dtypes = tuple(as_dtype(t) for t in (Tout if several else [Tout]))
     type = "PyFunc" if stateful else "PyFuncStateless"
     tensors = [convert_to_tensor(t) for t in inp]
     made = make(type, tensors, {"function": func, "dtypes": dtypes}, name or "PyFunc")
@@ -62,11 +61,11 @@ def py_func(
 # -- printing and asserting: data is tensors, with plain texts between them
 
 
-def _layout(data: Any, what: str) -> tuple[list[Tensor], builtins.tuple[str | None, ...]]:
+def _layout(data: Any, what: str) -> tuple[list[Tensor], tuple[str | None, ...]]:
     """The tensors of `data`, and where among its texts they stand (None)."""
-    if isinstance(data, (str, Tensor)) or not isinstance(data, (list, builtins.tuple)):
+    if isinstance(data, (str, Tensor)) or not isinstance(data, (list, tuple)):
         raise GraphError(f"{what} takes a list of tensors and texts, not {data!r}")
-    layout = builtins.tuple(d if isinstance(d, str) else None for d in data)
+    layout = tuple(d if isinstance(d, str) else None for d in data)
     return [convert_to_tensor(d) for d in data if not isinstance(d, str)], layout
 
 
@@ -143,23 +142,3 @@ def add_check_numerics_ops() -> Operation:
             with graph.control_dependencies([checks[-1].op] if checks else []):
                 checks.append(check_numerics(t, t.name))
     return group(*checks) if checks else no_op()
-
-
-# -- many tensors at once
-
-
-def tuple(
-    tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] | None = None
-) -> list[Any]:
-    """`tensors`, each of them there only when all of them (and `control_inputs`) are.
-
-    A None among them stays None.
-    """
-    graph = get_default_graph()
-    given = [None if t is None else convert_to_tensor(t) for t in tensors]
-    if all(t is None for t in given):
-        raise GraphError("hf.tuple needs at least one tensor")
-    with graph.name_scope(name or "tuple"):
-        gate = group(*(t for t in given if t is not None), *(control_inputs or ()))
-        with graph.control_dependencies([gate]):
-            return [None if t is None else one("Identity", [t]) for t in given]
