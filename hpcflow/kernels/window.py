@@ -49,15 +49,59 @@ class Windows:
         there = tuple(slice(b, b + n) for b, n in zip(self.before, sizes, strict=True))
         return (slice(None), *there), (slice(None), *(slice(n) for n in sizes))
 
-    def padded(self, xp: Any, x: Any, value: Any, dtype: Any) -> Any:
-        """What the windows reach over: a view of `x` if it needs no padding, else a copy."""
+    def padded(self, xp: Any, x: Any, value: Any, dtype: Any, first: bool = False) -> Any:
+        """What the windows reach over: a view of `x` if it needs no padding, else a copy.
+
+        `first` lays the copy out with the channels before the spatial axes.
+        """
         there, here = self.inside()
         fits = all(r <= n for r, n in zip(self.reach, self.space, strict=True))
         if fits and not any(self.before) and x.dtype == dtype:
             return x[here]
-        whole = xp.full((x.shape[0], *self.reach, x.shape[-1]), value, dtype)
+        whole = self.empty(xp, x, dtype, first)
+        whole.fill(value)
         whole[there] = x[here]
         return whole
+
+    def empty(self, xp: Any, x: Any, dtype: Any, first: bool = False) -> Any:
+        """Room for the padded array of `x`."""
+        if first:
+            room = xp.empty((x.shape[0], x.shape[-1], *self.reach), dtype)
+            return channels_last(room, True)
+        return xp.empty((x.shape[0], *self.reach, x.shape[-1]), dtype)
+
+    def valid(self, xp: Any, tap: Sequence[int], rows: slice) -> Any:
+        """Where this element of the window lies in the data: [*out, 1]; None if everywhere."""
+        found = None
+        for axis, where in enumerate(self.places(xp, tap, rows)):
+            size = self.space[axis]
+            if self.before[axis] or self.reach[axis] > size:
+                inside = xp.logical_and(where >= 0, where < size)
+                found = inside if found is None else xp.logical_and(found, inside)
+        return found
+
+    def places(self, xp: Any, tap: Sequence[int], rows: slice) -> list[Any]:
+        """The index along each axis of this element of the windows, shaped to be broadcast."""
+        found = []
+        rank = len(self.out)
+        for axis, t in enumerate(tap):
+            at = xp.arange(self.out[axis]) * self.strides[axis]
+            at = at + (t * self.dilations[axis] - self.before[axis])
+            if axis == 0:
+                at = at[rows]
+            found.append(at.reshape([-1 if i == axis else 1 for i in range(rank)] + [1]))
+        return found
+
+    def counts(self, xp: Any, dtype: Any) -> Any:
+        """How many elements of each window lie in the data, at least 1: [*out, 1]."""
+        total = xp.ones((1,) * (len(self.out) + 1), dtype)
+        for axis, k in enumerate(self.kernel):
+            starts = xp.arange(self.out[axis]) * self.strides[axis] - self.before[axis]
+            where = starts[:, None] + xp.arange(k) * self.dilations[axis]
+            inside = xp.logical_and(where >= 0, where < self.space[axis]).sum(axis=1)
+            sizes = [-1 if i == axis else 1 for i in range(len(self.out))] + [1]
+            total = total * inside.reshape(sizes).astype(dtype)
+        return xp.maximum(total, xp.asarray(1, dtype))
 
     def view(self, xp: Any, whole: Any, groups: int = 1) -> Any:
         """All windows, without a copy: [groups, batch, *out, *kernel, channels of a group]."""

@@ -8,6 +8,7 @@ import pytest
 import tests.ops.cases_conv
 import tests.ops.cases_host
 import tests.ops.cases_math
+import tests.ops.cases_pool
 import tests.ops.cases_reduce
 import tests.ops.cases_shape  # noqa: F401 - each adds its cases
 from hpcflow.autodiff import gradients
