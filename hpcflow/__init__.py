@@ -14,7 +14,7 @@ from hpcflow import errors, threads
 
 threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads, which is next
 
-from hpcflow import nn
+from hpcflow import bitwise, nn
 from hpcflow.autodiff import gradients, hessians
 from hpcflow.graph.dtypes import (
     as_dtype,
@@ -66,7 +66,9 @@ from hpcflow.ops.array import (
     transpose,
 )
 from hpcflow.ops.broadcast import broadcast_to, fill, ones, ones_like, zeros, zeros_like
+from hpcflow.ops.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm
 from hpcflow.ops.comm import replica_share, replica_sum
+from hpcflow.ops.complex import angle, complex, conj, imag, real
 from hpcflow.ops.control import group, no_op, tuple
 from hpcflow.ops.custom import (
     NoGradient,
@@ -76,6 +78,46 @@ from hpcflow.ops.custom import (
     identity_n,
 )
 from hpcflow.ops.custom import own_op as op
+from hpcflow.ops.elementwise import (
+    accumulate_n,
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    ceil,
+    cosh,
+    cross,
+    div,
+    div_no_nan,
+    expm1,
+    floor,
+    floor_div,
+    floormod,
+    is_finite,
+    is_inf,
+    is_nan,
+    log_sigmoid,
+    realdiv,
+    reciprocal,
+    rint,
+    round,
+    saturate_cast,
+    scalar_mul,
+    sinh,
+    squared_difference,
+    tan,
+    to_complex64,
+    to_complex128,
+    to_double,
+    to_float,
+    to_int32,
+    to_int64,
+    truncatediv,
+    truncatemod,
+)
 from hpcflow.ops.host import (
     Assert,
     Print,
@@ -140,6 +182,18 @@ from hpcflow.ops.reduce import (
     reduce_sum,
 )
 from hpcflow.ops.slicing import gather, one_hot, slice
+from hpcflow.ops.special import (
+    betainc,
+    digamma,
+    erf,
+    erfc,
+    igamma,
+    igammac,
+    lbeta,
+    lgamma,
+    polygamma,
+    zeta,
+)
 from hpcflow.ops.state import (
     Variable,
     assign,
@@ -163,27 +217,33 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [
     "Assert", "Device", "Graph", "NoGradient", "NotDifferentiable", "Operation", "Print",
-    "RegisterGradient", "Session", "Spec", "Tensor", "Variable", "abs", "add",
-    "add_check_numerics_ops", "add_n", "add_to_collection", "argmax", "argmin", "as_dtype",
-    "assign", "assign_add", "assign_sub", "bool", "broadcast_to", "cast", "check_numerics",
-    "clip_by_value", "colocate_with", "complex64", "complex128", "concat", "constant",
-    "control_dependencies", "convert_to_tensor", "cos", "custom_gradient", "data", "device",
-    "divide", "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64",
-    "floordiv", "gather", "get_collection", "get_default_graph", "global_variables",
+    "RegisterGradient", "Session", "Spec", "Tensor", "Variable", "abs", "accumulate_n", "acos",
+    "acosh", "add", "add_check_numerics_ops", "add_n", "add_to_collection", "angle", "argmax",
+    "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add", "assign_sub", "atan", "atan2",
+    "atanh", "betainc", "bitwise", "bool", "broadcast_to", "cast", "ceil", "check_numerics",
+    "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with",
+    "complex", "complex64", "complex128", "concat", "conj", "constant", "control_dependencies",
+    "convert_to_tensor", "cos", "cosh", "cross", "custom_gradient", "data", "device", "digamma",
+    "div", "div_no_nan", "divide", "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1",
+    "fill", "float16", "float32", "float64", "floor", "floor_div", "floordiv", "floormod", "gather",
+    "get_collection", "get_default_graph", "global_norm", "global_variables",
     "global_variables_initializer", "glorot_normal", "glorot_uniform", "gradients", "greater",
     "greater_equal", "group", "he_normal", "he_uniform", "hessians", "identity", "identity_n",
-    "int8", "int16", "int32", "int64", "kernel", "less", "less_equal", "log", "log1p",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "maximum", "minimum",
-    "mod", "multiply", "name_scope", "negative", "nn", "no_op", "not_equal", "one_hot", "ones",
-    "ones_like", "op", "pad", "placeholder", "placeholder_with_default", "pow", "py_func",
-    "random_normal", "random_uniform", "range", "rank", "recompute", "reduce_all", "reduce_any",
-    "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
-    "register_device", "replica_share", "replica_sum", "reset_default_graph", "reshape", "rsqrt",
-    "set_random_seed", "shape", "sigmoid", "sign", "sin", "size", "slice", "split", "sqrt",
-    "square", "squeeze", "stack", "stop_gradient", "subtract", "tanh", "tile", "train",
-    "trainable_variables", "transpose", "truediv", "truncated_normal", "tuple", "uint8", "uint16",
-    "uint32", "uint64", "unstack", "variables_initializer", "verify_tensor_all_finite", "where",
-    "zeros", "zeros_like",
+    "igamma", "igammac", "imag", "int8", "int16", "int32", "int64", "is_finite", "is_inf", "is_nan",
+    "kernel", "lbeta", "less", "less_equal", "lgamma", "log", "log1p", "log_sigmoid", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "matmul", "maximum", "minimum", "mod", "multiply",
+    "name_scope", "negative", "nn", "no_op", "not_equal", "one_hot", "ones", "ones_like", "op",
+    "pad", "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func",
+    "random_normal", "random_uniform", "range", "rank", "real", "realdiv", "reciprocal",
+    "recompute", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean",
+    "reduce_min", "reduce_prod", "reduce_sum", "register_device", "replica_share", "replica_sum",
+    "reset_default_graph", "reshape", "rint", "round", "rsqrt", "saturate_cast", "scalar_mul",
+    "set_random_seed", "shape", "sigmoid", "sign", "sin", "sinh", "size", "slice", "split", "sqrt",
+    "square", "squared_difference", "squeeze", "stack", "stop_gradient", "subtract", "tan", "tanh",
+    "tile", "to_complex64", "to_complex128", "to_double", "to_float", "to_int32", "to_int64",
+    "train", "trainable_variables", "transpose", "truediv", "truncated_normal", "truncatediv",
+    "truncatemod", "tuple", "uint8", "uint16", "uint32", "uint64", "unstack",
+    "variables_initializer", "verify_tensor_all_finite", "where", "zeros", "zeros_like", "zeta",
 ]
 # fmt: on
 

@@ -116,6 +116,13 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor
                 line=y.op.line,
                 hint="hf.cast(y, hf.float32)",
             )
+        if g is None and y.dtype.kind == "c":
+            raise DTypeError(
+                f"{y.name!r} is {y.dtype}: gradients of complex values need grad_ys",
+                op=y.op.name,
+                line=y.op.line,
+                hint="a loss is real: hf.abs(y), hf.real(y); or grad_ys=hf.ones_like(y)",
+            )
         with beside(y.op):
             g = ones_like(y) if g is None else convert_to_tensor(g, y.dtype)
         merge(g.shape, y.shape)

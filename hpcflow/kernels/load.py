@@ -2,7 +2,10 @@
 
 from hpcflow.kernels import (
     array,
+    complex,
     conv,
+    elementwise,
+    gamma,
     host,
     math,
     nn,
@@ -10,12 +13,16 @@ from hpcflow.kernels import (
     random,
     reduce,
     slicing,
+    special,
     state,
 )
 
 __all__ = [
     "array",
+    "complex",
     "conv",
+    "elementwise",
+    "gamma",
     "host",
     "math",
     "nn",
@@ -23,5 +30,6 @@ __all__ = [
     "random",
     "reduce",
     "slicing",
+    "special",
     "state",
 ]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcflow.errors import ShapeError
+from hpcflow.errors import NumericError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, is_floating
 from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
@@ -100,41 +100,66 @@ def binary(
     return function
 
 
-# -- arithmetic of two tensors
+# -- arithmetic of two tensors; gradients of complex numbers are conjugate, as TensorFlow's
 
 _ALL = "iuf"
+_ARITHMETIC = "iufc"
+
+
+def conj(x: Any, name: str | None = None) -> Tensor:
+    """The complex conjugate of `x`; `x` itself if it is real."""
+    x = convert_to_tensor(x)
+    return one("Conj", [x], {}, name) if x.dtype.kind == "c" else x
+
+
+def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of known integers; NumericError if it divides them by zero."""
+
+    def divided(x: np.ndarray, y: np.ndarray) -> Any:
+        if not y.all():
+            raise NumericError("integers are divided by zero")
+        return function(x, y)
+
+    return divided
+
+
+def times(g: Tensor, slope: Tensor) -> Tensor:
+    """The gradient `g` behind a function whose derivative is `slope`."""
+    return multiply(g, conj(slope))
+
+
 _first, _second = (lambda x, y, z, g: g), (lambda x, y, z, g: g)
 
-add: Binary = binary("Add", _ALL, (_first, _second), "`x + y`.", np.add)
+add: Binary = binary("Add", _ARITHMETIC, (_first, _second), "`x + y`.", np.add)
 subtract: Binary = binary(
-    "Sub", _ALL, (_first, lambda x, y, z, g: negative(g)), "`x - y`.", np.subtract
+    "Sub", _ARITHMETIC, (_first, lambda x, y, z, g: negative(g)), "`x - y`.", np.subtract
 )
 multiply: Binary = binary(
     "Mul",
-    _ALL,
-    (lambda x, y, z, g: multiply(g, y), lambda x, y, z, g: multiply(g, x)),
+    _ARITHMETIC,
+    (lambda x, y, z, g: times(g, y), lambda x, y, z, g: times(g, x)),
     "`x * y`.",
     np.multiply,
 )
 _real_divide: Binary = binary(
     "RealDiv",
-    "f",
+    "fc",
     (
-        lambda x, y, z, g: _real_divide(g, y),
-        lambda x, y, z, g: multiply(negative(_real_divide(g, y)), z),
+        lambda x, y, z, g: _real_divide(g, conj(y)),
+        lambda x, y, z, g: times(negative(_real_divide(g, conj(y))), z),
     ),
     "`x / y` of floating-point numbers.",
     np.true_divide,
 )
 floordiv: Binary = binary(
-    "FloorDiv", _ALL, (None, None), "The largest integer up to `x / y`.", np.floor_divide
+    "FloorDiv", _ALL, (None, None), "The largest integer up to `x / y`.", whole(np.floor_divide)
 )
 mod: Binary = binary(
     "FloorMod",
     _ALL,
     (_first, lambda x, y, z, g: negative(multiply(g, floordiv(x, y)))),
     "The remainder of `floordiv`; it has the sign of `y`.",
-    np.mod,
+    whole(np.mod),
 )
 maximum: Binary = binary(
     "Maximum",
@@ -160,16 +185,16 @@ minimum: Binary = binary(
 
 def _power_base(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
     less = constant(y.constant - y.dtype.type(1)) if y.constant is not None else subtract(y, 1)
-    return multiply(g, multiply(y, _power(x, less)))
+    return times(g, multiply(y, _power(x, less)))
 
 
 def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
-    positive = greater(x, 0)
-    logs = where(positive, log(where(positive, x, 1)), 0)  # 0 ** y does not change with y
-    return multiply(g, multiply(z, logs))
+    defined = not_equal(x, 0) if x.dtype.kind == "c" else greater(x, 0)
+    logs = where(defined, log(where(defined, x, 1)), 0)  # 0 ** y does not change with y
+    return times(g, multiply(z, logs))
 
 
-_power: Binary = binary("Pow", _ALL, (_power_base, _power_exponent), "`x ** y`.", np.power)
+_power: Binary = binary("Pow", _ARITHMETIC, (_power_base, _power_exponent), "`x ** y`.", np.power)
 
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -193,32 +218,43 @@ truediv = divide
 
 # -- functions of one tensor
 
-_F, _SIGNED = "f", "if"
+_F, _C = "f", "fc"
 
-negative: Unary = unary("Neg", _SIGNED, lambda x, y, g: negative(g), "`-x`.", np.negative)
-abs: Unary = unary(
-    "Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "The absolute value of `x`.", np.abs
-)
+
+def analytic(type: str, slope: Any, doc: str, value: Any = None) -> Unary:
+    """Add a function of one tensor, real or complex, whose derivative is `slope(x, y)`."""
+    return unary(type, _C, lambda x, y, g: times(g, slope(x, y)), doc, value)
+
+
+negative: Unary = unary("Neg", "ifc", lambda x, y, g: negative(g), "`-x`.", np.negative)
 sign: Unary = unary(
-    "Sign", _SIGNED, lambda x, y, g: None, "-1, 0 or 1; its gradient is none.", np.sign
+    "Sign", "ifc", lambda x, y, g: None, "-1, 0 or 1; its gradient is none.", np.sign
 )
-square: Unary = unary("Square", _ALL, lambda x, y, g: multiply(g, add(x, x)), "`x * x`.", np.square)
+_real_abs: Unary = unary("Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "`|x|`.", np.abs)
+
+
+def abs(x: Any, name: str | None = None) -> Tensor:
+    """The absolute value of `x`; a real number also for complex ones."""
+    x = convert_to_tensor(x)
+    return one("ComplexAbs", [x], {}, name) if x.dtype.kind == "c" else _real_abs(x, name)
+
+
+square: Unary = unary(
+    "Square", _ARITHMETIC, lambda x, y, g: times(g, add(x, x)), "`x * x`.", np.square
+)
 sqrt: Unary = unary(
-    "Sqrt", _F, lambda x, y, g: _real_divide(g, add(y, y)), "The square root of `x`."
+    "Sqrt", _C, lambda x, y, g: _real_divide(g, conj(add(y, y))), "The square root of `x`."
 )
-rsqrt: Unary = unary(
-    "Rsqrt",
-    _F,
-    lambda x, y, g: multiply(g, multiply(_real_divide(y, x), -0.5)),
-    "`1 / sqrt(x)`.",
+rsqrt: Unary = analytic("Rsqrt", lambda x, y: multiply(_real_divide(y, x), -0.5), "`1 / sqrt(x)`.")
+exp: Unary = analytic("Exp", lambda x, y: y, "`e ** x`.")
+log: Unary = unary(
+    "Log", _C, lambda x, y, g: _real_divide(g, conj(x)), "The natural logarithm of `x`."
 )
-exp: Unary = unary("Exp", _F, lambda x, y, g: multiply(g, y), "`e ** x`.")
-log: Unary = unary("Log", _F, lambda x, y, g: _real_divide(g, x), "The natural logarithm of `x`.")
-log1p: Unary = unary("Log1p", _F, lambda x, y, g: _real_divide(g, add(x, 1)), "`log(1 + x)`.")
-sin: Unary = unary("Sin", _F, lambda x, y, g: multiply(g, cos(x)), "The sine of `x`.")
-cos: Unary = unary("Cos", _F, lambda x, y, g: negative(multiply(g, sin(x))), "The cosine of `x`.")
+log1p: Unary = unary("Log1p", _C, lambda x, y, g: _real_divide(g, conj(add(x, 1))), "`log(1 + x)`.")
+sin: Unary = analytic("Sin", lambda x, y: cos(x), "The sine of `x`.")
+cos: Unary = analytic("Cos", lambda x, y: negative(sin(x)), "The cosine of `x`.")
 tanh: Unary = unary(
-    "Tanh", _F, lambda x, y, g: one("TanhGrad", [g, y]), "The hyperbolic tangent of `x`."
+    "Tanh", _C, lambda x, y, g: one("TanhGrad", [g, conj(y)]), "The hyperbolic tangent of `x`."
 )
 sigmoid: Unary = unary(
     "Sigmoid", _F, lambda x, y, g: one("SigmoidGrad", [g, y]), "`1 / (1 + exp(-x))`."
@@ -228,8 +264,8 @@ sigmoid: Unary = unary(
 def _tanh_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     g, y = op.inputs  # g (1 - y y)
     return [
-        lambda: one("TanhGrad", [gg, y]),
-        lambda: multiply(multiply(gg, g), multiply(y, -2)),
+        lambda: one("TanhGrad", [gg, conj(y)]),
+        lambda: times(gg, multiply(g, multiply(y, -2))),
     ]
 
 
@@ -241,7 +277,7 @@ def _sigmoid_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     ]
 
 
-op("TanhGrad", infer=alike("TanhGrad", "f"), grad=_tanh_grad_back)
+op("TanhGrad", infer=alike("TanhGrad", "fc"), grad=_tanh_grad_back)
 op("SigmoidGrad", infer=alike("SigmoidGrad", "f"), grad=_sigmoid_grad_back)
 
 
@@ -252,8 +288,8 @@ def _compare(type: str, kinds: str, doc: str, value: Callable[..., Any]) -> Bina
     return binary(type, kinds, _BOOLEAN, doc, value, bool_)
 
 
-equal: Binary = _compare("Equal", "biuf", "Where `x` and `y` are equal.", np.equal)
-not_equal: Binary = _compare("NotEqual", "biuf", "Where `x` and `y` differ.", np.not_equal)
+equal: Binary = _compare("Equal", "biufc", "Where `x` and `y` are equal.", np.equal)
+not_equal: Binary = _compare("NotEqual", "biufc", "Where `x` and `y` differ.", np.not_equal)
 less: Binary = _compare("Less", _ALL, "`x < y`.", np.less)
 less_equal: Binary = _compare("LessEqual", _ALL, "`x <= y`.", np.less_equal)
 greater: Binary = _compare("Greater", _ALL, "`x > y`.", np.greater)
@@ -322,7 +358,7 @@ def _clip_back(op: Operation, g: Tensor) -> list[Any]:
 
 op("Cast", infer=_cast, grad=_cast_back)
 op("CheckNumerics", infer=_check, grad=_check_back)
-op("AddN", infer=alike("add_n", _ALL), grad=lambda op, g: [g] * len(op.inputs))
+op("AddN", infer=alike("add_n", _ARITHMETIC), grad=lambda op, g: [g] * len(op.inputs))
 op("ClipByValue", infer=elementwise("clip_by_value", _ALL), grad=_clip_back)
 
 

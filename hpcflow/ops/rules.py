@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.errors import DTypeError, GradientError, ShapeError
 from hpcflow.graph.dtypes import as_array
 from hpcflow.graph.graph import (
     Operation,
@@ -21,7 +21,13 @@ from hpcflow.graph.shape import Shape, Spec, broadcast, is_known, merge, show, s
 
 Attrs = dict[str, Any]
 SMALL = 64  # integer constants of at most this many elements are followed while the graph is built
-KINDS = {"b": "booleans", "i": "integers", "u": "unsigned integers", "f": "floating point"}
+KINDS = {
+    "b": "booleans",
+    "i": "integers",
+    "u": "unsigned integers",
+    "f": "floating point",
+    "c": "complex numbers",
+}
 
 
 # -- making operations
@@ -225,3 +231,15 @@ def require_rank(type: str, spec: Spec, *ranks: int) -> None:
     if spec.shape is not None and len(spec.shape) not in ranks:
         wanted = " or ".join(map(str, ranks))
         raise ShapeError(f"{type} needs rank {wanted}, not shape {show(spec.shape)}")
+
+
+def refused(type: str, reason: str) -> Callable[[], Any]:
+    """In place of an input's gradient: asking for it is a GradientError."""
+
+    def refuse() -> Any:
+        raise GradientError(
+            f"{type} has no gradient for this input: {reason}",
+            hint="hf.stop_gradient in front of the input makes it a constant",
+        )
+
+    return refuse

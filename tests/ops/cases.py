@@ -10,11 +10,15 @@ import numpy as np
 
 Maker = Callable[[np.random.Generator, np.dtype], np.ndarray]
 F32, F64, I32, I64, BOOL = (np.dtype(t) for t in ("f4", "f8", "i4", "i8", "?"))
+C64, C128 = np.dtype("c8"), np.dtype("c16")
 
 
 @dataclasses.dataclass
 class Case:
-    """An op, its inputs, its oracle; `still` says why an input that matters has no gradient."""
+    """An op, its inputs, its oracle.
+
+    `still` says why an input that matters has no gradient, `refused` where asking is an error.
+    """
 
     type: str
     inputs: Sequence[Maker]
@@ -22,6 +26,7 @@ class Case:
     attrs: dict[str, Any] = dataclasses.field(default_factory=dict)
     dtypes: Sequence[np.dtype] = (F32, F64)
     still: dict[int, str] = dataclasses.field(default_factory=dict)
+    refused: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return self.type
@@ -46,6 +51,16 @@ def f(*shape: int, low: float = -2.0, high: float = 2.0) -> Maker:
 
 def pos(*shape: int) -> Maker:
     return f(*shape, low=0.3, high=3.0)
+
+
+def c(*shape: int, low: float = -2.0, high: float = 2.0) -> Maker:
+    """Complex numbers whose parts are as those of `f`."""
+
+    def make(rng: np.random.Generator, dtype: np.dtype) -> np.ndarray:
+        parts = [f(*shape, low=low, high=high)(rng, F64) for _ in range(2)]
+        return (parts[0] + 1j * parts[1]).astype(dtype)
+
+    return make
 
 
 def n(*shape: int, low: int = -5, high: int = 6, dtype: Any = None) -> Maker:

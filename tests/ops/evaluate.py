@@ -133,5 +133,5 @@ def _fixed(value: Any) -> np.ndarray:
 
 
 def _garbage(spec: Spec) -> np.ndarray:
-    rubbish = np.nan if spec.dtype.kind == "f" else 1
+    rubbish = np.nan if spec.dtype.kind in "fc" else 1
     return np.full(spec.shape, rubbish, spec.dtype)  # type: ignore[arg-type]

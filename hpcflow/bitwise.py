@@ -1,0 +1,14 @@
+"""`hf.bitwise`: the names of TensorFlow 1's `tf.bitwise`; re-exports only."""
+
+from __future__ import annotations
+
+from hpcflow.ops.elementwise import (
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    invert,
+    left_shift,
+    right_shift,
+)
+
+__all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]

@@ -1,0 +1,78 @@
+"""Kernels of trigonometry, rounding, remainders, tests of floats, bits, complex numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.kernels.math import no_zero, number, ufunc
+from hpcflow.kernels.table import Node, kernel
+
+UFUNCS = {
+    **{"Tan": "tan", "Asin": "arcsin", "Acos": "arccos", "Atan": "arctan", "Atan2": "arctan2"},
+    **{"Sinh": "sinh", "Cosh": "cosh", "Asinh": "arcsinh", "Acosh": "arccosh", "Atanh": "arctanh"},
+    **{"Expm1": "expm1", "Reciprocal": "reciprocal"},
+    **{"Ceil": "ceil", "Floor": "floor", "Rint": "rint"},
+    **{"IsFinite": "isfinite", "IsInf": "isinf", "IsNan": "isnan"},
+    **{"BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor"},
+    **{"LeftShift": "left_shift", "RightShift": "right_shift", "Invert": "invert"},
+    "Conj": "conjugate",
+}
+
+for _type, _name in UFUNCS.items():
+    ufunc(_type, _name)
+
+
+@kernel("SquaredDifference", "out", inplace=(0, 1))
+def _squared_difference(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, y: Any, out: Any) -> None:
+        xp.subtract(x, y, out)
+        xp.multiply(out, out, out)
+
+    return run
+
+
+@kernel("TruncateMod", "out", inplace=(0,))
+def _truncate_mod(xp: Any, node: Node) -> Callable[..., Any]:
+    whole = node.inputs[0].dtype.kind in "iu"
+
+    def run(x: Any, y: Any, out: Any) -> None:
+        if whole:
+            no_zero(xp, y)
+        xp.fmod(x, y, out)
+
+    return run
+
+
+@kernel("TruncateDiv", "out", inplace=(0,))
+def _truncate_div(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, y: Any, out: Any) -> None:
+        no_zero(xp, y)
+        exact = xp.subtract(x, xp.fmod(x, y))  # divisible, so that rounding does not matter
+        xp.floor_divide(exact, y, out)
+
+    return run
+
+
+@kernel("DivNoNan", "out")
+def _div_no_nan(xp: Any, node: Node) -> Callable[..., Any]:
+    zero, unit = number(xp, 0, node), number(xp, 1, node)
+
+    def run(x: Any, y: Any, out: Any) -> None:
+        nothing = xp.equal(y, zero)
+        xp.true_divide(x, xp.where(nothing, unit, y), out)
+        xp.copyto(out, zero, where=nothing)
+
+    return run
+
+
+@kernel("Cross", "out")
+def _cross(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(a: Any, b: Any, out: Any) -> None:
+        for i in range(3):
+            j, k = (i + 1) % 3, (i + 2) % 3
+            at = out[..., i]
+            xp.multiply(a[..., j], b[..., k], at)
+            xp.subtract(at, xp.multiply(a[..., k], b[..., j]), at)
+
+    return run

@@ -1,0 +1,331 @@
+"""More functions element by element: trigonometry, rounding, remainders, tests of floats, bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.dtypes import (
+    as_dtype,
+    bool_,
+    complex64,
+    complex128,
+    float32,
+    float64,
+    int32,
+    int64,
+    is_floating,
+)
+from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Spec, merge, show
+from hpcflow.ops.math import (
+    Binary,
+    Unary,
+    add,
+    add_n,
+    analytic,
+    binary,
+    cast,
+    clip_by_value,
+    divide,
+    floordiv,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    mod,
+    multiply,
+    negative,
+    rsqrt,
+    square,
+    subtract,
+    unary,
+    whole,
+)
+from hpcflow.ops.rules import Attrs, alike, like, one, operands, require, require_alike
+
+# -- trigonometry, exponentials
+
+tan: Unary = analytic("Tan", lambda x, y: add(square(y), 1), "The tangent of `x`.")
+asin: Unary = analytic("Asin", lambda x, y: rsqrt(subtract(1, square(x))), "The inverse sine.")
+acos: Unary = analytic(
+    "Acos", lambda x, y: negative(rsqrt(subtract(1, square(x)))), "The inverse cosine."
+)
+atan: Unary = analytic("Atan", lambda x, y: reciprocal(add(square(x), 1)), "The inverse tangent.")
+sinh: Unary = analytic("Sinh", lambda x, y: cosh(x), "The hyperbolic sine of `x`.")
+cosh: Unary = analytic("Cosh", lambda x, y: sinh(x), "The hyperbolic cosine of `x`.")
+asinh: Unary = analytic("Asinh", lambda x, y: reciprocal(cosh(y)), "The inverse of `sinh`.")
+acosh: Unary = analytic(
+    "Acosh", lambda x, y: reciprocal(sinh(y)), "The inverse of `cosh`, not negative."
+)
+atanh: Unary = analytic(
+    "Atanh", lambda x, y: reciprocal(subtract(1, square(x))), "The inverse of `tanh`."
+)
+expm1: Unary = analytic("Expm1", lambda x, y: add(y, 1), "`exp(x) - 1`, exact near 0.")
+reciprocal: Unary = analytic("Reciprocal", lambda x, y: negative(square(y)), "`1 / x`.")
+
+atan2: Binary = binary(
+    "Atan2",
+    "f",
+    (
+        lambda y, x, z, g: multiply(g, divide(x, add(square(x), square(y)))),
+        lambda y, x, z, g: multiply(g, divide(negative(y), add(square(x), square(y)))),
+    ),
+    "The angle of the point (second, first argument) with the first axis, from -pi to pi.",
+    np.arctan2,
+)
+
+
+def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
+    """`log(sigmoid(x))`, without overflow."""
+    return negative(one("Softplus", [negative(x)]), name)
+
+
+# -- rounding, remainders
+
+_STEPS = "f"
+
+
+def _flat(type: str, doc: str) -> Unary:
+    return unary(type, _STEPS, lambda x, y, g: None, f"{doc}; its gradient is none.")
+
+
+ceil: Unary = _flat("Ceil", "The smallest whole number not below `x`")
+floor: Unary = _flat("Floor", "The largest whole number not above `x`")
+rint: Unary = _flat("Rint", "The whole number nearest to `x`, the even one of two")
+
+squared_difference: Binary = binary(
+    "SquaredDifference",
+    "iuf",
+    (
+        lambda x, y, z, g: multiply(g, multiply(subtract(x, y), 2)),
+        lambda x, y, z, g: multiply(g, multiply(subtract(y, x), 2)),
+    ),
+    "`(x - y) ** 2`.",
+    lambda x, y: np.square(np.subtract(x, y)),
+)
+truncatediv: Binary = binary(
+    "TruncateDiv",
+    "iu",
+    NoGrad("its output is integers"),
+    "The quotient of integers, cut towards zero as in C.",
+    whole(lambda x, y: (x - np.fmod(x, y)) // y),
+)
+truncatemod: Binary = binary(
+    "TruncateMod",
+    "iuf",
+    (
+        lambda x, y, z, g: g,
+        lambda x, y, z, g: negative(multiply(g, rint(divide(subtract(x, z), y)))),
+    ),
+    "The remainder of the quotient cut towards zero; it has the sign of `x`.",
+    whole(np.fmod),
+)
+div_no_nan: Binary = binary(
+    "DivNoNan",
+    "f",
+    (
+        lambda x, y, z, g: div_no_nan(g, y),
+        lambda x, y, z, g: multiply(g, div_no_nan(negative(z), y)),
+    ),
+    "`x / y`, and 0 where `y` is 0.",
+    None,
+)
+floor_div, floormod = floordiv, mod
+
+
+def round(x: Any, name: str | None = None) -> Tensor:
+    """The whole number nearest to `x`, the even one of two; integers stay."""
+    x = convert_to_tensor(x)
+    return rint(x, name) if is_floating(x.dtype) else one("Identity", [x], {}, name)
+
+
+def realdiv(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x / y` of floating-point numbers."""
+    a, b = operands(x, y)
+    return one("RealDiv", [a, b], {}, name)
+
+
+def div(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x / y` as in Python 2: integers give the largest integer up to the quotient."""
+    a, b = operands(x, y)
+    return realdiv(a, b, name) if is_floating(a.dtype) else floordiv(a, b, name)
+
+
+def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Tensor:
+    """`x` times a scalar; ShapeError if that has another shape than []."""
+    x = convert_to_tensor(x)
+    scalar = like(scalar, x)
+    if scalar.shape not in (None, ()):
+        raise ShapeError(f"scalar_mul takes a scalar, not shape {show(scalar.shape)}")
+    return multiply(scalar, x, name)
+
+
+# -- what floats are
+
+
+def _ask(type: str, doc: str) -> Unary:
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        require(type, inputs[0], "fc")
+        return [Spec(bool_, inputs[0].shape)]
+
+    op(type, infer=infer, grad=NoGrad("its output is booleans"))
+
+    def function(x: Any, name: str | None = None) -> Tensor:
+        return one(type, [convert_to_tensor(x)], {}, name)
+
+    function.__doc__ = doc
+    return function
+
+
+is_finite: Unary = _ask("IsFinite", "Where `x` is neither infinite nor NaN.")
+is_inf: Unary = _ask("IsInf", "Where `x` is infinite.")
+is_nan: Unary = _ask("IsNan", "Where `x` is NaN.")
+
+
+# -- products of vectors in space
+
+
+def _cross(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    (spec,) = alike("cross", "iuf")(inputs, attrs)
+    if spec.shape is None:
+        return [spec]
+    if not spec.shape or spec.shape[-1] not in (3, None):
+        raise ShapeError(f"cross of shape {show(spec.shape)}", hint="the last axis has size 3")
+    return [Spec(spec.dtype, merge(spec.shape, (*spec.shape[:-1], 3)))]
+
+
+def _cross_back(op: Operation, g: Tensor) -> list[Any]:
+    a, b = op.inputs
+    return [lambda: cross(b, g), lambda: cross(g, a)]
+
+
+op("Cross", infer=_cross, grad=_cross_back)
+
+
+def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
+    """The cross product of vectors in space: `a` and `b` are [..., 3], of one shape."""
+    x, y = operands(a, b)
+    return one("Cross", [x, y], {}, name)
+
+
+# -- bits of integers
+
+
+def _bits(type: str, doc: str, value: Any) -> Binary:
+    return binary(type, "iu", NoGrad("its output is integers"), doc, value)
+
+
+bitwise_and: Binary = _bits("BitwiseAnd", "The bits set in both `x` and `y`.", np.bitwise_and)
+bitwise_or: Binary = _bits("BitwiseOr", "The bits set in `x` or `y`.", np.bitwise_or)
+bitwise_xor: Binary = _bits("BitwiseXor", "The bits set in one of `x`, `y`.", np.bitwise_xor)
+left_shift: Binary = _bits("LeftShift", "The bits of `x` moved up by `y` places.", np.left_shift)
+right_shift: Binary = _bits(
+    "RightShift", "The bits of `x` moved down by `y`; the sign stays.", np.right_shift
+)
+invert: Unary = unary(
+    "Invert", "iu", NoGrad("its output is integers"), "All bits of `x` turned.", np.invert
+)
+
+
+def _either(logical: Binary, bits: Binary) -> Binary:
+    """The operator of booleans, or of the bits of integers."""
+
+    def function(x: Any, y: Any, name: str | None = None) -> Tensor:
+        a, b = operands(x, y)
+        return (bits if a.dtype.kind in "iu" else logical)(a, b, name)
+
+    return function
+
+
+def _not(x: Any, name: str | None = None) -> Tensor:
+    x = convert_to_tensor(x)
+    return invert(x, name) if x.dtype.kind in "iu" else logical_not(x, name)
+
+
+OPERATORS.update(
+    {
+        "and": _either(logical_and, bitwise_and),
+        "or": _either(logical_or, bitwise_or),
+        "xor": _either(logical_xor, bitwise_xor),
+        "invert": _not,
+    }
+)
+
+
+# -- casts, sums of many
+
+
+def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """`value` as another dtype; what that cannot hold becomes its smallest or largest number."""
+    x, dtype = convert_to_tensor(value), as_dtype(dtype)
+    if x.dtype.kind not in "iuf" or dtype.kind not in "iuf":
+        raise DTypeError(f"saturate_cast from {x.dtype} to {dtype}", hint="hf.cast")
+    low, high = _held(x.dtype, dtype)
+    if low is not None:
+        x = clip_by_value(x, low, high)
+    return cast(x, dtype, name)
+
+
+def _held(given: np.dtype, taken: np.dtype) -> tuple[Any, Any]:
+    """The numbers of `given` between which all fit in `taken`; Nones if all do."""
+    if np.can_cast(given, taken, "safe"):
+        return None, None
+    bounds: list[Any] = []
+    for dtype in (given, taken):
+        info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        bounds.append((info.min, info.max))
+    (low, high), (least, most) = bounds
+    low, high = max(low, least), min(high, most)
+    if given.kind == "f" and taken.kind != "f":  # 2**31 - 1 is no float32: the one below it
+        top, bottom = given.type(high), given.type(low)
+        low = np.nextafter(bottom, given.type(0)) if int(bottom) < least else bottom
+        high = np.nextafter(top, given.type(0)) if int(top) > most else top
+    return given.type(low), given.type(high)
+
+
+def to_float(x: Any, name: str | None = None) -> Tensor:
+    """`x` as float32."""
+    return cast(x, float32, name)
+
+
+def to_double(x: Any, name: str | None = None) -> Tensor:
+    """`x` as float64."""
+    return cast(x, float64, name)
+
+
+def to_int32(x: Any, name: str | None = None) -> Tensor:
+    """`x` as int32."""
+    return cast(x, int32, name)
+
+
+def to_int64(x: Any, name: str | None = None) -> Tensor:
+    """`x` as int64."""
+    return cast(x, int64, name)
+
+
+def to_complex64(x: Any, name: str | None = None) -> Tensor:
+    """`x` as complex64."""
+    return cast(x, complex64, name)
+
+
+def to_complex128(x: Any, name: str | None = None) -> Tensor:
+    """`x` as complex128."""
+    return cast(x, complex128, name)
+
+
+def accumulate_n(
+    inputs: Sequence[Any], shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+) -> Tensor:
+    """The sum of `inputs`, all of one shape: of `shape` and `tensor_dtype` if given."""
+    dtype = None if tensor_dtype is None else as_dtype(tensor_dtype)
+    tensors = [convert_to_tensor(t, dtype) for t in inputs]
+    require_alike("accumulate_n", *tensors)
+    total = add_n(tensors, name)
+    if shape is not None:
+        total.set_shape(shape)
+    return total

@@ -1,0 +1,125 @@
+"""Special functions: the error function, gamma and its kin, zeta, incomplete gamma and beta."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.registry import op
+from hpcflow.ops.broadcast import sum_to
+from hpcflow.ops.math import (
+    Binary,
+    Unary,
+    add,
+    binary,
+    exp,
+    log,
+    log1p,
+    multiply,
+    negative,
+    square,
+    subtract,
+    unary,
+)
+from hpcflow.ops.reduce import reduce_sum
+from hpcflow.ops.rules import elementwise, one, operands, refused
+
+_F = "f"
+
+
+def _bell(x: Tensor, g: Tensor, sign: float) -> Tensor:
+    return multiply(g, multiply(exp(negative(square(x))), sign * 2 / math.sqrt(math.pi)))
+
+
+erf: Unary = unary("Erf", _F, lambda x, y, g: _bell(x, g, 1), "The error function of `x`.")
+erfc: Unary = unary(
+    "Erfc", _F, lambda x, y, g: _bell(x, g, -1), "`1 - erf(x)`, exact where it is small."
+)
+lgamma: Unary = unary(
+    "Lgamma", _F, lambda x, y, g: multiply(g, digamma(x)), "The logarithm of |gamma(x)|."
+)
+digamma: Unary = unary(
+    "Digamma", _F, lambda x, y, g: multiply(g, polygamma(1, x)), "The derivative of `lgamma`."
+)
+
+
+def _none(type: str, argument: str) -> Any:
+    """In place of a derivative that is not known."""
+    refuse = refused(type, f"its derivative by {argument} is not implemented")
+    return lambda *_: refuse()
+
+
+polygamma: Binary = binary(
+    "Polygamma",
+    _F,
+    (
+        _none("Polygamma", "its order"),
+        lambda n, x, z, g: multiply(g, polygamma(add(n, 1), x)),
+    ),
+    "The derivative of `digamma` by its argument (the second) of order `x`, a whole number.",
+    None,
+)
+zeta: Binary = binary(
+    "Zeta",
+    _F,
+    (
+        _none("Zeta", "its exponent"),
+        lambda s, q, z, g: multiply(g, multiply(negative(s), zeta(add(s, 1), q))),
+    ),
+    "Hurwitz's zeta: the sum of `(y + k) ** -x` over k = 0, 1, ...",
+    None,
+)
+
+
+def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
+    return exp(subtract(subtract(multiply(subtract(a, 1), log(x)), x), lgamma(a)))
+
+
+igamma: Binary = binary(
+    "Igamma",
+    _F,
+    (
+        _none("Igamma", "its first argument"),
+        lambda a, x, z, g: multiply(g, _gamma_density(a, x)),
+    ),
+    "The lower incomplete gamma function P(x, y), which rises from 0 to 1 with `y`.",
+    None,
+)
+igammac: Binary = binary(
+    "Igammac",
+    _F,
+    (
+        _none("Igammac", "its first argument"),
+        lambda a, x, z, g: negative(multiply(g, _gamma_density(a, x))),
+    ),
+    "The upper incomplete gamma function, `1 - igamma(x, y)`.",
+    None,
+)
+
+
+def _betainc_back(op: Operation, g: Tensor) -> list[Any]:
+    a, b, x = op.inputs
+
+    def density() -> Tensor:
+        powers = add(multiply(subtract(a, 1), log(x)), multiply(subtract(b, 1), log1p(negative(x))))
+        scale = subtract(lgamma(add(a, b)), add(lgamma(a), lgamma(b)))
+        return sum_to(multiply(g, exp(add(powers, scale))), x, a, b)
+
+    return [_none("Betainc", "a"), _none("Betainc", "b"), density]
+
+
+op("Betainc", infer=elementwise("betainc", _F), grad=_betainc_back)
+
+
+def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> Tensor:
+    """The regularized incomplete beta function I_x(a, b); `x` lies in [0, 1]."""
+    first, second = operands(a, b)
+    first, third = operands(first, x)
+    return one("Betainc", [first, second, third], {}, name)
+
+
+def lbeta(x: Any, name: str | None = None) -> Tensor:
+    """The logarithm of |beta| of the numbers along the last axis, which goes away."""
+    x = convert_to_tensor(x)
+    return subtract(reduce_sum(lgamma(x), -1), lgamma(reduce_sum(x, -1)), name)
