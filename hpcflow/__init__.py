@@ -125,6 +125,7 @@ from hpcflow.ops.host import (
     py_func,
     verify_tensor_all_finite,
 )
+from hpcflow.ops.indexed_slices import IndexedSlices, convert_to_tensor_or_indexed_slices
 from hpcflow.ops.initializers import glorot_normal, glorot_uniform, he_normal, he_uniform
 from hpcflow.ops.join import concat, pad, split, stack, tile, unstack
 from hpcflow.ops.math import (
@@ -181,6 +182,18 @@ from hpcflow.ops.reduce import (
     reduce_prod,
     reduce_sum,
 )
+from hpcflow.ops.scatter import (
+    scatter_add,
+    scatter_div,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_nd_add,
+    scatter_nd_sub,
+    scatter_nd_update,
+    scatter_sub,
+    scatter_update,
+)
 from hpcflow.ops.slicing import gather, one_hot, slice
 from hpcflow.ops.special import (
     betainc,
@@ -216,34 +229,37 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "Assert", "Device", "Graph", "NoGradient", "NotDifferentiable", "Operation", "Print",
-    "RegisterGradient", "Session", "Spec", "Tensor", "Variable", "abs", "accumulate_n", "acos",
-    "acosh", "add", "add_check_numerics_ops", "add_n", "add_to_collection", "angle", "argmax",
-    "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add", "assign_sub", "atan", "atan2",
-    "atanh", "betainc", "bitwise", "bool", "broadcast_to", "cast", "ceil", "check_numerics",
-    "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with",
-    "complex", "complex64", "complex128", "concat", "conj", "constant", "control_dependencies",
-    "convert_to_tensor", "cos", "cosh", "cross", "custom_gradient", "data", "device", "digamma",
-    "div", "div_no_nan", "divide", "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1",
-    "fill", "float16", "float32", "float64", "floor", "floor_div", "floordiv", "floormod", "gather",
-    "get_collection", "get_default_graph", "global_norm", "global_variables",
-    "global_variables_initializer", "glorot_normal", "glorot_uniform", "gradients", "greater",
-    "greater_equal", "group", "he_normal", "he_uniform", "hessians", "identity", "identity_n",
-    "igamma", "igammac", "imag", "int8", "int16", "int32", "int64", "is_finite", "is_inf", "is_nan",
-    "kernel", "lbeta", "less", "less_equal", "lgamma", "log", "log1p", "log_sigmoid", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "matmul", "maximum", "minimum", "mod", "multiply",
-    "name_scope", "negative", "nn", "no_op", "not_equal", "one_hot", "ones", "ones_like", "op",
-    "pad", "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func",
-    "random_normal", "random_uniform", "range", "rank", "real", "realdiv", "reciprocal",
-    "recompute", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean",
-    "reduce_min", "reduce_prod", "reduce_sum", "register_device", "replica_share", "replica_sum",
-    "reset_default_graph", "reshape", "rint", "round", "rsqrt", "saturate_cast", "scalar_mul",
-    "set_random_seed", "shape", "sigmoid", "sign", "sin", "sinh", "size", "slice", "split", "sqrt",
-    "square", "squared_difference", "squeeze", "stack", "stop_gradient", "subtract", "tan", "tanh",
-    "tile", "to_complex64", "to_complex128", "to_double", "to_float", "to_int32", "to_int64",
-    "train", "trainable_variables", "transpose", "truediv", "truncated_normal", "truncatediv",
-    "truncatemod", "tuple", "uint8", "uint16", "uint32", "uint64", "unstack",
-    "variables_initializer", "verify_tensor_all_finite", "where", "zeros", "zeros_like", "zeta",
+    "Assert", "Device", "Graph", "IndexedSlices", "NoGradient", "NotDifferentiable", "Operation",
+    "Print", "RegisterGradient", "Session", "Spec", "Tensor", "Variable", "abs", "accumulate_n",
+    "acos", "acosh", "add", "add_check_numerics_ops", "add_n", "add_to_collection", "angle",
+    "argmax", "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add", "assign_sub", "atan",
+    "atan2", "atanh", "betainc", "bitwise", "bool", "broadcast_to", "cast", "ceil",
+    "check_numerics", "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm",
+    "clip_by_value", "colocate_with", "complex", "complex64", "complex128", "concat", "conj",
+    "constant", "control_dependencies", "convert_to_tensor", "convert_to_tensor_or_indexed_slices",
+    "cos", "cosh", "cross", "custom_gradient", "data", "device", "digamma", "div", "div_no_nan",
+    "divide", "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1", "fill", "float16",
+    "float32", "float64", "floor", "floor_div", "floordiv", "floormod", "gather", "get_collection",
+    "get_default_graph", "global_norm", "global_variables", "global_variables_initializer",
+    "glorot_normal", "glorot_uniform", "gradients", "greater", "greater_equal", "group",
+    "he_normal", "he_uniform", "hessians", "identity", "identity_n", "igamma", "igammac", "imag",
+    "int8", "int16", "int32", "int64", "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less",
+    "less_equal", "lgamma", "log", "log1p", "log_sigmoid", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "matmul", "maximum", "minimum", "mod", "multiply", "name_scope",
+    "negative", "nn", "no_op", "not_equal", "one_hot", "ones", "ones_like", "op", "pad",
+    "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func", "random_normal",
+    "random_uniform", "range", "rank", "real", "realdiv", "reciprocal", "recompute", "reduce_all",
+    "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
+    "reduce_sum", "register_device", "replica_share", "replica_sum", "reset_default_graph",
+    "reshape", "rint", "round", "rsqrt", "saturate_cast", "scalar_mul", "scatter_add",
+    "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub",
+    "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed", "shape", "sigmoid",
+    "sign", "sin", "sinh", "size", "slice", "split", "sqrt", "square", "squared_difference",
+    "squeeze", "stack", "stop_gradient", "subtract", "tan", "tanh", "tile", "to_complex64",
+    "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "train",
+    "trainable_variables", "transpose", "truediv", "truncated_normal", "truncatediv", "truncatemod",
+    "tuple", "uint8", "uint16", "uint32", "uint64", "unstack", "variables_initializer",
+    "verify_tensor_all_finite", "where", "zeros", "zeros_like", "zeta",
 ]
 # fmt: on
 

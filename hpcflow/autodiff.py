@@ -19,10 +19,15 @@ from hpcflow.graph.graph import (
 )
 from hpcflow.graph.registry import NoGrad, lookup
 from hpcflow.graph.shape import is_known, merge, show, size_of
+from hpcflow.logs import say_once
 from hpcflow.ops.array import reshape
 from hpcflow.ops.broadcast import ones_like, zeros
+from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.join import stack
 from hpcflow.ops.math import add_n
+from hpcflow.ops.rows import join_slices
+
+Gradient = Tensor | IndexedSlices
 
 
 def gradients(
@@ -31,13 +36,14 @@ def gradients(
     grad_ys: Any = None,
     name: str = "gradients",
     stop_gradients: Any = None,
-) -> list[Tensor | None]:
+) -> list[Any]:
     """The derivative of the sum of `ys` by each of `xs`, as new operations of the graph.
 
     `xs` are tensors or variables; a variable's gradient is that of its value, over all its reads.
     `grad_ys` weighs the elements of `ys` (ones if None). `stop_gradients` are held constant.
 
-    Shapes:   as `xs`; None where no `ys` depends on it, or only through integers.
+    Shapes:   as `xs`; None where no `ys` depends on it, or only through integers. IndexedSlices of
+              a variable of which only rows are read (`gather`, `embedding_lookup`).
     Gradient: of gradients too, where the rules are differentiable.
     Errors:   GradientError names an op on the way that has no gradient, and says why.
     """
@@ -53,7 +59,7 @@ def gradients(
         ops = {t.op for t in reached}
         for op in sorted(ops, key=lambda op: op.index, reverse=True):
             _backward(op, found, reached, stops, scope)
-        return [_with_shape(found.total(x), x) for x in sources]
+        return [_with_shape(_asked_for(found.total(x), x), x) for x in sources]
 
 
 def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
@@ -151,29 +157,60 @@ class _Contributions:
     """What each tensor's consumers have sent back to it so far."""
 
     def __init__(self) -> None:
-        self.parts: dict[Tensor, list[Tensor]] = {}
+        self.parts: dict[Tensor, list[Gradient]] = {}
 
-    def add(self, t: Tensor, g: Tensor) -> None:
+    def add(self, t: Tensor, g: Gradient) -> None:
         self.parts.setdefault(t, []).append(g)
 
-    def total(self, t: Tensor) -> Tensor | None:
+    def total(self, t: Tensor) -> Gradient | None:
         """Their sum, made once: first on each device what lies there, then the sums."""
         parts = self.parts.get(t, [])
         if len(parts) > 1:
-            groups: dict[Any, list[Tensor]] = {}
+            groups: dict[Any, list[Gradient]] = {}
             for g in parts:
                 groups.setdefault((g.op.device, g.op.colocate), []).append(g)
-            sums = [_sum(group, group[0].op) for group in groups.values()]
+            sums = [_sum(t, group, group[0].op) for group in groups.values()]
             home = groups.get((t.op.device, t.op.colocate), [sums[0]])[0].op
-            parts = self.parts[t] = [_sum(sums, home)]
+            parts = self.parts[t] = [_sum(t, sums, home)]
         return parts[0] if parts else None
 
+    def whole(self, t: Tensor, why: str) -> Tensor | None:
+        """Their sum as a dense tensor, for what cannot use rows."""
+        total = self.total(t)
+        if isinstance(total, IndexedSlices):
+            total = _dense(t, total, why)
+            self.parts[t] = [total]
+        return total
 
-def _sum(parts: Sequence[Tensor], where: Operation) -> Tensor:
+
+def _sum(t: Tensor, parts: Sequence[Gradient], where: Operation) -> Gradient:
     if len(parts) == 1:
         return parts[0]
+    rows = [g for g in parts if isinstance(g, IndexedSlices)]
     with beside(where):
-        return add_n(parts)
+        if len(rows) == len(parts):
+            return join_slices(rows)
+        why = "is added to dense gradients"
+        return add_n([_dense(t, g, why) if isinstance(g, IndexedSlices) else g for g in parts])
+
+
+def _dense(t: Tensor, rows: IndexedSlices, why: str) -> Tensor:
+    """The gradient of `t` made dense, which is told: it may be a large table."""
+    name = t.op.inputs[0].op.name if t.op.type == "ReadVariable" else t.op.name
+    say_once(
+        f"the gradient of {name!r} {show(rows.shape)} (made at {t.op.line}) is rows; it is made "
+        f"dense, as it {why}"
+    )
+    with beside(rows.op):
+        return rows.dense()
+
+
+def _asked_for(g: Gradient | None, x: Tensor) -> Gradient | None:
+    """Rows for variables and reads of them; the gradient of another tensor is a tensor."""
+    if isinstance(g, IndexedSlices) and x.dtype != resource and x.op.type != "ReadVariable":
+        with beside(g.op):
+            return g.dense()
+    return g
 
 
 @contextlib.contextmanager
@@ -199,7 +236,10 @@ def _backward(
     wanted = [t in reached for t in op.inputs]
     if not any(wanted):
         return
-    outputs = [None if t in stops else found.total(t) for t in op.outputs]
+    take = (
+        found.total if lookup(op.type).slices else lambda t: found.whole(t, f"is used by {op.type}")
+    )
+    outputs = [None if t in stops else take(t) for t in op.outputs]
     if all(g is None for g in outputs):
         return
     rule = lookup(op.type).grad
@@ -220,13 +260,13 @@ def _backward(
             )
         for t, needed, given in zip(op.inputs, wanted, grads, strict=True):
             g = given() if needed and callable(given) else given
-            if needed and isinstance(g, Tensor):
+            if needed and isinstance(g, (Tensor, IndexedSlices)):
                 found.add(t, g)
 
 
-def _with_shape(g: Tensor | None, x: Tensor) -> Tensor | None:
+def _with_shape(g: Gradient | None, x: Tensor) -> Gradient | None:
     """`g` with what is known of the shape of `x`."""
-    if g is not None and x.dtype != resource and g.shape != x.shape:
+    if isinstance(g, Tensor) and x.dtype != resource and g.shape != x.shape:
         try:
             g.set_shape(x.shape)
         except ShapeError:

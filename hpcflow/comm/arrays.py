@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,6 +30,17 @@ def flat(array: np.ndarray) -> np.ndarray:
     """A one-dimensional view of a writable array that a collective combines in place."""
     as_bytes(array, writable=True)
     return array.reshape(-1)
+
+
+def check_rows(array: np.ndarray, out: np.ndarray, rows: Sequence[int], rank: int) -> None:
+    """CommError unless `out` has room for `rows` of all ranks and `array` holds those of `rank`."""
+    alike = array.dtype == out.dtype and array.shape[1:] == out.shape[1:]
+    if not alike or array.shape[:1] != (rows[rank],) or out.shape[:1] != (sum(rows),):
+        raise CommError(
+            f"{list(rows)} rows cannot be gathered from {array.dtype}{list(array.shape)} into "
+            f"{out.dtype}{list(out.shape)}",
+            rank=rank,
+        )
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

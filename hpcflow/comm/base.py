@@ -130,6 +130,13 @@ class Communicator(abc.ABC):
         """Give every rank `root`'s array, in place."""
 
     @abc.abstractmethod
+    def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
+        """Give every rank the arrays of all ranks, one after the other in `out`.
+
+        `rows[r]` is how many rows of `out` are rank r's; `array` has `rows[rank]`.
+        """
+
+    @abc.abstractmethod
     def barrier(self) -> Request:
         """Done once all ranks have called it."""
 

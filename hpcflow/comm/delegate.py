@@ -49,6 +49,10 @@ class Delegate(Communicator):
         """Give every rank `root`'s array, in place."""
         return self.inner.broadcast(array, root)
 
+    def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
+        """Give every rank the arrays of all ranks, one after the other in `out`."""
+        return self.inner.all_gather(array, out, rows)
+
     def barrier(self) -> Request:
         """Done once all ranks have called it."""
         return self.inner.barrier()

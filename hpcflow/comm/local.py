@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.comm.arrays import as_bytes, flat, read_only
+from hpcflow.comm.arrays import as_bytes, check_rows, flat, read_only
 from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
 from hpcflow.comm.mailbox import Delays, Group, Message, Round, Transfer
 from hpcflow.errors import CommError, StallError
@@ -193,6 +193,18 @@ class LocalCommunicator(Communicator):
 
         label = f"broadcasts {data.size} bytes from rank {root}"
         return self._collective(label, data, lambda arrays: arrays[root].copy(), take)
+
+    def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
+        """Give every rank the arrays of all ranks, one after the other in `out`."""
+        check_rows(array, out, rows, self.rank)
+        data, target = as_bytes(array), as_bytes(out, writable=True)
+        self.traffic.add(COLLECTIVE, array.nbytes)
+        label = f"gathers {list(rows)} rows of {out.dtype}{list(out.shape[1:])}"
+
+        def take(whole: np.ndarray) -> None:
+            target[:] = whole
+
+        return self._collective(label, data, np.concatenate, take)
 
     def barrier(self) -> Request:
         """Done once all ranks have called it."""

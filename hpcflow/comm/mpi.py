@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.comm.arrays import as_bytes, flat, read_only
+from hpcflow.comm.arrays import as_bytes, check_rows, flat, read_only
 from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
 from hpcflow.comm.mpi_requests import (
     PATIENCE_S,
@@ -226,6 +226,22 @@ class MpiCommunicator(Communicator):
         if self.rank == root:
             self.traffic.add(COLLECTIVE, array.nbytes)
         return Transfer(self, self._comm.Ibcast(spec, root), array, ("broadcast", root, -1))
+
+    def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
+        """Give every rank the arrays of all ranks, one after the other in `out`."""
+        check_rows(array, out, rows, self.rank)
+        data, target = as_bytes(array), as_bytes(out, writable=True)
+        self.traffic.add(COLLECTIVE, array.nbytes)
+        if not target.size:
+            return Several([])
+        row = _mpi().BYTE.Create_contiguous(target.size // out.shape[0]).Commit()
+        counts = np.asarray(rows, np.int64)
+        starts = np.cumsum(counts) - counts
+        request = self._comm.Iallgatherv(
+            [data, rows[self.rank], row], [target, counts, starts, row]
+        )
+        row.Free()  # MPI keeps it until the transfer is over
+        return Transfer(self, request, (data, target, counts, starts), ("all_gather", -1, -1))
 
     def barrier(self) -> Request:
         """Done once all ranks have called it."""

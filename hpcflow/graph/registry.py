@@ -39,6 +39,8 @@ class OpDef:
     waits: bool = False  # finishes later than it starts: what follows it is another strand
     script: bool = False  # only ranks that run the script know what it does
     device: str = ""  # the kind of device it runs on, if only one kind has a kernel: "cpu"
+    slices: bool = False  # its gradient rule takes IndexedSlices as they come, others dense tensors
+    by_rows: bool = False  # uses rows of a variable: inputs 1 are indices, its kernel checks sizes
     doc: str = ""
 
     @property

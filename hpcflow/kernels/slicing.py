@@ -16,8 +16,13 @@ SCATTER_BLOCK = 1 << 18  # elements whose places are computed at a time
 
 
 def check_indices(xp: Any, indices: Any, size: int, what: str) -> None:
-    """RangeError unless `indices` lie in [0, size); a GPU checks nothing, as it would wait."""
-    if xp is not np or not indices.size:
+    """RangeError unless `indices` lie in [0, size); a GPU is waited for, but nothing wraps."""
+    if not indices.size:
+        return
+    if xp is not np:
+        if not bool(((indices >= 0) & (indices < size)).all()):
+            host = indices if isinstance(indices, np.ndarray) else indices.get()
+            check_indices(np, host, size, what)
         return
     indices = np.asarray(indices)
     unsigned = indices.view(f"u{indices.dtype.itemsize}")  # negative ones become large: one pass
@@ -80,10 +85,12 @@ def _gather(xp: Any, node: Node) -> Callable[..., Any]:
 
     def run(params: Any, indices: Any, out: Any) -> None:
         check_indices(xp, indices, params.shape[axis], "gather: index")
-        if params.size:  # the mode that raises would copy through a buffer
+        if xp is not np:
+            xp.take(params, indices, axis, out)
+        elif params.size:  # the mode that raises would copy through a buffer
             xp.take(params, indices, axis, out=out, mode="clip")
 
-    return run if xp is np else lambda params, indices, out: xp.take(params, indices, axis, out)
+    return run
 
 
 @kernel("GatherGrad", "out")
@@ -96,6 +103,7 @@ def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
         if not g.size:
             return
         at = axis % out.ndim
+        check_indices(xp, indices, out.shape[at], "rows: index")
         outer, inner = math.prod(out.shape[:at]), math.prod(out.shape[at + 1 :])
         rows = g.reshape(outer, indices.size, inner)
         starts = xp.arange(outer)[:, None, None] * out.shape[at] + indices.reshape(-1)[:, None]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_array, as_dtype, int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
@@ -203,15 +204,17 @@ def _reshape_back(op: Operation, g: Tensor) -> list[Any]:
     return [reshaped_like(g, op.inputs[0]), *[None] * (len(op.inputs) - 1)]
 
 
-op("Identity", infer=_identity, grad=lambda op, g: [g])
+op("Identity", infer=_identity, grad=lambda op, g: [g], slices=True)
 op("StopGradient", infer=_identity, grad=lambda op, g: [None])
 op("Reshape", infer=_reshape, grad=_reshape_back)
 op("ExpandDims", infer=_expand_dims, grad=_reshape_back)
 op("Squeeze", infer=_squeeze, grad=_reshape_back)
 
 
-def identity(input: Any, name: str | None = None) -> Tensor:
-    """The same value under a new name."""
+def identity(input: Any, name: str | None = None) -> Any:
+    """The same value under a new name; of IndexedSlices and sparse tensors each part."""
+    if isinstance(input, Composite):
+        return input.of([identity(part) for part in input.parts()])
     return one("Identity", [convert_to_tensor(input)], {}, name)
 
 

@@ -11,6 +11,7 @@ from hpcflow.graph.dtypes import float64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
+from hpcflow.ops.indexed_slices import IndexedSlices
 
 _MOVES = NoGrad("made when the plan is cut, after gradients are taken")
 
@@ -27,6 +28,10 @@ def _nothing(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     return []
 
 
+def _gathered(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(s.dtype, s.shape and (None, *s.shape[1:])) for s in inputs]
+
+
 def _sum_over_replicas(op: Any, grad: Tensor) -> list[Tensor]:
     return [replica_sum(grad)]
 
@@ -36,17 +41,30 @@ op("ReplicaSum", infer=_same, grad=_sum_over_replicas, stateful=True)
 op("ReplicaShare", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)
 op("AllReduce", infer=_same, grad=_MOVES, collective=True, waits=True)
 op("Broadcast", infer=_same, grad=_MOVES, collective=True, waits=True)
+op(
+    "ReplicaGather",
+    infer=_gathered,
+    grad=NoGrad("others' rows do not depend on these"),
+    stateful=True,
+)
+op("AllGather", infer=_gathered, grad=_MOVES, collective=True, waits=True)
 op("Send", infer=_nothing, grad=_MOVES, stateful=True)
 op("Recv", infer=_declared, grad=_MOVES, stateful=True, waits=True)
 op("Copy", infer=_same, grad=_MOVES)
 
 
-def replica_sum(x: Any, name: str | None = None) -> Tensor:
+def replica_sum(x: Any, name: str | None = None) -> Any:
     """Add up `x` over synchronous replicas; one replica, or an asynchronous one, keeps its own.
 
-    Shapes: any; the result is the same.
+    Shapes: any; the result is the same. IndexedSlices stay rows: those of all replicas, one after
+            the other, however many each has.
     Ranks:  in collective mode every replica runs it, in the graph's order (checked in the plan).
+    Moves:  2 (n-1)/n times its bytes per rank; of IndexedSlices the rows of the others.
     """
+    if isinstance(x, IndexedSlices):
+        graph, both = get_default_graph(), [x.values, x.indices]
+        rows = graph.create_op("ReplicaGather", both, {}, name or "replica_gather")
+        return IndexedSlices(rows.outputs[0], rows.outputs[1], x.dense_shape)
     x = convert_to_tensor(x)
     return get_default_graph().create_op("ReplicaSum", [x], {}, name or "replica_sum").outputs[0]
 

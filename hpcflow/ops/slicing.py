@@ -14,6 +14,7 @@ from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.array import shape_argument, sizes
+from hpcflow.ops.indexed_slices import slices_of
 from hpcflow.ops.rules import (
     Attrs,
     normal_axis,
@@ -217,6 +218,8 @@ def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _gather_back(op: Operation, g: Tensor) -> list[Any]:
     params, indices = op.inputs
+    if op.attrs["axis"] == 0 and (rows := slices_of(params, indices, g)) is not None:
+        return [rows, None]
     known, told = shape_argument(sizes(params))
     attrs = {"axis": op.attrs["axis"], "shape": known}
     return [one("GatherGrad", [g, indices, *told], attrs), None]
@@ -252,11 +255,15 @@ def gather(
     name: str | None = None,
     axis: int = 0,
 ) -> Tensor:
-    """The slices of `params` along `axis` that `indices` name; a dense gradient.
+    """The slices of `params` along `axis` that `indices` name; along axis 0 the gradient is rows.
 
     Shapes: params.shape[:axis] + indices.shape + params.shape[axis + 1:].
+    Of a variable only these rows are read, where it lives (`Variable.sparse_read`).
     Errors: an index outside [0, size) raises RangeError when it runs.
     """
+    if axis == 0 and hasattr(params, "sparse_read"):
+        rows: Tensor = params.sparse_read(indices, name)
+        return rows
     inputs = [convert_to_tensor(params), convert_to_tensor(indices)]
     return one("Gather", inputs, {"axis": static_axes(axis)}, name)
 

@@ -19,6 +19,7 @@ from hpcflow.graph.graph import (
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
 from hpcflow.ops.control import group
+from hpcflow.ops.scatter import RowUpdates
 
 _HANDLE = NoGrad("a handle is not a number")
 _UPDATE = NoGrad("an update of state is not a function of its inputs")
@@ -57,7 +58,7 @@ def _read_gradient(operation: Operation, grad: Tensor) -> list[Tensor]:
 
 
 op("Variable", infer=_handle, grad=_HANDLE, stateful=True)
-op("ReadVariable", infer=_read, grad=_read_gradient, reads=(0,))
+op("ReadVariable", infer=_read, grad=_read_gradient, reads=(0,), slices=True)
 op("Assign", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
 op("AssignAdd", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
 op("AssignSub", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
@@ -67,7 +68,7 @@ op("ApplyAdam", infer=_update(4, (8,)), grad=_UPDATE, writes=(0, 1, 2, 3))
 op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=True, waits=True)
 
 
-class Variable:
+class Variable(RowUpdates):
     """Mutable state that lives between steps.
 
     `initial` is a value, a tensor, or a function of no arguments giving one; its static shape must

@@ -220,6 +220,8 @@ class _Writer:
 
     def fit(self, node: Node) -> None:
         """Check operands of an update whose sizes only the step knows: NumPy would broadcast."""
+        if node.row.by_rows:
+            return
         for i, ref in enumerate(node.inputs):
             spec = self.part.nodes[ref.node].specs[ref.index]
             if i not in node.row.writes and not is_known(spec.shape):
@@ -269,6 +271,10 @@ class _Writer:
         if node.row.collective:
             for i, ref in enumerate(node.inputs):
                 target = self.store.bucket_input(node.name, i)
+                if node.type == "AllGather":  # however many rows there are now
+                    self.binds[target] = ("bucket_in", node.name, i)
+                    self.emit(f"{target}[0] = {self.store.expr[ref]}.copy()", node.name)
+                    continue
                 if self.store.expr[ref] != target:
                     self.binds[target] = ("bucket_in", node.name, i)
                     self.emit(f"{target}[...] = {self.store.expr[ref]}", node.name)
@@ -302,6 +308,8 @@ class _Writer:
     def argument(self, node: Node, index: int, ref: Ref) -> str:
         if index in node.row.writes:
             return f"{self.store.variable(ref)}.write()"
+        if index in node.row.reads:
+            return f"{self.store.variable(ref)}.read()"
         return self.store.expr[ref]
 
     def call(self, node: Node, info: KernelInfo, name: str, args: list[str]) -> None:

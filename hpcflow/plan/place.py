@@ -96,7 +96,7 @@ class _Groups:
 def _mates(node: Node, program: Program) -> list[str]:
     mates = list(node.colocate)
     mates += [ref.node for ref in node.inputs if program.spec(ref).dtype == resource]
-    if node.type == "AllReduce" and not mates and not node.device:
+    if node.type in ("AllReduce", "AllGather") and not mates and not node.device:
         mates.append(node.inputs[0].node)
     return mates
 

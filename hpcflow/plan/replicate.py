@@ -11,6 +11,7 @@ from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
 from hpcflow.plan.rewrite import bypass, constant, live
 
+LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
 UNKNOWN = -1  # bytes of a sum whose size the graph alone does not tell
 
 
@@ -24,7 +25,8 @@ def replicate(
     """Lower ReplicaSum, ReplicaShare and initializers for `cluster.mode`.
 
     single, ps:  a sum over replicas is the value itself, the share is 1.
-    collective:  it is an AllReduce, the share 1 / replicas; initial values come from replica 0.
+    collective:  it is an AllReduce (of rows an AllGather), the share 1 / replicas; initial values
+                 come from replica 0.
     ps:          replica 0 initializes the variables in `served`, those on servers; the others wait
                  until it has.
 
@@ -36,7 +38,7 @@ def replicate(
     program = _shares(program, 1 / cluster.replicas if collective else 1.0)
     if collective:
         return _all_reduces(_from_root(program), graph)
-    sums = [n.name for n in program.nodes.values() if n.type == "ReplicaSum"]
+    sums = [n.name for n in program.nodes.values() if n.type in LOWERED]
     program = bypass(program, sums)
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
@@ -95,17 +97,18 @@ def _all_reduces(program: Program, graph: Graph) -> Program:
 
     def rule(node: Node) -> list[Node]:
         below = max((depth[b] for b in node.before()), default=0)
-        is_sum = node.type == "ReplicaSum"
-        collective = is_sum or node.type == "Broadcast"
+        collective = node.type in LOWERED or node.type == "Broadcast"
         depth[node.name] = below + collective
         if not collective:
             return [node]
-        attrs = node.attrs | {"depth": below, "available": place[node.inputs[0].node]}
-        if is_sum:
+        available = max(place[ref.node] for ref in node.inputs)
+        attrs = node.attrs | {"depth": below, "available": available}
+        if node.type in LOWERED:
             known = graph.get_operation_by_name(node.name).outputs[0].spec
             attrs["static"] = known.nbytes if is_known(known.shape) else UNKNOWN
             attrs["group"] = "replicas"
-            node = node.but(type="AllReduce", specs=tuple(Spec(*s[:2]) for s in node.specs))
+            specs = tuple(Spec(*s[:2]) for s in node.specs)
+            node = node.but(type=LOWERED[node.type], specs=specs)
         return [node.but(attrs=attrs)]
 
     return _mapped(program, rule)

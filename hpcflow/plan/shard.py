@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import PlacementError
+from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.rewrite import constant, infer, live, substitute
 from hpcflow.plan.variables import Home, Piece
 
-CUTS = ("ReadVariable", "WaitInitialized")  # besides all ops that write
+CUTS = ("ReadVariable", "ReadRows", "WaitInitialized")  # besides all ops that write
+WHOLE_ONLY = "ScatterNd"  # ops that name elements, not rows
 
 
 def shard(program: Program, homes: Mapping[str, Home]) -> Program:
@@ -43,7 +45,7 @@ class _Sharder:
             elif not handles:  # beside a variable in several places is anywhere
                 loose = tuple(c for c in node.colocate if c not in self.cut)
                 self._add(node.but(colocate=loose))
-            elif not (node.type in CUTS or node.row.writes):
+            elif not (node.type in CUTS or node.row.writes) or node.type.startswith(WHOLE_ONLY):
                 raise PlacementError(
                     f"{node.type} cannot use variable {handles[0]!r}, which is cut over servers",
                     op=node.name,
@@ -53,6 +55,10 @@ class _Sharder:
                 )
             elif node.type == "ReadVariable":
                 self._read(node, self.cut[handles[0]])
+            elif node.type == "ReadRows":
+                self._read_rows(node, self.cut[handles[0]])
+            elif node.row.by_rows:
+                self._update_rows(node, self.cut[handles[0]])
             else:
                 self._update(node, handles)
         reads = {name for name in self.order if name in self.nodes}
@@ -115,6 +121,46 @@ class _Sharder:
             attrs = self._piece_attrs(node, home, piece)
             parts.append(self._add(self._cut_node(node, i, attrs, inputs)).node)
         self.order[node.name] = tuple(parts)
+
+    def _read_rows(self, node: Node, home: Home) -> None:
+        """Each server reads the rows that it has; they are put in the order asked for."""
+        handle, indices = node.inputs
+        pieces = [self._of_piece(node, home, i, (indices,)) for i in range(len(home.pieces))]
+        parts = []
+        for i, piece in enumerate(pieces):
+            given = (Ref(_part(handle.node, i)), Ref(piece, 0))
+            attrs = self._piece_attrs(node, home, home.pieces[i])
+            parts.append(self._add(self._cut_node(node, i, attrs, given)))
+        inputs = (indices, *(Ref(piece, 1) for piece in pieces), *parts)
+        specs = [self._spec(ref) for ref in inputs]
+        made = infer("JoinRows", specs, {}, op=node.name, line=node.line)
+        self._add(Node(node.name, "JoinRows", inputs, (), {}, made, line=node.line))
+        self.order[node.name] = tuple(ref.node for ref in parts)
+
+    def _update_rows(self, node: Node, home: Home) -> None:
+        """Each server is sent the indices and values of its own rows."""
+        handle, indices, values = node.inputs
+        whole = self.program.spec(values).shape == ()
+        parts = []
+        for i, part in enumerate(home.pieces):
+            piece = self._of_piece(node, home, i, (indices,) if whole else (indices, values))
+            given = (Ref(_part(handle.node, i)), Ref(piece, 0), values if whole else Ref(piece, 2))
+            attrs = self._piece_attrs(node, home, part)
+            parts.append(self._add(self._cut_node(node, i, attrs, given)).node)
+        self.order[node.name] = tuple(parts)
+
+    def _of_piece(self, node: Node, home: Home, i: int, inputs: tuple[Ref, ...]) -> str:
+        """The node that picks what belongs to a piece out of indices and values of rows."""
+        piece, rows = home.pieces[i], home.pieces[-1].stop
+        attrs = {"start": piece.start, "stop": piece.stop, "size": rows}
+        specs = [self._spec(ref) for ref in inputs]
+        made = infer("PieceRows", specs, attrs, op=node.name, line=node.line)
+        name = f"{node.name}/rows_{piece.start}_{piece.stop}"
+        self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
+        return name
+
+    def _spec(self, ref: Ref) -> Spec:
+        return self.nodes[ref.node].specs[ref.index]
 
     def _piece_attrs(self, node: Node, home: Home, piece: Piece) -> dict[str, Any]:
         if home.copied or "shape" not in node.attrs:

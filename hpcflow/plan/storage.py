@@ -132,7 +132,8 @@ class _Assigner:
             self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
         elif node.row.collective:
             for i in range(len(node.specs)):
-                self.bind(Ref(node.name, i), f"o{n}_{i}", ("bucket_out", node.name, i))
+                box = "[0]" if node.type == "AllGather" else ""  # it comes in memory of its own
+                self.bind(Ref(node.name, i), f"o{n}_{i}{box}", ("bucket_out", node.name, i))
         elif node.type in ("ReadVariable", "Copy"):
             self.name(node, Ref(node.name))
             if node.type == "Copy" or self.fetched_from(node):
@@ -195,7 +196,9 @@ class _Assigner:
         if len(names) != 1 or not self.part.nodes[names[0]].row.collective:
             return None
         node = self.part.nodes[names[0]]
-        if node.inputs.count(ref) != 1 or node.device != self.part.nodes[ref.node].device:
+        if node.type == "AllGather" or node.inputs.count(ref) != 1:
+            return None
+        if node.device != self.part.nodes[ref.node].device:
             return None
         return node.name, node.inputs.index(ref)
 

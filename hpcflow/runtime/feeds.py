@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import FeedError, FetchError, HpcflowError
+from hpcflow.graph.composite import Composite
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import merge, show
 
@@ -18,6 +19,9 @@ def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> C
 
     It takes a list of the values of the tensors in `wanted`, operations left out.
     """
+    if isinstance(fetches, Composite):
+        parts = [structure(graph, part, wanted) for part in fetches.parts()]
+        return lambda values: fetches.Value(*[part(values) for part in parts])
     found = _as_fetch(graph, fetches)
     if isinstance(found, Operation):
         wanted.append(found)
@@ -27,8 +31,8 @@ def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> C
         wanted.append(found)
         return lambda values: values[at]
     if isinstance(fetches, Mapping):
-        parts = {k: structure(graph, v, wanted) for k, v in fetches.items()}
-        return lambda values: {k: part(values) for k, part in parts.items()}
+        named = {k: structure(graph, v, wanted) for k, v in fetches.items()}
+        return lambda values: {k: part(values) for k, part in named.items()}
     if isinstance(fetches, (list, tuple)):
         made = [structure(graph, v, wanted) for v in fetches]
         if hasattr(fetches, "_fields"):
@@ -59,6 +63,25 @@ def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:
             f"{given.name!r} belongs to another graph than this session's", hint="hf.Session(graph)"
         )
     return given
+
+
+def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The feeds with what stands for several tensors taken apart."""
+    found: dict[Any, Any] = {}
+    for key, value in feed_dict.items():
+        if not isinstance(key, Composite):
+            found[key] = value
+            continue
+        parts = key.parts()
+        if not isinstance(value, (tuple, list)) or len(value) != len(parts):
+            raise FeedError(
+                f"{key.name!r} was fed {reprlib.repr(value)}",
+                op=key.op.name,
+                line=key.op.line,
+                hint=f"feed hf.{key.Value.__name__}({', '.join(key.Value._fields)})",
+            )
+        found.update(zip(parts, value, strict=True))
+    return found
 
 
 def as_fed(tensor: Tensor, value: Any) -> np.ndarray:

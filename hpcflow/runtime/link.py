@@ -44,7 +44,7 @@ class Link:
         """Make the channels of an instance."""
         return Ends(self, instance)
 
-    def bucket(self, node: Node) -> BucketViews:
+    def bucket(self, node: Node) -> BucketViews | GatherBoxes:
         """The storage of a collective node."""
         if self.sums is None:
             raise CommError("a collective needs a group of replicas", op=node.name, line=node.line)
@@ -180,12 +180,13 @@ class Sums:
 
     def __init__(self, group: Communicator) -> None:
         self._group = group
-        self._views: dict[str, BucketViews] = {}
+        self._views: dict[str, BucketViews | GatherBoxes] = {}
 
-    def get(self, node: Node) -> BucketViews:
+    def get(self, node: Node) -> BucketViews | GatherBoxes:
         """The storage of a collective node, made at its first use: collective over the group."""
         if node.name not in self._views:
-            self._views[node.name] = BucketViews(self._group, node)
+            kind = GatherBoxes if node.type == "AllGather" else BucketViews
+            self._views[node.name] = kind(self._group, node)
         return self._views[node.name]
 
 
@@ -230,6 +231,49 @@ class BucketViews:
     def test(self) -> bool:
         """True once the outputs are there."""
         return (self.bucket or self._request).test()  # type: ignore[union-attr]
+
+
+class GatherBoxes:
+    """Boxes for the rows of this replica and for those of all, whose numbers change step by step.
+
+    The sizes are told first. As they and the rows start at two times, they travel on a communicator
+    of their own: there the order of collectives is that of steps.
+    """
+
+    def __init__(self, group: Communicator, node: Node) -> None:
+        comm = group.split(range(group.size))
+        assert comm is not None
+        self.comm, self.specs = comm, node.specs
+        self._in: list[list[Any]] = [[None] for _ in node.inputs]
+        self._out: list[list[Any]] = [[None] for _ in node.inputs]
+        self._sizes = np.zeros((comm.size, len(node.inputs)), np.int64)
+        self._telling: Request | None = None
+        self._moving: list[Request] = []
+
+    def views(self, side: str) -> list[Any]:
+        """The boxes of the inputs ("bucket_in") or outputs ("bucket_out")."""
+        return self._in if side == "bucket_in" else self._out
+
+    def start(self) -> None:
+        """Tell how many rows there are."""
+        self._sizes.fill(0)
+        self._sizes[self.comm.rank] = [len(box[0]) for box in self._in]
+        self._telling = self.comm.all_reduce(self._sizes)
+
+    def test(self) -> bool:
+        """True once the rows of all are there."""
+        if self._telling is not None:
+            if not self._telling.test():
+                return False
+            self._telling = None
+            self._moving = [self._move(i) for i in range(len(self._in))]
+        self._moving = [request for request in self._moving if not request.test()]
+        return not self._moving
+
+    def _move(self, i: int) -> Request:
+        mine, rows = self._in[i][0], self._sizes[:, i].tolist()
+        out = self._out[i][0] = np.empty((sum(rows), *mine.shape[1:]), mine.dtype)
+        return self.comm.all_gather(mine, out, rows)
 
 
 def _count(spec: Spec) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import FeedError, FetchError, HpcflowError
+from hpcflow.graph.composite import Composite
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.graph.shape import Shape, Spec, known
 from hpcflow.logs import logger, say_once
@@ -19,7 +20,7 @@ from hpcflow.plan.make import make_plan
 from hpcflow.plan.verify import verify
 from hpcflow.runtime.agree import agree
 from hpcflow.runtime.context import Context, current
-from hpcflow.runtime.feeds import as_fed, structure
+from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched, make_step
 
@@ -63,7 +64,7 @@ class Session:
         """The plan that `run` with these fetches and feeds would follow; nothing runs."""
         wanted: list[Tensor | Operation] = []
         structure(self.graph, fetches, wanted)
-        feeds = {self._fed(key): value for key, value in (feed_dict or {}).items()}
+        feeds = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
         arrays = {t: as_fed(t, value) for t, value in feeds.items()}
         return self._plan(wanted, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
 
@@ -85,6 +86,8 @@ class Session:
         """Run for the first time, or with feeds of other shapes than the last time."""
         if self._closed:
             raise FetchError("the session is closed", hint="make a new hf.Session()")
+        if any(isinstance(key, Composite) for key in feed_dict):
+            return self.run(fetches, by_tensor(feed_dict))
         wanted: list[Tensor | Operation] = []
         rebuild = structure(self.graph, fetches, wanted)
         fed = {self._fed(key): key for key in feed_dict}

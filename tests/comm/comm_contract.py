@@ -234,6 +234,21 @@ def broadcast_from_every_root(comm: Communicator) -> None:
 
 
 @check
+def rows_of_all_ranks_are_gathered(comm: Communicator) -> None:
+    """Also where some or all have none, and rows of several axes."""
+    for rows in ([r % 3 for r in range(comm.size)], [0] * comm.size, [5] * comm.size):
+        for shape, dtype in (((), "i8"), ((3, 2), "f4")):
+            whole = numbers(sum(rows) * int(np.prod(shape)), dtype, 1).reshape(sum(rows), *shape)
+            at = sum(rows[: comm.rank])
+            mine = np.ascontiguousarray(whole[at : at + rows[comm.rank]])
+            out = np.zeros_like(whole)
+            done(comm.all_gather(mine, out, rows))
+            assert np.array_equal(out, whole)
+    with pytest.raises(CommError, match="cannot be gathered"):
+        comm.all_gather(np.zeros((2, 3)), np.zeros((1, 3)), [1] * comm.size)
+
+
+@check
 def a_barrier_holds(comm: Communicator) -> None:
     """Nobody passes before all have come."""
     if comm.size > 1 and comm.rank == 0:

@@ -48,7 +48,8 @@ def call(
 ) -> list:
     """One op by its kernel for `xp`; with `share`, output 0 lies in the memory of that input."""
     row, kernel = lookup(type), find(type, "cpu")
-    specs = [_spec(x, i in row.writes) for i, x in enumerate(inputs)]
+    handles = (*row.reads, *row.writes)
+    specs = [_spec(x, i in handles) for i, x in enumerate(inputs)]
     outputs = row.infer(specs, dict(attrs))
     function = kernel.make(xp, Node(type, dict(attrs), specs, outputs))
     if kernel.form == "update":
@@ -101,12 +102,12 @@ def _run(op: Operation, inputs: list[Any], state: State) -> list[Any]:
     if op.type == "Assign":
         state[inputs[0]] = inputs[1].copy()
         return []
-    if op.type in ("ReplicaSum", "ReplicaShare"):
+    if op.type in ("ReplicaSum", "ReplicaGather", "ReplicaShare"):
         return inputs or [np.float32(1)]
     row = lookup(op.type)
-    return call(
-        op.type, op.attrs, [state[x] if i in row.writes else x for i, x in enumerate(inputs)]
-    )
+    handles = (*row.reads, *row.writes)
+    given = [state[x] if i in handles else x for i, x in enumerate(inputs)]
+    return call(op.type, op.attrs, given)
 
 
 def _spec(x: np.ndarray, handle: bool) -> Spec:

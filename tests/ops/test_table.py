@@ -15,6 +15,7 @@ from hpcflow.graph.registry import OPS, NoGrad
 from hpcflow.graph.shape import Spec, merge
 from hpcflow.kernels.table import find, names
 from hpcflow.ops.array import constant, placeholder
+from hpcflow.ops.scatter import SCATTERS
 from tests.ops.cases import BOOL, C64, C128, CASES, F32, F64, I32, I64, Case
 from tests.ops.evaluate import call, evaluate
 
@@ -33,6 +34,9 @@ ELSEWHERE = {
     **dict.fromkeys(["AssignAdd", "AssignSub", "ApplyGradientDescent"], "test_state.py"),
     **dict.fromkeys(["PyFunc", "PyFuncStateless"], "test_host.py"),
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
+    **dict.fromkeys(["ReplicaGather", "AllGather"], PLAN),
+    **dict.fromkeys(["ReadRows", *(f"Scatter{s}" for s in SCATTERS)], "test_scatter.py"),
+    **dict.fromkeys(["ScatterNdUpdate", "ScatterNdAdd", "ScatterNdSub"], "test_scatter.py"),
 }
 GRADUAL = [c for c in CASES if {F64, C128} & set(c.dtypes)]
 
@@ -115,7 +119,11 @@ def test_shape_rule_against_kernel(case: Case) -> None:
         got = call(case.type, case.attrs, inputs)
         full = [_spec(x, x.shape, True) for x in inputs]
         for spec, value in zip(OPS[case.type].infer(full, case.attrs), got, strict=True):
-            assert (spec.dtype, spec.shape) == (value.dtype, value.shape)
+            assert spec.dtype == value.dtype
+            if find(case.type, "cpu").form == "new":  # a size may depend on values
+                merge(spec.shape, value.shape)
+            else:
+                assert spec.shape == value.shape
             if spec.value is not None:
                 np.testing.assert_array_equal(spec.value, value)
         rng = np.random.default_rng(3)

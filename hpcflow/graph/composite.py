@@ -1,0 +1,45 @@
+"""Values made of several tensors: rows of a tensor with their indices, sparse tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.graph import Graph, Operation, Tensor
+
+
+class Composite:
+    """Base of what stands for one value and is made of several tensors.
+
+    A session fetches one as its `Value`, a named tuple of arrays in the order of `parts`, and takes
+    such a tuple where one is fed.
+    """
+
+    Value: Any  # the named tuple of its arrays
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors it is made of."""
+        raise NotImplementedError
+
+    def of(self, parts: Sequence[Tensor]) -> Any:
+        """The same kind of value made of other tensors."""
+        raise NotImplementedError
+
+    @property
+    def op(self) -> Operation:
+        """The operation that makes its first part."""
+        return self.parts()[0].op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self.op.graph
+
+    @property
+    def name(self) -> str:
+        """The name of its first part."""
+        return self.parts()[0].name
+
+    def __bool__(self) -> bool:
+        raise GraphError(f"{self!r} has no truth value", op=self.op.name, line=self.op.line)

@@ -1,0 +1,85 @@
+"""Lists of rows: one after the other, those of one index added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Shape, Spec, merge
+from hpcflow.ops.indexed_slices import IndexedSlices
+from hpcflow.ops.join import concat
+from hpcflow.ops.math import cast
+from hpcflow.ops.rules import Attrs, make, require, require_rank
+from hpcflow.ops.slicing import gather
+
+_MADE = NoGrad("made when the plan is cut, after gradients are taken")
+
+
+def _sum_equal_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    values, indices = inputs
+    require("indices of rows", indices, "iu")
+    require("sum_equal_rows", values, "iufc")
+    require_rank("indices of rows", indices, 1)
+    if values.shape is not None:
+        merge(values.shape[:1], indices.shape)
+    rows = None if values.shape is None else (None, *values.shape[1:])
+    return [
+        Spec(values.dtype, rows),
+        Spec(indices.dtype, (None,)),
+        Spec(int64, merge(indices.shape, (None,))),
+    ]
+
+
+def _sum_equal_rows_back(op: Operation, g: Tensor | None, *_: Any) -> list[Any]:
+    return [None if g is None else gather(g, op.outputs[2]), None]
+
+
+op("SumEqualRows", infer=_sum_equal_rows, grad=_sum_equal_rows_back)
+
+
+# -- rows of a variable that is cut over servers: which piece has which, and back in their order
+
+
+def _piece_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    indices = inputs[0]
+    require("the indices of rows", indices, "iu")
+    specs = [Spec(indices.dtype, (None,)), Spec(int64, (None,))]
+    if len(inputs) > 1:
+        shape, at = inputs[1].shape, indices.shape
+        rows = None if shape is None or at is None else (None, *shape[len(at) :])
+        specs.append(Spec(inputs[1].dtype, rows))
+    return specs
+
+
+def _join_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    indices, rows = inputs[0], inputs[1 + len(inputs) // 2 :]
+    require("the indices of rows", indices, "iu")
+    given: Shape = None
+    for spec in rows:
+        given = merge(given, spec.shape and (None, *spec.shape[1:]))
+    if indices.shape is None or given is None:
+        return [Spec(rows[0].dtype, None)]
+    return [Spec(rows[0].dtype, (*indices.shape, *given[1:]))]
+
+
+op("PieceRows", infer=_piece_rows, grad=_MADE)
+op("JoinRows", infer=_join_rows, grad=_MADE)
+
+
+def sum_equal_rows(slices: IndexedSlices, name: str | None = None) -> IndexedSlices:
+    """The same tensor with each row named once, in rising order, those named often added up."""
+    summed, indices, _ = make("SumEqualRows", [slices.values, slices.indices], {}, name).outputs
+    return IndexedSlices(summed, indices, slices.dense_shape)
+
+
+def join_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
+    """The sum of `parts`, all of one dense shape: their rows one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    mixed = len({p.indices.dtype for p in parts}) > 1
+    indices = [cast(p.indices, int64) if mixed else p.indices for p in parts]
+    told = next((p.dense_shape for p in parts if p.dense_shape is not None), None)
+    return IndexedSlices(concat([p.values for p in parts], 0), concat(indices, 0), told)

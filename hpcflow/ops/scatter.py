@@ -1,0 +1,206 @@
+"""Rows of variables: read, and updated in place, without moving the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.dtypes import resource
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Shape, Spec, merge, show
+from hpcflow.ops.indexed_slices import IndexedSlices, rows_of
+from hpcflow.ops.rules import Attrs, require
+
+_UPDATE = NoGrad("an update of state is not a function of its inputs")
+
+
+def _read_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("the indices of rows", inputs[1], "iu")
+    dtype, shape = np.dtype(attrs["dtype"]), tuple(attrs["shape"])
+    if not shape:
+        raise ShapeError("a variable that is a scalar has no rows")
+    at = inputs[1].shape
+    return [Spec(dtype, None if at is None else (*at, *shape[1:]))]
+
+
+def _read_rows_back(op: Operation, g: Tensor) -> list[Any]:
+    shape = op.attrs["shape"]
+    return [rows_of(g, op.inputs[1], shape[1:], shape), None]
+
+
+def _updates(values: Spec, need: Shape, attrs: Attrs) -> None:
+    dtype = np.dtype(attrs["dtype"])
+    if values.dtype != dtype:
+        raise DTypeError(f"the updates are {values.dtype}; the variable is {dtype}")
+    if values.shape == ():
+        return
+    try:
+        merge(values.shape, need)
+    except ShapeError:
+        raise ShapeError(
+            f"the updates are {show(values.shape)}; these indices need {show(need)}"
+        ) from None
+
+
+def _scatter(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    _, indices, values = inputs
+    require("the indices of rows", indices, "iu")
+    shape = tuple(attrs["shape"])
+    if not shape:
+        raise ShapeError("a variable that is a scalar has no rows")
+    _updates(values, None if indices.shape is None else (*indices.shape, *shape[1:]), attrs)
+    return []
+
+
+def _scatter_div(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("scatter_div", inputs[2], "fc")
+    return _scatter(inputs, attrs)
+
+
+def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    _, indices, values = inputs
+    require("the indices of slices", indices, "iu")
+    shape = tuple(attrs["shape"])
+    if indices.shape == ():
+        raise ShapeError("scatter_nd needs indices of at least rank 1")
+    need: Shape = None
+    if indices.shape is not None and indices.shape[-1] is not None:
+        depth = indices.shape[-1]
+        if depth > len(shape):
+            raise ShapeError(f"{depth} indices for a variable of shape {show(shape)}")
+        need = (*indices.shape[:-1], *shape[depth:])
+    _updates(values, need, attrs)
+    return []
+
+
+SCATTERS = ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max")
+op("ReadRows", infer=_read_rows, grad=_read_rows_back, reads=(0,), by_rows=True)
+for _name in SCATTERS:
+    _infer = _scatter_div if _name == "Div" else _scatter
+    op(f"Scatter{_name}", infer=_infer, grad=_UPDATE, writes=(0,), by_rows=True)
+for _name in ("Update", "Add", "Sub"):
+    op(f"ScatterNd{_name}", infer=_scatter_nd, grad=_UPDATE, writes=(0,), by_rows=True)
+
+
+class RowUpdates:
+    """What a variable can do with some of its rows."""
+
+    dtype: np.dtype
+    shape: Shape
+    op: Operation
+    handle: Tensor
+    name: str
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+        """Its rows `indices`, read where it lives after the control dependencies in force.
+
+        Shapes: indices.shape + shape[1:]. Gradient: IndexedSlices of the variable.
+        Errors: RangeError for an index outside [0, shape[0]).
+        """
+        return self._with_rows("ReadRows", [convert_to_tensor(indices)], name).outputs[0]
+
+    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
+        """An operation that sets the rows of `sparse_delta`; of equal ones the last stays."""
+        return self._slices("ScatterUpdate", sparse_delta, name)
+
+    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
+        """An operation that adds the rows of `sparse_delta`."""
+        return self._slices("ScatterAdd", sparse_delta, name)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
+        """An operation that subtracts the rows of `sparse_delta`."""
+        return self._slices("ScatterSub", sparse_delta, name)
+
+    def scatter_mul(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
+        """An operation that multiplies rows by those of `sparse_delta`."""
+        return self._slices("ScatterMul", sparse_delta, name)
+
+    def scatter_div(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
+        """An operation that divides rows by those of `sparse_delta`."""
+        return self._slices("ScatterDiv", sparse_delta, name)
+
+    def scatter_min(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
+        """An operation that keeps the smaller of its rows and those of `sparse_delta`."""
+        return self._slices("ScatterMin", sparse_delta, name)
+
+    def scatter_max(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
+        """An operation that keeps the larger of its rows and those of `sparse_delta`."""
+        return self._slices("ScatterMax", sparse_delta, name)
+
+    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Operation:
+        """An operation that sets the slices at `indices` [..., k], k being the axes they name."""
+        return self._rows("ScatterNdUpdate", indices, updates, name)
+
+    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Operation:
+        """An operation that adds to the slices at `indices` [..., k]."""
+        return self._rows("ScatterNdAdd", indices, updates, name)
+
+    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Operation:
+        """An operation that subtracts from the slices at `indices` [..., k]."""
+        return self._rows("ScatterNdSub", indices, updates, name)
+
+    def _slices(self, type: str, delta: IndexedSlices, name: str | None) -> Operation:
+        if not isinstance(delta, IndexedSlices):
+            raise ShapeError(
+                f"{type} takes hf.IndexedSlices(values, indices), not {delta!r}",
+                op=self.name,
+                hint="hf.scatter_add(variable, indices, updates) takes both apart",
+            )
+        return self._rows(type, delta.indices, delta.values, name)
+
+    def _rows(
+        self, type: str, indices: Any, updates: Any, name: str | None, distinct: bool = False
+    ) -> Operation:
+        values = convert_to_tensor(updates, self.dtype)
+        return self._with_rows(type, [convert_to_tensor(indices), values], name, distinct)
+
+    def _with_rows(
+        self, type: str, inputs: Sequence[Tensor], name: str | None, distinct: bool = False
+    ) -> Operation:
+        attrs: Attrs = {"dtype": self.dtype, "shape": self.shape}
+        if distinct:
+            attrs["distinct"] = True
+        assert self.handle.dtype == resource
+        graph = self.op.graph
+        with graph.colocate_with(self.op):
+            return graph.create_op(
+                type, [self.handle, *inputs], attrs, name or f"{self.name}/{type}"
+            )
+
+
+Scatter = Callable[..., Operation]
+
+
+def _function(type: str, doc: str) -> Scatter:
+    def function(ref: Any, indices: Any, updates: Any, name: str | None = None) -> Operation:
+        return ref._rows(type, indices, updates, name)
+
+    function.__doc__ = f"""{doc}
+
+    Equal indices are applied one after the other, in their order. `updates` may be a scalar.
+    Errors: RangeError for an index out of range, when it runs.
+    """
+    function.__name__ = function.__qualname__ = type
+    return function
+
+
+scatter_update = _function("ScatterUpdate", "An operation: `ref[indices] = updates`.")
+scatter_add = _function("ScatterAdd", "An operation: `ref[indices] += updates`.")
+scatter_sub = _function("ScatterSub", "An operation: `ref[indices] -= updates`.")
+scatter_mul = _function("ScatterMul", "An operation: `ref[indices] *= updates`.")
+scatter_div = _function("ScatterDiv", "An operation: `ref[indices] /= updates`.")
+scatter_min = _function("ScatterMin", "An operation: `ref[indices] = min(ref[indices], updates)`.")
+scatter_max = _function("ScatterMax", "An operation: `ref[indices] = max(ref[indices], updates)`.")
+scatter_nd_update = _function(
+    "ScatterNdUpdate", "An operation that sets the slices of `ref` at `indices` [..., k]."
+)
+scatter_nd_add = _function(
+    "ScatterNdAdd", "An operation that adds to the slices of `ref` at `indices` [..., k]."
+)
+scatter_nd_sub = _function(
+    "ScatterNdSub", "An operation that subtracts from the slices of `ref` at `indices` [..., k]."
+)
