@@ -14,7 +14,7 @@ from hpcflow import errors, threads
 
 threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads, which is next
 
-from hpcflow import bitwise, nn
+from hpcflow import bitwise, losses, nn
 from hpcflow.autodiff import gradients, hessians
 from hpcflow.graph.dtypes import (
     as_dtype,
@@ -245,18 +245,18 @@ __all__ = [
     "he_normal", "he_uniform", "hessians", "identity", "identity_n", "igamma", "igammac", "imag",
     "int8", "int16", "int32", "int64", "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less",
     "less_equal", "lgamma", "log", "log1p", "log_sigmoid", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "matmul", "maximum", "minimum", "mod", "multiply", "name_scope",
-    "negative", "nn", "no_op", "not_equal", "one_hot", "ones", "ones_like", "op", "pad",
-    "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func", "random_normal",
-    "random_uniform", "range", "rank", "real", "realdiv", "reciprocal", "recompute", "reduce_all",
-    "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
-    "reduce_sum", "register_device", "replica_share", "replica_sum", "reset_default_graph",
-    "reshape", "rint", "round", "rsqrt", "saturate_cast", "scalar_mul", "scatter_add",
-    "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub",
-    "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed", "shape", "sigmoid",
-    "sign", "sin", "sinh", "size", "slice", "split", "sqrt", "square", "squared_difference",
-    "squeeze", "stack", "stop_gradient", "subtract", "tan", "tanh", "tile", "to_complex64",
-    "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "train",
+    "logical_or", "logical_xor", "losses", "matmul", "maximum", "minimum", "mod", "multiply",
+    "name_scope", "negative", "nn", "no_op", "not_equal", "one_hot", "ones", "ones_like", "op",
+    "pad", "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func",
+    "random_normal", "random_uniform", "range", "rank", "real", "realdiv", "reciprocal",
+    "recompute", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean",
+    "reduce_min", "reduce_prod", "reduce_sum", "register_device", "replica_share", "replica_sum",
+    "reset_default_graph", "reshape", "rint", "round", "rsqrt", "saturate_cast", "scalar_mul",
+    "scatter_add", "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add",
+    "scatter_nd_sub", "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed",
+    "shape", "sigmoid", "sign", "sin", "sinh", "size", "slice", "split", "sqrt", "square",
+    "squared_difference", "squeeze", "stack", "stop_gradient", "subtract", "tan", "tanh", "tile",
+    "to_complex64", "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "train",
     "trainable_variables", "transpose", "truediv", "truncated_normal", "truncatediv", "truncatemod",
     "tuple", "uint8", "uint16", "uint32", "uint64", "unstack", "variables_initializer",
     "verify_tensor_all_finite", "where", "zeros", "zeros_like", "zeta",

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from hpcflow.ops.activations import (
+    crelu,
+    gelu,
+    hard_sigmoid,
+    l2_normalize,
+    leaky_relu,
+    relu_layer,
+    selu,
+    softsign,
+    swish,
+    xw_plus_b,
+    zero_fraction,
+)
 from hpcflow.ops.convolutions import (
     atrous_conv2d,
     atrous_conv2d_transpose,
@@ -20,6 +33,9 @@ from hpcflow.ops.convolutions import (
     depthwise_conv2d_native_backprop_input,
     separable_conv2d,
 )
+from hpcflow.ops.elementwise import (
+    log_sigmoid,
+)
 from hpcflow.ops.math import sigmoid, tanh
 from hpcflow.ops.nn import (
     bias_add,
@@ -35,6 +51,11 @@ from hpcflow.ops.nn import (
     softmax_cross_entropy_with_logits,
     softplus,
     sparse_softmax_cross_entropy_with_logits,
+)
+from hpcflow.ops.nn_losses import (
+    log_poisson_loss,
+    softmax_cross_entropy_with_logits_v2,
+    weighted_cross_entropy_with_logits,
 )
 from hpcflow.ops.pool import (
     avg_pool,
@@ -66,14 +87,21 @@ __all__ = [
     "conv3d",
     "conv3d_transpose",
     "convolution",
+    "crelu",
     "depthwise_conv2d",
     "depthwise_conv2d_native",
     "depthwise_conv2d_native_backprop_filter",
     "depthwise_conv2d_native_backprop_input",
     "dropout",
     "elu",
+    "gelu",
+    "hard_sigmoid",
     "in_top_k",
     "l2_loss",
+    "l2_normalize",
+    "leaky_relu",
+    "log_poisson_loss",
+    "log_sigmoid",
     "log_softmax",
     "max_pool",
     "max_pool1d",
@@ -83,12 +111,20 @@ __all__ = [
     "pool",
     "relu",
     "relu6",
+    "relu_layer",
+    "selu",
     "separable_conv2d",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "softmax",
     "softmax_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits_v2",
     "softplus",
+    "softsign",
     "sparse_softmax_cross_entropy_with_logits",
+    "swish",
     "tanh",
+    "weighted_cross_entropy_with_logits",
+    "xw_plus_b",
+    "zero_fraction",
 ]

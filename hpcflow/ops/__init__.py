@@ -1,6 +1,7 @@
 """The vocabulary: one family of ops a file. Imports leaves and graph; never comm or kernels."""
 
 from hpcflow.ops import (
+    activations,
     array,
     broadcast,
     clip,
@@ -15,9 +16,11 @@ from hpcflow.ops import (
     indexed_slices,
     initializers,
     join,
+    losses,
     math,
     matmul,
     nn,
+    nn_losses,
     pool,
     random,
     reduce,
@@ -30,6 +33,7 @@ from hpcflow.ops import (
 )
 
 __all__ = [
+    "activations",
     "array",
     "broadcast",
     "clip",
@@ -44,9 +48,11 @@ __all__ = [
     "indexed_slices",
     "initializers",
     "join",
+    "losses",
     "math",
     "matmul",
     "nn",
+    "nn_losses",
     "pool",
     "random",
     "reduce",

@@ -19,6 +19,7 @@ from hpcflow.ops.math import (
     exp,
     less,
     multiply,
+    negative,
     sigmoid,
     subtract,
     unary,
@@ -220,7 +221,15 @@ def _cross_entropy_back(op: Operation, g: Tensor | None, of_grad: Tensor | None)
             parts.append(one("SoftmaxGrad", [of_grad, y], {"axis": -1}))
         return add_n(parts)
 
-    return [of_logits, None]
+    def of_labels() -> Tensor:
+        parts = []
+        if g is not None:
+            parts.append(multiply(expand_dims(g, -1), negative(log_softmax(op.inputs[0]))))
+        if of_grad is not None:
+            parts.append(negative(of_grad))
+        return add_n(parts)
+
+    return [of_logits, of_labels if op.type == "SoftmaxCrossEntropy" else None]
 
 
 op("SoftmaxCrossEntropy", infer=_cross_entropy, grad=_cross_entropy_back)

@@ -1,0 +1,65 @@
+"""Losses of each sample or element, beyond the rows in ops/nn.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.ops.array import transpose
+from hpcflow.ops.math import add, exp, greater, log, multiply, negative, subtract, where
+from hpcflow.ops.nn import softplus
+from hpcflow.ops.rules import like, make, normal_axis, operands, require_alike
+
+
+def softmax_cross_entropy_with_logits_v2(
+    labels: Any, logits: Any, axis: int = -1, name: str | None = None
+) -> Tensor:
+    """The cross entropy between distributions `labels` and softmax of `logits` along `axis`.
+
+    Shapes:   both alike; the loss is without `axis`.
+    Gradient: into `logits` and into `labels`.
+    """
+    x, p = operands(logits, labels)
+    if axis != -1:
+        if x.shape is None:
+            raise ShapeError("the rank of logits must be known for this axis", line=user_line())
+        at = normal_axis(axis, len(x.shape))
+        perm = [i for i in range(len(x.shape)) if i != at] + [at]
+        x, p = transpose(x, perm), transpose(p, perm)
+    return make("SoftmaxCrossEntropy", [x, p], {}, name).outputs[0]
+
+
+def weighted_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, pos_weight: Any = None, name: str | None = None
+) -> Tensor:
+    """`sigmoid_cross_entropy_with_logits` with the loss of positive labels times `pos_weight`.
+
+    `labels * -log(sigmoid(x)) * pos_weight + (1 - labels) * -log(1 - sigmoid(x))`
+    """
+    x, z = operands(logits, labels)
+    require_alike("weighted_cross_entropy_with_logits", x, z)
+    extra = subtract(like(pos_weight, x), 1)
+    weight = add(multiply(z, extra), 1)
+    return add(multiply(x, subtract(1, z)), multiply(weight, softplus(negative(x))), name)
+
+
+def log_poisson_loss(
+    targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None
+) -> Tensor:
+    """Minus the log-likelihood of counts `targets` of rate `exp(log_input)`.
+
+    Without the constant `log(targets!)`, or with Stirling's formula for it where targets > 1.
+    """
+    c, z = operands(log_input, targets)
+    require_alike("log_poisson_loss", c, z)
+    if not compute_full_loss:
+        return subtract(exp(c), multiply(c, z), name)
+    many = greater(z, 1)
+    safe = where(many, z, 1)
+    stirling = add(
+        subtract(multiply(safe, log(safe)), safe), multiply(log(multiply(safe, 2 * math.pi)), 0.5)
+    )
+    loss = subtract(exp(c), multiply(c, z))
+    return add(loss, where(many, stirling, convert_to_tensor(0, z.dtype)), name)
