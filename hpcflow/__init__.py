@@ -14,7 +14,7 @@ from hpcflow import errors, threads
 
 threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads, which is next
 
-from hpcflow import bitwise, losses, nn
+from hpcflow import bitwise, initializers, losses, nn
 from hpcflow.autodiff import gradients, hessians
 from hpcflow.graph.dtypes import (
     as_dtype,
@@ -41,12 +41,15 @@ from hpcflow.graph.graph import (
     get_default_graph,
     reset_default_graph,
 )
+from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.scopes import (
     add_to_collection,
+    add_to_collections,
     colocate_with,
     control_dependencies,
     device,
     get_collection,
+    get_collection_ref,
     name_scope,
 )
 from hpcflow.graph.shape import Spec
@@ -126,6 +129,18 @@ from hpcflow.ops.host import (
     verify_tensor_all_finite,
 )
 from hpcflow.ops.indexed_slices import IndexedSlices, convert_to_tensor_or_indexed_slices
+from hpcflow.ops.initializer_objects import (
+    constant_initializer,
+    glorot_normal_initializer,
+    glorot_uniform_initializer,
+    ones_initializer,
+    random_normal_initializer,
+    random_uniform_initializer,
+    truncated_normal_initializer,
+    uniform_unit_scaling_initializer,
+    variance_scaling_initializer,
+    zeros_initializer,
+)
 from hpcflow.ops.initializers import glorot_normal, glorot_uniform, he_normal, he_uniform
 from hpcflow.ops.join import concat, pad, split, stack, tile, unstack
 from hpcflow.ops.math import (
@@ -169,6 +184,13 @@ from hpcflow.ops.math import (
     where,
 )
 from hpcflow.ops.matmul import matmul
+from hpcflow.ops.partitioned import PartitionedVariable
+from hpcflow.ops.partitioners import (
+    create_partitioned_variables,
+    fixed_size_partitioner,
+    min_max_variable_partitioner,
+    variable_axis_size_partitioner,
+)
 from hpcflow.ops.random import random_normal, random_uniform, set_random_seed, truncated_normal
 from hpcflow.ops.reduce import (
     argmax,
@@ -214,8 +236,22 @@ from hpcflow.ops.state import (
     assign_sub,
     global_variables,
     global_variables_initializer,
+    local_variables,
+    local_variables_initializer,
+    model_variables,
+    moving_average_variables,
     trainable_variables,
     variables_initializer,
+)
+from hpcflow.ops.template import make_template
+from hpcflow.ops.variable_scope import (
+    AUTO_REUSE,
+    VariableScope,
+    get_local_variable,
+    get_variable,
+    get_variable_scope,
+    no_regularizer,
+    variable_scope,
 )
 from hpcflow.recompute import recompute
 
@@ -229,37 +265,45 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "Assert", "Device", "Graph", "IndexedSlices", "NoGradient", "NotDifferentiable", "Operation",
-    "Print", "RegisterGradient", "Session", "Spec", "Tensor", "Variable", "abs", "accumulate_n",
-    "acos", "acosh", "add", "add_check_numerics_ops", "add_n", "add_to_collection", "angle",
-    "argmax", "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add", "assign_sub", "atan",
-    "atan2", "atanh", "betainc", "bitwise", "bool", "broadcast_to", "cast", "ceil",
-    "check_numerics", "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm",
-    "clip_by_value", "colocate_with", "complex", "complex64", "complex128", "concat", "conj",
-    "constant", "control_dependencies", "convert_to_tensor", "convert_to_tensor_or_indexed_slices",
-    "cos", "cosh", "cross", "custom_gradient", "data", "device", "digamma", "div", "div_no_nan",
-    "divide", "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1", "fill", "float16",
-    "float32", "float64", "floor", "floor_div", "floordiv", "floormod", "gather", "get_collection",
-    "get_default_graph", "global_norm", "global_variables", "global_variables_initializer",
-    "glorot_normal", "glorot_uniform", "gradients", "greater", "greater_equal", "group",
-    "he_normal", "he_uniform", "hessians", "identity", "identity_n", "igamma", "igammac", "imag",
+    "AUTO_REUSE", "Assert", "Device", "Graph", "GraphKeys", "IndexedSlices", "NoGradient",
+    "NotDifferentiable", "Operation", "PartitionedVariable", "Print", "RegisterGradient", "Session",
+    "Spec", "Tensor", "Variable", "VariableScope", "abs", "accumulate_n", "acos", "acosh", "add",
+    "add_check_numerics_ops", "add_n", "add_to_collection", "add_to_collections", "angle", "argmax",
+    "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add", "assign_sub", "atan", "atan2",
+    "atanh", "betainc", "bitwise", "bool", "broadcast_to", "cast", "ceil", "check_numerics",
+    "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with",
+    "complex", "complex64", "complex128", "concat", "conj", "constant", "constant_initializer",
+    "control_dependencies", "convert_to_tensor", "convert_to_tensor_or_indexed_slices", "cos",
+    "cosh", "create_partitioned_variables", "cross", "custom_gradient", "data", "device", "digamma",
+    "div", "div_no_nan", "divide", "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1",
+    "fill", "fixed_size_partitioner", "float16", "float32", "float64", "floor", "floor_div",
+    "floordiv", "floormod", "gather", "get_collection", "get_collection_ref", "get_default_graph",
+    "get_local_variable", "get_variable", "get_variable_scope", "global_norm", "global_variables",
+    "global_variables_initializer", "glorot_normal", "glorot_normal_initializer", "glorot_uniform",
+    "glorot_uniform_initializer", "gradients", "greater", "greater_equal", "group", "he_normal",
+    "he_uniform", "hessians", "identity", "identity_n", "igamma", "igammac", "imag", "initializers",
     "int8", "int16", "int32", "int64", "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less",
-    "less_equal", "lgamma", "log", "log1p", "log_sigmoid", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "losses", "matmul", "maximum", "minimum", "mod", "multiply",
-    "name_scope", "negative", "nn", "no_op", "not_equal", "one_hot", "ones", "ones_like", "op",
-    "pad", "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func",
-    "random_normal", "random_uniform", "range", "rank", "real", "realdiv", "reciprocal",
-    "recompute", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean",
-    "reduce_min", "reduce_prod", "reduce_sum", "register_device", "replica_share", "replica_sum",
-    "reset_default_graph", "reshape", "rint", "round", "rsqrt", "saturate_cast", "scalar_mul",
-    "scatter_add", "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add",
-    "scatter_nd_sub", "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed",
-    "shape", "sigmoid", "sign", "sin", "sinh", "size", "slice", "split", "sqrt", "square",
-    "squared_difference", "squeeze", "stack", "stop_gradient", "subtract", "tan", "tanh", "tile",
-    "to_complex64", "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "train",
-    "trainable_variables", "transpose", "truediv", "truncated_normal", "truncatediv", "truncatemod",
-    "tuple", "uint8", "uint16", "uint32", "uint64", "unstack", "variables_initializer",
-    "verify_tensor_all_finite", "where", "zeros", "zeros_like", "zeta",
+    "less_equal", "lgamma", "local_variables", "local_variables_initializer", "log", "log1p",
+    "log_sigmoid", "logical_and", "logical_not", "logical_or", "logical_xor", "losses",
+    "make_template", "matmul", "maximum", "min_max_variable_partitioner", "minimum", "mod",
+    "model_variables", "moving_average_variables", "multiply", "name_scope", "negative", "nn",
+    "no_op", "no_regularizer", "not_equal", "one_hot", "ones", "ones_initializer", "ones_like",
+    "op", "pad", "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func",
+    "random_normal", "random_normal_initializer", "random_uniform", "random_uniform_initializer",
+    "range", "rank", "real", "realdiv", "reciprocal", "recompute", "reduce_all", "reduce_any",
+    "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
+    "register_device", "replica_share", "replica_sum", "reset_default_graph", "reshape", "rint",
+    "round", "rsqrt", "saturate_cast", "scalar_mul", "scatter_add", "scatter_div", "scatter_max",
+    "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update",
+    "scatter_sub", "scatter_update", "set_random_seed", "shape", "sigmoid", "sign", "sin", "sinh",
+    "size", "slice", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
+    "stop_gradient", "subtract", "tan", "tanh", "tile", "to_complex64", "to_complex128",
+    "to_double", "to_float", "to_int32", "to_int64", "train", "trainable_variables", "transpose",
+    "truediv", "truncated_normal", "truncated_normal_initializer", "truncatediv", "truncatemod",
+    "tuple", "uint8", "uint16", "uint32", "uint64", "uniform_unit_scaling_initializer", "unstack",
+    "variable_axis_size_partitioner", "variable_scope", "variables_initializer",
+    "variance_scaling_initializer", "verify_tensor_all_finite", "where", "zeros",
+    "zeros_initializer", "zeros_like", "zeta",
 ]
 # fmt: on
 

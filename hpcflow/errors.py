@@ -41,6 +41,10 @@ class DTypeError(GraphError, TypeError):
     """Data types that do not fit the operation."""
 
 
+class VariableNameError(GraphError, ValueError):
+    """`get_variable` asked for a variable that exists, does not, or is another than was meant."""
+
+
 class GradientError(GraphError):
     """A gradient was asked for through an operation that has none."""
 

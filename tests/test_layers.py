@@ -20,7 +20,7 @@ MAY_KNOW = {
     **dict.fromkeys(LEAVES, LEAVES),
     "graph": GRAPH,
     "ops": GRAPH | {"ops"},
-    **dict.fromkeys(("bitwise", "losses", "nn"), GRAPH | {"ops"}),  # re-exports
+    **dict.fromkeys(("bitwise", "initializers", "losses", "nn"), GRAPH | {"ops"}),  # re-exports
     "autodiff": GRAPH | {"ops", "autodiff"},
     "recompute": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ class Graph:
         self._operations: list[Operation] = []
         self._by_name: dict[str, Operation] = {}
         self._used: dict[str, int] = {}
-        self._collections: dict[str, list[Any]] = {}
+        self._collections: dict[Hashable, list[Any]] = {}
         self._lock = threading.RLock()
         self._scope = threading.local()
 
@@ -178,13 +178,36 @@ class Graph:
         close = difflib.get_close_matches(name, self._by_name, n=3)
         return f"did you mean {', '.join(close)}?" if close else None
 
-    def add_to_collection(self, name: str, value: Any) -> None:
+    def add_to_collection(self, name: Hashable, value: Any) -> None:
         """Remember `value` under `name`, e.g. "trainable_variables"."""
-        self._collections.setdefault(name, []).append(value)
+        self.get_collection_ref(name).append(value)
 
-    def get_collection(self, name: str) -> list[Any]:
-        """What was remembered under `name`."""
-        return list(self._collections.get(name, ()))
+    def add_to_collections(self, names: Hashable | Iterable[Hashable], value: Any) -> None:
+        """Remember `value` under each of `names`, or under one name."""
+        several = names if isinstance(names, (list, tuple, set, frozenset)) else [names]
+        for name in dict.fromkeys(several):
+            self.add_to_collection(name, value)
+
+    def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
+        """What was remembered under `name`; with `scope` what has a name that this re matches."""
+        found = list(self._collections.get(name, ()))
+        if scope is None:
+            return found
+        pattern = re.compile(scope)
+        return [item for item in found if hasattr(item, "name") and pattern.match(item.name)]
+
+    def get_collection_ref(self, name: Hashable) -> list[Any]:
+        """The list of what is remembered under `name` itself, not a copy."""
+        with self._lock:
+            return self._collections.setdefault(name, [])
+
+    def get_all_collection_keys(self) -> list[str]:
+        """The names under which something was remembered."""
+        return [name for name, held in self._collections.items() if held and isinstance(name, str)]
+
+    def clear_collection(self, name: Hashable) -> None:
+        """Forget what was remembered under `name`."""
+        self._collections.pop(name, None)
 
     # -- making operations
 

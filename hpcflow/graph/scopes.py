@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from hpcflow.graph.graph import Operation, Tensor, get_default_graph
+from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 
 
-def name_scope(name: str | None, default_name: str | None = None) -> AbstractContextManager[str]:
-    """Names of operations made inside begin with `name/`; without a name `default_name/`."""
-    return get_default_graph().name_scope(name if name is not None else default_name)
+def name_scope(
+    name: str | None, default_name: str | None = None, values: Sequence[Any] = ()
+) -> AbstractContextManager[str]:
+    """Names of operations made inside begin with `name/`; without a name `default_name/`.
+
+    The graph is that of the first tensor, operation or variable of `values`, by default the default
+    one, and is the default one inside.
+    """
+    graphs = [v.graph for v in values if isinstance(getattr(v, "graph", None), Graph)]
+    graph = graphs[0] if graphs else get_default_graph()
+    return _scope_in(graph, name if name is not None else default_name)
+
+
+@contextmanager
+def _scope_in(graph: Graph, name: str | None) -> Iterator[str]:
+    with graph.as_default(), graph.name_scope(name) as full:
+        yield full
 
 
 def device(name: str | Callable[[Operation], str] | None) -> AbstractContextManager[None]:
@@ -36,6 +50,19 @@ def add_to_collection(name: str, value: Any) -> None:
     get_default_graph().add_to_collection(name, value)
 
 
-def get_collection(name: str) -> list[Any]:
-    """What was remembered under `name` in the default graph."""
-    return get_default_graph().get_collection(name)
+def add_to_collections(names: str | Iterable[str], value: Any) -> None:
+    """Remember `value` under each of `names` in the default graph."""
+    get_default_graph().add_to_collections(names, value)
+
+
+def get_collection(key: str, scope: str | None = None) -> list[Any]:
+    """What was remembered under `key` in the default graph, in that order.
+
+    With `scope`, a regular expression, only what has a name that begins with a match.
+    """
+    return get_default_graph().get_collection(key, scope)
+
+
+def get_collection_ref(key: str) -> list[Any]:
+    """The list itself of what is remembered under `key`: changing it changes the collection."""
+    return get_default_graph().get_collection_ref(key)

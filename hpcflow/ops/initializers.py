@@ -14,7 +14,7 @@ from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor
 from hpcflow.ops.random import random_uniform, truncated_normal
 
-_CUT = 0.87962566103423978  # standard deviation of a normal cut at two of its own
+CUT = 0.87962566103423978  # standard deviation of a normal cut at two of its own
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
@@ -33,7 +33,7 @@ def _uniform(shape: Any, variance: float, dtype: Any, seed: int | None, name: st
 
 
 def _normal(shape: Any, variance: float, dtype: Any, seed: int | None, name: str | None) -> Tensor:
-    return truncated_normal(shape, 0.0, math.sqrt(variance) / _CUT, dtype, seed, name)
+    return truncated_normal(shape, 0.0, math.sqrt(variance) / CUT, dtype, seed, name)
 
 
 def glorot_uniform(

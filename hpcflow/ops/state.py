@@ -16,6 +16,7 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
+from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
 from hpcflow.ops.control import group
@@ -71,38 +72,40 @@ op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=Tru
 class Variable(RowUpdates):
     """Mutable state that lives between steps.
 
-    `initial` is a value, a tensor, or a function of no arguments giving one; its static shape must
-    be known. `trainable` variables are what optimizers update by default.
+    `initial_value` is a value, a tensor, or a function of no arguments giving one; its static shape
+    must be known. `trainable` variables are what optimizers update by default. `collections` are
+    the names it is remembered under, by default "variables". One in "local_variables" is each
+    replica's own: it lives with the driver, and every replica gives it its initial value.
     """
 
     def __init__(
-        self, initial: Any, trainable: bool = True, name: str | None = None, dtype: Any = None
+        self,
+        initial_value: Any,
+        trainable: bool = True,
+        collections: Sequence[str] | None = None,
+        name: str | None = None,
+        dtype: Any = None,
     ) -> None:
         graph = get_default_graph()
-        with graph.name_scope(None), graph.control_dependencies(None):
-            value = convert_to_tensor(
-                initial() if callable(initial) else initial,
-                None if dtype is None else as_dtype(dtype),
-            )
-            if not is_known(value.shape):
-                raise ShapeError(
-                    f"the initial value of a variable has shape {show(value.shape)}",
-                    op=value.op.name,
-                    line=value.op.line,
-                    hint="give an initial value whose shape is known",
-                )
-            self.dtype, self.shape = value.dtype, value.shape
+        names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
+        with graph.control_dependencies(None):
+            self.name = graph.unique_name(name or "Variable")
+            with graph.name_scope(f"{self.name}/"):
+                value = _initial(initial_value, dtype)
             attrs = {"dtype": value.dtype, "shape": value.shape, "trainable": trainable}
-            self.op = graph.create_op("Variable", [], attrs, name or "Variable")
-            self.name = self.op.name
+            if GraphKeys.LOCAL_VARIABLES in names:
+                attrs["local"] = True
+            self.op = graph.create_op("Variable", [], attrs, f"{self.name}/")
+            self.dtype, self.shape = value.dtype, value.shape
             self.handle = self.op.outputs[0]
             self.initial_value = value
-            self.initializer = self._update("Assign", [value], "Assign", initial=True)
+            with graph.name_scope(None):
+                self.initializer = self._update("Assign", [value], initial=True)
         self.trainable = trainable
         self._value: Tensor | None = None
-        graph.add_to_collection("variables", self)
         if trainable:
-            graph.add_to_collection("trainable_variables", self)
+            names.append(GraphKeys.TRAINABLE_VARIABLES)
+        graph.add_to_collections(names, self)
 
     @property
     def graph(self) -> Graph:
@@ -147,11 +150,33 @@ class Variable(RowUpdates):
     ) -> Operation:
         return update(type, [self], inputs, name, initial=initial)
 
+    def get_shape(self) -> Shape:
+        """TensorFlow 1's name for `shape`."""
+        return self.shape
+
     def __repr__(self) -> str:
         return f"<hf.Variable {self.name!r} shape={show(self.shape)} dtype={self.dtype}>"
 
     def __hash__(self) -> int:
         return id(self)
+
+
+def _initial(given: Any, dtype: Any) -> Tensor:
+    """The initial value of a variable as a tensor, of a known shape."""
+    dtype = None if dtype is None else as_dtype(dtype)
+    if callable(given):
+        with get_default_graph().name_scope("Initializer"):
+            value = convert_to_tensor(given(), dtype)
+    else:
+        value = convert_to_tensor(given, dtype, "initial_value")
+    if not is_known(value.shape):
+        raise ShapeError(
+            f"the initial value of a variable has shape {show(value.shape)}",
+            op=value.op.name,
+            line=value.op.line,
+            hint="give an initial value whose shape is known",
+        )
+    return value
 
 
 def update(
@@ -172,12 +197,22 @@ def update(
         return graph.create_op(type, [*handles, *inputs], attrs, name or f"{first.name}/{type}")
 
 
-for _method in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
-    for _name in (f"__{_method}__", f"__r{_method}__"):
-        setattr(Variable, _name, lambda self, other, _n=_name: getattr(self.value(), _n)(other))
-for _method in ("neg", "abs", "lt", "le", "gt", "ge", "getitem"):
-    _name = f"__{_method}__"
-    setattr(Variable, _name, lambda self, *others, _n=_name: getattr(self.value(), _n)(*others))
+def act_as_tensor(kind: type) -> None:
+    """Give a class with `value()` the operators of tensors, computed with that value."""
+    binary = "add sub mul truediv floordiv mod pow matmul and or xor".split()
+    others = "neg abs invert lt le gt ge getitem".split()
+    for name in [*binary, *(f"r{name}" for name in binary), *others]:
+        setattr(kind, f"__{name}__", _through_value(f"__{name}__"))
+
+
+def _through_value(name: str) -> Callable[..., Tensor]:
+    def call(self: Any, *operands: Any) -> Tensor:
+        return getattr(self.value(), name)(*operands)
+
+    return call
+
+
+act_as_tensor(Variable)
 
 
 def assign(variable: Variable, value: Any, name: str | None = None) -> Operation:
@@ -195,19 +230,37 @@ def assign_sub(variable: Variable, value: Any, name: str | None = None) -> Opera
     return variable.assign_sub(value, name)
 
 
-def global_variables() -> list[Variable]:
-    """All variables of the default graph, in creation order."""
-    return get_default_graph().get_collection("variables")
+def global_variables(scope: str | None = None) -> list[Variable]:
+    """The variables of the default graph that replicas share, in creation order.
+
+    With `scope`, a regular expression, those whose name begins with a match.
+    """
+    return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 
-def trainable_variables() -> list[Variable]:
-    """The variables that optimizers update by default."""
-    return get_default_graph().get_collection("trainable_variables")
+def trainable_variables(scope: str | None = None) -> list[Variable]:
+    """The variables that optimizers update by default; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
 
 
-def variables_initializer(variables: Sequence[Variable], name: str = "init") -> Operation:
-    """One operation that gives `variables` their initial values."""
-    return group(*(v.initializer for v in variables), name=name)
+def local_variables(scope: str | None = None) -> list[Variable]:
+    """The variables that are each replica's own; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
+
+
+def model_variables(scope: str | None = None) -> list[Variable]:
+    """The variables that a library marked as the model's; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
+
+
+def moving_average_variables(scope: str | None = None) -> list[Variable]:
+    """The variables whose average is kept; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
+
+
+def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
+    """One operation that gives `var_list` their initial values."""
+    return group(*(v.initializer for v in var_list), name=name)
 
 
 def global_variables_initializer() -> Operation:
@@ -216,3 +269,8 @@ def global_variables_initializer() -> Operation:
     if not variables:
         raise GraphError("the graph has no variables to initialize")
     return variables_initializer(variables)
+
+
+def local_variables_initializer() -> Operation:
+    """One operation that gives every local variable made so far its initial value."""
+    return variables_initializer(local_variables(), "init_local")

@@ -76,6 +76,8 @@ def _from_root(program: Program) -> Program:
         if not _is_initial(node):
             return [node]
         handle, value = node.inputs
+        if program.nodes[handle.node].attrs.get("local"):  # each replica's own
+            return [node]
         spec = program.spec(value)
         root = Node(
             f"{node.name}/from_root",

@@ -40,7 +40,7 @@ class Home:
 
 
 def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict[str, Home]:
-    """A home on the servers for every variable that is not asked to be elsewhere.
+    """A home on the servers for every variable that is shared and not asked to be elsewhere.
 
     All variables of the graph are dealt in creation order, each to the server with the fewest
     bytes; larger ones than `shard_bytes` are cut by rows. So the homes do not depend on what a step
@@ -59,9 +59,16 @@ def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict
             home = _beside(op, graph.get_operation_by_name(owner), homes[owner], op.name in slots)
             homes[op.name] = home
             _add(op, home, loads)
-        elif owner is None and (wish.job == "ps" or (wish.job is None and wish.task is None)):
+        elif owner is None and _is_served(op, wish):
             homes[op.name] = _deal(op, wish, loads, settings)
     return homes
+
+
+def _is_served(op: Operation, wish: DeviceName) -> bool:
+    """Whether a variable lives on a server: one local to its replica does only if asked to."""
+    if wish.job is None and wish.task is None:
+        return not op.attrs.get("local")
+    return wish.job == "ps"
 
 
 def _owners(graph: Graph) -> dict[str, str]:

@@ -22,6 +22,8 @@ def get_or_create_global_step() -> Variable:
     """
     found = get_global_step()
     if found is None:
-        found = Variable(lambda: constant(0, int64), trainable=False, name="global_step")
-        get_default_graph().add_to_collection("global_step", found)
+        graph = get_default_graph()
+        with graph.name_scope(None):
+            found = Variable(lambda: constant(0, int64), trainable=False, name="global_step")
+        graph.add_to_collection("global_step", found)
     return found

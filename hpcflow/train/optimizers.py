@@ -121,9 +121,9 @@ class Optimizer:
         if (var, name) not in self._slots:
             full, dtype = f"{var.name}/{suffix}", dtype or var.dtype
             shape = var.shape if shape is None else shape
-            with var.graph.colocate_with(var.op):
+            with var.graph.colocate_with(var.op), var.graph.name_scope(None):
                 self._slots[var, name] = Variable(
-                    lambda: zeros(shape, dtype, f"{full}/zeros"), trainable=False, name=full
+                    lambda: zeros(shape, dtype), trainable=False, name=full
                 )
         return self._slots[var, name]
 

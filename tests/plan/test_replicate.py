@@ -110,7 +110,7 @@ def test_later_assignments_are_everyones():
         v = hf.Variable(1.0, name="v")
         later = v.assign(3.0, name="later")
     assert lowered(g, [later], SERVERS, 1).nodes["later"].type == "Assign"
-    assert lowered(g, [later], Cluster(4)).nodes["later"].inputs[1] == Ref("Const_1")
+    assert lowered(g, [later], Cluster(4)).nodes["later"].inputs[1] == Ref("Const")
 
 
 def test_what_a_worker_keeps_it_initializes_itself():
@@ -122,3 +122,14 @@ def test_what_a_worker_keeps_it_initializes_itself():
     program = lowered(g, [init], SERVERS, replica=1)
     assert program.nodes[mine.initializer.name].type == "Assign"
     assert program.nodes[theirs.initializer.name].type == "WaitInitialized"
+
+
+def test_local_variables_are_each_replicas_own():
+    with graph() as g:
+        v = hf.Variable(1.0, trainable=False, collections=["local_variables"], name="v")
+    assert "Broadcast" not in {
+        n.type for n in lowered(g, [v.initializer], Cluster(4)).nodes.values()
+    }
+    for replica in (0, 1):
+        assert lowered(g, [v.initializer], SERVERS, replica).nodes["v/Assign"].type == "Assign"
+    assert assign_variables(g, SERVERS, Settings()) == {}

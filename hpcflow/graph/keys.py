@@ -1,0 +1,29 @@
+"""Names of collections that libraries and their users agree on, TensorFlow 1's."""
+
+from __future__ import annotations
+
+
+class GraphKeys:
+    """Names of collections, `hf.get_collection(hf.GraphKeys.UPDATE_OPS)`."""
+
+    GLOBAL_VARIABLES = "variables"
+    TRAINABLE_VARIABLES = "trainable_variables"
+    LOCAL_VARIABLES = "local_variables"
+    MODEL_VARIABLES = "model_variables"
+    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
+    GLOBAL_STEP = "global_step"
+    LOSSES = "losses"
+    REGULARIZATION_LOSSES = "regularization_losses"
+    UPDATE_OPS = "update_ops"
+    INIT_OP = "init_op"
+    LOCAL_INIT_OP = "local_init_op"
+    READY_OP = "ready_op"
+    TRAIN_OP = "train_op"
+    EVAL_STEP = "eval_step"
+    METRIC_VARIABLES = "metric_variables"
+    ACTIVATIONS = "activations"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    SUMMARIES = "summaries"
+    SAVERS = "savers"
+    QUEUE_RUNNERS = "queue_runners"

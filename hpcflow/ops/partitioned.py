@@ -1,0 +1,160 @@
+"""A variable in pieces: each is a variable of its own, together they are one tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import as_dtype
+from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
+from hpcflow.graph.shape import Shape, show
+from hpcflow.ops.control import group
+from hpcflow.ops.join import concat
+from hpcflow.ops.state import Variable, act_as_tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionInfo:
+    """Where a piece lies: what an initializer is told of it."""
+
+    full_shape: tuple[int, ...]
+    var_offset: tuple[int, ...]
+
+
+class PartitionedVariable:
+    """Variables that are pieces of one, cut along one axis; it is used like their concatenation.
+
+    `partitions` says how many pieces there are along each axis. Iterating gives the pieces.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: Any,
+        variable_list: Sequence[Variable],
+        partitions: Sequence[int],
+    ) -> None:
+        self.name, self.dtype = name, as_dtype(dtype)
+        self.shape = tuple(int(d) for d in shape)
+        self.partitions = check_partitions(partitions, self.shape)
+        self.axis = cut_axis(self.partitions)
+        self._pieces = list(variable_list)
+        if len(self._pieces) != self.partitions[self.axis]:
+            raise ShapeError(
+                f"{len(self._pieces)} variables cannot be the {self.partitions[self.axis]} pieces "
+                f"of {name!r}"
+            )
+        self._value: Tensor | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self._pieces[0].graph
+
+    def __iter__(self) -> Iterator[Variable]:
+        return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def get_shape(self) -> tuple[int, ...]:
+        """TensorFlow 1's name for `shape`."""
+        return self.shape
+
+    def value(self) -> Tensor:
+        """The pieces at the start of a step, joined; made once."""
+        if self._value is None:
+            with self.graph.name_scope(None), self.graph.control_dependencies(None):
+                read = [piece.value() for piece in self._pieces]
+                self._value = concat(read, self.axis, name=f"{self.name}/concat")
+        return self._value
+
+    as_tensor = value
+
+    @property
+    def initializer(self) -> Operation:
+        """One operation that gives all pieces their initial values."""
+        with self.graph.as_default():
+            return group(*(piece.initializer for piece in self._pieces))
+
+    def assign(self, value: Any, name: str | None = None) -> Operation:
+        """An operation that sets each piece to its part of `value`."""
+        return self._each("assign", value, name)
+
+    def assign_add(self, value: Any, name: str | None = None) -> Operation:
+        """An operation that adds to each piece its part of `value`."""
+        return self._each("assign_add", value, name)
+
+    def assign_sub(self, value: Any, name: str | None = None) -> Operation:
+        """An operation that subtracts from each piece its part of `value`."""
+        return self._each("assign_sub", value, name)
+
+    def _each(self, method: str, value: Any, name: str | None) -> Operation:
+        whole = convert_to_tensor(value, self.dtype)
+        starts = offsets(self.shape, self.partitions)
+        with self.graph.as_default():
+            done = [
+                getattr(piece, method)(part(whole, start, piece.shape))
+                for piece, start in zip(self._pieces, starts, strict=True)
+            ]
+            return group(*done, name=name or f"{self.name}/{method}")
+
+    def __repr__(self) -> str:
+        return (
+            f"<hf.PartitionedVariable {self.name!r} shape={show(self.shape)} dtype={self.dtype} "
+            f"pieces={len(self)}>"
+        )
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+act_as_tensor(PartitionedVariable)
+
+
+def check_partitions(partitions: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Errors: ShapeError unless there is a number for each axis, and one at most is above 1."""
+    counts = tuple(int(n) for n in partitions)
+    fit = len(counts) == len(shape) and all(n >= 1 for n in counts)
+    if not fit or sum(n > 1 for n in counts) > 1:
+        raise ShapeError(
+            f"partitions {list(counts)} do not cut {show(tuple(shape))} along one axis",
+            hint="give the number of pieces along each axis; one axis at most is cut",
+        )
+    for n, size in zip(counts, shape, strict=True):
+        if n > max(1, size):
+            raise ShapeError(f"an axis of size {size} cannot be cut into {n} pieces")
+    return counts
+
+
+def cut_axis(partitions: Sequence[int]) -> int:
+    """The axis that is cut: 0 if none is."""
+    return next((i for i, n in enumerate(partitions) if n > 1), 0)
+
+
+def pieces_of(shape: Sequence[int], partitions: Sequence[int]) -> list[tuple[int, ...]]:
+    """The shapes of the pieces: the first ones are larger by one if it does not come out even."""
+    axis = cut_axis(partitions)
+    count, size = partitions[axis], shape[axis]
+    lengths = [size // count + (i < size % count) for i in range(count)]
+    return [(*shape[:axis], n, *shape[axis + 1 :]) for n in lengths]
+
+
+def offsets(shape: Sequence[int], partitions: Sequence[int]) -> list[tuple[int, ...]]:
+    """Where the pieces begin."""
+    axis = cut_axis(partitions)
+    lengths = [piece[axis] for piece in pieces_of(shape, partitions)]
+    starts = np.cumsum([0, *lengths[:-1]])
+    return [tuple(int(s) if i == axis else 0 for i in range(len(shape))) for s in starts]
+
+
+def part(whole: Tensor, start: Sequence[int], shape: Shape) -> Tensor:
+    """The piece of `whole` that begins at `start`."""
+    assert shape is not None
+    ranges = zip(start, shape, strict=True)
+    return whole[tuple(slice(s, s + (n or 0)) for s, n in ranges)]
