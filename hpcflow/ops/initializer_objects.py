@@ -18,7 +18,7 @@ from hpcflow.graph.graph import Tensor
 from hpcflow.ops.array import constant, expand_dims, range
 from hpcflow.ops.broadcast import ones, zeros
 from hpcflow.ops.initializers import CUT, fans
-from hpcflow.ops.math import cast, equal
+from hpcflow.ops.math import cast, equal, multiply
 from hpcflow.ops.random import random_normal, random_uniform, truncated_normal
 
 
@@ -191,7 +191,7 @@ class Identity(Initializer):
         if shape != full:
             raise ShapeError("an identity cannot be made in pieces", hint="leave the partitioner")
         on = equal(expand_dims(range(shape[0]), 1), expand_dims(range(shape[1]), 0))
-        return cast(on, dtype) * constant(self.gain, dtype)
+        return multiply(cast(on, dtype), constant(self.gain, dtype))
 
 
 def _floating(dtype: Any) -> np.dtype:

@@ -11,9 +11,10 @@ import numpy as np
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
-from hpcflow.graph.shape import Shape, show
+from hpcflow.graph.shape import show
 from hpcflow.ops.control import group
 from hpcflow.ops.join import concat
+from hpcflow.ops.slicing import slice
 from hpcflow.ops.state import Variable, act_as_tensor
 
 
@@ -96,11 +97,11 @@ class PartitionedVariable:
 
     def _each(self, method: str, value: Any, name: str | None) -> Operation:
         whole = convert_to_tensor(value, self.dtype)
-        starts = offsets(self.shape, self.partitions)
+        starts, shapes = (f(self.shape, self.partitions) for f in (offsets, pieces_of))
         with self.graph.as_default():
             done = [
-                getattr(piece, method)(part(whole, start, piece.shape))
-                for piece, start in zip(self._pieces, starts, strict=True)
+                getattr(piece, method)(slice(whole, start, shape))
+                for piece, start, shape in zip(self._pieces, starts, shapes, strict=True)
             ]
             return group(*done, name=name or f"{self.name}/{method}")
 
@@ -151,10 +152,3 @@ def offsets(shape: Sequence[int], partitions: Sequence[int]) -> list[tuple[int, 
     lengths = [piece[axis] for piece in pieces_of(shape, partitions)]
     starts = np.cumsum([0, *lengths[:-1]])
     return [tuple(int(s) if i == axis else 0 for i in range(len(shape))) for s in starts]
-
-
-def part(whole: Tensor, start: Sequence[int], shape: Shape) -> Tensor:
-    """The piece of `whole` that begins at `start`."""
-    assert shape is not None
-    ranges = zip(start, shape, strict=True)
-    return whole[tuple(slice(s, s + (n or 0)) for s, n in ranges)]

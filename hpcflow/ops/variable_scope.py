@@ -272,8 +272,8 @@ def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
     """As `get_variable`, but each replica's own, not trained and not in checkpoints."""
     if "trainable" in kwargs:
         raise TypeError("get_local_variable() takes no 'trainable': a local variable is not")
-    names = [GraphKeys.LOCAL_VARIABLES, *(kwargs.pop("collections", None) or ())]
-    return get_variable(name, *args, trainable=False, collections=names, **kwargs)
+    kwargs["collections"] = [GraphKeys.LOCAL_VARIABLES, *(kwargs.get("collections") or ())]
+    return get_variable(name, *args, **{**kwargs, "trainable": False})
 
 
 def no_regularizer(_: Any) -> None:

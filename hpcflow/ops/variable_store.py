@@ -18,9 +18,9 @@ from hpcflow.ops.partitioned import (
     PartitionInfo,
     check_partitions,
     offsets,
-    part,
     pieces_of,
 )
+from hpcflow.ops.slicing import slice
 from hpcflow.ops.state import Variable
 
 
@@ -59,6 +59,7 @@ class Store:
         make = functools.partial(
             Variable, trainable=trainable, collections=collections, dtype=dtype
         )
+        made: Any
         if partitioner is None or value.shape == ():
             made = make(value.whole(), name=name)
         else:
@@ -112,7 +113,7 @@ class _Value:
         if initializer is None:
             floating = dtype.kind in "fc"
             initializer = glorot_uniform_initializer() if floating else zeros_initializer()
-        self.initializer = initializer() if inspect.isclass(initializer) else initializer
+        self.initializer: Any = initializer() if inspect.isclass(initializer) else initializer
         self.takes_shape = callable(self.initializer) and _takes_shape(self.initializer)
         if not callable(self.initializer):
             self.initializer = self._constant(shape)
@@ -157,10 +158,10 @@ class _Value:
         """The value of the piece that begins at `start`."""
         if not callable(self.initializer):
             value = self.initializer
-            return lambda: part(value, start, shape)
+            return lambda: slice(value, start, shape)
         if not self.takes_shape:
             value = self.initializer
-            return lambda: part(convert_to_tensor(value(), self.dtype), start, shape)
+            return lambda: slice(convert_to_tensor(value(), self.dtype), start, shape)
         return self._call(shape, PartitionInfo(self.shape, start))
 
     def _call(self, shape: tuple[int, ...], info: PartitionInfo | None) -> Callable[[], Any]:
