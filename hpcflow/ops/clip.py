@@ -9,6 +9,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.ops.array import size
 from hpcflow.ops.elementwise import is_finite
+from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import (
     add_n,
     cast,
@@ -23,11 +24,25 @@ from hpcflow.ops.math import (
     where,
 )
 from hpcflow.ops.reduce import reduce_sum
+from hpcflow.ops.rows import sum_equal_rows
 from hpcflow.ops.rules import like
 
 
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Tensor:
-    """`t` scaled down to norm `clip_norm` where its norm over `axes` (all if None) is larger."""
+def _summed(t: Any) -> Tensor:
+    """A tensor, or the rows of IndexedSlices with equal ones added up: what norms are made of."""
+    return sum_equal_rows(t).values if isinstance(t, IndexedSlices) else convert_to_tensor(t)
+
+
+def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+    """`t` scaled down to norm `clip_norm` where its norm over `axes` (all if None) is larger.
+
+    IndexedSlices stay rows, equal ones added up; their norm is over all axes, or all but the first.
+    """
+    if isinstance(t, IndexedSlices):
+        if axes is not None and 0 in (axes if isinstance(axes, (list, tuple)) else [axes]):
+            raise ShapeError("clip_by_norm of IndexedSlices along axis 0 alone", op=t.op.name)
+        t = sum_equal_rows(t)
+        return t.with_values(clip_by_norm(t.values, clip_norm, axes, name))
     t = convert_to_tensor(t)
     bound = like(clip_norm, t)
     total = reduce_sum(square(t), axes, keepdims=True)
@@ -45,8 +60,11 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Ten
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """The norm of all tensors in `t_list` together; those that are None are left out."""
-    tensors = [convert_to_tensor(t) for t in t_list if t is not None]
+    """The norm of all tensors in `t_list` together; those that are None are left out.
+
+    Of IndexedSlices it is that of the whole tensor: rows of one index are added up first.
+    """
+    tensors = [_summed(t) for t in t_list if t is not None]
     if not tensors:
         raise ShapeError("global_norm of no tensors")
     return sqrt(add_n([reduce_sum(square(t)) for t in tensors]), name)
@@ -54,10 +72,11 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
 
 def clip_by_global_norm(
     t_list: Sequence[Any], clip_norm: Any, use_norm: Any = None, name: str | None = None
-) -> tuple[list[Tensor | None], Tensor]:
+) -> tuple[list[Any], Tensor]:
     """All tensors scaled down by one factor to the joint norm `clip_norm`; and their joint norm.
 
     `use_norm` is that norm if it is known already. All become NaN if it is not finite.
+    IndexedSlices stay rows.
     """
     with get_default_graph().name_scope(name or "clip_by_global_norm"):
         norm = global_norm(t_list) if use_norm is None else convert_to_tensor(use_norm)
@@ -65,7 +84,9 @@ def clip_by_global_norm(
         scale = multiply(bound, minimum(divide(1, norm), divide(1, bound)))
         scale = where(is_finite(norm), scale, norm.dtype.type("nan"))
 
-        def clipped(t: Any) -> Tensor:
+        def clipped(t: Any) -> Any:
+            if isinstance(t, IndexedSlices):
+                return t.with_values(clipped(t.values))
             t = convert_to_tensor(t)
             return multiply(t, cast(scale, t.dtype))
 

@@ -9,25 +9,55 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hpcflow.train.optimizers import (
-    AdamOptimizer,
-    GradientDescentOptimizer,
-    MomentumOptimizer,
-    Optimizer,
-)
 from hpcflow.train.progress import Progress
 from hpcflow.train.session import TrainingSession
 
 if TYPE_CHECKING:
     from hpcflow.train.counter import get_global_step, get_or_create_global_step
+    from hpcflow.train.optimizers.adam import (
+        AdamaxOptimizer,
+        AdamOptimizer,
+        AdamWOptimizer,
+        NadamOptimizer,
+    )
+    from hpcflow.train.optimizers.adaptive import (
+        AdadeltaOptimizer,
+        AdagradDAOptimizer,
+        AdagradOptimizer,
+        FtrlOptimizer,
+        ProximalAdagradOptimizer,
+        RMSPropOptimizer,
+    )
+    from hpcflow.train.optimizers.base import Optimizer
+    from hpcflow.train.optimizers.descent import (
+        GradientDescentOptimizer,
+        MomentumOptimizer,
+        ProximalGradientDescentOptimizer,
+    )
+    from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
+    from hpcflow.train.optimizers.layerwise import LAMBOptimizer, LARSOptimizer
     from hpcflow.train.saver import Saver, latest_checkpoint
 
 __all__ = [
+    "AdadeltaOptimizer",
+    "AdagradDAOptimizer",
+    "AdagradOptimizer",
     "AdamOptimizer",
+    "AdamWOptimizer",
+    "AdamaxOptimizer",
+    "Cells",
+    "FormulaOptimizer",
+    "FtrlOptimizer",
     "GradientDescentOptimizer",
+    "LAMBOptimizer",
+    "LARSOptimizer",
     "MomentumOptimizer",
+    "NadamOptimizer",
     "Optimizer",
     "Progress",
+    "ProximalAdagradOptimizer",
+    "ProximalGradientDescentOptimizer",
+    "RMSPropOptimizer",
     "Saver",
     "TrainingSession",
     "get_global_step",
@@ -36,6 +66,24 @@ __all__ = [
 ]
 
 _LATER = {
+    "AdamOptimizer": "hpcflow.train.optimizers.adam",
+    "AdamWOptimizer": "hpcflow.train.optimizers.adam",
+    "AdamaxOptimizer": "hpcflow.train.optimizers.adam",
+    "NadamOptimizer": "hpcflow.train.optimizers.adam",
+    "AdadeltaOptimizer": "hpcflow.train.optimizers.adaptive",
+    "AdagradDAOptimizer": "hpcflow.train.optimizers.adaptive",
+    "AdagradOptimizer": "hpcflow.train.optimizers.adaptive",
+    "FtrlOptimizer": "hpcflow.train.optimizers.adaptive",
+    "ProximalAdagradOptimizer": "hpcflow.train.optimizers.adaptive",
+    "RMSPropOptimizer": "hpcflow.train.optimizers.adaptive",
+    "Optimizer": "hpcflow.train.optimizers.base",
+    "GradientDescentOptimizer": "hpcflow.train.optimizers.descent",
+    "MomentumOptimizer": "hpcflow.train.optimizers.descent",
+    "ProximalGradientDescentOptimizer": "hpcflow.train.optimizers.descent",
+    "Cells": "hpcflow.train.optimizers.formula",
+    "FormulaOptimizer": "hpcflow.train.optimizers.formula",
+    "LAMBOptimizer": "hpcflow.train.optimizers.layerwise",
+    "LARSOptimizer": "hpcflow.train.optimizers.layerwise",
     "Saver": "hpcflow.train.saver",
     "get_global_step": "hpcflow.train.counter",
     "get_or_create_global_step": "hpcflow.train.counter",

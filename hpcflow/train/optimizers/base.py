@@ -1,4 +1,4 @@
-"""Optimizers: gradients of the joined batch, then updates where the variables live."""
+"""The base of optimizers: gradients of the joined batch, then updates where the variables live."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from typing import Any
 
 from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError, GraphError, ShapeError
-from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import constant
 from hpcflow.ops.broadcast import zeros
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.control import group
+from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import cast
-from hpcflow.ops.state import Variable, trainable_variables, update
+from hpcflow.ops.state import Variable, trainable_variables
 
-Pairs = Sequence[tuple[Tensor | None, Variable]]
+Pairs = Sequence[tuple[Any, Variable]]
 
 
 class Optimizer:
-    """Base of the optimizers; one serves one graph. A subclass makes one variable's `_update`."""
+    """Base of the optimizers; one serves one graph.
+
+    A subclass makes the update of one variable in `_apply_dense` and, where it can update rows
+    alone, in `_apply_sparse`; see `formula.FormulaOptimizer` for one that writes its formula once.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._graph: Graph | None = None
         self._slots: dict[tuple[Variable, str], Variable] = {}
         self._scalars: dict[tuple[str, Any], Tensor] = {}
+        self._only_if: Tensor | None = None  # an update that finds it false changes nothing
 
     def minimize(
         self,
@@ -35,14 +40,19 @@ class Optimizer:
         global_step: Variable | None = None,
         var_list: Sequence[Variable] | None = None,
         name: str | None = None,
+        grad_loss: Any = None,
     ) -> Operation:
         """The training step: `compute_gradients`, then `apply_gradients`."""
-        return self.apply_gradients(self.compute_gradients(loss, var_list), global_step, name)
+        pairs = self.compute_gradients(loss, var_list, grad_loss)
+        return self.apply_gradients(pairs, global_step, name)
 
     def compute_gradients(
-        self, loss: Tensor, var_list: Sequence[Variable] | None = None
-    ) -> list[tuple[Tensor | None, Variable]]:
+        self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
+    ) -> list[tuple[Any, Variable]]:
         """Pairs (gradient, variable) for `var_list`, by default the trainable variables.
+
+        A gradient is a tensor, IndexedSlices where only rows of the variable are read, or None.
+        `grad_loss` is a factor, 1 if None.
 
         Shapes: `loss` is a scalar: a mean over the samples that this replica is fed; terms that
                 no sample enters, as weight decay, may be added.
@@ -66,6 +76,8 @@ class Optimizer:
                 hint="make weights with hf.Variable(initial), or give var_list",
             )
         share = cast(replica_share(), loss.dtype)
+        if grad_loss is not None:
+            share = share * convert_to_tensor(grad_loss, loss.dtype)
         found = gradients(loss, variables, grad_ys=share)
         if all(g is None for g in found):
             raise _no_gradients(variables)
@@ -110,27 +122,54 @@ class Optimizer:
 
     # -- for subclasses
 
-    def _update(self, grad: Tensor, var: Variable) -> Operation:
+    def _update(self, grad: Any, var: Variable) -> Operation:
         """The operation that updates `var` and its slots by `grad`."""
+        if isinstance(grad, IndexedSlices):
+            return self._apply_sparse(grad, var)
+        return self._apply_dense(grad, var)
+
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+        """The operation that updates all of `var`."""
         raise NotImplementedError
 
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        """The operation that updates rows of `var`; unless overridden all of it, which is told."""
+        with var.graph.colocate_with(var.op):
+            return self._apply_dense(convert_to_tensor(grad), var)
+
     def _slot(
-        self, var: Variable, name: str, suffix: str, shape: Any = None, dtype: Any = None
+        self,
+        var: Variable,
+        name: str,
+        suffix: str,
+        shape: Any = None,
+        dtype: Any = None,
+        value: float = 0,
     ) -> Variable:
-        """The slot `name` of `var`, made at first use: zeros, like `var` by default, beside it."""
+        """The slot `name` of `var`, made at first use beside it: like `var`, full of `value`."""
         if (var, name) not in self._slots:
             full, dtype = f"{var.name}/{suffix}", dtype or var.dtype
             shape = var.shape if shape is None else shape
             with var.graph.colocate_with(var.op), var.graph.name_scope(None):
                 self._slots[var, name] = Variable(
                     lambda: zeros(shape, dtype), trainable=False, name=full
+                    lambda: (
+                        constant(value, dtype, shape, f"{full}/start")
+                        if value
+                        else zeros(shape, dtype, f"{full}/zeros")
+                    ),
+                    trainable=False,
+                    name=full,
                 )
         return self._slots[var, name]
 
     def _scalar(self, name: str, value: Any, var: Variable) -> Tensor:
-        """The hyperparameter `name` in the dtype of `var`; a tensor or variable may change."""
+        """The hyperparameter `name` in the dtype of `var`; a tensor or variable may change.
+
+        A function of no arguments gives it once, when it is first used.
+        """
         if (name, var.dtype) not in self._scalars:
-            graph = var.graph
+            graph, value = var.graph, value() if callable(value) else value
             with graph.name_scope(f"{self.name}/"), graph.control_dependencies(None):
                 if isinstance(value, (int, float)):
                     made = constant(value, var.dtype, name=name)
@@ -140,7 +179,7 @@ class Optimizer:
         return self._scalars[name, var.dtype]
 
 
-def _joined(grad: Tensor | None, var: Variable) -> Tensor | None:
+def _joined(grad: Any, var: Variable) -> Any:
     """The sum over replicas, made where the variable lives."""
     if grad is None:
         return None
@@ -153,71 +192,3 @@ def _no_gradients(variables: Sequence[Variable]) -> GradientError:
         f"the loss depends on none of {', '.join(v.name for v in variables)}",
         hint="compute the loss from the variables that are to be trained, without hf.stop_gradient",
     )
-
-
-class GradientDescentOptimizer(Optimizer):
-    """`var -= learning_rate * gradient`."""
-
-    def __init__(self, learning_rate: Any, name: str = "GradientDescent") -> None:
-        super().__init__(name)
-        self._rate = learning_rate
-
-    def _update(self, grad: Tensor, var: Variable) -> Operation:
-        rate = self._scalar("learning_rate", self._rate, var)
-        return update("ApplyGradientDescent", [var], [rate, grad])
-
-
-class MomentumOptimizer(Optimizer):
-    """`accum = momentum * accum + gradient; var -= learning_rate * accum`.
-
-    With `use_nesterov` the variable moves by `gradient + momentum * accum` instead of `accum`.
-    """
-
-    def __init__(
-        self, learning_rate: Any, momentum: Any, name: str = "Momentum", use_nesterov: bool = False
-    ) -> None:
-        super().__init__(name)
-        self._rate, self._momentum, self._nesterov = learning_rate, momentum, bool(use_nesterov)
-
-    def _update(self, grad: Tensor, var: Variable) -> Operation:
-        accum = self._slot(var, "momentum", self.name)
-        rate = self._scalar("learning_rate", self._rate, var)
-        momentum = self._scalar("momentum", self._momentum, var)
-        attrs = {"dtype": var.dtype, "shape": var.shape, "use_nesterov": self._nesterov}
-        inputs = [var.handle, accum.handle, rate, momentum, grad]
-        with var.graph.colocate_with(var.op):
-            return var.graph.create_op("ApplyMomentum", inputs, attrs, f"{var.name}/ApplyMomentum")
-
-
-class AdamOptimizer(Optimizer):
-    """Adam (Kingma and Ba, arXiv:1412.6980) in the form of its section 2, as TensorFlow 1.
-
-    `var -= rate * m / (sqrt(v) + epsilon)` with the rate of update t of the variable,
-    `learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`: `epsilon` is the paper's epsilon-hat, not
-    that of its Algorithm 1.
-    """
-
-    def __init__(
-        self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
-        name: str = "Adam",
-    ) -> None:
-        super().__init__(name)
-        self._numbers = {
-            "learning_rate": learning_rate,
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": epsilon,
-        }
-
-    def _update(self, grad: Tensor, var: Variable) -> Operation:
-        slots = [
-            self._slot(var, "m", self.name),
-            self._slot(var, "v", f"{self.name}_1"),
-            self._slot(var, "step", f"{self.name}_step", (), int64),
-        ]
-        numbers = [self._scalar(name, value, var) for name, value in self._numbers.items()]
-        return update("ApplyAdam", [var, *slots], [*numbers, grad])

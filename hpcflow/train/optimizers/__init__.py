@@ -1,0 +1,1 @@
+"""Optimizers, library code over ordinary operations: one idea a file, `base` first."""

@@ -1,0 +1,144 @@
+"""Adam and its kin: moving averages of gradients and of their squares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.ops.math import abs, maximum, pow, sqrt, square
+from hpcflow.ops.state import Variable, update
+from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
+
+
+class AdamOptimizer(FormulaOptimizer):
+    """Adam (Kingma and Ba, arXiv:1412.6980) in the form of its section 2, as TensorFlow 1.
+
+    `var -= rate * m / (sqrt(v) + epsilon)` with the rate of update t of the variable,
+    `learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`: `epsilon` is the paper's epsilon-hat, not
+    that of its Algorithm 1. Of IndexedSlices only the rows they have are updated (TensorFlow's
+    LazyAdam): averages of other rows do not decay.
+    """
+
+    SLOTS = ("m", "v")
+    STEP = True
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        name: str = "Adam",
+    ) -> None:
+        super().__init__(
+            name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon
+        )
+
+    def _formula(self, c: Cells, g: Tensor) -> None:
+        m, v, rate = self._averages(c, g)
+        c.subtract(rate * m / (sqrt(v) + c.number("epsilon")))
+
+    def _averages(self, c: Cells, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The new averages, kept, and the rate of this update."""
+        m, v = c.slot("m"), c.slot("v")
+        m = m + (g - m) * c.rest("beta1")
+        v = v + (square(g) - v) * c.rest("beta2")
+        c.keep("m", m)
+        c.keep("v", v)
+        first, second = _missing(c, c.step())
+        return m, v, c.rounded(c.exact("learning_rate") * sqrt(second) / first)
+
+    def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
+        slots = [self._slots[var, name] for name in ("m", "v", "step")]
+        numbers = [self._scalar(name, value, var) for name, value in self._numbers.items()]
+        return update("ApplyAdam", [var, *slots], [*numbers, grad])
+
+
+def _missing(c: Cells, t: Tensor) -> tuple[Tensor, Tensor]:
+    """`1 - beta^t` of both betas: how much of the averages is not from their start at zero."""
+    return 1.0 - pow(c.exact("beta1"), t), 1.0 - pow(c.exact("beta2"), t)
+
+
+class AdamWOptimizer(AdamOptimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101).
+
+    Each update also subtracts `weight_decay * var`, not scaled by the learning rate, as in the
+    paper; where others scale it, their weight decay is `weight_decay / learning_rate`.
+    """
+
+    def __init__(
+        self,
+        weight_decay: Any,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        name: str = "AdamW",
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, name)
+        self._numbers["weight_decay"] = weight_decay
+
+    def _formula(self, c: Cells, g: Tensor) -> None:
+        value = c.value
+        m, v, rate = self._averages(c, g)
+        moved = rate * m / (sqrt(v) + c.number("epsilon"))
+        c.subtract(moved + c.number("weight_decay") * value)
+
+    def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
+        return None
+
+
+class NadamOptimizer(AdamOptimizer):
+    """Adam with Nesterov momentum (Dozat 2016), as TensorFlow's contrib: the betas do not change.
+
+    `var -= rate * (beta1 * m + (1 - beta1) * g) / (sqrt(v) + epsilon)`, `rate` as Adam's.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        name: str = "Nadam",
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, name)
+
+    def _formula(self, c: Cells, g: Tensor) -> None:
+        m, v, rate = self._averages(c, g)
+        ahead = c.number("beta1") * m + c.rest("beta1") * g
+        c.subtract(rate * ahead / (sqrt(v) + c.number("epsilon")))
+
+    def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
+        return None
+
+
+class AdamaxOptimizer(FormulaOptimizer):
+    """Adamax (Kingma and Ba, section 7.1): the largest decayed gradient in place of the root of v.
+
+    `u = max(beta2 * u, |g|); var -= learning_rate / (1 - beta1^t) * m / (u + epsilon)`.
+    """
+
+    SLOTS = ("m", "v")
+    STEP = True
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        name: str = "AdaMax",
+    ) -> None:
+        super().__init__(
+            name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon
+        )
+
+    def _formula(self, c: Cells, g: Tensor) -> None:
+        m = c.slot("m")
+        m = m + (g - m) * c.rest("beta1")
+        u = maximum(c.number("beta2") * c.slot("v"), abs(g))
+        c.keep("m", m)
+        c.keep("v", u)
+        rate = c.rounded(c.exact("learning_rate") / _missing(c, c.step())[0])
+        c.subtract(rate * m / (u + c.number("epsilon")))

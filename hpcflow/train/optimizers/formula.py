@@ -1,0 +1,167 @@
+"""Optimizers whose formula is written once, for whole variables and for some of their rows.
+
+A formula speaks of cells: the variable and its slots, as they are before the update and as they
+shall be. For a dense gradient the cells are whole arrays. For IndexedSlices they are the rows that
+the gradient has, each once with its gradients added up: other rows, and their slots, stay as they
+are (the lazy update; for momentum and moving averages it differs from the dense one, which goes on
+moving rows of zero gradient).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.graph.dtypes import float64, int64
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.ops.array import constant
+from hpcflow.ops.control import group
+from hpcflow.ops.indexed_slices import IndexedSlices
+from hpcflow.ops.math import cast, where
+from hpcflow.ops.rows import sum_equal_rows
+from hpcflow.ops.state import Variable, update
+from hpcflow.train.optimizers.base import Optimizer
+
+
+class FormulaOptimizer(Optimizer):
+    """An optimizer by its `_formula`.
+
+    `SLOTS` names its slots of the variable's shape, `STEP` is true if it counts the updates of each
+    variable, `ROWS` is false if the formula needs all of a variable (a norm of it).
+    """
+
+    SLOTS: tuple[str, ...] = ()
+    STEP = False
+    ROWS = True
+
+    def __init__(self, name: str, **numbers: Any) -> None:
+        super().__init__(name)
+        self._numbers = numbers
+
+    def _formula(self, c: Cells, g: Tensor) -> None:
+        """Say by `c.keep` and `c.subtract` or `c.set` what an update by the gradient `g` does."""
+        raise NotImplementedError
+
+    def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
+        """One operation that does the same to all of `var`, if there is one."""
+        return None
+
+    def _start(self, name: str, var: Variable) -> float:
+        """What a slot is filled with."""
+        return 0
+
+    def _slots_of(self, var: Variable) -> None:
+        """Make the slots, in their order."""
+        for i, name in enumerate(self.SLOTS):
+            suffix = f"{self.name}_{i}" if i else self.name
+            self._slot(var, name, suffix, value=self._start(name, var))
+        if self.STEP:
+            self._slot(var, "step", f"{self.name}_step", (), int64)
+
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+        self._slots_of(var)
+        fused = None if self._only_if is not None else self._fused(grad, var)
+        return fused if fused is not None else self._by_formula(grad, var, None)
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        if not self.ROWS:
+            return super()._apply_sparse(grad, var)
+        self._slots_of(var)
+        with var.graph.colocate_with(var.op):
+            rows = sum_equal_rows(grad, f"{var.name}/distinct")
+        return self._by_formula(rows.values, var, rows.indices)
+
+    def _by_formula(self, grad: Tensor, var: Variable, indices: Tensor | None) -> Operation:
+        graph = var.graph
+        for name, value in self._numbers.items():  # made where they are, not beside `var`
+            self._scalar(name, value, var)
+        with (
+            graph.name_scope(f"{var.name}/update"),
+            graph.colocate_with(var.op),
+            graph.control_dependencies([grad.op]),  # reads see what others have done until then
+        ):
+            cells = Cells(self, var, indices)
+            self._formula(cells, grad)
+            return group(*cells.updates, name=self.name)
+
+
+class Cells:
+    """A variable and its slots, whole or the rows `indices`, before and after an update."""
+
+    def __init__(self, optimizer: FormulaOptimizer, var: Variable, indices: Tensor | None) -> None:
+        self._optimizer, self._var, self._indices = optimizer, var, indices
+        self.updates: list[Operation] = []
+
+    @property
+    def name(self) -> str:
+        """The variable's name."""
+        return self._var.name
+
+    # -- before
+
+    @property
+    def value(self) -> Tensor:
+        """The variable's value."""
+        return self._read(self._var)
+
+    def slot(self, name: str) -> Tensor:
+        """A slot's value."""
+        return self._read(self._of(name))
+
+    def number(self, name: str) -> Tensor:
+        """A hyperparameter as a scalar of the variable's dtype."""
+        return self._optimizer._scalar(name, self._optimizer._numbers[name], self._var)
+
+    def exact(self, name: str) -> Tensor:
+        """The same in float64: one minus a decay keeps its digits, as do powers of it."""
+        return cast(self.number(name), float64)
+
+    def rounded(self, x: Any) -> Tensor:
+        """A scalar in the variable's dtype."""
+        return cast(convert_to_tensor(x), self._var.dtype)
+
+    def rest(self, name: str) -> Tensor:
+        """One minus a hyperparameter."""
+        return self.rounded(1.0 - self.exact(name))
+
+    def step(self) -> Tensor:
+        """The number of this update of the variable, from 1, in float64; it is counted."""
+        slot = self._of("step")
+        count = slot.read_value() + 1
+        self._change("Assign", slot, count, None)
+        return cast(count, float64)
+
+    # -- after
+
+    def keep(self, name: str, value: Tensor) -> None:
+        """The slot's value shall be `value`."""
+        self._change("Assign", self._of(name), value, self._indices)
+
+    def set(self, value: Tensor) -> None:
+        """The variable's value shall be `value`."""
+        self._change("Assign", self._var, value, self._indices)
+
+    def subtract(self, delta: Tensor) -> None:
+        """The variable shall move by `-delta`."""
+        self._change("AssignSub", self._var, delta, self._indices)
+
+    def _of(self, name: str) -> Variable:
+        return self._optimizer._slots[self._var, name]
+
+    def _read(self, variable: Variable) -> Tensor:
+        if self._indices is None:
+            return variable.read_value()
+        return variable.sparse_read(self._indices)
+
+    def _change(self, type: str, variable: Variable, value: Tensor, indices: Tensor | None) -> None:
+        only_if = self._optimizer._only_if
+        if only_if is not None:
+            kept = constant(0, value.dtype)
+            if type == "Assign":
+                kept = variable.read_value() if indices is None else self._read(variable)
+            value = where(only_if, value, kept)
+        if indices is None:
+            made = update(type, [variable], [value])
+        else:
+            by_rows = {"Assign": "ScatterUpdate", "AssignSub": "ScatterSub"}[type]
+            made = variable._rows(by_rows, indices, value, None, distinct=True)
+        self.updates.append(made)
