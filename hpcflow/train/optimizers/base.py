@@ -152,12 +152,7 @@ class Optimizer:
             shape = var.shape if shape is None else shape
             with var.graph.colocate_with(var.op), var.graph.name_scope(None):
                 self._slots[var, name] = Variable(
-                    lambda: zeros(shape, dtype), trainable=False, name=full
-                    lambda: (
-                        constant(value, dtype, shape, f"{full}/start")
-                        if value
-                        else zeros(shape, dtype, f"{full}/zeros")
-                    ),
+                    lambda: constant(value, dtype, shape) if value else zeros(shape, dtype),
                     trainable=False,
                     name=full,
                 )
