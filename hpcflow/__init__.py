@@ -191,6 +191,13 @@ from hpcflow.ops.partitioners import (
     min_max_variable_partitioner,
     variable_axis_size_partitioner,
 )
+from hpcflow.ops.queues import (
+    FIFOQueue,
+    PaddingFIFOQueue,
+    PriorityQueue,
+    QueueBase,
+    RandomShuffleQueue,
+)
 from hpcflow.ops.random import random_normal, random_uniform, set_random_seed, truncated_normal
 from hpcflow.ops.reduce import (
     argmax,
@@ -265,8 +272,9 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "AUTO_REUSE", "Assert", "Device", "Graph", "GraphKeys", "IndexedSlices", "NoGradient",
-    "NotDifferentiable", "Operation", "PartitionedVariable", "Print", "RegisterGradient", "Session",
+    "AUTO_REUSE", "Assert", "Device", "FIFOQueue", "Graph", "GraphKeys", "IndexedSlices",
+    "NoGradient", "NotDifferentiable", "Operation", "PaddingFIFOQueue", "PartitionedVariable",
+    "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "RegisterGradient", "Session",
     "Spec", "Tensor", "Variable", "VariableScope", "abs", "accumulate_n", "acos", "acosh", "add",
     "add_check_numerics_ops", "add_n", "add_to_collection", "add_to_collections", "angle", "argmax",
     "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add", "assign_sub", "atan", "atan2",

@@ -85,6 +85,18 @@ class RangeError(HpcflowError, IndexError):
     """An index, known only when it runs, outside what it indexes: a label, a row to gather."""
 
 
+class StepError(HpcflowError):
+    """A step that ended without its values, as it may: the session and other steps go on."""
+
+
+class OutOfRangeError(StepError):
+    """A closed queue has not the elements that were asked for: the end of its data."""
+
+
+class CancelledError(StepError):
+    """The step cannot end any more: its queue, its session or the program was closed."""
+
+
 class DeviceError(HpcflowError):
     """A device is absent, shared where it may not be, or lacks a kernel."""
 

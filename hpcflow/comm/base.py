@@ -22,6 +22,7 @@ class Channel(Request, Protocol):
     """A persistent send or receive of one fixed array; `start` it once per step, then `test`."""
 
     source: int  # of a receive: who sent the last message (-1 before the first)
+    nbytes: int  # of a receive: the bytes of the last message
 
     def start(self) -> None:
         """Begin the transfer; the array must not be touched until `test` says True."""
@@ -110,8 +111,13 @@ class Communicator(abc.ABC):
         """A persistent send of `array`."""
 
     @abc.abstractmethod
-    def recv_channel(self, array: np.ndarray, source: int, tag: int) -> Channel:
-        """A persistent receive into `array`; `source` may be ANY: then `.source` says who sent."""
+    def recv_channel(
+        self, array: np.ndarray, source: int, tag: int, short: bool = False
+    ) -> Channel:
+        """A persistent receive into `array`; `source` may be ANY: then `.source` says who sent.
+
+        With `short` (and a source) a message may be shorter: `.nbytes` says how long it was.
+        """
 
     @abc.abstractmethod
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:

@@ -33,9 +33,11 @@ class Delegate(Communicator):
         """A persistent send of `array`."""
         return self.inner.send_channel(array, dest, tag)
 
-    def recv_channel(self, array: np.ndarray, source: int, tag: int) -> Channel:
+    def recv_channel(
+        self, array: np.ndarray, source: int, tag: int, short: bool = False
+    ) -> Channel:
         """A persistent receive into `array`."""
-        return self.inner.recv_channel(array, source, tag)
+        return self.inner.recv_channel(array, source, tag, short)
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that waits to be received, or None."""

@@ -27,6 +27,7 @@ import time
 
 RECORD_BYTES = 256
 INSIDE = "inside"  # the kind of a rank that is busy in an op, a host function say: never a stall
+PATIENT = "queue"  # of one that waits for what other steps do, as long as it takes: never a stall
 _RECORD = struct.Struct("=Qqqqqdd8x16s112s64s")
 _KIND, _OP, _HOST = slice(64, 80), slice(80, 192), slice(192, 256)
 _SEQUENCE, _STEP, _PEER = 0, 3, 4  # as eight-byte words
@@ -49,6 +50,11 @@ class Entry:
     peer: int
     since: float  # wall clock; 0 where the rank waits for nothing
     heartbeat: float
+
+    @property
+    def may_stall(self) -> bool:
+        """Whether it is a wait that should end soon."""
+        return self.waits and self.kind != PATIENT
 
     @property
     def waits(self) -> bool:

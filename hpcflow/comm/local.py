@@ -63,7 +63,7 @@ class _Channel:
     def __init__(self, comm: LocalCommunicator, begin: Callable[[], Transfer]) -> None:
         self._comm, self._begin = comm, begin
         self._transfer: Transfer | None = None
-        self.source = -1
+        self.source, self.nbytes = -1, 0
 
     def start(self) -> None:
         if self._transfer is not None:
@@ -80,7 +80,7 @@ class _Channel:
         except CommError:
             self._transfer = None
             raise
-        self.source, self._transfer = transfer.source, None
+        self.source, self.nbytes, self._transfer = transfer.source, transfer.nbytes, None
         return True
 
     def close(self) -> None:
@@ -144,10 +144,12 @@ class LocalCommunicator(Communicator):
         data, dest = as_bytes(array), self._peer(dest)
         return _Channel(self, lambda: self._send(data, dest, tag))
 
-    def recv_channel(self, array: np.ndarray, source: int, tag: int) -> Channel:
+    def recv_channel(
+        self, array: np.ndarray, source: int, tag: int, short: bool = False
+    ) -> Channel:
         """A persistent receive into `array`."""
         data, source = as_bytes(array, writable=True), self._peer(source, any_too=True)
-        return _Channel(self, lambda: self._recv(data, source, tag))
+        return _Channel(self, lambda: self._recv(data, source, tag, short))
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that waits to be received, or None."""
@@ -276,9 +278,9 @@ class LocalCommunicator(Communicator):
             box.put(message, group.delays.draw("message", self.rank, dest, tag, number))
         return transfer
 
-    def _recv(self, data: np.ndarray, source: int, tag: int) -> Transfer:
+    def _recv(self, data: np.ndarray, source: int, tag: int, short: bool = False) -> Transfer:
         self._check()
-        transfer = Transfer(self, data, source, tag)
+        transfer = Transfer(self, data, source, tag, short)
         with self._group.lock:
             self._group.boxes[self.rank].post(transfer)
         return transfer

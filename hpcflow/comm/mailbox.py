@@ -40,9 +40,11 @@ class Delays:
 class Transfer:
     """One send or receive; the group completes it."""
 
-    def __init__(self, owner: Owner, data: np.ndarray, peer: int, tag: int) -> None:
-        self.owner, self.data, self.peer, self.tag = owner, data, peer, tag
-        self.done, self.error, self.source = False, "", -1
+    def __init__(
+        self, owner: Owner, data: np.ndarray, peer: int, tag: int, short: bool = False
+    ) -> None:
+        self.owner, self.data, self.peer, self.tag, self.short = owner, data, peer, tag, short
+        self.done, self.error, self.source, self.nbytes = False, "", -1, 0
 
     def test(self) -> bool:
         """Whether the array has been sent or filled."""
@@ -115,14 +117,15 @@ def _fits(receive: Transfer, message: Message) -> bool:
 
 
 def _deliver(message: Message, receive: Transfer) -> None:
-    if message.data.nbytes == receive.data.nbytes:
-        receive.data[:] = message.data
+    got, room = message.data.nbytes, receive.data.nbytes
+    if got == room or (receive.short and got < room):
+        receive.data[:got] = message.data
     else:
         receive.error = (
             f"receive from rank {message.source}, tag {message.tag}: the message has "
-            f"{message.data.nbytes} bytes, the array {receive.data.nbytes}"
+            f"{got} bytes, the array {room}"
         )
-    receive.source, receive.done = message.source, True
+    receive.source, receive.nbytes, receive.done = message.source, got, True
     if message.sender is not None:
         message.sender.done = True
 

@@ -172,14 +172,16 @@ class MpiCommunicator(Communicator):
         key = (self._top[dest], tag)
         return PersistentChannel(self, request, array, ("send", dest, tag), key=key)
 
-    def recv_channel(self, array: np.ndarray, source: int, tag: int) -> Channel:
+    def recv_channel(
+        self, array: np.ndarray, source: int, tag: int, short: bool = False
+    ) -> Channel:
         """A persistent receive into `array`."""
         spec = self._spec(array, writable=True)
         if source == self.ANY and _misses_any_source():
             return ProbedChannel(self, array, tag)
         request = self._comm.Recv_init(spec, self._source(source), tag)
         label = ("receive", source, tag)
-        return PersistentChannel(self, request, array, label, _mpi().Status())
+        return PersistentChannel(self, request, array, label, _mpi().Status(), short=short)
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that waits to be received, or None."""

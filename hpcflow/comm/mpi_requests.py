@@ -39,7 +39,10 @@ class Owner(Protocol):
 class Transfer:
     """One nonblocking call; `label` is its kind, peer and tag, `status` marks a receive."""
 
-    __slots__ = ("_label", "_nbytes", "_owner", "_status", "active", "array", "request", "source")
+    __slots__ = (
+        *("_label", "_nbytes", "_owner", "_short", "_status"),
+        *("active", "array", "nbytes", "request", "source"),
+    )
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Transfer:
     ) -> None:
         self._owner, self._label, self._status = owner, label, status
         self.request, self.array, self.active, self.source = request, array, True, -1
+        self.nbytes, self._short = 0, False
         self._nbytes = array.nbytes if status is not None else -1
         self._hold()
 
@@ -75,10 +79,10 @@ class Transfer:
         self.active = False
         self._let_go()
         if status is not None:
-            self.source = status.source
-            if status.count != self._nbytes:  # wrong, or too large for an MPI-3 count
-                got = self._owner.count_bytes(status)
-                if got != self._nbytes:
+            self.source, self.nbytes = status.source, self._nbytes
+            if status.count != self._nbytes:  # short, or too large for an MPI-3 count
+                self.nbytes = got = self._owner.count_bytes(status)
+                if got != self._nbytes and not self._short:
                     raise self.failed(f"the message has {got} bytes, the array {self._nbytes}")
         return True
 
@@ -113,9 +117,10 @@ class PersistentChannel(Transfer):
         label: tuple[str, int, int],
         status: Any = None,
         key: tuple[int, int] | None = None,
+        short: bool = False,
     ) -> None:
         super().__init__(owner, request, array, label, status)
-        self.active, self._key, self._nbytes = False, key, array.nbytes
+        self.active, self._key, self._nbytes, self._short = False, key, array.nbytes, short
 
     def _hold(self) -> None:
         self._owner.channels.add(self)
@@ -158,7 +163,7 @@ class ProbedChannel:
     def __init__(self, owner: Owner, array: np.ndarray, tag: int) -> None:
         self._owner, self._array, self._tag = owner, array, tag
         self._receive: Request | None = None
-        self._active, self.source = False, ANY
+        self._active, self.source, self.nbytes = False, ANY, array.nbytes
 
     def start(self) -> None:
         """Begin to look for a message."""

@@ -88,7 +88,7 @@ class Watchdog:
     def _check(self) -> None:
         self._answer()
         mine = self._ledger.read()
-        if mine is None or not mine.waits or time.time() - mine.since < self._stall_s:
+        if mine is None or not mine.may_stall or time.time() - mine.since < self._stall_s:
             return
         if self._reported is None or self._reported.since != mine.since:
             self._reported = mine

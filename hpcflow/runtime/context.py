@@ -268,6 +268,7 @@ class Context:
             return
         self._left = True
         if self.is_driver:
+            self.control.cancel_driven()
             self._say_alone(CLOSING)
             self._meet_last()
             for rank in self.roles.ranks_of(self.replica).values():

@@ -1,4 +1,4 @@
-"""Messages between ranks beside the data: register a plan, run a step, call, report, good-bye.
+"""Messages between ranks beside the data: register a plan, run or cancel a step, call, good-bye.
 
 A message is a header of eight int64 [kind, plan, slot, step, bytes of the body, 0, 0, 0] on one
 tag; a body, if any, follows on another tag as plain bytes.
@@ -11,23 +11,26 @@ import contextlib
 import functools
 import json
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.waiting import finish
-from hpcflow.errors import CommError, LonelyCollectiveError
+from hpcflow.errors import CommError, HpcflowError, LonelyCollectiveError
 from hpcflow.plan.protocol import HEADER_BYTES
+from hpcflow.runtime import told
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Compiled, Instance
-from hpcflow.runtime.link import Link, Sums
+from hpcflow.runtime.link import Link, Lost, Sums
 from hpcflow.runtime.stop import Stop
 
 HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
 REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
 CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
+FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it
 WORDS = HEADER_BYTES // 8
 
 
@@ -39,8 +42,10 @@ def header(kind: int, plan: int = 0, slot: int = 0, step: int = 0, body: int = 0
 class Served:
     """A plan that another rank drives: its part here and the instances in flight."""
 
-    def __init__(self, compiled: Compiled, link: Link) -> None:
-        self.compiled, self.link = compiled, link
+    def __init__(self, compiled: Compiled, link: Link, failed: Callable[[Instance], None]) -> None:
+        self.compiled, self.link, self.failed = compiled, link, failed
+        self.patient = any(n.row.patient for n in compiled.part.nodes.values())
+        self.cancelled: set[tuple[int, int]] = set()  # steps to be cancelled when they begin
         self.instances: dict[int, Instance] = {}
         self.queued: dict[int, collections.deque[int]] = {}
 
@@ -50,19 +55,51 @@ class Served:
         if instance is None:
             instance = self.instances[slot] = Instance(self.compiled, self.link, slot)
             instance.done = functools.partial(self._done, engine)
+            instance.failed, instance.patient = self.failed, self.patient
             self.queued[slot] = collections.deque()
         if instance.left or self.queued[slot]:
             self.queued[slot].append(step)
         else:
-            engine.start(instance, step)
+            self._start(engine, instance, step)
+
+    def cancel(self, engine: Engine, slot: int, step: int) -> None:
+        """The driver gives up a step: it ends here as it is, or as soon as it begins."""
+        instance = self.instances[slot]
+        if instance.step == step:
+            engine.fail(instance, Lost())
+        elif step in self.queued[slot] or instance.step < step:
+            self.cancelled.add((slot, step))
+
+    def _start(self, engine: Engine, instance: Instance, step: int) -> None:
+        engine.start(instance, step)
+        if (instance.slot, step) in self.cancelled:
+            self.cancelled.discard((instance.slot, step))
+            engine.fail(instance, Lost())
 
     def _done(self, engine: Engine, instance: Instance) -> None:
-        if instance.error is not None:
+        if instance.torn and instance.error is not None:
             raise instance.error
         instance.release()
         if self.queued[instance.slot]:
             step = self.queued[instance.slot].popleft()
-            engine.inbox.append(functools.partial(engine.start, instance, step))
+            engine.inbox.append(functools.partial(self._start, engine, instance, step))
+
+
+class Driven(Protocol):
+    """A plan that this rank drives."""
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a step of it has not ended."""
+        ...
+
+    def cancel(self, why: str) -> None:
+        """End what is in flight with a CancelledError, and begin nothing more."""
+        ...
+
+    def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
+        """Step `step` of instance `slot` failed on another rank."""
+        ...
 
 
 class Control:
@@ -83,10 +120,13 @@ class Control:
         self.notes: list[int] = []  # numbers that other drivers left here
         self.stop = stop
         self.served: dict[tuple[int, int], Served] = {}
+        # what this rank drives, by number: told when one of their steps failed elsewhere
+        self.driven: weakref.WeakValueDictionary[int, Driven] = weakref.WeakValueDictionary()
         self.compiled: dict[bytes, Compiled] = {}
         self.sums: dict[tuple[int, int], Sums] = {}
         self.byes = 0
         self.needed: tuple[str, str] | None = None  # what now needs all replicas: op, user's line
+        self.soon: tuple[str, str] | None = None  # what will
         self.together = 0  # things done so far that need all replicas
         self.closed_by = -1  # a replica that has ended its program,
         self.closed_after = sys.maxsize  # having done as many of these
@@ -95,7 +135,7 @@ class Control:
         self._header = np.zeros(WORDS, np.int64)
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
         self._channel.start()
-        engine.control = self.listen
+        engine.control, engine.meeting = self.listen, self.come_together
 
     def listen(self) -> bool:
         """Take the headers that have come; True if there was one."""
@@ -113,6 +153,13 @@ class Control:
             if served is None:
                 raise CommError(f"rank {source} runs plan {plan}, which it never registered")
             self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
+        elif kind == CANCEL:
+            served = self.served[source, plan]
+            self.engine.inbox.append(functools.partial(served.cancel, self.engine, slot, step))
+        elif kind == FAILED:
+            driven = self.driven.get(plan)
+            if driven is not None:
+                driven.failed_elsewhere(slot, step, told.decode(text))
         elif kind == REGISTER:
             self._register(source, plan, text)
         elif kind == REPORT:
@@ -154,7 +201,15 @@ class Control:
         if self.group is not None:
             sums = self.sums.setdefault((source, facts["sums"]), Sums(self.group))
         link = Link(self.engine, facts["ranks"], facts["tag"], facts["channels"], sums)
-        self.served[source, plan] = Served(compiled, link)
+        failed = functools.partial(self._tell_driver, source, plan)
+        self.served[source, plan] = Served(compiled, link, failed)
+
+    def _tell_driver(self, driver: int, plan: int, instance: Instance) -> None:
+        """A step failed here; of what failed elsewhere the driver hears from there."""
+        error = instance.error
+        if error is not None and not isinstance(error, Lost):
+            body = told.encode(error)
+            self.tell(driver, header(FAILED, plan, instance.slot, instance.step, len(body)), body)
 
     def _reply(self, source: int, answer: dict[str, Any]) -> None:
         text = np.frombuffer(json.dumps(answer).encode(), np.uint8)
@@ -163,21 +218,30 @@ class Control:
             self.engine.await_(self.comm.send(message, source, REPLY_TAG), None, "reply")
 
     @contextlib.contextmanager
-    def needing_company(self, op: str, line: str) -> Iterator[None]:
+    def needing_company(self, op: str, line: str, later: bool = False) -> Iterator[None]:
         """Inside, all replicas are needed: a replica that has ended is an error.
 
+        With `later` only from `come_together` on: what is waited for first may end the step.
         Errors: LonelyCollectiveError naming `op`.
         """
-        self.needed = (op, line)
-        self.together += 1
+        self.soon = (op, line)
         try:
-            self.check_company()
+            if not later:
+                self.come_together()
             yield
         except BaseException:
-            self.together -= 1  # others may wait for this rank's part of it
+            if self.needed is not None:
+                self.together -= 1  # others may wait for this rank's part of it
             raise
         finally:
-            self.needed = None
+            self.soon = self.needed = None
+
+    def come_together(self) -> None:
+        """A step starts what needs all replicas."""
+        if self.soon is not None and self.needed is None:
+            self.needed = self.soon
+            self.together += 1
+            self.check_company()
 
     def check_company(self) -> None:
         """Raise LonelyCollectiveError if a replica has ended without what now needs all.
@@ -218,6 +282,13 @@ class Control:
         head = json.dumps(facts).encode()
         body = len(head).to_bytes(8, "little") + head + codec.encode(part)
         self.tell(rank, header(REGISTER, plan, body=len(body)), body)
+
+    def cancel_driven(self) -> None:
+        """The program ends: steps that other threads still wait for end on all their ranks."""
+        driven = [step for step in self.driven.values() if step.in_flight]
+        for step in list(self.driven.values()):
+            step.cancel("the program has ended")
+        self.engine.with_baton(lambda: None, lambda: not any(step.in_flight for step in driven))
 
     def note(self, rank: int, number: int) -> None:
         """Leave a number in the `notes` of another driver."""

@@ -14,13 +14,16 @@ from typing import Any, cast
 import numpy as np
 
 from hpcflow.comm.base import Communicator, Request
+from hpcflow.comm.ledger import PATIENT
 from hpcflow.comm.waiting import Backoff
-from hpcflow.errors import CommError
+from hpcflow.errors import CommError, HpcflowError
 from hpcflow.runtime.helper import Helper
 from hpcflow.runtime.instance import Instance
 
 SHELL = "<hpcflow shell>"  # the file of the generated shells of small steps
 PATIENCE_POLLS = 64  # empty polls before a wait is entered in the ledger
+LOOK_S = 0.02  # a thread whose step another one drives looks this often, if it is not told
+_ASKED = (KeyboardInterrupt, SystemExit)  # a step ended by these is in order
 
 
 class Turns:
@@ -37,12 +40,27 @@ class Turns:
     def ready(self, instance: Instance, name: str) -> list[tuple[Instance, str]]:
         """The inputs of a collective are there: those that may start now, in order."""
         self._ready.add((id(instance), name))
+        return self._starting()
+
+    def _starting(self) -> list[tuple[Instance, str]]:
         starting = []
         while self._queue and (id(self._queue[0][0]), self._queue[0][1]) in self._ready:
             turn = self._queue.popleft()
             self._ready.discard((id(turn[0]), turn[1]))
             starting.append(turn)
         return starting
+
+    def withdraw(self, instance: Instance) -> list[tuple[Instance, str]] | None:
+        """A step will start no collective: those of others that may start now.
+
+        None if it has started some, which other ranks rely on.
+        """
+        others = [turn for turn in self._queue if turn[0] is not instance]
+        if len(self._queue) - len(others) < len(instance.ends.collectives):
+            return None
+        self._queue = collections.deque(others)
+        self._ready = {key for key in self._ready if key[0] != id(instance)}
+        return self._starting()
 
 
 class Engine:
@@ -64,6 +82,7 @@ class Engine:
         self.turns = Turns()
         self.helper = Helper(self.poll)
         self.control: Callable[[], bool] = _nothing_came  # looks for messages of other ranks
+        self.meeting: Callable[[], object] = _nothing_came  # told when a collective starts
         self.ledger: Any = None
         self.entered = False
         self.quiet = 0
@@ -87,6 +106,9 @@ class Engine:
 
     def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
         """Run one strand to its end and let go of those that waited for it."""
+        if instance.error is not None:
+            self.skip(instance, index)
+            return
         try:
             instance.strands[index](*feeds)
         except Exception as error:
@@ -94,13 +116,59 @@ class Engine:
             told = instance.compiled.explain(error, self.rank)
             if told is not error:
                 told.__cause__ = error
-            instance.fail(told)
+            self.fail(instance, told)
+            self.skip(instance, index)
             return
         except BaseException as error:  # Ctrl-C: the step is lost, the engine is not
             self.helper.back()
-            instance.error = error
+            self.fail(instance, error)
+            self.skip(instance, index)
             raise
         self.over(instance, index)
+
+    def fail(self, instance: Instance, error: BaseException) -> None:
+        """A step in flight cannot end well: what it waits for is cancelled, the rest is skipped.
+
+        It still takes all messages it was to be sent and sends all it was to send, empty where
+        their values are missing, so that the same instance serves the next step. That cannot be
+        where only a part of its collectives runs, or where messages fail: the instance is `torn`.
+        """
+        if instance.error is not None or not instance.left:
+            return
+        instance.error = error
+        starting = self.turns.withdraw(instance)
+        broken = isinstance(error, CommError) or not isinstance(error, (HpcflowError, *_ASKED))
+        if starting is None or broken:
+            instance.torn = True
+            instance.done(instance)
+            return
+        self.start_collectives(starting)
+        for name in instance.begun.intersection(instance.ends.collectives):
+            self.over(instance, name)
+        for wait in instance.waiting.values():
+            wait.cancel()
+        instance.failed(instance)
+
+    def skip(self, instance: Instance, index: int) -> None:
+        """In place of a strand of a failed step: what was to be sent is sent empty."""
+        if instance.torn:
+            return
+        for name in instance.code.strands[index].nodes:
+            node = instance.part.nodes[name]
+            if node.type == "Send":
+                instance.ends.send_nothing(name)
+            elif node.row.waits and name not in instance.begun:
+                instance.begun.add(name)
+                self.over(instance, name)
+        self.over(instance, index)
+
+    def start_collectives(self, starting: list[tuple[Instance, str]]) -> None:
+        """Start those whose turn it is."""
+        for instance, name in starting:
+            self.meeting()
+            bucket = instance.buckets[name]
+            bucket.start()
+            self.await_(bucket, instance, name)
 
     def over(self, instance: Instance, what: Any) -> None:
         """A strand or a wait is over; None for a send, which nothing waits for."""
@@ -112,6 +180,13 @@ class Engine:
                     self.ready.append((instance, follower))
         if not instance.left:
             instance.done(instance)
+            self.tell_waiters()
+
+    def tell_waiters(self) -> None:
+        """A step is over, or the baton is free: threads that wait for either look again."""
+        if self.waiters:
+            with self.freed:
+                self.freed.notify_all()
 
     def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
         """Watch a request; when it is over, so is `what` of `instance`."""
@@ -124,11 +199,20 @@ class Engine:
         moved = False
         while i < len(waits):
             request, instance, what = waits[i]
-            if request.test():
+            try:
+                over = request.test()
+            except HpcflowError as error:
+                if instance is None or isinstance(error, CommError):
+                    raise
+                self.fail(instance, instance.compiled.located(error, what, self.rank))
+                over = True
+            if over:
                 waits[i] = waits[-1]
                 waits.pop()
                 moved = True
-                if instance is not None:
+                if instance is None:
+                    self.tell_waiters()
+                elif not instance.torn:
                     self.over(instance, what)
             else:
                 i += 1
@@ -175,15 +259,16 @@ class Engine:
             self.backoff.wait()
 
     def _enter(self) -> None:
-        """Write the oldest wait into the ledger, that a report can name it."""
-        _, instance, what = self.waits[0]
+        """Write the oldest wait into the ledger, that a report can name it; a patient one last."""
+        hasty = (wait for wait in self.waits if wait[1] is None or not wait[1].patient)
+        _, instance, what = next(hasty, self.waits[0])
         if instance is None:
             self.ledger.enter(0, str(what), -1, "request")
         else:
             node = instance.part.nodes.get(what) if isinstance(what, str) else None
             peer = instance.link.ranks.get(node.attrs.get("source"), -1) if node is not None else -1
             name, kind = (node.name, node.type) if node is not None else ("send", "Send")
-            self.ledger.enter(instance.step, name, peer, kind)
+            self.ledger.enter(instance.step, name, peer, PATIENT if instance.patient else kind)
         self.entered = True
 
     def with_baton(self, begin: Callable[[], None], finished: Callable[[], bool]) -> None:
@@ -205,9 +290,7 @@ class Engine:
                 self.drive(finished)
         finally:
             self.baton.release()
-            if self.waiters:
-                with self.freed:
-                    self.freed.notify_all()
+            self.tell_waiters()
 
     def _follow(self, begin: Callable[[], None], finished: Callable[[], bool]) -> None:
         """Hand the step to the holder of the baton; take the baton when it is free."""
@@ -220,18 +303,30 @@ class Engine:
         begun = _Handed(begin)
         self.inbox.append(begun)
         self.wake.set()
-        while not begun.ended(finished):
-            if self.baton.acquire(blocking=False):
-                self._lead(self._empty_inbox, functools.partial(begun.ended, finished))
-                break
-            with self.freed:
-                self.freed.wait(0.001)
+        try:
+            while self._kept_waiting(begun, finished):
+                if self.baton.acquire(blocking=False):
+                    self._lead(self._empty_inbox, functools.partial(begun.ended, finished))
+                    break
+        except BaseException:  # Ctrl-C: nobody waits for what has not begun
+            begun.dropped = True
+            raise
         begun.check()
+
+    def _kept_waiting(self, begun: _Handed, finished: Callable[[], bool]) -> bool:
+        """Wait until there is something to see; False once the step is over."""
+        with self.freed:
+            if begun.ended(finished):
+                return False
+            if self.baton.locked():
+                self.freed.wait(LOOK_S)
+        return not begun.ended(finished)
 
     def _empty_inbox(self) -> None:
         """Begin all that was handed over; what stays there would never leave if nobody drove."""
         while self.inbox:
             self.inbox.popleft()()
+            self.tell_waiters()
 
     def finish(self, request: Request, what: str) -> None:
         """Wait for one request that belongs to no step, making progress on everything else."""
@@ -253,10 +348,12 @@ class _Handed:
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin, self._over = begin, False
         self._error: BaseException | None = None
+        self.dropped = False
 
     def __call__(self) -> None:
         try:
-            self._begin()
+            if not self.dropped:
+                self._begin()
         except Exception as error:  # belongs to the thread that asked
             self._error = error
         except BaseException as error:  # Ctrl-C met whoever drives

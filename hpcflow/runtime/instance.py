@@ -72,7 +72,7 @@ class Compiled:
         if what[0] == "const":
             return device.from_host(np.asarray(node.attrs["value"]))
         if what[0] == "var":
-            return self.store.get(node, device)
+            return self.store.find(node, device)
         if what[0] == "own":
             return lambda array: np.array(device.to_host(array))
         if what[0] == "empty":
@@ -89,6 +89,13 @@ class Compiled:
             for before in befores:
                 followers.setdefault(before, []).append(i)
         return followers, [len(s.waits) + len(s.after) for s in self.code.strands]
+
+    def located(self, error: HpcflowError, name: str, rank: int) -> HpcflowError:
+        """`error` of the wait `name`, with its line and the rank."""
+        node = self.part.nodes[name]
+        error.op, error.line = error.op or node.name, error.line or node.line
+        error.rank = rank if error.rank is None else error.rank
+        return error
 
     def explain(self, error: BaseException, rank: int) -> BaseException:
         """`error` with the operation, the user's line and the rank it happened at."""
@@ -160,25 +167,29 @@ class Instance:
         self.pending: list[int] = []
         self.left = 0
         self.step = 0
-        self.error: BaseException | None = None
+        self.begun: set[str] = set()  # waits that the step has started, receives apart
+        self.waiting: dict[str, Any] = {}  # those among them that are no collectives
+        self.sent = bytearray(len(self.code.sends))  # sends that it has started
+        self.error: BaseException | None = None  # why the step fails
+        self.torn = False  # it fails in a way that no other step can follow
+        self.patient = False  # it waits for other steps, as long as it takes
         self.done: Callable[[Instance], None] = _nothing
+        self.failed: Callable[[Instance], None] = _nothing  # tells others that the step fails
 
     def begin(self, step: int) -> None:
         """Get ready for a step: nothing has run, nothing has come."""
-        self.step, self.error = step, None
+        self.step, self.error, self.torn = step, None, False
+        self.begun.clear()
+        self.waiting.clear()
+        self.sent = bytearray(len(self.sent))
         self.pending = self.compiled.pending.copy()
         waits = sum(1 for n in self.part.nodes.values() if n.row.waits)
         self.left = len(self.strands) + waits
 
-    def fail(self, error: BaseException) -> None:
-        """The step cannot go on; whoever asked for it is told."""
-        self.error = error
-        self.done(self)
-
     @property
     def finished(self) -> bool:
-        """True once everything has run and every message has left, or the step failed."""
-        return not self.left or self.error is not None
+        """True once everything has run, or was skipped, and every message has left."""
+        return not self.left or self.torn
 
     def _bound(self, name: str, what: tuple) -> Any:
         value = self.compiled.shared.get(name)

@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
+import hpcflow.runtime.queue_waits  # noqa: F401  (fills the tables of state and waits)
 from hpcflow.comm.base import Bucket, Communicator, Request
-from hpcflow.errors import CommError
-from hpcflow.graph.shape import Spec, is_known, known
+from hpcflow.errors import CommError, StepError
+from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Instance
 from hpcflow.runtime.waits import start_wait
 
+NOTHING = -1  # in place of the rank: the value is missing, the step failed where it was to be made
+NO_BYTES = Spec(np.dtype(np.uint8), (0,))
 DIMS = 8  # a message of unknown size begins with its rank and up to seven sizes, int64 each
 
 
@@ -57,6 +60,7 @@ class Link:
         engine = self.engine
 
         def send(index: int) -> None:
+            instance.sent[index] = 1
             channel = instance.ends.sends[index]
             channel.start()
             if not channel.test():
@@ -73,6 +77,7 @@ class Link:
         def send_loose(index: int, array: np.ndarray, variable: Any) -> None:
             if variable is not None:
                 array = variable.pin()
+            instance.sent[index] = 1
             dest, tag = instance.ends.address[index]
             request: Any = comm.send(np.ascontiguousarray(array), dest, tag)
             if variable is not None:
@@ -91,6 +96,7 @@ class Link:
             head = np.zeros(DIMS, np.int64)
             head[: array.ndim + 1] = (array.ndim, *array.shape)
             message = np.concatenate([head.view(np.uint8), np.ravel(array).view(np.uint8)])
+            instance.sent[index] = 1
             dest, tag = instance.ends.address[index]
             instance.left += 1
             engine.await_(comm.send(message, dest, tag), instance, None)
@@ -103,17 +109,18 @@ class Link:
         nodes = instance.part.nodes
 
         def begin(name: str, *inputs: Any) -> None:
-            if not nodes[name].row.collective:
-                wait = start_wait(instance, nodes[name], inputs)
-                if wait.test():
-                    engine.over(instance, name)
-                else:
-                    engine.await_(wait, instance, name)
+            if nodes[name].row.collective:
+                instance.begun.add(name)
+                engine.start_collectives(engine.turns.ready(instance, name))
                 return
-            for starting, collective in engine.turns.ready(instance, name):
-                bucket = starting.buckets[collective]
-                bucket.start()
-                engine.await_(bucket, starting, collective)
+            wait = start_wait(instance, nodes[name], inputs)
+            is_over = wait.test()
+            instance.begun.add(name)
+            if is_over:
+                engine.over(instance, name)
+            else:
+                instance.waiting[name] = wait
+                engine.await_(wait, instance, name)
 
         return begin
 
@@ -139,6 +146,7 @@ class Ends:
         nodes = instance.part.nodes
         self.address: list[tuple[int, int]] = []
         self.sends: list[Any] = []
+        self.numbers = {info.node: i for i, info in enumerate(instance.code.sends)}
         for info in instance.code.sends:
             node = nodes[info.node]
             self.address.append((link.ranks[node.attrs["dest"]], link.tag_of(instance, node)))
@@ -157,12 +165,29 @@ class Ends:
         peer, tag = link.ranks[node.attrs["source"]], link.tag_of(instance, node)
         if not is_known(node.specs[0].shape):
             return _Sized(link.comm, peer, tag, node.specs[0], instance.boxes[node.name][0])
-        array = instance.received.get(node.name)
-        if array is None:  # a token, or a value nobody reads
-            spec = node.specs[0]
-            array = np.empty(known(spec.shape), spec.dtype)
         comm: Any = link.comm
-        return comm.recv_channel(array, peer, tag)
+        nbytes = node.specs[0].nbytes
+        array = instance.received[node.name] if nbytes else np.empty(1, np.uint8)
+        return _Filled(comm.recv_channel(array, peer, tag, short=True), nbytes)
+
+    def send_nothing(self, name: str) -> None:
+        """Send that the value of the Send `name` is missing, unless the value has been sent.
+
+        In place of some bytes none, of none one; of unknown sizes a rank that cannot be.
+        """
+        link, instance, index = self.link, self.instance, self.numbers[name]
+        if instance.sent[index]:
+            return
+        instance.sent[index] = 1
+        node = instance.part.nodes[name]
+        specs = [instance.compiled._spec(ref) for ref in node.inputs] or [NO_BYTES]
+        if not is_known(specs[0].shape):
+            message = np.full(DIMS, NOTHING, np.int64)
+        else:
+            message = np.zeros(0 if specs[0].nbytes else 1, np.uint8)
+        instance.left += 1
+        comm: Any = link.comm
+        link.engine.await_(comm.send(message, *self.address[index]), instance, None)
 
     def post(self) -> Iterator[tuple[str, Request]]:
         """Post all receives of a step."""
@@ -293,6 +318,27 @@ class _Pinned:
         return True
 
 
+class Lost(StepError):
+    """A value never came, because the step failed on another rank, which says why."""
+
+    def __init__(self) -> None:
+        super().__init__("the step failed on another rank")
+
+
+class _Filled:
+    """A receive of `nbytes`, or of the message that there is no value; see `send_nothing`."""
+
+    def __init__(self, channel: Any, nbytes: int) -> None:
+        self.channel, self.nbytes, self.start = channel, nbytes, channel.start
+
+    def test(self) -> bool:
+        if not self.channel.test():
+            return False
+        if self.channel.nbytes != self.nbytes:
+            raise Lost
+        return True
+
+
 class _Sized:
     """A receive whose size the message tells."""
 
@@ -314,6 +360,8 @@ class _Sized:
         if not self.request.test():
             return False
         head = self.message[: 8 * DIMS].view(np.int64)
+        if head[0] == NOTHING:
+            raise Lost
         shape = tuple(int(n) for n in head[1 : 1 + head[0]])
         self.box[0] = self.message[8 * DIMS :].view(self.spec.dtype).reshape(shape)
         return True

@@ -22,7 +22,8 @@ from hpcflow.runtime.agree import agree
 from hpcflow.runtime.context import Context, current
 from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.link import Sums
-from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched, make_step
+from hpcflow.runtime.spanning import make_step
+from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
 
 SPECIALISED = 8  # plans kept for known shapes of one fetch; then one plan serves any shape
 GROWING_RUNS = 100  # runs in a row with new operations that are a leak
@@ -69,10 +70,15 @@ class Session:
         return self._plan(wanted, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
 
     def close(self) -> None:
-        """Let go of plans; variables on servers stay until the job ends."""
+        """Let go of plans; variables on servers stay until the job ends.
+
+        Steps that other threads wait for end with CancelledError.
+        """
+        self._closed = True
+        for family in list(self._families.values()):
+            family.cancel("the session was closed")
         self._runners.clear()
         self._families.clear()
-        self._closed = True
 
     def __enter__(self) -> Session:
         return self
@@ -194,6 +200,12 @@ class Family:
                 )
             step = self._general
         return step
+
+    def cancel(self, why: str) -> None:
+        """End steps in flight with a CancelledError."""
+        for step in (*self._steps.values(), self._general):
+            if step is not None:
+                step.cancel(why)
 
     def _open(self, index: int, tensor: Tensor) -> Shape:
         """The sizes of a feed that have been the same so far; None where they differ."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import ShapeError, UninitializedError
+from hpcflow.errors import HpcflowError, ShapeError, UninitializedError
 from hpcflow.kernels.random import Draws
+from hpcflow.plan.attrs import canonical
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.device import Device
 
@@ -118,12 +120,50 @@ class VariableState:
         return fresh
 
 
+Make = Callable[[Node], Any]
+_KINDS: dict[str, Make] = {}
+
+
+def state(type: str) -> Callable[[Make], Make]:
+    """Decorator: `make(node)` makes what a handle of op `type` stands for, if not a variable."""
+
+    def add(make: Make) -> Make:
+        _KINDS[type] = make
+        return make
+
+    return add
+
+
 class Store:
-    """The variables that live on this rank, by name."""
+    """What lives on this rank between steps: variables by name, other state by kind and name.
+
+    Other state is that of a node, or of all nodes with one attribute `shared_name`.
+    """
 
     def __init__(self) -> None:
         self.states: dict[str, VariableState] = {}
+        self.others: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
         self.draws: dict[tuple[str, str], Draws] = {}  # (fetches, random op) -> draws made
+
+    def find(self, node: Node, device: Device) -> Any:
+        """What the handle that `node` makes stands for, made at first use.
+
+        Errors: HpcflowError if another graph's of that name is another thing.
+        """
+        if node.type not in _KINDS:
+            return self.get(node, device)
+        name = node.attrs.get("shared_name") or node.name
+        if (node.type, name) not in self.others:
+            self.others[node.type, name] = _KINDS[node.type](node), node.attrs
+        found, attrs = self.others[node.type, name]
+        if canonical(attrs) != canonical(node.attrs):
+            raise HpcflowError(
+                f"{node.type} {name!r} was made with other attributes here already",
+                op=node.name,
+                line=node.line,
+                hint="give those of different graphs different names",
+            )
+        return found
 
     def get(self, node: Node, device: Device) -> VariableState:
         """The state behind a Variable node, made at first use.

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import CommError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Plan
 from hpcflow.runtime.context import Context, Planned
-from hpcflow.runtime.control import HEADER_TAG, STEP, header
 from hpcflow.runtime.engine import SHELL
 from hpcflow.runtime.feeds import as_fed
 from hpcflow.runtime.instance import Compiled, Instance
-from hpcflow.runtime.link import Link, Sums
+from hpcflow.runtime.link import Link
 
 Feeds = Mapping[Any, Any]
 Runner = Callable[[Feeds], Any]
@@ -36,6 +31,9 @@ class Step:
     def run(self, *arrays: np.ndarray) -> list[Any]:
         """Run with feeds in the plan's order; the values of the fetched tensors."""
         raise NotImplementedError
+
+    def cancel(self, why: str) -> None:
+        """End what is in flight by CancelledError; what runs in one go just ends."""
 
     def runner(
         self, name: Any, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
@@ -188,137 +186,6 @@ def runner(feeds):
 """
 
 
-class SpanningStep(Step):
-    """A step that waits: for other ranks' parts, for collectives, for state."""
-
-    def __init__(
-        self,
-        context: Context,
-        compiled: Compiled,
-        tensors: int,
-        plan: Plan,
-        family: int,
-        sums: Sums | None,
-    ) -> None:
-        super().__init__(context, compiled, tensors)
-        # instances that may be in flight at once; collectives have one storage, so one step
-        self.limit = limit = context.settings.max_in_flight if sums is None else 1
-        ranks = context.roles.ranks_of(context.replica)
-        self.peers = [ranks[task] for task in plan.parts if task != plan.driver]
-        self.number, tag = 0, 0
-        if self.peers:
-            self.number, tag = context.number(len(plan.edges), limit)
-        self.link = Link(context.engine, ranks, tag, len(plan.edges), sums)
-        self.instances: list[Instance] = []
-        self.heads: list[list[tuple[Any, np.ndarray]]] = []  # of each instance, for each peer
-        self.free: list[Instance] = []
-        self.returned = threading.Condition()  # an instance is free again, or the step broken
-        self.ordinal = 0
-        self.broken: BaseException | None = None
-        self.company: Callable[[], Any] = contextlib.nullcontext
-        if plan.collectives and context.control is not None:
-            nodes = (n for part in plan.parts.values() for n in part.nodes.values())
-            node = next(n for n in nodes if n.row.collective)
-            self.company = functools.partial(context.control.needing_company, node.name, node.line)
-        facts = {
-            "ranks": ranks,
-            "tag": tag,
-            "channels": len(plan.edges),
-            "sums": family,
-            "fetches": compiled.label,
-        }
-        if self.peers:
-            assert context.control is not None
-            control = context.control
-
-            def register() -> None:
-                for task, part in plan.parts.items():
-                    if task != plan.driver:
-                        control.register(ranks[task], self.number, part, facts)
-
-            self.engine.with_baton(register, lambda: True)
-
-    def run(self, *arrays: np.ndarray) -> list[Any]:
-        """Start the step on all its ranks and make progress until this one's part is over."""
-        engine = self.engine
-        self._check_broken()
-        mine: list[Instance] = []
-
-        def begin() -> None:
-            instance = self._take()
-            if instance is None:
-                return
-            mine.append(instance)
-            self.ordinal += 1
-            heads = self.heads[instance.slot]
-            for channel, message in heads:
-                message[3] = self.ordinal
-                channel.start()
-            engine.start(instance, self.ordinal, arrays)
-            for channel, _ in heads:
-                if not channel.test():
-                    instance.left += 1
-                    engine.await_(channel, instance, None)
-
-        try:
-            with self.company():
-                engine.with_baton(begin, lambda: not mine or mine[0].finished)
-                while not mine:  # other threads have all instances, and drive them
-                    self._wait_for_one()
-                    engine.with_baton(begin, lambda: not mine or mine[0].finished)
-                if mine[0].error is not None:
-                    raise mine[0].error
-        except BaseException as error:
-            self._break(error)
-            raise
-        values = mine[0].release()
-        self._give_back(mine[0])
-        return list(values)
-
-    def _take(self) -> Instance | None:
-        """An instance that is free, or a new one; None if there are as many as may be."""
-        if not self.free and len(self.instances) < self.limit:
-            instance = Instance(self.compiled, self.link, len(self.instances))
-            self.instances.append(instance)
-            self.heads.append([self._head(instance.slot, peer) for peer in self.peers])
-            return instance
-        return self.free.pop() if self.free else None
-
-    def _give_back(self, instance: Instance) -> None:
-        """The instance may serve the next step."""
-        with self.returned:
-            self.free.append(instance)
-            self.returned.notify()
-
-    def _wait_for_one(self) -> None:
-        """Until another thread gives an instance back, or has lost one."""
-        with self.returned:
-            self.returned.wait_for(lambda: self.free or self.broken)
-        self._check_broken()
-
-    def _break(self, error: BaseException) -> None:
-        """This rank's part of a step is lost: no step can follow it."""
-        with self.returned:
-            self.broken = self.broken or error
-            self.returned.notify_all()
-
-    def _check_broken(self) -> None:
-        if self.broken is not None:
-            why = self.broken.args[0] if self.broken.args else "interrupted"
-            raise CommError(
-                "an earlier step of this fetch failed here while other ranks went on and wait for "
-                f"what it would have sent: {type(self.broken).__name__}: {why}",
-                rank=self.engine.rank,
-                hint="end the job and start it again",
-            )
-
-    def _head(self, slot: int, peer: int) -> tuple[Any, np.ndarray]:
-        """The message that starts a step on `peer`; only the step's number changes."""
-        assert self.engine.comm is not None
-        message = header(STEP, self.number, slot)
-        return self.engine.comm.send_channel(message, peer, HEADER_TAG), message
-
-
 class PlannedStep(Step):
     """A step that only its plan is wanted of (`hpcflow plan`)."""
 
@@ -349,18 +216,3 @@ class PlannedStep(Step):
 def fetched(wanted: Sequence[Tensor | Operation]) -> str:
     """What is fetched, as a label."""
     return ",".join(w.name for w in wanted)
-
-
-def make_step(
-    context: Context,
-    plan: Plan,
-    compiled: Compiled,
-    wanted: Sequence[Tensor | Operation],
-    family: int,
-    sums: Sums | None,
-) -> Step:
-    """Make a plan ready, of which `compiled` is this rank's part: give the other ranks theirs."""
-    tensors = sum(isinstance(w, Tensor) for w in wanted)
-    if compiled.code.simple and len(plan.parts) == 1:
-        return LocalStep(context, compiled, tensors)
-    return SpanningStep(context, compiled, tensors, plan, family, sums)

@@ -19,7 +19,14 @@ class Wait(Protocol):
     """What a waiting node has started."""
 
     def test(self) -> bool:
-        """True once it is over and `instance.put` has its values; never blocks."""
+        """True once it is over and `instance.put` has its values; never blocks.
+
+        An HpcflowError says that it failed, which ends the step.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """The step has failed elsewhere: let go of what is waited for; `test` now says True."""
         ...
 
 
@@ -47,7 +54,24 @@ class _Initialized:
     """Over when the chief has given a variable its value."""
 
     def __init__(self, instance: Instance, node: Node, variable: Any) -> None:
-        self.variable = variable
+        self.variable, self.cancelled = variable, False
 
     def test(self) -> bool:
-        return self.variable.array is not None
+        return self.cancelled or self.variable.array is not None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Over:
+    """A wait that is over at once: what must be asked of state when its turn comes."""
+
+    def __init__(self, instance: Instance, node: Node, *values: Any) -> None:
+        instance.put(node.name, *values)
+
+    def test(self) -> bool:
+        """True."""
+        return True
+
+    def cancel(self) -> None:
+        """Nothing is left to cancel."""

@@ -129,6 +129,19 @@ def channels_are_used_again(comm: Communicator) -> None:
 
 
 @check
+def short_messages_are_taken_where_they_may_come(comm: Communicator) -> None:
+    """A channel made for them says how many bytes came; others refuse them."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    into = np.zeros(10, "u1")
+    channel = comm.recv_channel(into, before, 6, short=True)
+    for size in (10, 0, 4, 10):
+        channel.start()
+        done(channel, comm.send(np.full(size, size, "u1"), after, 6))
+        assert channel.nbytes == size and (into[:size] == size).all()
+    channel.close()
+
+
+@check
 def a_channel_in_flight_cannot_start(comm: Communicator) -> None:
     """Starting twice is an error; closing withdraws the receive, so nothing is stolen later."""
     into = np.zeros(3)

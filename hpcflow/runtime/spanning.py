@@ -1,0 +1,243 @@
+"""A step that waits: for other ranks' parts, for collectives, for state; and how it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import CancelledError, CommError, HpcflowError
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.plan.ir import Plan
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.control import CANCEL, HEADER_TAG, STEP, header
+from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.link import Link, Lost, Sums
+from hpcflow.runtime.step import LocalStep, Step
+
+ENDING_S = 10.0  # how long a step that was interrupted may take to end on all its ranks
+
+
+class SpanningStep(Step):
+    """A step that waits: for other ranks' parts, for collectives, for state."""
+
+    def __init__(
+        self,
+        context: Context,
+        compiled: Compiled,
+        tensors: int,
+        plan: Plan,
+        family: int,
+        sums: Sums | None,
+    ) -> None:
+        super().__init__(context, compiled, tensors)
+        # instances that may be in flight at once; collectives have one storage, so one step
+        self.limit = limit = context.settings.max_in_flight if sums is None else 1
+        ranks = context.roles.ranks_of(context.replica)
+        self.peers = [ranks[task] for task in plan.parts if task != plan.driver]
+        self.number, tag = 0, 0
+        if self.peers:
+            self.number, tag = context.number(len(plan.edges), limit)
+        self.link = Link(context.engine, ranks, tag, len(plan.edges), sums)
+        self.instances: list[Instance] = []
+        self.heads: list[list[tuple[Any, np.ndarray]]] = []  # of each instance, for each peer
+        self.free: list[Instance] = []
+        self.returned = threading.Condition()  # an instance is free again, or the step broken
+        self.ordinal = 0
+        self.broken: BaseException | None = None
+        self.closed = ""  # why no step begins any more
+        self.patient = any(n.row.patient for p in plan.parts.values() for n in p.nodes.values())
+        self.company: Callable[[], Any] = contextlib.nullcontext
+        if plan.collectives and context.control is not None:
+            nodes = (n for part in plan.parts.values() for n in part.nodes.values())
+            node = next(n for n in nodes if n.row.collective)
+            self.company = functools.partial(
+                context.control.needing_company, node.name, node.line, self.patient
+            )
+        facts = {
+            "ranks": ranks,
+            "tag": tag,
+            "channels": len(plan.edges),
+            "sums": family,
+            "fetches": compiled.label,
+        }
+        if self.peers:
+            assert context.control is not None
+            control = context.control
+            control.driven[self.number] = self
+
+            def register() -> None:
+                for task, part in plan.parts.items():
+                    if task != plan.driver:
+                        control.register(ranks[task], self.number, part, facts)
+
+            self.engine.with_baton(register, lambda: True)
+
+    def run(self, *arrays: np.ndarray) -> list[Any]:
+        """Start the step on all its ranks and make progress until this one's part is over.
+
+        Errors: what failed on any of the ranks; the next step can follow, unless the step was torn.
+        """
+        self._check_open()
+        engine = self.engine
+        mine: list[Instance] = []
+        begin = functools.partial(self._begin, mine, arrays)
+        try:
+            with self.company():
+                engine.with_baton(begin, lambda: not mine or mine[0].finished)
+                while not mine:  # other threads have all instances, and drive them
+                    self._wait_for_one()
+                    engine.with_baton(begin, lambda: not mine or mine[0].finished)
+                if mine[0].error is not None:
+                    raise mine[0].error
+        except BaseException as error:
+            if mine and not self._ended(mine[0], error):
+                self._break(error)
+            raise
+        values = mine[0].release()
+        self._give_back(mine[0])
+        return list(values)
+
+    def _begin(self, mine: list[Instance], arrays: tuple[np.ndarray, ...]) -> None:
+        """Start a step on an instance that is free, if there is one, and put that in `mine`."""
+        self._check_open()
+        instance = self._take()
+        if instance is None:
+            return
+        instance.step = 0
+        mine.append(instance)
+        self.ordinal += 1
+        engine, heads = self.engine, self.heads[instance.slot]
+        for channel, message in heads:
+            message[3] = self.ordinal
+            channel.start()
+        if self.patient:
+            instance.patient = threading.current_thread() is not threading.main_thread()
+        try:
+            engine.start(instance, self.ordinal, arrays)
+        finally:  # also after Ctrl-C in the first strand
+            for channel, _ in heads:
+                if not channel.test():
+                    instance.left += 1
+                    engine.await_(channel, instance, None)
+
+    # -- a step that fails
+
+    def _ended(self, instance: Instance, error: BaseException) -> bool:
+        """Bring a failed or interrupted step to its end on all its ranks; False if that fails."""
+        if not instance.step:
+            return False  # it was interrupted while it began
+        if not instance.finished:
+            late = time.monotonic() + ENDING_S
+            give_up = functools.partial(self.engine.fail, instance, error)
+            with contextlib.suppress(BaseException):  # Ctrl-C again, or messages fail
+                self.engine.with_baton(
+                    give_up, lambda: instance.finished or time.monotonic() > late
+                )
+        if instance.torn or instance.left:
+            return False
+        instance.release()
+        self._give_back(instance)
+        return True
+
+    def _tell_peers(self, instance: Instance) -> None:
+        """The step fails: all its ranks end it. What failed elsewhere is heard from there."""
+        control = self.context.control
+        if not self.peers or control is None:
+            return
+        if isinstance(instance.error, Lost):
+            instance.left += 1  # until `failed_elsewhere`
+        for peer in self.peers:
+            control.tell(peer, header(CANCEL, self.number, instance.slot, instance.step))
+
+    def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
+        """Another rank says that a step failed there."""
+        instance = self.instances[slot]
+        if instance.step != step or not instance.left:
+            return
+        if isinstance(instance.error, Lost):
+            instance.error = error
+            self.engine.over(instance, None)
+        else:
+            self.engine.fail(instance, error)
+
+    def cancel(self, why: str) -> None:
+        """End what is in flight with a CancelledError that says `why`, and begin nothing more."""
+        self.closed = why
+
+        def fail_all() -> None:
+            for instance in self.instances:
+                self.engine.fail(instance, CancelledError(why, rank=self.engine.rank))
+
+        self.engine.with_baton(fail_all, lambda: True)
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a step of it has not ended."""
+        return any(not instance.finished for instance in self.instances)
+
+    def _take(self) -> Instance | None:
+        """An instance that is free, or a new one; None if there are as many as may be."""
+        if not self.free and len(self.instances) < self.limit:
+            instance = Instance(self.compiled, self.link, len(self.instances))
+            instance.failed = self._tell_peers
+            self.instances.append(instance)
+            self.heads.append([self._head(instance.slot, peer) for peer in self.peers])
+            return instance
+        return self.free.pop() if self.free else None
+
+    def _give_back(self, instance: Instance) -> None:
+        """The instance may serve the next step."""
+        with self.returned:
+            self.free.append(instance)
+            self.returned.notify()
+
+    def _wait_for_one(self) -> None:
+        """Until another thread gives an instance back, or has lost one."""
+        with self.returned:
+            self.returned.wait_for(lambda: self.free or self.broken)
+        self._check_open()
+
+    def _break(self, error: BaseException) -> None:
+        """This rank's part of a step is lost: no step can follow it."""
+        with self.returned:
+            self.broken = self.broken or error
+            self.returned.notify_all()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise CancelledError(self.closed, rank=self.engine.rank)
+        if self.broken is not None:
+            why = self.broken.args[0] if self.broken.args else "interrupted"
+            raise CommError(
+                "an earlier step of this fetch failed here while other ranks went on and wait for "
+                f"what it would have sent: {type(self.broken).__name__}: {why}",
+                rank=self.engine.rank,
+                hint="end the job and start it again",
+            )
+
+    def _head(self, slot: int, peer: int) -> tuple[Any, np.ndarray]:
+        """The message that starts a step on `peer`; only the step's number changes."""
+        assert self.engine.comm is not None
+        message = header(STEP, self.number, slot)
+        return self.engine.comm.send_channel(message, peer, HEADER_TAG), message
+
+
+def make_step(
+    context: Context,
+    plan: Plan,
+    compiled: Compiled,
+    wanted: Sequence[Tensor | Operation],
+    family: int,
+    sums: Sums | None,
+) -> Step:
+    """Make a plan ready, of which `compiled` is this rank's part: give the other ranks theirs."""
+    tensors = sum(isinstance(w, Tensor) for w in wanted)
+    if compiled.code.simple and len(plan.parts) == 1:
+        return LocalStep(context, compiled, tensors)
+    return SpanningStep(context, compiled, tensors, plan, family, sums)
