@@ -14,7 +14,7 @@ from hpcflow import errors, threads
 
 threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads, which is next
 
-from hpcflow import bitwise, initializers, losses, nn
+from hpcflow import bitwise, initializers, losses, math, nn
 from hpcflow.autodiff import gradients, hessians
 from hpcflow.graph.dtypes import (
     as_dtype,
@@ -73,6 +73,13 @@ from hpcflow.ops.clip import clip_by_average_norm, clip_by_global_norm, clip_by_
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.complex import angle, complex, conj, imag, real
 from hpcflow.ops.control import group, no_op, tuple
+from hpcflow.ops.count import (
+    bincount,
+    confusion_matrix,
+    count_nonzero,
+    histogram_fixed_width,
+    histogram_fixed_width_bins,
+)
 from hpcflow.ops.custom import (
     NoGradient,
     NotDifferentiable,
@@ -81,6 +88,7 @@ from hpcflow.ops.custom import (
     identity_n,
 )
 from hpcflow.ops.custom import own_op as op
+from hpcflow.ops.einsum import einsum, tensordot
 from hpcflow.ops.elementwise import (
     accumulate_n,
     acos,
@@ -200,6 +208,8 @@ from hpcflow.ops.queues import (
 )
 from hpcflow.ops.random import random_normal, random_uniform, set_random_seed, truncated_normal
 from hpcflow.ops.reduce import (
+    arg_max,
+    arg_min,
     argmax,
     argmin,
     reduce_all,
@@ -211,6 +221,7 @@ from hpcflow.ops.reduce import (
     reduce_prod,
     reduce_sum,
 )
+from hpcflow.ops.scans import cumprod, cumsum
 from hpcflow.ops.scatter import (
     scatter_add,
     scatter_div,
@@ -222,6 +233,19 @@ from hpcflow.ops.scatter import (
     scatter_nd_update,
     scatter_sub,
     scatter_update,
+)
+from hpcflow.ops.segment import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
 )
 from hpcflow.ops.slicing import gather, one_hot, slice
 from hpcflow.ops.special import (
@@ -276,42 +300,47 @@ __all__ = [
     "NoGradient", "NotDifferentiable", "Operation", "PaddingFIFOQueue", "PartitionedVariable",
     "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "RegisterGradient", "Session",
     "Spec", "Tensor", "Variable", "VariableScope", "abs", "accumulate_n", "acos", "acosh", "add",
-    "add_check_numerics_ops", "add_n", "add_to_collection", "add_to_collections", "angle", "argmax",
-    "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add", "assign_sub", "atan", "atan2",
-    "atanh", "betainc", "bitwise", "bool", "broadcast_to", "cast", "ceil", "check_numerics",
-    "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with",
-    "complex", "complex64", "complex128", "concat", "conj", "constant", "constant_initializer",
+    "add_check_numerics_ops", "add_n", "add_to_collection", "add_to_collections", "angle",
+    "arg_max", "arg_min", "argmax", "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add",
+    "assign_sub", "atan", "atan2", "atanh", "betainc", "bincount", "bitwise", "bool",
+    "broadcast_to", "cast", "ceil", "check_numerics", "clip_by_average_norm", "clip_by_global_norm",
+    "clip_by_norm", "clip_by_value", "colocate_with", "complex", "complex64", "complex128",
+    "concat", "confusion_matrix", "conj", "constant", "constant_initializer",
     "control_dependencies", "convert_to_tensor", "convert_to_tensor_or_indexed_slices", "cos",
-    "cosh", "create_partitioned_variables", "cross", "custom_gradient", "data", "device", "digamma",
-    "div", "div_no_nan", "divide", "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1",
-    "fill", "fixed_size_partitioner", "float16", "float32", "float64", "floor", "floor_div",
-    "floordiv", "floormod", "gather", "get_collection", "get_collection_ref", "get_default_graph",
+    "cosh", "count_nonzero", "create_partitioned_variables", "cross", "cumprod", "cumsum",
+    "custom_gradient", "data", "device", "digamma", "div", "div_no_nan", "divide", "einsum",
+    "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1", "fill",
+    "fixed_size_partitioner", "float16", "float32", "float64", "floor", "floor_div", "floordiv",
+    "floormod", "gather", "get_collection", "get_collection_ref", "get_default_graph",
     "get_local_variable", "get_variable", "get_variable_scope", "global_norm", "global_variables",
     "global_variables_initializer", "glorot_normal", "glorot_normal_initializer", "glorot_uniform",
     "glorot_uniform_initializer", "gradients", "greater", "greater_equal", "group", "he_normal",
-    "he_uniform", "hessians", "identity", "identity_n", "igamma", "igammac", "imag", "initializers",
-    "int8", "int16", "int32", "int64", "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less",
-    "less_equal", "lgamma", "local_variables", "local_variables_initializer", "log", "log1p",
-    "log_sigmoid", "logical_and", "logical_not", "logical_or", "logical_xor", "losses",
-    "make_template", "matmul", "maximum", "min_max_variable_partitioner", "minimum", "mod",
-    "model_variables", "moving_average_variables", "multiply", "name_scope", "negative", "nn",
-    "no_op", "no_regularizer", "not_equal", "one_hot", "ones", "ones_initializer", "ones_like",
-    "op", "pad", "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func",
-    "random_normal", "random_normal_initializer", "random_uniform", "random_uniform_initializer",
-    "range", "rank", "real", "realdiv", "reciprocal", "recompute", "reduce_all", "reduce_any",
-    "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
-    "register_device", "replica_share", "replica_sum", "reset_default_graph", "reshape", "rint",
-    "round", "rsqrt", "saturate_cast", "scalar_mul", "scatter_add", "scatter_div", "scatter_max",
-    "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update",
-    "scatter_sub", "scatter_update", "set_random_seed", "shape", "sigmoid", "sign", "sin", "sinh",
-    "size", "slice", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
-    "stop_gradient", "subtract", "tan", "tanh", "tile", "to_complex64", "to_complex128",
-    "to_double", "to_float", "to_int32", "to_int64", "train", "trainable_variables", "transpose",
-    "truediv", "truncated_normal", "truncated_normal_initializer", "truncatediv", "truncatemod",
-    "tuple", "uint8", "uint16", "uint32", "uint64", "uniform_unit_scaling_initializer", "unstack",
-    "variable_axis_size_partitioner", "variable_scope", "variables_initializer",
-    "variance_scaling_initializer", "verify_tensor_all_finite", "where", "zeros",
-    "zeros_initializer", "zeros_like", "zeta",
+    "he_uniform", "hessians", "histogram_fixed_width", "histogram_fixed_width_bins", "identity",
+    "identity_n", "igamma", "igammac", "imag", "initializers", "int8", "int16", "int32", "int64",
+    "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less", "less_equal", "lgamma",
+    "local_variables", "local_variables_initializer", "log", "log1p", "log_sigmoid", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "losses", "make_template", "math", "matmul",
+    "maximum", "min_max_variable_partitioner", "minimum", "mod", "model_variables",
+    "moving_average_variables", "multiply", "name_scope", "negative", "nn", "no_op",
+    "no_regularizer", "not_equal", "one_hot", "ones", "ones_initializer", "ones_like", "op", "pad",
+    "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func", "random_normal",
+    "random_normal_initializer", "random_uniform", "random_uniform_initializer", "range", "rank",
+    "real", "realdiv", "reciprocal", "recompute", "reduce_all", "reduce_any", "reduce_logsumexp",
+    "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "register_device",
+    "replica_share", "replica_sum", "reset_default_graph", "reshape", "rint", "round", "rsqrt",
+    "saturate_cast", "scalar_mul", "scatter_add", "scatter_div", "scatter_max", "scatter_min",
+    "scatter_mul", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_sub",
+    "scatter_update", "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum",
+    "set_random_seed", "shape", "sigmoid", "sign", "sin", "sinh", "size", "slice", "split", "sqrt",
+    "square", "squared_difference", "squeeze", "stack", "stop_gradient", "subtract", "tan", "tanh",
+    "tensordot", "tile", "to_complex64", "to_complex128", "to_double", "to_float", "to_int32",
+    "to_int64", "train", "trainable_variables", "transpose", "truediv", "truncated_normal",
+    "truncated_normal_initializer", "truncatediv", "truncatemod", "tuple", "uint8", "uint16",
+    "uint32", "uint64", "uniform_unit_scaling_initializer", "unsorted_segment_max",
+    "unsorted_segment_mean", "unsorted_segment_min", "unsorted_segment_prod",
+    "unsorted_segment_sqrt_n", "unsorted_segment_sum", "unstack", "variable_axis_size_partitioner",
+    "variable_scope", "variables_initializer", "variance_scaling_initializer",
+    "verify_tensor_all_finite", "where", "zeros", "zeros_initializer", "zeros_like", "zeta",
 ]
 # fmt: on
 

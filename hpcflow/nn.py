@@ -37,6 +37,7 @@ from hpcflow.ops.elementwise import (
     log_sigmoid,
 )
 from hpcflow.ops.math import sigmoid, tanh
+from hpcflow.ops.moments import moments, normalize_moments, sufficient_statistics, weighted_moments
 from hpcflow.ops.nn import (
     bias_add,
     dropout,
@@ -69,6 +70,7 @@ from hpcflow.ops.pool import (
     max_pool_with_argmax,
     pool,
 )
+from hpcflow.ops.scans import top_k
 
 __all__ = [
     "atrous_conv2d",
@@ -108,6 +110,8 @@ __all__ = [
     "max_pool2d",
     "max_pool3d",
     "max_pool_with_argmax",
+    "moments",
+    "normalize_moments",
     "pool",
     "relu",
     "relu6",
@@ -122,9 +126,12 @@ __all__ = [
     "softplus",
     "softsign",
     "sparse_softmax_cross_entropy_with_logits",
+    "sufficient_statistics",
     "swish",
     "tanh",
+    "top_k",
     "weighted_cross_entropy_with_logits",
+    "weighted_moments",
     "xw_plus_b",
     "zero_fraction",
 ]

@@ -21,6 +21,7 @@ MAY_KNOW = {
     "graph": GRAPH,
     "ops": GRAPH | {"ops"},
     **dict.fromkeys(("bitwise", "initializers", "losses", "nn"), GRAPH | {"ops"}),  # re-exports
+    **dict.fromkeys(("bitwise", "math", "nn"), GRAPH | {"ops"}),  # re-exports
     "autodiff": GRAPH | {"ops", "autodiff"},
     "recompute": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,

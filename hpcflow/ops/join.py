@@ -16,23 +16,15 @@ from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.rules import (
     Attrs,
     has_tensors,
-    like,
     make,
     normal_axis,
     one,
     require_equal,
     static_axes,
+    tensors,
     with_value,
 )
 from hpcflow.ops.slicing import getitem
-
-
-def _tensors(values: Sequence[Any], what: str) -> list[Tensor]:
-    lead = next((v for v in values if isinstance(v, Tensor) or hasattr(v, "as_tensor")), None)
-    if not len(values):
-        raise ShapeError(f"{what} of no tensors")
-    first = convert_to_tensor(values[0] if lead is None else lead)
-    return [like(v, first) for v in values]
 
 
 def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -118,12 +110,12 @@ op("Unpack", infer=_unpack, grad=_unpack_back)
 
 def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
     """`values`, one after the other along `axis`."""
-    return one("Concat", _tensors(values, "concat"), {"axis": static_axes(axis)}, name)
+    return one("Concat", tensors(values, "concat"), {"axis": static_axes(axis)}, name)
 
 
 def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
     """`values`, all of one shape, side by side along a new `axis`."""
-    return one("Pack", _tensors(values, "stack"), {"axis": static_axes(axis)}, name)
+    return one("Pack", tensors(values, "stack"), {"axis": static_axes(axis)}, name)
 
 
 def _convert(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:

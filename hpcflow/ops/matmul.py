@@ -10,12 +10,13 @@ from hpcflow.graph.graph import OPERATORS, Operation, Tensor
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, broadcast, show
 from hpcflow.ops.broadcast import sum_to
+from hpcflow.ops.math import conj
 from hpcflow.ops.rules import Attrs, one, operands, require, require_equal
 
 
 def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("matmul", inputs)
-    require("matmul", inputs[0], "iuf")
+    require("matmul", inputs[0], "iufc")
     a, b = inputs[0].shape, inputs[1].shape
     for s in (a, b):
         if s is not None and len(s) < 2:
@@ -39,11 +40,13 @@ def _matmul_back(op: Operation, g: Tensor) -> list[Any]:
     ta, tb = op.attrs["transpose_a"], op.attrs["transpose_b"]
 
     def of_a() -> Tensor:
-        d = matmul(b, g, tb, True) if ta else matmul(g, b, False, not tb)
+        c = conj(b)
+        d = matmul(c, g, tb, True) if ta else matmul(g, c, False, not tb)
         return _without_lead(d, a, b)
 
     def of_b() -> Tensor:
-        d = matmul(g, a, True, ta) if tb else matmul(a, g, not ta, False)
+        c = conj(a)
+        d = matmul(g, c, True, ta) if tb else matmul(c, g, not ta, False)
         return _without_lead(d, b, a)
 
     return [of_a, of_b]

@@ -14,7 +14,7 @@ from hpcflow.graph.registry import Infer, NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, normalize_axes, show
 from hpcflow.ops.array import reshape, shape_argument, sizes
 from hpcflow.ops.broadcast import ones_like
-from hpcflow.ops.math import exp, multiply, subtract
+from hpcflow.ops.math import conj, exp, multiply, subtract
 from hpcflow.ops.rules import (
     Attrs,
     normal_axis,
@@ -111,7 +111,7 @@ def _extreme_back(op: Operation, gg: Tensor) -> list[Any]:
 
 
 def _prod(op: Operation, g: Tensor) -> list[Tensor]:
-    return [one("ProdGrad", [g, op.inputs[0]], op.attrs)]
+    return [one("ProdGrad", [g, conj(op.inputs[0])], op.attrs)]
 
 
 def _log_sum_exp(op: Operation, g: Tensor) -> list[Tensor]:
@@ -139,11 +139,11 @@ op("MeanGrad", infer=_spread_rule, grad=_spread_back("Mean"))
 op("ExtremeGrad", infer=_like_second, grad=_extreme_back)
 op("ProdGrad", infer=_like_second, grad=_TWICE)
 
-reduce_sum = _reduction("Sum", "iuf", _spread("SumGrad"), "The sum over `axis`.", np.sum)
+reduce_sum = _reduction("Sum", "iufc", _spread("SumGrad"), "The sum over `axis`.", np.sum)
 reduce_mean = _reduction(
-    "Mean", "f", _spread("MeanGrad"), "The mean over `axis`; NaN over no elements."
+    "Mean", "fc", _spread("MeanGrad"), "The mean over `axis`; NaN over no elements."
 )
-reduce_prod = _reduction("Prod", "iuf", _prod, "The product over `axis`.", np.prod)
+reduce_prod = _reduction("Prod", "iufc", _prod, "The product over `axis`.", np.prod)
 reduce_max = _reduction(
     "Max", "iuf", _extreme, "The largest over `axis`; equal ones share the gradient."
 )
@@ -185,3 +185,17 @@ def argmin(input: Any, axis: int = 0, name: str | None = None, output_type: Any 
     """The index of the smallest element along `axis`, the first of equal ones."""
     attrs = {"axis": static_axes(axis), "dtype": as_dtype(output_type)}
     return one("ArgMin", [convert_to_tensor(input)], attrs, name)
+
+
+def arg_max(
+    input: Any, dimension: int, output_type: Any = int64, name: str | None = None
+) -> Tensor:
+    """`argmax` by its older name."""
+    return argmax(input, dimension, name, output_type)
+
+
+def arg_min(
+    input: Any, dimension: int, output_type: Any = int64, name: str | None = None
+) -> Tensor:
+    """`argmin` by its older name."""
+    return argmin(input, dimension, name, output_type)

@@ -98,6 +98,15 @@ def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
     return array.astype(dtype)
 
 
+def tensors(values: Sequence[Any], what: str) -> list[Tensor]:
+    """Tensors of one dtype: that of the first that is one; ShapeError if there are none."""
+    lead = next((v for v in values if isinstance(v, Tensor) or hasattr(v, "as_tensor")), None)
+    if not len(values):
+        raise ShapeError(f"{what} of no tensors")
+    first = convert_to_tensor(values[0] if lead is None else lead)
+    return [like(v, first) for v in values]
+
+
 def _as_tensor(value: Any) -> Any:
     """A variable's value; a tensor made of a list with tensors in it; else `value` itself."""
     if hasattr(value, "as_tensor") or has_tensors(value):

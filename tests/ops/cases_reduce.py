@@ -37,7 +37,7 @@ def _axes(axis: Any, rank: int) -> tuple[int, ...]:
     return tuple(range(rank)) if axis is None else tuple(np.atleast_1d(axis).astype(int) % rank)
 
 
-def _by_rows(function: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
+def by_rows(function: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
     """A reduction, written as a loop over the elements that stay."""
 
     def oracle(x: np.ndarray, axis: Any, keep: bool) -> np.ndarray:
@@ -60,7 +60,7 @@ def _by_rows(function: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
 
 
 def _reduction(type: str, function: Any, maker: Any = f, empty: bool = True, **facts: Any) -> None:
-    rows = _by_rows(function)
+    rows = by_rows(function)
     shapes = [*AXES, *([((0, 4), 0), ((0,), None), ((2, 0), None)] if empty else [])]
     for shape, axis in shapes:
         for keep in (False, True):
@@ -94,7 +94,7 @@ for _type, _pick in (
                 Case(
                     _type,
                     [lambda rng, d, s=_shape: rng.integers(0, 3, s).astype(d)],
-                    lambda x, a=_axis, p=_pick: _by_rows(p)(x, a, False).astype(int),
+                    lambda x, a=_axis, p=_pick: by_rows(p)(x, a, False).astype(int),
                     {"axis": _axis, "dtype": _dtype},
                     dtypes=(F32, F64, I32),
                 )

@@ -1,0 +1,166 @@
+"""Counting: how often, how many, which classes are confused, histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.dtypes import as_dtype, int32, int64
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.registry import op
+from hpcflow.graph.shape import Spec, merge
+from hpcflow.ops.array import reshape, size
+from hpcflow.ops.broadcast import ones_like, zeros
+from hpcflow.ops.elementwise import floor
+from hpcflow.ops.join import concat, stack
+from hpcflow.ops.math import (
+    add,
+    cast,
+    clip_by_value,
+    divide,
+    less,
+    maximum,
+    minimum,
+    multiply,
+    not_equal,
+    subtract,
+    where,
+)
+from hpcflow.ops.reduce import reduce_max, reduce_sum
+from hpcflow.ops.rules import Attrs, like, one, require, require_alike, require_rank
+from hpcflow.ops.segment import unsorted_segment_sum
+from hpcflow.ops.slicing import gather, getitem
+
+
+def _bincount(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("bincount", inputs[0], "iu")
+    for s in inputs[1:]:
+        require("bincount's weights", s, "iuf")
+        merge(inputs[0].shape, s.shape)
+    dtype = inputs[1].dtype if len(inputs) > 1 else attrs["dtype"]
+    low, high, value = attrs["minlength"], attrs["maxlength"], inputs[0].value
+    if value is not None and (not value.size or value.min() >= 0):
+        count = max(int(value.max(initial=-1)) + 1, low)
+        return [Spec(dtype, (count if high is None else min(count, high),))]
+    return [Spec(dtype, (low if low == high else None,))]
+
+
+def _bincount_back(op: Operation, g: Tensor) -> list[Any]:
+    if len(op.inputs) == 1:
+        return [None]
+
+    def of_weights() -> Tensor:
+        number = op.inputs[0]
+        if op.attrs["maxlength"] is None:
+            return gather(g, number)
+        inside = less(number, cast(size(g), number.dtype))  # and a 0 for those above
+        return gather(concat([g, zeros([1], g.dtype)], 0), where(inside, number, size(g)))
+
+    return [None, of_weights]
+
+
+op("Bincount", infer=_bincount, grad=_bincount_back)
+
+
+def bincount(
+    arr: Any,
+    weights: Any = None,
+    minlength: int | None = None,
+    maxlength: int | None = None,
+    dtype: Any = int32,
+    name: str | None = None,
+) -> Tensor:
+    """How often each number 0, 1, ... is in `arr`, or the sums of its `weights`.
+
+    Shapes: [largest + 1], at least `minlength` and at most `maxlength`: larger ones do not count.
+    Errors: RangeError, when it runs, if a number is negative.
+    """
+    inputs = [convert_to_tensor(arr)]
+    if weights is not None:
+        inputs.append(convert_to_tensor(weights))
+        require_alike("bincount", *inputs)
+    attrs: Attrs = {"minlength": int(minlength or 0), "dtype": as_dtype(dtype)}
+    attrs["maxlength"] = None if maxlength is None else int(maxlength)
+    if attrs["dtype"].kind not in "iuf":
+        raise DTypeError(f"bincount cannot count in {attrs['dtype']}")
+    return one("Bincount", inputs, attrs, name)
+
+
+def count_nonzero(
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: bool = False,
+    dtype: Any = int64,
+    name: str | None = None,
+) -> Tensor:
+    """How many elements over `axis` are not 0, or not False."""
+    x = convert_to_tensor(input_tensor)
+    hit = x if x.dtype.kind == "b" else not_equal(x, 0)
+    return reduce_sum(cast(hit, dtype), axis, keepdims, name)
+
+
+def confusion_matrix(
+    labels: Any,
+    predictions: Any,
+    num_classes: Any = None,
+    dtype: Any = int32,
+    name: str | None = None,
+    weights: Any = None,
+) -> Tensor:
+    """How often each class (row) was predicted as each class (column), or the sums of `weights`.
+
+    Shapes: vectors of integers; [num_classes, num_classes], which is the largest + 1 if None.
+    Errors: RangeError, when it runs, if a class is not below `num_classes`, or negative.
+    """
+    truth, guess = convert_to_tensor(labels), convert_to_tensor(predictions)
+    for t in (truth, guess):
+        require("confusion_matrix", t.spec, "iu")
+        require_rank("confusion_matrix", t.spec, 1)
+    truth, guess = cast(truth, int64), cast(guess, int64)
+    require_alike("confusion_matrix", truth, guess)
+    if num_classes is None:
+        count = add(maximum(reduce_max(truth), reduce_max(guess)), 1)
+        count = maximum(count, 0)  # the largest of none is the least number there is
+    else:
+        count = cast(convert_to_tensor(num_classes), int64)
+    bad = maximum(truth, guess)
+    bad = where(less(minimum(truth, guess), 0), count, bad)
+    outside = multiply(count, count)  # a number that no segment has: an error when it runs
+    places = where(less(bad, count), add(multiply(truth, count), guess), outside)
+    if weights is None:
+        hits = ones_like(truth, dtype=as_dtype(dtype))
+    else:
+        hits = cast(convert_to_tensor(weights), dtype)
+        require_alike("confusion_matrix", truth, hits)
+    flat = unsorted_segment_sum(hits, places, outside)
+    return reshape(flat, stack([count, count]), name)
+
+
+def histogram_fixed_width_bins(
+    values: Any, value_range: Any, nbins: int = 100, dtype: Any = int32, name: str | None = None
+) -> Tensor:
+    """The bin of each value among `nbins` of equal width over `value_range`, [low, high].
+
+    Values outside fall into the first and the last bin.
+    """
+    if nbins < 1:
+        raise ShapeError(f"a histogram of {nbins} bins")
+    x = convert_to_tensor(values)
+    limits = like(value_range, x)
+    require_rank("value_range", limits.spec, 1)
+    low, high = getitem(limits, 0), getitem(limits, 1)
+    part = divide(subtract(x, low), subtract(high, low))
+    bins = floor(multiply(part, part.dtype.type(nbins)))
+    return cast(clip_by_value(bins, 0, nbins - 1), dtype, name)
+
+
+def histogram_fixed_width(
+    values: Any, value_range: Any, nbins: int = 100, dtype: Any = int32, name: str | None = None
+) -> Tensor:
+    """How many values fall into each of `nbins` bins of equal width over `value_range`.
+
+    Values outside count in the first and the last bin.
+    """
+    bins = reshape(histogram_fixed_width_bins(values, value_range, nbins), [-1])
+    return unsorted_segment_sum(ones_like(bins, dtype=as_dtype(dtype)), bins, nbins, name)

@@ -1,0 +1,109 @@
+"""Means and variances, of all elements or weighted; norms over axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.graph.dtypes import float32
+from hpcflow.graph.graph import Tensor, convert_to_tensor
+from hpcflow.ops.array import size, squeeze, stop_gradient
+from hpcflow.ops.broadcast import ones_like
+from hpcflow.ops.math import (
+    abs,
+    add,
+    cast,
+    divide,
+    multiply,
+    sqrt,
+    square,
+    subtract,
+)
+from hpcflow.ops.reduce import reduce_mean, reduce_sum
+from hpcflow.ops.rules import like, static_axes
+
+
+def reduce_variance(
+    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The mean square distance from the mean over `axis`; real also for complex numbers."""
+    x = convert_to_tensor(input_tensor)
+    distance = abs(subtract(x, reduce_mean(x, axis, True)))
+    return reduce_mean(square(distance), axis, keepdims, name)
+
+
+def reduce_std(
+    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The standard deviation over `axis`: the root of `reduce_variance`."""
+    return sqrt(reduce_variance(input_tensor, axis, keepdims), name)
+
+
+def reduce_euclidean_norm(
+    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The root of the sum of squares over `axis`."""
+    x = convert_to_tensor(input_tensor)
+    return sqrt(reduce_sum(square(abs(x)), axis, keepdims), name)
+
+
+def moments(
+    x: Any, axes: Any, name: str | None = None, keep_dims: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance over `axes`; those of float16 are computed in float32."""
+    x = convert_to_tensor(x)
+    wide = cast(x, float32) if x.dtype.itemsize == 2 else x
+    mean = reduce_mean(wide, axes, True)
+    distance = subtract(wide, stop_gradient(mean))  # what the mean adds to the gradient is 0
+    variance = reduce_mean(square(distance), axes, keep_dims, name)
+    if not keep_dims:
+        mean = squeeze(mean, _listed(axes, x))
+    return cast(mean, x.dtype), cast(variance, x.dtype)
+
+
+def _listed(axes: Any, x: Tensor) -> Any:
+    """The axes that were reduced, all of them if None."""
+    axes = static_axes(axes)
+    return tuple(range(len(x.shape))) if axes is None and x.shape is not None else axes
+
+
+def weighted_moments(
+    x: Any, axes: Any, frequency_weights: Any, name: str | None = None, keep_dims: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance over `axes`, each element counted as often as its weight says.
+
+    Shapes: `frequency_weights` is broadcast to `x`.
+    """
+    x = convert_to_tensor(x)
+    weights = like(frequency_weights, x)
+    total = reduce_sum(multiply(weights, ones_like(x)), axes, True)
+    mean = divide(reduce_sum(multiply(weights, x), axes, True), total)
+    squares = multiply(weights, square(subtract(x, mean)))
+    variance = divide(reduce_sum(squares, axes, True), total)
+    if keep_dims:
+        return mean, variance
+    gone = _listed(axes, x)
+    return squeeze(mean, gone), squeeze(variance, gone, name)
+
+
+def sufficient_statistics(
+    x: Any, axes: Any, shift: Any = None, keep_dims: bool = False, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Any]:
+    """The count, the sum and the sum of squares over `axes`, all less `shift`; and `shift`."""
+    x = convert_to_tensor(x)
+    moved = x if shift is None else subtract(x, like(shift, x))
+    total = reduce_sum(moved, axes, keep_dims)
+    squares = reduce_sum(square(moved), axes, keep_dims, name)
+    reduced = reduce_sum(moved, axes, True)
+    count = divide(cast(size(x), x.dtype), cast(size(reduced), x.dtype))
+    return count, total, squares, shift
+
+
+def normalize_moments(
+    counts: Any, mean_ss: Any, variance_ss: Any, shift: Any, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance from `sufficient_statistics`."""
+    total = convert_to_tensor(mean_ss)
+    moved = divide(total, like(counts, total))
+    mean = moved if shift is None else add(moved, like(shift, moved))
+    squares = divide(like(variance_ss, total), like(counts, total))
+    return mean, subtract(squares, square(moved), name)
