@@ -68,6 +68,16 @@ from hpcflow.ops.array import (
     stop_gradient,
     transpose,
 )
+from hpcflow.ops.blocks import (
+    batch_to_space,
+    batch_to_space_nd,
+    depth_to_space,
+    extract_image_patches,
+    required_space_to_batch_paddings,
+    space_to_batch,
+    space_to_batch_nd,
+    space_to_depth,
+)
 from hpcflow.ops.broadcast import broadcast_to, fill, ones, ones_like, zeros, zeros_like
 from hpcflow.ops.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm
 from hpcflow.ops.comm import replica_share, replica_sum
@@ -129,6 +139,7 @@ from hpcflow.ops.elementwise import (
     truncatediv,
     truncatemod,
 )
+from hpcflow.ops.gather import batch_gather, gather, one_hot
 from hpcflow.ops.host import (
     Assert,
     Print,
@@ -199,6 +210,13 @@ from hpcflow.ops.partitioners import (
     min_max_variable_partitioner,
     variable_axis_size_partitioner,
 )
+from hpcflow.ops.positions import (
+    invert_permutation,
+    searchsorted,
+    setdiff1d,
+    unique,
+    unique_with_counts,
+)
 from hpcflow.ops.queues import (
     FIFOQueue,
     PaddingFIFOQueue,
@@ -207,6 +225,22 @@ from hpcflow.ops.queues import (
     RandomShuffleQueue,
 )
 from hpcflow.ops.random import random_normal, random_uniform, set_random_seed, truncated_normal
+from hpcflow.ops.rearrange import (
+    broadcast_dynamic_shape,
+    broadcast_static_shape,
+    lin_space,
+    linspace,
+    meshgrid,
+    parallel_stack,
+    repeat,
+    reverse,
+    reverse_sequence,
+    reverse_v2,
+    roll,
+    sequence_mask,
+    shape_n,
+    unravel_index,
+)
 from hpcflow.ops.reduce import (
     arg_max,
     arg_min,
@@ -234,6 +268,16 @@ from hpcflow.ops.scatter import (
     scatter_sub,
     scatter_update,
 )
+from hpcflow.ops.scatter_nd import (
+    gather_nd,
+    scatter_nd,
+    tensor_scatter_add,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_update,
+    tensor_scatter_sub,
+    tensor_scatter_update,
+)
 from hpcflow.ops.segment import (
     segment_max,
     segment_mean,
@@ -247,7 +291,7 @@ from hpcflow.ops.segment import (
     unsorted_segment_sqrt_n,
     unsorted_segment_sum,
 )
-from hpcflow.ops.slicing import gather, one_hot, slice
+from hpcflow.ops.slicing import boolean_mask, slice, strided_slice
 from hpcflow.ops.special import (
     betainc,
     digamma,
@@ -293,6 +337,7 @@ if TYPE_CHECKING:
     from hpcflow.runtime.session import Session
 
 __version__ = "0.1.0"
+newaxis = None  # x[..., hf.newaxis] adds an axis of size 1
 
 # fmt: off
 __all__ = [
@@ -302,45 +347,54 @@ __all__ = [
     "Spec", "Tensor", "Variable", "VariableScope", "abs", "accumulate_n", "acos", "acosh", "add",
     "add_check_numerics_ops", "add_n", "add_to_collection", "add_to_collections", "angle",
     "arg_max", "arg_min", "argmax", "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add",
-    "assign_sub", "atan", "atan2", "atanh", "betainc", "bincount", "bitwise", "bool",
-    "broadcast_to", "cast", "ceil", "check_numerics", "clip_by_average_norm", "clip_by_global_norm",
-    "clip_by_norm", "clip_by_value", "colocate_with", "complex", "complex64", "complex128",
-    "concat", "confusion_matrix", "conj", "constant", "constant_initializer",
-    "control_dependencies", "convert_to_tensor", "convert_to_tensor_or_indexed_slices", "cos",
-    "cosh", "count_nonzero", "create_partitioned_variables", "cross", "cumprod", "cumsum",
-    "custom_gradient", "data", "device", "digamma", "div", "div_no_nan", "divide", "einsum",
-    "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1", "fill",
+    "assign_sub", "atan", "atan2", "atanh", "batch_gather", "batch_to_space", "batch_to_space_nd",
+    "betainc", "bincount", "bitwise", "bool", "boolean_mask", "broadcast_dynamic_shape",
+    "broadcast_static_shape", "broadcast_to", "cast", "ceil", "check_numerics",
+    "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with",
+    "complex", "complex64", "complex128", "concat", "confusion_matrix", "conj", "constant",
+    "constant_initializer", "control_dependencies", "convert_to_tensor",
+    "convert_to_tensor_or_indexed_slices", "cos", "cosh", "count_nonzero",
+    "create_partitioned_variables", "cross", "cumprod", "cumsum", "custom_gradient", "data",
+    "depth_to_space", "device", "digamma", "div", "div_no_nan", "divide", "einsum", "equal", "erf",
+    "erfc", "errors", "exp", "expand_dims", "expm1", "extract_image_patches", "fill",
     "fixed_size_partitioner", "float16", "float32", "float64", "floor", "floor_div", "floordiv",
-    "floormod", "gather", "get_collection", "get_collection_ref", "get_default_graph",
+    "floormod", "gather", "gather_nd", "get_collection", "get_collection_ref", "get_default_graph",
     "get_local_variable", "get_variable", "get_variable_scope", "global_norm", "global_variables",
     "global_variables_initializer", "glorot_normal", "glorot_normal_initializer", "glorot_uniform",
     "glorot_uniform_initializer", "gradients", "greater", "greater_equal", "group", "he_normal",
     "he_uniform", "hessians", "histogram_fixed_width", "histogram_fixed_width_bins", "identity",
     "identity_n", "igamma", "igammac", "imag", "initializers", "int8", "int16", "int32", "int64",
-    "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less", "less_equal", "lgamma",
-    "local_variables", "local_variables_initializer", "log", "log1p", "log_sigmoid", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "losses", "make_template", "math", "matmul",
-    "maximum", "min_max_variable_partitioner", "minimum", "mod", "model_variables",
-    "moving_average_variables", "multiply", "name_scope", "negative", "nn", "no_op",
-    "no_regularizer", "not_equal", "one_hot", "ones", "ones_initializer", "ones_like", "op", "pad",
-    "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func", "random_normal",
+    "invert_permutation", "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less", "less_equal",
+    "lgamma", "lin_space", "linspace", "local_variables", "local_variables_initializer", "log",
+    "log1p", "log_sigmoid", "logical_and", "logical_not", "logical_or", "logical_xor", "losses",
+    "make_template", "math", "matmul", "maximum", "meshgrid", "min_max_variable_partitioner",
+    "minimum", "mod", "model_variables", "moving_average_variables", "multiply", "name_scope",
+    "negative", "newaxis", "nn", "no_op", "no_regularizer", "not_equal", "one_hot", "ones",
+    "ones_initializer", "ones_like", "op", "pad", "parallel_stack", "placeholder",
+    "placeholder_with_default", "polygamma", "pow", "py_func", "random_normal",
     "random_normal_initializer", "random_uniform", "random_uniform_initializer", "range", "rank",
     "real", "realdiv", "reciprocal", "recompute", "reduce_all", "reduce_any", "reduce_logsumexp",
     "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "register_device",
-    "replica_share", "replica_sum", "reset_default_graph", "reshape", "rint", "round", "rsqrt",
-    "saturate_cast", "scalar_mul", "scatter_add", "scatter_div", "scatter_max", "scatter_min",
-    "scatter_mul", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_sub",
-    "scatter_update", "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum",
-    "set_random_seed", "shape", "sigmoid", "sign", "sin", "sinh", "size", "slice", "split", "sqrt",
-    "square", "squared_difference", "squeeze", "stack", "stop_gradient", "subtract", "tan", "tanh",
-    "tensordot", "tile", "to_complex64", "to_complex128", "to_double", "to_float", "to_int32",
-    "to_int64", "train", "trainable_variables", "transpose", "truediv", "truncated_normal",
+    "repeat", "replica_share", "replica_sum", "required_space_to_batch_paddings",
+    "reset_default_graph", "reshape", "reverse", "reverse_sequence", "reverse_v2", "rint", "roll",
+    "round", "rsqrt", "saturate_cast", "scalar_mul", "scatter_add", "scatter_div", "scatter_max",
+    "scatter_min", "scatter_mul", "scatter_nd", "scatter_nd_add", "scatter_nd_sub",
+    "scatter_nd_update", "scatter_sub", "scatter_update", "searchsorted", "segment_max",
+    "segment_mean", "segment_min", "segment_prod", "segment_sum", "sequence_mask",
+    "set_random_seed", "setdiff1d", "shape", "shape_n", "sigmoid", "sign", "sin", "sinh", "size",
+    "slice", "space_to_batch", "space_to_batch_nd", "space_to_depth", "split", "sqrt", "square",
+    "squared_difference", "squeeze", "stack", "stop_gradient", "strided_slice", "subtract", "tan",
+    "tanh", "tensor_scatter_add", "tensor_scatter_nd_add", "tensor_scatter_nd_sub",
+    "tensor_scatter_nd_update", "tensor_scatter_sub", "tensor_scatter_update", "tensordot", "tile",
+    "to_complex64", "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "train",
+    "trainable_variables", "transpose", "truediv", "truncated_normal",
     "truncated_normal_initializer", "truncatediv", "truncatemod", "tuple", "uint8", "uint16",
-    "uint32", "uint64", "uniform_unit_scaling_initializer", "unsorted_segment_max",
-    "unsorted_segment_mean", "unsorted_segment_min", "unsorted_segment_prod",
-    "unsorted_segment_sqrt_n", "unsorted_segment_sum", "unstack", "variable_axis_size_partitioner",
-    "variable_scope", "variables_initializer", "variance_scaling_initializer",
-    "verify_tensor_all_finite", "where", "zeros", "zeros_initializer", "zeros_like", "zeta",
+    "uint32", "uint64", "uniform_unit_scaling_initializer", "unique", "unique_with_counts",
+    "unravel_index", "unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min",
+    "unsorted_segment_prod", "unsorted_segment_sqrt_n", "unsorted_segment_sum", "unstack",
+    "variable_axis_size_partitioner", "variable_scope", "variables_initializer",
+    "variance_scaling_initializer", "verify_tensor_all_finite", "where", "zeros",
+    "zeros_initializer", "zeros_like", "zeta",
 ]
 # fmt: on
 

@@ -120,7 +120,9 @@ def _scatter_nd(type: str) -> None:
         return run
 
 
-def flat_indices(xp: Any, indices: Any, shape: tuple[int, ...]) -> tuple[Any, int]:
+def flat_indices(
+    xp: Any, indices: Any, shape: tuple[int, ...], what: str = "scatter_nd"
+) -> tuple[Any, int]:
     """Indices [..., k] into the first k axes of `shape` as one number each, and k."""
     depth = indices.shape[-1]
     if depth > len(shape):
@@ -129,7 +131,7 @@ def flat_indices(xp: Any, indices: Any, shape: tuple[int, ...]) -> tuple[Any, in
     columns = indices.reshape(count, depth)
     flat = xp.zeros(count, np.int64)
     for axis in range(depth):
-        check_indices(xp, columns[:, axis], shape[axis], f"scatter_nd: index of axis {axis}")
+        check_indices(xp, columns[:, axis], shape[axis], f"{what}: along axis {axis} index")
         flat = flat * shape[axis] + columns[:, axis]
     return flat, depth
 

@@ -34,44 +34,72 @@ def check_indices(xp: Any, indices: Any, size: int, what: str) -> None:
 
 
 def index_of(key: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
-    """The index expression of a plain key (see hpcflow.ops.slicing)."""
+    """The index expression of a plain key (see hpcflow.ops.index)."""
     kinds: dict[str, Any] = {"rest": lambda: Ellipsis, "new": lambda: None}
     kinds.update(at=lambda i: i, slice=builtins.slice)
     return tuple(kinds[part[0]](*part[1:]) for part in key)
 
 
+def _index(key: tuple[tuple[Any, ...], ...]) -> Callable[..., tuple[Any, ...]]:
+    """The index expression, of the scalars that the key refers to."""
+    if not any(isinstance(v, tuple) for part in key for v in part):
+        fixed = index_of(key)
+        return lambda scalars: fixed
+
+    def told(scalars: Any) -> tuple[Any, ...]:
+        return index_of(
+            tuple(
+                tuple(int(scalars[v[1]]) if isinstance(v, tuple) else v for v in part)
+                for part in key
+            )
+        )
+
+    return told
+
+
+def _taken(x: Any, index: tuple[Any, ...]) -> Any:
+    try:
+        return x[index]
+    except IndexError as error:
+        raise RangeError(f"an index is outside shape {list(x.shape)}: {error}") from None
+
+
 @kernel("StridedSlice", "out")
 def _strided(xp: Any, node: Node) -> Callable[..., Any]:
-    index = index_of(node.attrs["key"])
-    return lambda x, out: xp.copyto(out, x[index])
+    index = _index(node.attrs["key"])
+    return lambda x, *more: xp.copyto(more[-1], _taken(x, index(more)))
 
 
 @kernel("StridedSliceGrad", "out")
 def _strided_grad(xp: Any, node: Node) -> Callable[..., Any]:
-    index = index_of(node.attrs["key"])
+    index = _index(node.attrs["key"])
 
     def run(g: Any, *more: Any) -> None:
         out = more[-1]
         out.fill(0)
-        out[index] = g
+        out[index(more)] = g
 
     return run
 
 
-def _window(begin: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    return tuple(slice(b, b + n) for b, n in zip(begin.tolist(), shape, strict=True))
+def _window(begin: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[Any, ...]:
+    """Slices of `shape` from `begin`; RangeError if they leave `whole`."""
+    starts = begin.tolist()
+    if any(b < 0 or b + n > d for b, n, d in zip(starts, shape, whole, strict=True)):
+        raise RangeError(f"a slice of {list(shape)} from {starts} is outside {list(whole)}")
+    return tuple(slice(b, b + n) for b, n in zip(starts, shape, strict=True))
 
 
 @kernel("Slice", "out")
 def _slice(xp: Any, node: Node) -> Callable[..., Any]:
-    return lambda x, begin, size, out: xp.copyto(out, x[_window(begin, out.shape)])
+    return lambda x, begin, size, out: xp.copyto(out, x[_window(begin, out.shape, x.shape)])
 
 
 @kernel("SliceGrad", "out")
 def _slice_grad(xp: Any, node: Node) -> Callable[..., Any]:
     def run(g: Any, begin: Any, shape: Any, out: Any) -> None:
         out.fill(0)
-        out[_window(begin, g.shape)] = g
+        out[_window(begin, g.shape, out.shape)] = g
 
     return run
 
@@ -81,11 +109,13 @@ def _slice_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("Gather", "out")
 def _gather(xp: Any, node: Node) -> Callable[..., Any]:
-    axis = node.attrs["axis"]
+    axis, batch = node.attrs["axis"], node.attrs.get("batch_dims", 0)
 
     def run(params: Any, indices: Any, out: Any) -> None:
         check_indices(xp, indices, params.shape[axis], "gather: index")
-        if xp is not np:
+        if batch:
+            _gather_batches(xp, params, indices, out, axis % params.ndim, batch)
+        elif xp is not np:
             xp.take(params, indices, axis, out)
         elif params.size:  # the mode that raises would copy through a buffer
             xp.take(params, indices, axis, out=out, mode="clip")
@@ -93,9 +123,19 @@ def _gather(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
+def _gather_batches(xp: Any, params: Any, indices: Any, out: Any, axis: int, batch: int) -> None:
+    shape = params.shape
+    groups, middle = math.prod(shape[:batch]), math.prod(shape[batch:axis])
+    inner, count = math.prod(shape[axis + 1 :]), math.prod(indices.shape[batch:])
+    whole = params.reshape(groups, middle, shape[axis], inner)
+    first, second = xp.arange(groups)[:, None, None], xp.arange(middle)[None, :, None]
+    taken = whole[first, second, indices.reshape(groups, 1, count)]
+    xp.copyto(out, taken.reshape(out.shape))
+
+
 @kernel("GatherGrad", "out")
 def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
-    axis = node.attrs["axis"]
+    axis, batch = node.attrs["axis"], node.attrs.get("batch_dims", 0)
 
     def run(g: Any, indices: Any, *more: Any) -> None:
         out = more[-1]
@@ -103,29 +143,36 @@ def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
         if not g.size:
             return
         at = axis % out.ndim
-        check_indices(xp, indices, out.shape[at], "rows: index")
-        outer, inner = math.prod(out.shape[:at]), math.prod(out.shape[at + 1 :])
-        rows = g.reshape(outer, indices.size, inner)
-        starts = xp.arange(outer)[:, None, None] * out.shape[at] + indices.reshape(-1)[:, None]
-        step = max(1, SCATTER_BLOCK // (outer * inner))
-        for i in range(0, indices.size, step):  # one element at a time is add.at's fast path
-            places = starts[:, i : i + step] * inner + xp.arange(inner)
-            xp.add.at(out.reshape(-1), places.reshape(-1), rows[:, i : i + step].reshape(-1))
+        check_indices(xp, indices, out.shape[at], "gather: index")
+        groups, middle = math.prod(out.shape[:batch]), math.prod(out.shape[batch:at])
+        inner = math.prod(out.shape[at + 1 :])
+        lead = xp.arange(groups * middle).reshape(groups, middle, 1) * out.shape[at]
+        rows = lead + indices.reshape(groups, 1, -1)
+        add_rows(xp, out.reshape(-1, inner), rows.reshape(-1), g.reshape(-1, inner))
 
     return run
 
 
+def add_rows(xp: Any, out: Any, rows: Any, values: Any) -> None:
+    """`out[rows[i]] += values[i]` for each i, rows that come twice added in their order."""
+    flat, within = out.reshape(-1), xp.arange(out.shape[1])
+    step = max(1, SCATTER_BLOCK // max(1, out.shape[1]))
+    for i in range(0, len(rows), step):  # one element at a time is add.at's fast path
+        places = rows[i : i + step, None] * out.shape[1] + within
+        xp.add.at(flat, places.reshape(-1), values[i : i + step].reshape(-1))
+
+
 @kernel("OneHot", "out")
 def _one_hot(xp: Any, node: Node) -> Callable[..., Any]:
-    attrs, rank = node.attrs, len(node.outputs[0].shape)
-    axis = attrs["axis"] % rank
-    sizes = [1] * rank
-    sizes[axis] = attrs["depth"]
-    classes = xp.arange(attrs["depth"]).reshape(sizes)
+    attrs = node.attrs
 
-    def run(indices: Any, out: Any) -> None:
+    def run(indices: Any, *more: Any) -> None:
+        out = more[-1]
+        sizes = [1] * out.ndim
+        sizes[attrs["axis"]] = out.shape[attrs["axis"]]
+        classes = xp.arange(out.shape[attrs["axis"]]).reshape(sizes)
         out.fill(attrs["off_value"])
-        hit = xp.equal(xp.expand_dims(indices, axis), classes)
+        hit = xp.equal(xp.expand_dims(indices, attrs["axis"]), classes)
         xp.copyto(out, xp.asarray(attrs["on_value"], out.dtype), where=hit)
 
     return run
@@ -183,12 +230,13 @@ def _unpack(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("Pad", "out")
 def _pad(xp: Any, node: Node) -> Callable[..., Any]:
-    before = [a for a, _ in node.attrs["paddings"]]
-    value = node.attrs["value"]
+    paddings, value = node.attrs["paddings"], node.attrs["value"]
 
-    def run(x: Any, out: Any) -> None:
+    def run(x: Any, *more: Any) -> None:
+        out = more[-1]
+        pairs = paddings if len(more) == 1 else more[0].reshape(-1, 2).tolist()
         out.fill(value)
-        out[tuple(slice(a, a + n) for a, n in zip(before, x.shape, strict=True))] = x
+        out[tuple(slice(a, a + n) for (a, _), n in zip(pairs, x.shape, strict=True))] = x
 
     return run
 

@@ -341,13 +341,30 @@ op("Range", infer=_range, grad=NoGrad("the length of a sequence is not different
 def range(
     start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
 ) -> Tensor:
-    """The numbers `start`, `start + delta`, ... below `limit`; from 0 if `limit` is None."""
+    """The numbers `start`, `start + delta`, ... below `limit`; from 0 if `limit` is None.
+
+    Of `dtype`; without it of the widest dtype among the arguments.
+    """
     if limit is None:
         start, limit = 0, start
-    given = [start, limit, delta]
+    given = [t.as_tensor() if hasattr(t, "as_tensor") else t for t in (start, limit, delta)]
     tensors = [t for t in given if isinstance(t, Tensor)]
     if dtype is None:
-        dtype = tensors[0].dtype if tensors else as_array(given).dtype
+        arrays = [as_array(t).dtype for t in given if not isinstance(t, Tensor)]
+        plain = [d for d in arrays if d.kind == "f" and all(t.dtype.kind != "f" for t in tensors)]
+        dtype = max([*(t.dtype for t in tensors), *plain] or arrays, key=_rank_of)
+    dtype = as_dtype(dtype)
     if not tensors:
-        return constant(np.arange(start, limit, delta, dtype=as_dtype(dtype)), name=name)
-    return one("Range", [convert_to_tensor(t, dtype) for t in given], {}, name)
+        return constant(np.arange(*given, dtype=dtype), name=name)
+    return one("Range", [_as(t, dtype) for t in given], {}, name)
+
+
+def _rank_of(dtype: np.dtype) -> tuple[bool, int]:
+    return dtype.kind == "f", dtype.itemsize
+
+
+def _as(value: Any, dtype: np.dtype) -> Tensor:
+    """`value` of `dtype`: a tensor of another one is cast."""
+    if isinstance(value, Tensor) and value.dtype != dtype:
+        return one("Cast", [value], {"dtype": dtype})
+    return convert_to_tensor(value, dtype)

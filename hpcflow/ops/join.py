@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import (
+    OPERATORS,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
-from hpcflow.ops.array import constant, shape
-from hpcflow.ops.broadcast import zeros_like
+from hpcflow.ops.array import constant, reshape, shape
+from hpcflow.ops.broadcast import broadcast_to, zeros_like
+from hpcflow.ops.math import multiply, subtract
 from hpcflow.ops.rules import (
     Attrs,
     has_tensors,
     make,
     normal_axis,
     one,
+    require,
     require_equal,
     static_axes,
     tensors,
     with_value,
 )
-from hpcflow.ops.slicing import getitem
+from hpcflow.ops.slicing import getitem, slice
 
 
 def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -150,7 +160,12 @@ def split(
 
     Errors: ShapeError if the parts do not fill the axis, which must be known for equal parts.
     """
-    x, parts = convert_to_tensor(value), static_axes(num_or_size_splits)
+    x, given = convert_to_tensor(value), num_or_size_splits
+    if has_tensors(given):
+        given = convert_to_tensor(given)
+    if isinstance(given, Tensor) and given.constant is None:
+        return _split_as_told(x, given, axis, name)
+    parts = static_axes(given)
     if isinstance(parts, int):
         size = None if x.shape is None else x.shape[normal_axis(axis, len(x.shape))]
         if size is None or size % parts:
@@ -159,11 +174,30 @@ def split(
     return list(make("Split", [x], {"axis": static_axes(axis), "sizes": parts}, name).outputs)
 
 
+def _split_as_told(x: Tensor, sizes: Tensor, axis: int, name: str | None) -> list[Tensor]:
+    if sizes.shape is None or len(sizes.shape) != 1 or sizes.shape[0] is None:
+        raise ShapeError(f"sizes of {show(sizes.shape)} must be a vector of a known length")
+    attrs = {"axis": static_axes(axis), "sizes": (None,) * sizes.shape[0]}
+    return list(make("Split", [x, sizes], attrs, name).outputs)
+
+
 # -- pad and tile
 
 
 def _pad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     given, paddings = inputs[0].shape, attrs["paddings"]
+    if len(inputs) > 1:
+        require("paddings", inputs[1], "iu")
+        value = inputs[1].value
+        paddings = None if value is None else [(int(a), int(b)) for a, b in value.reshape(-1, 2)]
+        if paddings is None:
+            flat = inputs[1].shape
+            rank = None if flat is None or flat[0] is None else flat[0] // 2
+            merge(given, None if rank is None else (None,) * rank)
+            known = rank if given is None else len(given)
+            return [Spec(inputs[0].dtype, None if known is None else (None,) * known)]
+    if any(a < 0 or b < 0 for a, b in paddings):
+        raise ShapeError(f"paddings {list(paddings)} have a negative size")
     if given is None:
         return [Spec(inputs[0].dtype, (None,) * len(paddings))]
     if len(given) != len(paddings):
@@ -172,7 +206,10 @@ def _pad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(inputs[0].dtype, tuple(None if d is None else d + a + b for d, (a, b) in pairs))]
 
 
-def _pad_back(op: Operation, g: Tensor) -> list[Tensor]:
+def _pad_back(op: Operation, g: Tensor) -> list[Any]:
+    if len(op.inputs) > 1:
+        before = getitem(reshape(op.inputs[1], [-1, 2]), (builtins.slice(None), 0))
+        return [slice(g, before, shape(op.inputs[0])), None]
     key = tuple(("slice", a, -b or None, None) for a, b in op.attrs["paddings"])
     return [one("StridedSlice", [g], {"key": key})]
 
@@ -217,17 +254,98 @@ def pad(
     name: str | None = None,
     constant_values: float = 0,
 ) -> Tensor:
-    """`tensor` with `paddings[i] = (before, after)` elements of `constant_values` along axis i."""
-    if mode.upper() != "CONSTANT":
-        raise ShapeError(f"pad mode {mode!r} is not known", hint="'CONSTANT' is")
-    pairs = tuple((int(a), int(b)) for a, b in np.asarray(paddings).reshape(-1, 2))
+    """`tensor` with `paddings[i] = (before, after)` more elements along axis i.
+
+    They are `constant_values`, or with mode REFLECT the elements mirrored at the first and last,
+    SYMMETRIC mirrored with these, EDGE the first and last themselves. Paddings of the last three
+    are known when the graph is built; those with constants may be a tensor.
+    Errors: ShapeError for paddings that are negative, or longer than what is mirrored.
+    """
+    x, mode = convert_to_tensor(tensor), mode.upper()
+    given = convert_to_tensor(paddings) if has_tensors(paddings) else paddings
+    if isinstance(given, Tensor) and given.constant is None:
+        if mode != "CONSTANT":
+            raise ShapeError(f"paddings of mode {mode} must be known when the graph is built")
+        if given.shape is not None and (len(given.shape) != 2 or given.shape[1] not in (2, None)):
+            raise ShapeError(f"paddings of shape {show(given.shape)}, not [rank, 2]")
+        attrs = {"paddings": None, "value": constant_values}
+        return one("Pad", [x, reshape(given, [-1])], attrs, name)
+    listed = np.asarray(given.constant if isinstance(given, Tensor) else given).reshape(-1, 2)
+    pairs = tuple((int(a), int(b)) for a, b in listed)
+    if mode == "CONSTANT":
+        return one("Pad", [x], {"paddings": pairs, "value": constant_values}, name)
+    if mode not in _MIRRORS:
+        modes = ", ".join(("CONSTANT", *_MIRRORS))
+        raise ShapeError(f"pad mode {mode!r} is not known", hint=f"one of {modes}")
+    return _mirrored(x, pairs, mode, name)
+
+
+_MIRRORS = {"REFLECT": 1, "SYMMETRIC": 0, "EDGE": 0}  # mode -> elements at the ends left out
+
+
+def _mirrored(x: Tensor, pairs: Any, mode: str, name: str | None) -> Tensor:
     if any(a < 0 or b < 0 for a, b in pairs):
-        raise ShapeError(f"paddings {pairs} has a negative size")
-    attrs = {"paddings": pairs, "value": constant_values}
-    return one("Pad", [convert_to_tensor(tensor)], attrs, name)
+        raise ShapeError(f"paddings {list(pairs)} have a negative size", line=user_line())
+    if x.shape is not None and len(x.shape) != len(pairs):
+        raise ShapeError(f"{len(pairs)} pairs of paddings for a tensor of shape {show(x.shape)}")
+    with get_default_graph().name_scope(name or "MirrorPad"):
+        for axis, pair in enumerate(pairs):
+            if pair != (0, 0):
+                x = concat(_ends(x, axis, len(pairs), pair, mode), axis)
+    return x
 
 
-def tile(input: Any, multiples: Sequence[int], name: str | None = None) -> Tensor:
-    """`input` repeated `multiples[i]` times along axis i."""
-    times = static_axes(multiples)
-    return one("Tile", [convert_to_tensor(input)], {"multiples": times}, name)
+def _ends(x: Tensor, axis: int, rank: int, pair: tuple[int, int], mode: str) -> list[Tensor]:
+    """`x` between what it is padded with along `axis`."""
+    size = None if x.shape is None else x.shape[axis]
+    skip = _MIRRORS[mode]
+    most = 1 if mode == "EDGE" else max(pair) + skip
+    if size is not None and size < most:
+        raise ShapeError(
+            f"paddings {pair} of axis {axis} of {show(x.shape)}: mode {mode} needs a size of "
+            f"{most} or more",
+            line=user_line(),
+        )
+    parts = [x]
+    for before, n in ((True, pair[0]), (False, pair[1])):
+        if not n:
+            continue
+        count = 1 if mode == "EDGE" else n
+        part = _end(x, axis, rank, skip, count, before)
+        if mode == "EDGE":
+            part = tile(part, [n if i == axis else 1 for i in range(rank)])
+        else:
+            part = one("Reverse", [part], {"axis": (axis,)})
+        parts = [part, *parts] if before else [*parts, part]
+    return parts
+
+
+def _end(x: Tensor, axis: int, rank: int, skip: int, n: int, before: bool) -> Tensor:
+    """`n` elements from the start or the end of `axis`, `skip` elements away from it.
+
+    By `slice`, which raises when it runs if they are not there.
+    """
+    sizes = [n if i == axis else -1 for i in range(rank)]
+    if before:
+        return slice(x, [skip if i == axis else 0 for i in range(rank)], sizes)
+    if x.shape is not None and (size := x.shape[axis]) is not None:
+        start: Any = size - skip - n
+    else:
+        start = subtract(getitem(shape(x), axis), skip + n)
+    return slice(x, stack([start if i == axis else 0 for i in range(rank)]), sizes)
+
+
+def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+    """`input` repeated `multiples[i]` times along axis i; a vector of a known length."""
+    x = convert_to_tensor(input)
+    given = convert_to_tensor(multiples) if has_tensors(multiples) else multiples
+    if not isinstance(given, Tensor) or given.constant is not None:
+        return one("Tile", [x], {"multiples": static_axes(given)}, name)
+    if given.shape is None or given.shape[0] is None:
+        raise ShapeError("tile needs multiples of a known length", op=given.op.name)
+    rank = given.shape[0]
+    sizes, times = unstack(shape(x), rank), unstack(given, rank)
+    flat = [n for pair in zip(times, sizes, strict=True) for n in pair]
+    once = reshape(x, stack([n for size in sizes for n in (1, size)])) if rank else x
+    whole = [multiply(size, n) for size, n in zip(sizes, times, strict=True)]
+    return reshape(broadcast_to(once, stack(flat)), stack(whole), name) if rank else x

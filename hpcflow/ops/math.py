@@ -9,11 +9,12 @@ import numpy as np
 
 from hpcflow.errors import NumericError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, is_floating
-from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, broadcast
 from hpcflow.ops.array import constant
 from hpcflow.ops.broadcast import sum_to
+from hpcflow.ops.positions import positions
 from hpcflow.ops.rules import (
     Attrs,
     alike,
@@ -321,8 +322,15 @@ def _select_back(op: Operation, g: Tensor) -> list[Any]:
 op("Select", infer=_select, grad=_select_back)
 
 
-def where(condition: Any, x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x` where `condition` holds, else `y`; the three are broadcast together."""
+def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+    """`x` where `condition` holds, else `y`; the three are broadcast together.
+
+    Without `x` and `y` the positions where it holds: int64 [true elements, rank].
+    """
+    if x is None and y is None:
+        return positions(condition, name)
+    if x is None or y is None:
+        raise ShapeError("where takes both x and y, or neither", line=user_line())
     a, b = operands(x, y)
     return one("Select", [convert_to_tensor(condition, bool_), a, b], {}, name)
 

@@ -9,11 +9,11 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge
+from hpcflow.ops.gather import gather
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.join import concat
 from hpcflow.ops.math import cast
 from hpcflow.ops.rules import Attrs, make, require, require_rank
-from hpcflow.ops.slicing import gather
 
 _MADE = NoGrad("made when the plan is cut, after gradients are taken")
 

@@ -1,4 +1,4 @@
-"""Parts of tensors: `x[...]`, slice, gather; and one_hot."""
+"""Parts of tensors: `x[...]`, strided_slice, slice, masks."""
 
 from __future__ import annotations
 
@@ -9,116 +9,51 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.dtypes import as_dtype, float32, int32
-from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
-from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Shape, Spec, merge, show
-from hpcflow.ops.array import shape_argument, sizes
-from hpcflow.ops.indexed_slices import slices_of
+from hpcflow.graph.dtypes import bool_, int32
+from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.registry import op
+from hpcflow.graph.shape import Spec, broadcast, is_known, merge, show
+from hpcflow.ops.array import constant, reshape, shape, shape_argument, sizes
+from hpcflow.ops.broadcast import broadcast_to
+from hpcflow.ops.gather import gather
+from hpcflow.ops.index import filled, index_of, plain_key, scalars_in, sliced
+from hpcflow.ops.positions import positions
 from hpcflow.ops.rules import (
     Attrs,
+    like,
     normal_axis,
     one,
     require,
     require_rank,
-    static_axes,
     told_shape,
     with_value,
 )
 
-# -- x[...]: the key is kept as plain data
-#    an int i is ("at", i); a slice is ("slice", start, stop, step); ... is ("rest",); None ("new",)
-
-Key = tuple[tuple[Any, ...], ...]
-
-
-def plain_key(key: Any) -> Key:
-    """An index expression as plain data; ShapeError if it has something else than basic indices."""
-    parts = key if isinstance(key, tuple) else (key,)
-    found: list[tuple[Any, ...]] = []
-    for part in parts:
-        if part is Ellipsis:
-            found.append(("rest",))
-        elif part is None:
-            found.append(("new",))
-        elif isinstance(part, builtins.slice):
-            limits = [_plain_int(v) for v in (part.start, part.stop, part.step)]
-            if limits[2] == 0:
-                raise ShapeError("a slice cannot have step 0")
-            found.append(("slice", *limits))
-        else:
-            found.append(("at", _plain_int(part, part)))
-    if found.count(("rest",)) > 1:
-        raise ShapeError("an index can have one '...' only")
-    return tuple(found)
-
-
-def _plain_int(value: Any, part: Any = None) -> int | None:
-    if isinstance(value, Tensor) and value.constant is not None and value.shape == ():
-        value = value.constant.item()
-    if value is None or (isinstance(value, (int, np.integer)) and not isinstance(value, bool)):
-        return None if value is None else int(value)
-    raise ShapeError(
-        f"{value!r} cannot index a tensor",
-        hint="use ints, slices of ints, ..., None; hf.gather and hf.slice take tensors",
-    )
-
-
-def index_of(key: Key) -> tuple[Any, ...]:
-    """The index expression again, for NumPy."""
-    kinds: dict[str, Any] = {"rest": lambda: Ellipsis, "new": lambda: None}
-    kinds.update(at=lambda i: i, slice=builtins.slice)
-    return tuple(kinds[part[0]](*part[1:]) for part in key)
-
-
-def _sliced(given: tuple[int | None, ...], key: Key) -> Shape:
-    """The shape of x[key]."""
-    used = sum(part[0] in ("at", "slice") for part in key)
-    if used > len(given):
-        raise ShapeError(f"{used} indices for a tensor of shape {show(given)}")
-    if ("rest",) not in key:
-        key = (*key, ("rest",))
-    out: list[int | None] = []
-    at = 0
-    for part in key:
-        if part[0] == "new":
-            out.append(1)
-        elif part[0] == "rest":
-            out.extend(given[at : at + len(given) - used])
-            at += len(given) - used
-        else:
-            size = given[at]
-            if part[0] == "slice":
-                out.append(_slice_size(size, *part[1:]))
-            elif size is not None and not -size <= part[1] < size:
-                raise ShapeError(f"index {part[1]} is out of range for axis {at} of {show(given)}")
-            at += 1
-    return tuple(out)
-
-
-def _slice_size(size: int | None, start: Any, stop: Any, step: Any) -> int | None:
-    if size is not None:
-        return len(builtins.range(*builtins.slice(start, stop, step).indices(size)))
-    return 0 if stop == 0 and step in (None, 1) else None
+# -- x[...]: the key is kept as plain data (hpcflow.ops.index)
 
 
 def _strided(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    given, key = inputs[0].shape, attrs["key"]
-    spec = Spec(inputs[0].dtype, None if given is None else _sliced(given, key))
-    return [with_value(spec, lambda x: x[index_of(key)], inputs)]
+    for s in inputs[1:]:
+        require("an index", s, "iu")
+    given, key = inputs[0].shape, filled(attrs["key"], [s.value for s in inputs[1:]])
+    spec = Spec(inputs[0].dtype, None if given is None else sliced(given, key))
+    return [with_value(spec, lambda x, *_: x[index_of(key)], inputs)]
 
 
-def _strided_back(op: Operation, g: Tensor) -> list[Tensor]:
-    known, told = shape_argument(sizes(op.inputs[0]))
-    return [one("StridedSliceGrad", [g, *told], {"key": op.attrs["key"], "shape": known})]
+def _strided_back(op: Operation, g: Tensor) -> list[Any]:
+    x, *scalars = op.inputs
+    known, told = shape_argument(sizes(x))
+    attrs = {"key": op.attrs["key"], "shape": known}
+    return [one("StridedSliceGrad", [g, *scalars, *told], attrs), *[None] * len(scalars)]
 
 
 def _strided_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    return [Spec(inputs[0].dtype, told_shape(inputs, 1, attrs))]
+    return [Spec(inputs[0].dtype, told_shape(inputs, 1 + scalars_in(attrs["key"]), attrs))]
 
 
 def _strided_grad_back(op: Operation, gg: Tensor) -> list[Any]:
-    grad = one("StridedSlice", [gg], {"key": op.attrs["key"]})
+    key = op.attrs["key"]
+    grad = one("StridedSlice", [gg, *op.inputs[1 : 1 + scalars_in(key)]], {"key": key})
     return [grad, *[None] * (len(op.inputs) - 1)]
 
 
@@ -127,13 +62,148 @@ op("StridedSliceGrad", infer=_strided_grad, grad=_strided_grad_back)
 
 
 def getitem(x: Tensor, key: Any) -> Tensor:
-    """`x[key]` with ints, slices, `...` and None; one scalar tensor alone gathers along axis 0."""
-    if isinstance(key, Tensor) and key.constant is None:
-        return gather(x, key)
-    return one("StridedSlice", [x], {"key": plain_key(key)})
+    """`x[key]`: ints, slices, `...`, None, with scalar tensors as ints; one mask; tensors of ints.
+
+    Ints and limits count from the end if negative, as in Python; those in a tensor of ints do not
+    (`gather`). Several tensors of ints stand side by side at the front (`gather_nd`).
+    Errors: an index outside raises ShapeError now or RangeError when it runs.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    if any(_is_many(part) for part in parts):
+        return _advanced(x, parts)
+    if x.op.type == "Shape" and isinstance(key, (int, np.integer)):
+        size = _size_known(x, int(key))
+        if size is not None:
+            return constant(size, x.dtype)
+    plain, told = plain_key(key)
+    return one("StridedSlice", [x, *told], {"key": plain})
+
+
+def _size_known(shape: Tensor, at: int) -> int | None:
+    given = shape.op.inputs[0].shape
+    return None if given is None or not -len(given) <= at < len(given) else given[at]
+
+
+def _is_many(part: Any) -> bool:
+    """True for a mask, a list or a tensor of indices: what is not one place or one range."""
+    if part is None or part is Ellipsis or isinstance(part, (builtins.slice, int, np.integer)):
+        return False
+    if isinstance(part, Tensor):
+        return part.dtype.kind == "b" or part.shape not in (None, ())
+    return not hasattr(part, "as_tensor") and np.ndim(part) > 0
+
+
+def _advanced(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
+    """`x[parts]` with masks or tensors of indices among them: first the slices, then these."""
+    if Ellipsis in [p for p in parts if p is Ellipsis]:
+        parts = _without_rest(x, parts)
+    basic: list[Any] = []
+    many: list[tuple[int, Tensor]] = []  # axis of what the slices leave, index
+    axis = 0
+    for part in parts:
+        if _is_many(part):
+            index = convert_to_tensor(part)
+            axes = 1 if index.dtype.kind != "b" else len(index.shape or (0,))
+            many.append((axis, index))
+            basic += [builtins.slice(None)] * axes
+            axis += axes
+        else:
+            basic.append(part)
+            axis += part is None or isinstance(part, builtins.slice)
+    if any(part != builtins.slice(None) for part in basic):
+        x = getitem(x, tuple(basic))
+    if len(many) == 1:
+        at, index = many[0]
+        if index.dtype.kind == "b":
+            return boolean_mask(x, index, axis=at)
+        return gather(x, index, axis=at)
+    if [at for at, _ in many] != list(builtins.range(len(many))) or any(
+        index.dtype.kind == "b" for _, index in many
+    ):
+        raise ShapeError(
+            "several tensors of indices must stand side by side in front, without masks",
+            hint="hf.transpose the axes to the front, or use hf.gather and hf.boolean_mask",
+        )
+    return one("GatherNd", [x, _columns([index for _, index in many])], {})
+
+
+def _without_rest(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The parts with slices in place of `...`."""
+    if x.shape is None:
+        raise ShapeError("an index with '...' and a tensor needs a known rank", op=x.op.name)
+    used = 0
+    for part in parts:
+        if _is_many(part):
+            index = convert_to_tensor(part)
+            used += len(index.shape or (0,)) if index.dtype.kind == "b" else 1
+        else:
+            used += part is not None and part is not Ellipsis
+    rest = (builtins.slice(None),) * (len(x.shape) - used)
+    at = next(i for i, part in enumerate(parts) if part is Ellipsis)
+    return (*parts[:at], *rest, *parts[at + 1 :])
+
+
+def _columns(indices: Sequence[Tensor]) -> Tensor:
+    """Tensors of indices, broadcast together, as one with a last axis for them."""
+    shapes = [i.shape for i in indices]
+    whole = broadcast(shapes)
+    if whole is None or None in whole:
+        merged = shapes[0]
+        for s in shapes[1:]:
+            merged = merge(merged, s)
+    else:
+        indices = [i if i.shape == whole else broadcast_to(i, whole) for i in indices]
+    return one("Pack", [like(i, indices[0]) for i in indices], {"axis": -1})
 
 
 OPERATORS["getitem"] = getitem
+
+
+def strided_slice(
+    input_: Any,
+    begin: Any,
+    end: Any,
+    strides: Any = None,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """`input_[begin[0]:end[0]:strides[0], ...]`; bit i of a mask changes what entry i means.
+
+    `begin_mask` and `end_mask` ignore that limit, `shrink_axis_mask` takes one element and drops
+    the axis, `new_axis_mask` inserts an axis of size 1, `ellipsis_mask` is `...`.
+    """
+    begins, ends = _entries(begin), _entries(end)
+    steps = [1] * len(begins) if strides is None else _entries(strides)
+    if not len(begins) == len(ends) == len(steps):
+        raise ShapeError(f"{len(begins)} begins, {len(ends)} ends and {len(steps)} strides")
+    key: list[Any] = []
+    for i, (b, e, s) in enumerate(zip(begins, ends, steps, strict=True)):
+        bit = 1 << i
+        if ellipsis_mask & bit:
+            key.append(Ellipsis)
+        elif new_axis_mask & bit:
+            key.append(None)
+        elif shrink_axis_mask & bit:
+            key.append(b)
+        else:
+            limits = (None if begin_mask & bit else b, None if end_mask & bit else e)
+            key.append(builtins.slice(*limits, s))
+    plain, told = plain_key(tuple(key))
+    return one("StridedSlice", [convert_to_tensor(input_), *told], {"key": plain}, name)
+
+
+def _entries(vector: Any) -> list[Any]:
+    """The entries of a vector of indices: ints, or scalar tensors where only the step knows."""
+    known, told = shape_argument(vector)
+    if known is None:
+        raise ShapeError("strided_slice needs vectors of a known length", line=user_line())
+    return [
+        getitem(told[0], i) if told and told[0].constant is None else v for i, v in enumerate(known)
+    ]
 
 
 # -- slice: begin and size may be tensors
@@ -160,6 +230,14 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(x.dtype, tuple(out))]
 
 
+def _inside_is_known(x: Tensor, starts: Any, lengths: Any) -> bool:
+    """True if it is known now that a slice of `lengths` fits: Python's own slices do not tell."""
+    if x.shape is None or len(x.shape) != len(lengths) != len(starts):
+        return x.shape is not None
+    parts = zip(x.shape, starts, lengths, strict=True)
+    return all(d is not None or (b == 0 and n == -1) for d, b, n in parts)
+
+
 def _slice_back(op: Operation, g: Tensor) -> list[Any]:
     x, begin, _ = op.inputs
     known, told = shape_argument(sizes(x))
@@ -184,7 +262,9 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
     x = convert_to_tensor(input_)
     starts, begin_told = shape_argument(begin)
     lengths, size_told = shape_argument(size)
-    if not begin_told and not size_told and starts is not None and lengths is not None:
+    fixed = not begin_told and not size_told and starts is not None and lengths is not None
+    if fixed and _inside_is_known(x, starts, lengths):
+        assert starts is not None and lengths is not None
         if len(starts) != len(lengths):
             raise ShapeError(f"begin {starts} and size {lengths} are of different lengths")
         if x.shape is not None:
@@ -203,84 +283,48 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
     return one("Slice", inputs, {"size": lengths}, name)
 
 
-# -- gather and one_hot
+# -- masks
 
 
-def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    params, indices = inputs
-    require("gather's indices", indices, "iu")
-    if params.shape is None or indices.shape is None:
-        return [Spec(params.dtype, None)]
-    at = normal_axis(attrs["axis"], len(params.shape))
-    spec = Spec(params.dtype, (*params.shape[:at], *indices.shape, *params.shape[at + 1 :]))
-    return [with_value(spec, lambda p, i: np.take(p, i, at, mode="clip"), inputs)]
+def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: int = 0) -> Tensor:
+    """The parts of `tensor` where `mask`, which covers its axes from `axis` on, is true.
 
-
-def _gather_back(op: Operation, g: Tensor) -> list[Any]:
-    params, indices = op.inputs
-    if op.attrs["axis"] == 0 and (rows := slices_of(params, indices, g)) is not None:
-        return [rows, None]
-    known, told = shape_argument(sizes(params))
-    attrs = {"axis": op.attrs["axis"], "shape": known}
-    return [one("GatherGrad", [g, indices, *told], attrs), None]
-
-
-def _gather_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    return [Spec(inputs[0].dtype, told_shape(inputs, 2, attrs))]
-
-
-def _gather_grad_back(op: Operation, gg: Tensor) -> list[Any]:
-    grad = gather(gg, op.inputs[1], axis=op.attrs["axis"])
-    return [grad, *[None] * (len(op.inputs) - 1)]
-
-
-def _one_hot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    require("one_hot's indices", inputs[0], "iu")
-    given, dtype = inputs[0].shape, attrs["dtype"]
-    if given is None:
-        return [Spec(dtype, None)]
-    at = normal_axis(attrs["axis"], len(given) + 1)
-    return [Spec(dtype, (*given[:at], attrs["depth"], *given[at:]))]
-
-
-op("Gather", infer=_gather, grad=_gather_back)
-op("GatherGrad", infer=_gather_grad, grad=_gather_grad_back)
-op("OneHot", infer=_one_hot, grad=NoGrad("its input is integers"))
-
-
-def gather(
-    params: Any,
-    indices: Any,
-    validate_indices: None = None,
-    name: str | None = None,
-    axis: int = 0,
-) -> Tensor:
-    """The slices of `params` along `axis` that `indices` name; along axis 0 the gradient is rows.
-
-    Shapes: params.shape[:axis] + indices.shape + params.shape[axis + 1:].
-    Of a variable only these rows are read, where it lives (`Variable.sparse_read`).
-    Errors: an index outside [0, size) raises RangeError when it runs.
+    Shapes: the axes covered become one, whose size only the step tells.
+    Errors: ShapeError if the mask does not fit, or its rank is not known.
     """
-    if axis == 0 and hasattr(params, "sparse_read"):
-        rows: Tensor = params.sparse_read(indices, name)
-        return rows
-    inputs = [convert_to_tensor(params), convert_to_tensor(indices)]
-    return one("Gather", inputs, {"axis": static_axes(axis)}, name)
+    x, m = convert_to_tensor(tensor), convert_to_tensor(mask, bool_)
+    if not m.shape:
+        raise ShapeError(f"a mask of shape {show(m.shape)}; its rank must be known, and not 0")
+    if axis < 0:
+        if x.shape is None:
+            raise ShapeError("a negative axis needs a tensor of a known rank")
+        axis = normal_axis(axis, len(x.shape))
+    rank = len(m.shape)
+    if x.shape is not None:
+        merge(x.shape[axis : axis + rank], m.shape)
+    if rank > 1:
+        x = reshape(x, _joined(x, axis, rank))
+    flat = m if rank == 1 else reshape(m, [-1])
+    rows = getitem(positions(flat), (Ellipsis, 0))
+    size = None if m.shape is None or not is_known(m.shape) else flat.shape
+    if size is not None and x.shape is not None:
+        merge(x.shape[axis : axis + 1], size)
+    return gather(x, rows, axis=axis, name=name or "boolean_mask")
 
 
-def one_hot(
-    indices: Any,
-    depth: int,
-    on_value: float = 1,
-    off_value: float = 0,
-    axis: int = -1,
-    dtype: Any = float32,
-    name: str | None = None,
-) -> Tensor:
-    """`on_value` where each index points along a new `axis` of size `depth`, else `off_value`.
+def _joined(x: Tensor, axis: int, rank: int) -> Any:
+    """The shape of `x` with `rank` axes from `axis` on made one."""
+    if x.shape is not None:
+        ends = (*x.shape[:axis], *x.shape[axis + rank :])
+        if None not in ends:
+            return [*x.shape[:axis], -1, *x.shape[axis + rank :]]
+    whole = shape(x)
+    return one(
+        "Concat",
+        [getitem(whole, builtins.slice(axis)), constant([-1]), _from(whole, axis + rank)],
+        {"axis": 0},
+    )
 
-    An index outside [0, depth) gives `off_value` everywhere.
-    """
-    attrs: Attrs = {"depth": static_axes(depth), "axis": axis, "dtype": as_dtype(dtype)}
-    attrs.update(on_value=on_value, off_value=off_value)
-    return one("OneHot", [convert_to_tensor(indices)], attrs, name)
+
+def _from(vector: Tensor, start: int) -> Tensor:
+    return getitem(vector, builtins.slice(start, None))

@@ -1,0 +1,559 @@
+"""Functions that move elements, against formulas of their own; what bad input gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpcflow as hf
+from hpcflow.errors import DTypeError, HpcflowError, RangeError, ShapeError
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[hf.Graph]:
+    with hf.Graph().as_default() as g:
+        yield g
+
+
+def run(fetches: Any, feeds: Any = None) -> Any:
+    with hf.Session() as session:
+        return session.run(fetches, feeds)
+
+
+def fed(x: np.ndarray, known: bool = False) -> hf.Tensor:
+    return hf.placeholder(x.dtype, x.shape if known else [None] * x.ndim)
+
+
+def both_ways(f: Any, x: np.ndarray) -> np.ndarray:
+    """`f` of a tensor of known and of unknown sizes, which must give the same."""
+    results = []
+    for known in (True, False):
+        t = fed(x, known)
+        results.append(run(f(t), {t: x}))
+    assert results[0].tobytes() == results[1].tobytes()
+    assert results[0].shape == results[1].shape
+    return results[0]
+
+
+def slope(f: Any, x: np.ndarray, known: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The gradient of a weighted sum of `f(x)`, and its central differences."""
+    t = fed(x, known)
+    y = f(t)
+    value = run(y, {t: x})
+    w = np.random.default_rng(1).standard_normal(value.shape)
+    (g,) = hf.gradients(y, t, hf.constant(w))
+    found = run(g, {t: x})
+    expected = np.zeros(x.shape)
+    with hf.Session() as session:
+        for place in np.ndindex(x.shape):
+            step = np.zeros(x.shape)
+            step[place] = 1e-6
+            up, down = (session.run(y, {t: x + s}) for s in (step, -step))
+            expected[place] = (w * (up - down)).sum() / 2e-6
+    return found, expected
+
+
+def check_slope(f: Any, x: np.ndarray) -> None:
+    for known in (True, False):
+        np.testing.assert_allclose(*slope(f, x, known), atol=1e-7)
+
+
+X = np.arange(24.0).reshape(2, 3, 4)
+
+
+# -- x[...]
+
+KEYS: list[Any] = [
+    0,
+    -1,
+    (1, 2, 3),
+    np.s_[1:],
+    np.s_[..., 1],
+    np.s_[:, ::-1, 1:3],
+    np.s_[..., None, ::2],
+    np.s_[None, 1, ..., -3:-1],
+    np.s_[:, 2:0:-1],
+    np.s_[1:1],
+    np.s_[:, [2, 0, 2]],
+    np.s_[..., np.array([[0, 1], [3, 3]])],
+    np.s_[np.array([1, 0]), np.array([2, 2])],
+    np.s_[np.array([1, 0]), np.array([2, 2]), ::2],
+    np.s_[X[:, :, 0] > 3],
+    np.s_[:, np.array([True, False, True])],
+    np.s_[1:, :, np.array([True, False, True, False])],
+    np.s_[X > 5],
+]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_indexing_is_numpys(key: Any) -> None:
+    assert both_ways(lambda t: t[key], X).tolist() == X[key].tolist()
+    check_slope(lambda t: t[key], X)
+
+
+def test_limits_may_be_tensors() -> None:
+    i, j = hf.placeholder(hf.int32, []), hf.placeholder(hf.int64, [])
+    t = hf.constant(X)
+    found = [t[i], t[:, i], t[..., :j], t[i:, 1, ::-2], t[:, i : i + 2, j], t[0, j:i:-1]]
+    (g,) = hf.gradients(found[4], t)
+    for a, b in [(1, 2), (0, 3), (-1, 1)]:
+        expected = [X[a], X[:, a], X[..., :b], X[a:, 1, ::-2], X[:, a : a + 2, b], X[0, b:a:-1]]
+        *values, grad = run([*found, g], {i: a, j: b})
+        for value, e in zip(values, expected, strict=True):
+            assert value.tolist() == e.tolist()
+        ones = np.zeros(X.shape)
+        ones[:, a : a + 2, b] = 1
+        assert grad.tolist() == ones.tolist()
+
+
+def test_an_index_outside_is_an_error_now_or_when_it_runs() -> None:
+    t = hf.constant(X)
+    with pytest.raises(ShapeError, match="index 2 is out of range for axis 0"):
+        t[2]
+    unknown = hf.placeholder(hf.float64, [None])
+    with pytest.raises(ShapeError, match="5") as caught:
+        run(unknown[5], {unknown: np.zeros(3)})
+    assert "test_arrays.py" in (caught.value.line or "")
+    i = hf.placeholder(hf.int32, [])
+    with pytest.raises(RangeError, match=r"outside shape \[2, 3, 4\]"):
+        run(t[i], {i: 2})
+
+
+def test_what_cannot_index() -> None:
+    t = hf.constant(X)
+    for key in (1.5, "a", (..., 0, ...), slice(0, 1, 0), hf.constant(1.0)):
+        with pytest.raises(HpcflowError):
+            t[key]
+    with pytest.raises(ShapeError, match="side by side"):
+        t[:, [0], [1]]
+
+
+def test_newaxis() -> None:
+    assert hf.constant(X)[hf.newaxis, ..., hf.newaxis].shape == (1, 2, 3, 4, 1)
+
+
+def test_strided_slice() -> None:
+    t = hf.constant(X)
+    assert run(hf.strided_slice(t, [0, 2, 1], [2, 0, 4], [1, -1, 2])).tolist() == (
+        X[0:2, 2:0:-1, 1:4:2].tolist()
+    )
+    masked = hf.strided_slice(t, [0, 7, 1, 1], [9, 9, 9, 2], None, 0, 0b100, 0, 0b10, 0b1)
+    assert run(masked).tolist() == X[0, None, 1:, 1:2].tolist()
+    dots = hf.strided_slice(t, [0, 0, 1], [1, 0, 2], ellipsis_mask=0b10, begin_mask=1)
+    assert run(dots).tolist() == X[:1, ..., 1:2].tolist()
+    b = hf.placeholder(hf.int32, [2])
+    told = hf.strided_slice(t, b, b + 2)
+    assert run(told, {b: [0, 1]}).tolist() == X[0:2, 1:3].tolist()
+    with pytest.raises(ShapeError, match="2 begins, 1 ends"):
+        hf.strided_slice(t, [0, 1], [1])
+
+
+def test_a_size_that_is_known_is_a_constant() -> None:
+    x = hf.placeholder(hf.float32, [None, 7])
+    assert hf.shape(x)[1].constant == 7
+    assert hf.shape(x)[-1].constant == 7
+    assert hf.shape(x)[0].constant is None
+
+
+def test_slice_outside_is_an_error_also_where_sizes_are_unknown() -> None:
+    x = hf.placeholder(hf.float32, [None])
+    y = hf.slice(x, [1], [3])
+    assert run(y, {x: [0, 1, 2, 3.5]}).tolist() == [1, 2, 3.5]
+    with pytest.raises((RangeError, ShapeError), match="outside"):
+        run(y, {x: [0, 1, 2]})
+    b = hf.placeholder(hf.int32, [1])
+    z = hf.slice(hf.constant([1.0, 2, 3]), b, [2])
+    assert run(z, {b: [1]}).tolist() == [2, 3]
+    for wrong in ([-1], [2]):
+        with pytest.raises((RangeError, ShapeError), match="outside"):
+            run(z, {b: wrong})
+
+
+# -- gathering and scattering
+
+
+def test_gather_and_its_errors() -> None:
+    t = hf.constant(X)
+    i = hf.placeholder(hf.int32, [None])
+    y = hf.gather(t, i, axis=1)
+    assert run(y, {i: [2, 0]}).tolist() == X[:, [2, 0]].tolist()
+    for wrong in ([0, 3], [-1, 0]):
+        with pytest.raises(RangeError, match=r"gather: index (3|-1) is outside \[0, 3\)") as caught:
+            run(y, {i: wrong})
+        assert caught.value.op == y.op.name
+        assert "test_arrays.py" in (caught.value.line or "")
+    with pytest.raises(RangeError, match=r"outside \[0, 2\)"):
+        hf.gather(t, [-1])
+    with pytest.raises(DTypeError):
+        hf.gather(t, [0.5])
+
+
+def test_batch_gather() -> None:
+    i = np.array([[2, 0], [1, 1]])
+    expected = np.stack([X[g][i[g]] for g in range(2)])
+    assert run(hf.gather(hf.constant(X), i, batch_dims=1)).tolist() == expected.tolist()
+    assert run(hf.batch_gather(hf.constant(X), i)).tolist() == expected.tolist()
+    t = hf.placeholder(hf.float64, None)
+    assert run(hf.gather(t, i, batch_dims=1), {t: X}).tolist() == expected.tolist()
+    other = hf.gather(hf.constant(X), i, axis=2, batch_dims=1)
+    assert run(other).tolist() == np.stack([X[g][:, i[g]] for g in range(2)]).tolist()
+    with pytest.raises(RangeError):
+        run(hf.gather(t, i + 1, batch_dims=1), {t: X})
+    with pytest.raises(ShapeError):
+        hf.gather(hf.constant(X), i, axis=0, batch_dims=1)
+
+
+def test_gather_nd() -> None:
+    i = np.array([[[0, 2], [1, 0]]])
+    assert run(hf.gather_nd(hf.constant(X), i)).tolist() == [[X[0, 2].tolist(), X[1, 0].tolist()]]
+    check_slope(lambda t: hf.gather_nd(t, i), X)
+    j = np.array([[[2, 3], [0, 0]], [[1, 1], [1, 2]]])
+    expected = [[X[g][tuple(v)] for v in j[g]] for g in range(2)]
+    assert both_ways(lambda t: hf.gather_nd(t, j, batch_dims=1), X).tolist() == expected
+    with pytest.raises(RangeError, match="index 3 is outside"):
+        run(hf.gather_nd(hf.constant(X), [[0, 3]]))
+    with pytest.raises(ShapeError):
+        hf.gather_nd(hf.constant(X), [[0, 0, 0, 0]])
+
+
+def test_scatter_nd() -> None:
+    y = hf.scatter_nd([[4], [3], [1], [4]], [9.0, 10, 11, 12], [8])
+    assert run(y).tolist() == [0, 11, 0, 10, 21, 0, 0, 0]
+    n = hf.placeholder(hf.int32, [1])
+    y = hf.scatter_nd([[1]], [5], n)
+    assert run(y, {n: [3]}).tolist() == [0, 5, 0]
+    with pytest.raises(RangeError):
+        run(y, {n: [1]})
+    with pytest.raises(ShapeError):
+        hf.scatter_nd([[1]], [5.0, 6], [3])
+
+
+def test_tensor_scatter() -> None:
+    t, i = hf.constant([1.0, 2, 3]), [[2], [0], [2]]
+    assert run(hf.tensor_scatter_add(t, i, [10, 20, 30])).tolist() == [21, 2, 43]
+    assert run(hf.tensor_scatter_sub(t, i, [10, 20, 30])).tolist() == [-19, 2, -37]
+    assert run(hf.tensor_scatter_update(t, i, [10, 20, 30])).tolist() == [20, 2, 30]
+    with pytest.raises(RangeError):
+        run(hf.tensor_scatter_add(t, [[-1]], [1]))
+
+
+def test_one_hot() -> None:
+    assert run(hf.one_hot([1, 3], 3)).tolist() == [[0, 1, 0], [0, 0, 0]]
+    assert hf.one_hot([0], 2).dtype == hf.float32
+    assert hf.one_hot([0], 2, on_value=5, off_value=-5).dtype == hf.int32
+    assert run(hf.one_hot([1], 2, 5.5, -1.0, axis=0)).tolist() == [[-1], [5.5]]
+    depth = hf.placeholder(hf.int32, [])
+    assert run(hf.one_hot([1, 0], depth), {depth: 2}).tolist() == [[0, 1], [1, 0]]
+    assert run(hf.one_hot([1, 0], depth), {depth: 3}).shape == (2, 3)
+    on = hf.constant(2.0, hf.float64)
+    y = hf.one_hot([1], 2, on_value=on)
+    assert run([y, hf.gradients(y, on)[0]])[0].tolist() == [[0, 2]]
+
+
+# -- positions and values
+
+
+def test_where_without_values_and_boolean_mask() -> None:
+    m = np.array([[True, False], [True, True]])
+    assert run(hf.where(hf.constant(m))).tolist() == [[0, 0], [1, 0], [1, 1]]
+    t = hf.placeholder(hf.bool, [None])
+    places = hf.where(t)
+    with hf.Session() as session:
+        for n in (0, 1, 5, 3):
+            value = np.arange(n) % 2 == 0
+            assert session.run(places, {t: value}).tolist() == [[i] for i in range(0, n, 2)]
+    x = np.arange(8.0).reshape(2, 2, 2)
+    check_slope(lambda t: hf.boolean_mask(t, m), x)
+    assert both_ways(lambda t: hf.boolean_mask(t, m), x).tolist() == x[m].tolist()
+    assert both_ways(lambda t: hf.boolean_mask(t, m, axis=1), x).tolist() == x[:, m].tolist()
+    with pytest.raises(ShapeError):
+        hf.boolean_mask(hf.constant(x), [True, False, True])
+    with pytest.raises(ShapeError, match="rank"):
+        hf.boolean_mask(hf.constant(x), hf.placeholder(hf.bool))
+    with pytest.raises(ShapeError, match="neither"):
+        hf.where(hf.constant(m), 1.0)
+
+
+def test_unique_and_setdiff() -> None:
+    x = hf.constant([1, 1, 2, 4, 4, 4, 7, 8, 8, 2])
+    y, idx, count = run(list(hf.unique_with_counts(x)))
+    assert y.tolist() == [1, 2, 4, 7, 8]
+    assert idx.tolist() == [0, 0, 1, 2, 2, 2, 3, 4, 4, 1]
+    assert count.tolist() == [2, 2, 3, 1, 2]
+    assert [v.dtype for v in hf.unique(x, out_idx=hf.int64)] == [hf.int32, hf.int64]
+    out, at = run(list(hf.setdiff1d([1, 2, 3, 4, 5, 6], [1, 3, 5])))
+    assert (out.tolist(), at.tolist()) == ([2, 4, 6], [1, 3, 5])
+    with pytest.raises(ShapeError):
+        hf.unique([[1]])
+
+
+def test_invert_permutation() -> None:
+    p = hf.placeholder(hf.int32, [None])
+    y = hf.invert_permutation(p)
+    assert run(y, {p: [3, 4, 0, 2, 1]}).tolist() == [2, 4, 3, 0, 1]
+    for wrong, what in (([0, 0], "0 is there 2 times"), ([1, 2], "outside"), ([-1, 0], "outside")):
+        with pytest.raises(RangeError, match=what):
+            run(y, {p: wrong})
+
+
+def test_searchsorted() -> None:
+    row = [[0, 3, 9, 9, 10], [1, 2, 3, 4, 5]]
+    values = [[2, 4, 9], [0, 2, 6]]
+    assert run(hf.searchsorted(row, values)).tolist() == [[1, 2, 2], [0, 1, 5]]
+    assert run(hf.searchsorted(row, values, "right")).tolist() == [[1, 2, 4], [0, 2, 5]]
+    with pytest.raises(ShapeError, match="side"):
+        hf.searchsorted(row, values, "middle")
+
+
+# -- another order
+
+
+def test_reverse_roll_repeat() -> None:
+    assert run(hf.reverse(hf.constant(X), [0, -1])).tolist() == X[::-1, :, ::-1].tolist()
+    assert both_ways(lambda t: hf.roll(t, 1, 1), X).tolist() == np.roll(X, 1, 1).tolist()
+    rolled = both_ways(lambda t: hf.roll(t, [-5, 2], [2, 0]), X)
+    assert rolled.tolist() == np.roll(X, (-5, 2), (2, 0)).tolist()
+    check_slope(lambda t: hf.roll(t, [1, -1], [1, 2]), X)
+    assert both_ways(lambda t: hf.repeat(t, 2), X).tolist() == np.repeat(X, 2).tolist()
+    each = both_ways(lambda t: hf.repeat(t, [2, 0, 1], axis=1), X)
+    assert each.tolist() == np.repeat(X, [2, 0, 1], axis=1).tolist()
+    check_slope(lambda t: hf.repeat(t, [2, 0, 3], axis=1), X)
+    with pytest.raises(ShapeError):
+        hf.roll(hf.constant(X), [1], 0)
+    with pytest.raises(ShapeError):
+        hf.repeat(hf.constant(X), [1, 2], axis=1)
+
+
+def test_reverse_sequence() -> None:
+    x = np.arange(12).reshape(3, 4)
+    n = hf.placeholder(hf.int64, [None])
+    y = hf.reverse_sequence(hf.constant(x), n, seq_axis=1)
+    assert run(y, {n: [0, 3, 4]}).tolist() == [[0, 1, 2, 3], [6, 5, 4, 7], [11, 10, 9, 8]]
+    for wrong in ([0, 0, 5], [0, -1, 1]):
+        with pytest.raises(RangeError, match="length"):
+            run(y, {n: wrong})
+
+
+def test_sequence_mask() -> None:
+    assert run(hf.sequence_mask([1, 3, 2])).tolist() == np.tri(3, dtype=bool)[[0, 2, 1]].tolist()
+    mask = hf.sequence_mask([[1, 0]], 2, hf.float32)
+    assert run(mask).tolist() == [[[1, 0], [0, 0]]]
+
+
+def test_linspace_meshgrid_range() -> None:
+    for lo, hi, n in [(0.0, 1.0, 5), (10.0, -3.0, 4), (2.0, 7.0, 1), (0.1, 0.7, 7)]:
+        found = run(hf.linspace(lo, hi, n))
+        np.testing.assert_allclose(found, np.linspace(lo, hi, n), rtol=1e-6)
+        assert found[-1] == np.float32(hi if n > 1 else lo)
+    n = hf.placeholder(hf.int32, [])
+    assert run(hf.lin_space(0.0, 2.0, n), {n: 3}).tolist() == [0, 1, 2]
+    with pytest.raises(ShapeError):
+        hf.linspace(0.0, 1.0, 0)
+    for indexing in ("xy", "ij"):
+        for vectors in ([[1, 2, 3], [4, 5]], [[1], [2, 3], [4, 5, 6]], [[1, 2]]):
+            found = run(hf.meshgrid(*vectors, indexing=indexing))
+            for a, e in zip(found, np.meshgrid(*vectors, indexing=indexing), strict=True):
+                assert a.tolist() == e.tolist()
+
+
+def test_shapes_that_fit() -> None:
+    x, y = hf.placeholder(hf.int32, [None]), hf.placeholder(hf.int32, [None])
+    both = hf.broadcast_dynamic_shape(x, y)
+    assert run(both, {x: [3, 1], y: [2, 1, 4]}).tolist() == [2, 3, 4]
+    with pytest.raises(ShapeError, match="cannot be broadcast"):
+        run(both, {x: [3], y: [2]})
+    assert hf.broadcast_static_shape([None, 1], [2, 5]) == (2, 5)
+    a, b = hf.shape_n([hf.constant(X), hf.constant(1)])
+    assert (run(a).tolist(), run(b).tolist()) == ([2, 3, 4], [])
+    assert run(hf.parallel_stack([1, 2])).tolist() == [1, 2]
+    assert run(hf.unravel_index([22, 1], [7, 6])).tolist() == [[3, 0], [4, 1]]
+    with pytest.raises(RangeError):
+        run(hf.unravel_index([42], [7, 6]))
+
+
+# -- padding, tiling, splitting
+
+MODES = {"REFLECT": "reflect", "SYMMETRIC": "symmetric", "EDGE": "edge"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pad_modes(mode: str) -> None:
+    for pads in ([[1, 1], [2, 0], [0, 3]], [[0, 0], [0, 1], [2, 2]]):
+        f = lambda t, p=pads: hf.pad(t, p, mode)  # noqa: E731
+        assert both_ways(f, X).tolist() == np.pad(X, pads, MODES[mode]).tolist()
+        check_slope(f, X)
+
+
+def test_pad_by_a_tensor() -> None:
+    p = hf.placeholder(hf.int32, [3, 2])
+    pads = [[1, 0], [0, 2], [1, 1]]
+    t = hf.placeholder(hf.float64, [None, 3, None])
+    y = hf.pad(t, p, constant_values=7)
+    (g,) = hf.gradients(y, t)
+    value, grad = run([y, g], {t: X, p: pads})
+    assert value.tolist() == np.pad(X, pads, constant_values=7).tolist()
+    assert grad.tolist() == np.ones(X.shape).tolist()
+    with pytest.raises(ShapeError, match="negative"):
+        run(y, {t: X, p: [[-1, 0], [0, 0], [0, 0]]})
+
+
+def test_paddings_that_do_not_fit() -> None:
+    t = hf.constant(X)
+    with pytest.raises(ShapeError, match="needs a size of 3"):
+        hf.pad(t, [[2, 0], [0, 0], [0, 0]], "REFLECT")
+    with pytest.raises(ShapeError, match="mode"):
+        hf.pad(t, [[2, 0], [0, 0], [0, 0]], "WRAP")
+    with pytest.raises(ShapeError, match="2 pairs"):
+        hf.pad(t, [[2, 0], [0, 0]], "EDGE")
+    unknown = hf.placeholder(hf.float32, [None])
+    with pytest.raises((RangeError, ShapeError), match="outside"):
+        run(hf.pad(unknown, [[3, 0]], "REFLECT"), {unknown: [1, 2]})
+
+
+def test_tile_and_split_by_tensors() -> None:
+    times = hf.placeholder(hf.int32, [2])
+    x = np.array([[1.0, 2], [3, 4]])
+    t = fed(x)
+    y = hf.tile(t, times)
+    (g,) = hf.gradients(y, t)
+    value, grad = run([y, g], {t: x, times: [2, 3]})
+    assert value.tolist() == np.tile(x, (2, 3)).tolist()
+    assert grad.tolist() == [[6, 6], [6, 6]]
+    n = hf.placeholder(hf.int32, [2])
+    a, b = hf.split(hf.constant(X), n, axis=2)
+    values = run([a, b], {n: [1, 3]})
+    assert [v.tolist() for v in values] == [X[..., :1].tolist(), X[..., 1:].tolist()]
+
+
+# -- blocks, by their definitions
+
+
+def _space_to_batch(x: np.ndarray, block: list[int], pads: list[list[int]]) -> np.ndarray:
+    k = len(block)
+    x = np.pad(x, [(0, 0), *pads, *[(0, 0)] * (x.ndim - 1 - k)])
+    parts = []
+    for place in product(*map(range, block)):
+        parts.append(
+            x[(slice(None), *(slice(p, None, b) for p, b in zip(place, block, strict=True)))]
+        )
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize(
+    ("shape", "block", "pads"),
+    [
+        ((1, 4, 4, 2), [2, 2], [[0, 0], [0, 0]]),
+        ((2, 3, 5, 1), [2, 3], [[1, 0], [0, 1]]),
+        ((2, 6), [3], [[0, 0]]),
+        ((2, 4, 3), [2], [[2, 0]]),
+    ],
+)
+def test_space_to_batch_and_back(shape: Any, block: Any, pads: Any) -> None:
+    x = np.random.default_rng(0).standard_normal(shape)
+    f = lambda t: hf.space_to_batch_nd(t, block, pads)  # noqa: E731
+    there = both_ways(f, x)
+    assert there.tolist() == _space_to_batch(x, block, pads).tolist()
+    back = both_ways(lambda t: hf.batch_to_space_nd(t, block, pads), there)
+    assert back.tolist() == x.tolist()
+    check_slope(f, x)
+
+
+def test_space_to_batch_of_images_and_its_paddings() -> None:
+    x = np.arange(16.0).reshape(1, 4, 4, 1)
+    there = run(hf.space_to_batch(x, [[0, 0], [0, 0]], 2))
+    assert there.shape == (4, 2, 2, 1)
+    assert run(hf.batch_to_space(there, [[0, 0], [0, 0]], 2)).tolist() == x.tolist()
+    pads, crops = hf.required_space_to_batch_paddings([5, 8], [2, 4], [[1, 1], [0, 0]])
+    assert run([pads, crops])[0].tolist() == [[1, 2], [0, 0]]
+    assert run(crops).tolist() == [[0, 1], [0, 0]]
+    with pytest.raises(ShapeError, match="multiple"):
+        hf.space_to_batch(hf.zeros([1, 3, 4, 1]), [[0, 0], [0, 0]], 2)
+
+
+def test_depth_and_space() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 4, 6, 3))
+    expected = np.zeros((2, 2, 3, 12))
+    for i, j in product(range(2), range(3)):
+        expected[:, i, j] = x[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].reshape(2, -1)
+    there = both_ways(lambda t: hf.space_to_depth(t, 2), x)
+    assert there.tolist() == expected.tolist()
+    assert both_ways(lambda t: hf.depth_to_space(t, 2), there).tolist() == x.tolist()
+    check_slope(lambda t: hf.depth_to_space(t, 2), there[:1])
+    first = x.transpose(0, 3, 1, 2)
+    found = run(hf.space_to_depth(first, 2, data_format="NCHW"))
+    assert found.tolist() == expected.transpose(0, 3, 1, 2).tolist()
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_extract_image_patches(padding: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 5, 6, 2))
+    k, s, r = (2, 3), (2, 1), (1, 2)
+    spans = [(a - 1) * c + 1 for a, c in zip(k, r, strict=True)]
+    if padding == "SAME":
+        counts = [-(-d // b) for d, b in zip(x.shape[1:3], s, strict=True)]
+        more = [
+            max(0, (n - 1) * b + span - d)
+            for n, b, span, d in zip(counts, s, spans, x.shape[1:3], strict=True)
+        ]
+        padded = np.pad(x, [(0, 0), *((m // 2, m - m // 2) for m in more), (0, 0)])
+    else:
+        counts = [(d - a) // b + 1 for d, a, b in zip(x.shape[1:3], spans, s, strict=True)]
+        padded = x
+    expected = np.zeros((2, *counts, k[0] * k[1] * 2))
+    for i, j in product(*map(range, counts)):
+        window = padded[:, i * s[0] : i * s[0] + spans[0] : r[0]]
+        window = window[:, :, j * s[1] : j * s[1] + spans[1] : r[1]]
+        expected[:, i, j] = window.reshape(2, -1)
+    f = lambda t: hf.extract_image_patches(t, [1, *k, 1], [1, *s, 1], [1, *r, 1], padding)  # noqa: E731
+    found = run(f(hf.constant(x)))
+    assert found.tolist() == expected.tolist()
+    found, slopes = slope(f, x[:1], known=True)
+    np.testing.assert_allclose(found, slopes, atol=1e-7)
+
+
+# -- many shapes, and shapes that only data tell
+
+
+def test_data_dependent_shapes_train_without_new_plans() -> None:
+    """A net over the kept rows: differing numbers of them, one plan, no growing memory."""
+    x = hf.placeholder(hf.float32, [None, 4])
+    w = hf.Variable(np.ones((4, 1), np.float32))
+    kept = hf.boolean_mask(x, hf.reduce_sum(x, 1) > 0)
+    ids, which = hf.unique(hf.cast(kept[:, 0] * 10, hf.int32))
+    loss = hf.reduce_sum(hf.square(hf.matmul(kept, w))) + hf.cast(hf.reduce_sum(which), hf.float32)
+    step = w.assign_sub(0.001 * hf.gradients(loss, w)[0])
+    rng = np.random.default_rng(0)
+    with hf.Session() as session:
+        session.run(w.initializer)
+        expected = np.ones((4, 1), np.float32)
+        for i in range(60):
+            a = rng.standard_normal((8 + i, 4)).astype(np.float32)
+            session.run([step, ids], {x: a})
+            rows = a[a.sum(1) > 0]
+            expected -= 0.001 * 2 * rows.T @ (rows @ expected)
+        np.testing.assert_allclose(session.run(w), expected, rtol=1e-4)
+        assert sum(len(family._steps) for family in session._families.values()) <= 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_slice_of_any_array(data: Any) -> None:
+    shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3))
+    x = np.arange(float(np.prod(shape))).reshape(shape)
+    limit = st.one_of(st.none(), st.integers(-5, 5))
+    key = tuple(
+        slice(data.draw(limit), data.draw(limit), data.draw(limit.filter(lambda v: v != 0)))
+        for _ in shape
+    )
+    with hf.Graph().as_default():
+        known = hf.constant(x)[key]
+        t = fed(x)
+        unknown = t[key]
+        assert known.shape == x[key].shape
+        assert run(known).tolist() == run(unknown, {t: x}).tolist() == x[key].tolist()
