@@ -14,6 +14,7 @@ from hpcflow.train.session import TrainingSession
 
 if TYPE_CHECKING:
     from hpcflow.train.counter import get_global_step, get_or_create_global_step
+    from hpcflow.train.lbfgs import LBFGS, LBFGSResult
     from hpcflow.train.optimizers.adam import (
         AdamaxOptimizer,
         AdamOptimizer,
@@ -36,9 +37,23 @@ if TYPE_CHECKING:
     )
     from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
     from hpcflow.train.optimizers.layerwise import LAMBOptimizer, LARSOptimizer
+    from hpcflow.train.optimizers.loss_scale import DynamicLossScale, LossScaleOptimizer
     from hpcflow.train.saver import Saver, latest_checkpoint
+    from hpcflow.train.schedules import (
+        cosine_decay,
+        cosine_decay_restarts,
+        exponential_decay,
+        inverse_time_decay,
+        linear_cosine_decay,
+        linear_warmup,
+        natural_exp_decay,
+        noam_decay,
+        piecewise_constant,
+        polynomial_decay,
+    )
 
 __all__ = [
+    "LBFGS",
     "AdadeltaOptimizer",
     "AdagradDAOptimizer",
     "AdagradOptimizer",
@@ -46,11 +61,14 @@ __all__ = [
     "AdamWOptimizer",
     "AdamaxOptimizer",
     "Cells",
+    "DynamicLossScale",
     "FormulaOptimizer",
     "FtrlOptimizer",
     "GradientDescentOptimizer",
     "LAMBOptimizer",
     "LARSOptimizer",
+    "LBFGSResult",
+    "LossScaleOptimizer",
     "MomentumOptimizer",
     "NadamOptimizer",
     "Optimizer",
@@ -60,12 +78,36 @@ __all__ = [
     "RMSPropOptimizer",
     "Saver",
     "TrainingSession",
+    "cosine_decay",
+    "cosine_decay_restarts",
+    "exponential_decay",
     "get_global_step",
     "get_or_create_global_step",
+    "inverse_time_decay",
     "latest_checkpoint",
+    "linear_cosine_decay",
+    "linear_warmup",
+    "natural_exp_decay",
+    "noam_decay",
+    "piecewise_constant",
+    "polynomial_decay",
 ]
 
 _LATER = {
+    "cosine_decay": "hpcflow.train.schedules",
+    "cosine_decay_restarts": "hpcflow.train.schedules",
+    "exponential_decay": "hpcflow.train.schedules",
+    "inverse_time_decay": "hpcflow.train.schedules",
+    "linear_cosine_decay": "hpcflow.train.schedules",
+    "linear_warmup": "hpcflow.train.schedules",
+    "natural_exp_decay": "hpcflow.train.schedules",
+    "noam_decay": "hpcflow.train.schedules",
+    "piecewise_constant": "hpcflow.train.schedules",
+    "polynomial_decay": "hpcflow.train.schedules",
+    "DynamicLossScale": "hpcflow.train.optimizers.loss_scale",
+    "LossScaleOptimizer": "hpcflow.train.optimizers.loss_scale",
+    "LBFGS": "hpcflow.train.lbfgs",
+    "LBFGSResult": "hpcflow.train.lbfgs",
     "AdamOptimizer": "hpcflow.train.optimizers.adam",
     "AdamWOptimizer": "hpcflow.train.optimizers.adam",
     "AdamaxOptimizer": "hpcflow.train.optimizers.adam",
