@@ -77,9 +77,10 @@ class LossScaleOptimizer(Optimizer):
     def __init__(self, optimizer: Optimizer, loss_scale: Any = None) -> None:
         super().__init__("LossScale")
         self._optimizer = optimizer
-        given = DynamicLossScale() if loss_scale is None else loss_scale
-        self._dynamic = given if isinstance(given, DynamicLossScale) else None
-        self._fixed = 1.0 if self._dynamic else float(given)
+        self._dynamic: DynamicLossScale | None = None
+        if loss_scale is None or isinstance(loss_scale, DynamicLossScale):
+            self._dynamic = loss_scale or DynamicLossScale()
+        self._fixed = 1.0 if self._dynamic else float(loss_scale)
         if self._dynamic and not isinstance(optimizer, FormulaOptimizer):
             raise GraphError(
                 f"{type(optimizer).__name__} cannot leave out an update, as a dynamic scale needs",
