@@ -293,3 +293,31 @@ CASES += [
         {"paddings": None, "value": 1.5},
     ),
 ]
+
+# -- rows dealt out and put together
+
+
+def _dealt(x: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(x[p == k] for k in range(3))
+
+
+def _stitched(*parts: np.ndarray) -> np.ndarray:
+    half = len(parts) // 2
+    rows = {}
+    for i, d in zip(parts[:half], parts[half:], strict=True):
+        rows.update({int(i[place]): d[place] for place in np.ndindex(i.shape)})
+    rest = parts[half].shape[parts[0].ndim :]
+    size = max(rows, default=-1) + 1
+    return np.array([rows.get(k, np.zeros(rest)) for k in range(size)]).reshape(size, *rest)
+
+
+CASES += [
+    *(
+        Case("DynamicPartition", [f(*s), n(*p, low=0, high=3, dtype=I32)], _dealt, {"num": 3})
+        for s, p in [((6,), (6,)), ((5, 2), (5,)), ((2, 3, 2), (2, 3)), ((0, 2), (0,))]
+    ),
+    Case("DynamicPartition", [f(4, 2), v((0, 0, 0, 0))], lambda x, p: x, {"num": 1}),
+    Case("DynamicStitch", [v((2, 0)), v([[3], [1]]), f(2, 2), f(2, 1, 2)], _stitched),
+    Case("DynamicStitch", [v(4), v((0, 1)), f(3), f(2, 3)], _stitched),
+    Case("DynamicStitch", [v(np.zeros(0)), f(0, 3)], _stitched),
+]

@@ -431,6 +431,29 @@ def test_tile_and_split_by_tensors() -> None:
     assert [v.tolist() for v in values] == [X[..., :1].tolist(), X[..., 1:].tolist()]
 
 
+def test_dynamic_partition_and_stitch() -> None:
+    x, p = hf.constant(X.reshape(8, 3)), hf.placeholder(hf.int32, [8])
+    parts = hf.dynamic_partition(x, p, 3)
+    where = hf.dynamic_partition(hf.range(8), p, 3)
+    again = hf.dynamic_stitch(where, [part * (k + 1) for k, part in enumerate(parts)])
+    (g,) = hf.gradients([again, hf.square(parts[1])], x)
+    at = np.array([2, 0, 1, 1, 2, 0, 0, 2], np.int32)
+    rows = X.reshape(8, 3)
+    values, whole, grad = run([parts, again, g], {p: at})
+    for k in range(3):
+        assert values[k].tolist() == rows[at == k].tolist()
+    assert whole.tolist() == (rows * (at + 1)[:, None]).tolist()
+    expected = np.ones((8, 3)) * (at + 1)[:, None] + np.where(at == 1, 2, 0)[:, None] * rows
+    assert grad.tolist() == expected.tolist()
+    for wrong in (3, -1):
+        with pytest.raises(RangeError, match="partition"):
+            run(parts[0], {p: [0] * 7 + [wrong]})
+    assert run(hf.dynamic_stitch([[0], [2, 0]], [[1.0], [2.0, 3.0]])).tolist() == [3, 0, 2]
+    i = hf.placeholder(hf.int32, [1])
+    with pytest.raises(RangeError, match="negative"):
+        run(hf.dynamic_stitch([i], [[1.0]]), {i: [-1]})
+
+
 # -- blocks, by their definitions
 
 
