@@ -14,7 +14,7 @@ from hpcflow import errors, threads
 
 threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads, which is next
 
-from hpcflow import bitwise, initializers, losses, math, nn
+from hpcflow import bitwise, initializers, linalg, losses, math, nn
 from hpcflow.autodiff import gradients, hessians
 from hpcflow.graph.dtypes import (
     as_dtype,
@@ -98,6 +98,7 @@ from hpcflow.ops.custom import (
     identity_n,
 )
 from hpcflow.ops.custom import own_op as op
+from hpcflow.ops.decompositions import qr, self_adjoint_eig, self_adjoint_eigvals, svd
 from hpcflow.ops.einsum import einsum, tensordot
 from hpcflow.ops.elementwise import (
     accumulate_n,
@@ -162,6 +163,15 @@ from hpcflow.ops.initializer_objects import (
 )
 from hpcflow.ops.initializers import glorot_normal, glorot_uniform, he_normal, he_uniform
 from hpcflow.ops.join import concat, pad, split, stack, tile, unstack
+from hpcflow.ops.linalg import (
+    cholesky,
+    cholesky_solve,
+    matrix_determinant,
+    matrix_inverse,
+    matrix_solve,
+    matrix_solve_ls,
+    matrix_triangular_solve,
+)
 from hpcflow.ops.math import (
     abs,
     add,
@@ -203,6 +213,18 @@ from hpcflow.ops.math import (
     where,
 )
 from hpcflow.ops.matmul import matmul
+from hpcflow.ops.matrix import (
+    diag,
+    diag_part,
+    eye,
+    matrix_band_part,
+    matrix_diag,
+    matrix_diag_part,
+    matrix_set_diag,
+    matrix_transpose,
+    norm,
+    trace,
+)
 from hpcflow.ops.partition import dynamic_partition, dynamic_stitch
 from hpcflow.ops.partitioned import PartitionedVariable
 from hpcflow.ops.partitioners import (
@@ -350,52 +372,56 @@ __all__ = [
     "arg_max", "arg_min", "argmax", "argmin", "as_dtype", "asin", "asinh", "assign", "assign_add",
     "assign_sub", "atan", "atan2", "atanh", "batch_gather", "batch_to_space", "batch_to_space_nd",
     "betainc", "bincount", "bitwise", "bool", "boolean_mask", "broadcast_dynamic_shape",
-    "broadcast_static_shape", "broadcast_to", "cast", "ceil", "check_numerics",
-    "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with",
-    "complex", "complex64", "complex128", "concat", "confusion_matrix", "conj", "constant",
-    "constant_initializer", "control_dependencies", "convert_to_tensor",
-    "convert_to_tensor_or_indexed_slices", "cos", "cosh", "count_nonzero",
+    "broadcast_static_shape", "broadcast_to", "cast", "ceil", "check_numerics", "cholesky",
+    "cholesky_solve", "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm",
+    "clip_by_value", "colocate_with", "complex", "complex64", "complex128", "concat",
+    "confusion_matrix", "conj", "constant", "constant_initializer", "control_dependencies",
+    "convert_to_tensor", "convert_to_tensor_or_indexed_slices", "cos", "cosh", "count_nonzero",
     "create_partitioned_variables", "cross", "cumprod", "cumsum", "custom_gradient", "data",
-    "depth_to_space", "device", "digamma", "div", "div_no_nan", "divide", "dynamic_partition",
-    "dynamic_stitch", "einsum", "equal", "erf", "erfc", "errors", "exp", "expand_dims", "expm1",
-    "extract_image_patches", "fill", "fixed_size_partitioner", "float16", "float32", "float64",
-    "floor", "floor_div", "floordiv", "floormod", "gather", "gather_nd", "get_collection",
-    "get_collection_ref", "get_default_graph", "get_local_variable", "get_variable",
-    "get_variable_scope", "global_norm", "global_variables", "global_variables_initializer",
-    "glorot_normal", "glorot_normal_initializer", "glorot_uniform", "glorot_uniform_initializer",
-    "gradients", "greater", "greater_equal", "group", "he_normal", "he_uniform", "hessians",
-    "histogram_fixed_width", "histogram_fixed_width_bins", "identity", "identity_n", "igamma",
-    "igammac", "imag", "initializers", "int8", "int16", "int32", "int64", "invert_permutation",
-    "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less", "less_equal", "lgamma", "lin_space",
-    "linspace", "local_variables", "local_variables_initializer", "log", "log1p", "log_sigmoid",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "losses", "make_template", "math",
-    "matmul", "maximum", "meshgrid", "min_max_variable_partitioner", "minimum", "mod",
-    "model_variables", "moving_average_variables", "multiply", "name_scope", "negative", "newaxis",
-    "nn", "no_op", "no_regularizer", "not_equal", "one_hot", "ones", "ones_initializer",
-    "ones_like", "op", "pad", "parallel_stack", "placeholder", "placeholder_with_default",
-    "polygamma", "pow", "py_func", "random_normal", "random_normal_initializer", "random_uniform",
-    "random_uniform_initializer", "range", "rank", "real", "realdiv", "reciprocal", "recompute",
-    "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min",
-    "reduce_prod", "reduce_sum", "register_device", "repeat", "replica_share", "replica_sum",
-    "required_space_to_batch_paddings", "reset_default_graph", "reshape", "reverse",
-    "reverse_sequence", "reverse_v2", "rint", "roll", "round", "rsqrt", "saturate_cast",
-    "scalar_mul", "scatter_add", "scatter_div", "scatter_max", "scatter_min", "scatter_mul",
-    "scatter_nd", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_sub",
-    "scatter_update", "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_prod",
-    "segment_sum", "sequence_mask", "set_random_seed", "setdiff1d", "shape", "shape_n", "sigmoid",
-    "sign", "sin", "sinh", "size", "slice", "space_to_batch", "space_to_batch_nd", "space_to_depth",
-    "split", "sqrt", "square", "squared_difference", "squeeze", "stack", "stop_gradient",
-    "strided_slice", "subtract", "tan", "tanh", "tensor_scatter_add", "tensor_scatter_nd_add",
-    "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "tensor_scatter_sub",
-    "tensor_scatter_update", "tensordot", "tile", "to_complex64", "to_complex128", "to_double",
-    "to_float", "to_int32", "to_int64", "train", "trainable_variables", "transpose", "truediv",
-    "truncated_normal", "truncated_normal_initializer", "truncatediv", "truncatemod", "tuple",
-    "uint8", "uint16", "uint32", "uint64", "uniform_unit_scaling_initializer", "unique",
-    "unique_with_counts", "unravel_index", "unsorted_segment_max", "unsorted_segment_mean",
-    "unsorted_segment_min", "unsorted_segment_prod", "unsorted_segment_sqrt_n",
-    "unsorted_segment_sum", "unstack", "variable_axis_size_partitioner", "variable_scope",
-    "variables_initializer", "variance_scaling_initializer", "verify_tensor_all_finite", "where",
-    "zeros", "zeros_initializer", "zeros_like", "zeta",
+    "depth_to_space", "device", "diag", "diag_part", "digamma", "div", "div_no_nan", "divide",
+    "dynamic_partition", "dynamic_stitch", "einsum", "equal", "erf", "erfc", "errors", "exp",
+    "expand_dims", "expm1", "extract_image_patches", "eye", "fill", "fixed_size_partitioner",
+    "float16", "float32", "float64", "floor", "floor_div", "floordiv", "floormod", "gather",
+    "gather_nd", "get_collection", "get_collection_ref", "get_default_graph", "get_local_variable",
+    "get_variable", "get_variable_scope", "global_norm", "global_variables",
+    "global_variables_initializer", "glorot_normal", "glorot_normal_initializer", "glorot_uniform",
+    "glorot_uniform_initializer", "gradients", "greater", "greater_equal", "group", "he_normal",
+    "he_uniform", "hessians", "histogram_fixed_width", "histogram_fixed_width_bins", "identity",
+    "identity_n", "igamma", "igammac", "imag", "initializers", "int8", "int16", "int32", "int64",
+    "invert_permutation", "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less", "less_equal",
+    "lgamma", "lin_space", "linalg", "linspace", "local_variables", "local_variables_initializer",
+    "log", "log1p", "log_sigmoid", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "losses", "make_template", "math", "matmul", "matrix_band_part", "matrix_determinant",
+    "matrix_diag", "matrix_diag_part", "matrix_inverse", "matrix_set_diag", "matrix_solve",
+    "matrix_solve_ls", "matrix_transpose", "matrix_triangular_solve", "maximum", "meshgrid",
+    "min_max_variable_partitioner", "minimum", "mod", "model_variables", "moving_average_variables",
+    "multiply", "name_scope", "negative", "newaxis", "nn", "no_op", "no_regularizer", "norm",
+    "not_equal", "one_hot", "ones", "ones_initializer", "ones_like", "op", "pad", "parallel_stack",
+    "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func", "qr", "random_normal",
+    "random_normal_initializer", "random_uniform", "random_uniform_initializer", "range", "rank",
+    "real", "realdiv", "reciprocal", "recompute", "reduce_all", "reduce_any", "reduce_logsumexp",
+    "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "register_device",
+    "repeat", "replica_share", "replica_sum", "required_space_to_batch_paddings",
+    "reset_default_graph", "reshape", "reverse", "reverse_sequence", "reverse_v2", "rint", "roll",
+    "round", "rsqrt", "saturate_cast", "scalar_mul", "scatter_add", "scatter_div", "scatter_max",
+    "scatter_min", "scatter_mul", "scatter_nd", "scatter_nd_add", "scatter_nd_sub",
+    "scatter_nd_update", "scatter_sub", "scatter_update", "searchsorted", "segment_max",
+    "segment_mean", "segment_min", "segment_prod", "segment_sum", "self_adjoint_eig",
+    "self_adjoint_eigvals", "sequence_mask", "set_random_seed", "setdiff1d", "shape", "shape_n",
+    "sigmoid", "sign", "sin", "sinh", "size", "slice", "space_to_batch", "space_to_batch_nd",
+    "space_to_depth", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
+    "stop_gradient", "strided_slice", "subtract", "svd", "tan", "tanh", "tensor_scatter_add",
+    "tensor_scatter_nd_add", "tensor_scatter_nd_sub", "tensor_scatter_nd_update",
+    "tensor_scatter_sub", "tensor_scatter_update", "tensordot", "tile", "to_complex64",
+    "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "trace", "train",
+    "trainable_variables", "transpose", "truediv", "truncated_normal",
+    "truncated_normal_initializer", "truncatediv", "truncatemod", "tuple", "uint8", "uint16",
+    "uint32", "uint64", "uniform_unit_scaling_initializer", "unique", "unique_with_counts",
+    "unravel_index", "unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min",
+    "unsorted_segment_prod", "unsorted_segment_sqrt_n", "unsorted_segment_sum", "unstack",
+    "variable_axis_size_partitioner", "variable_scope", "variables_initializer",
+    "variance_scaling_initializer", "verify_tensor_all_finite", "where", "zeros",
+    "zeros_initializer", "zeros_like", "zeta",
 ]
 # fmt: on
 

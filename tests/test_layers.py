@@ -20,8 +20,8 @@ MAY_KNOW = {
     **dict.fromkeys(LEAVES, LEAVES),
     "graph": GRAPH,
     "ops": GRAPH | {"ops"},
-    **dict.fromkeys(("bitwise", "initializers", "losses", "nn"), GRAPH | {"ops"}),  # re-exports
-    **dict.fromkeys(("bitwise", "math", "nn"), GRAPH | {"ops"}),  # re-exports
+    **dict.fromkeys(("bitwise", "initializers", "linalg", "losses", "math"), GRAPH | {"ops"}),
+    **dict.fromkeys(("nn", "signal", "spectral"), GRAPH | {"ops"}),  # and those above: re-exports
     "autodiff": GRAPH | {"ops", "autodiff"},
     "recompute": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,

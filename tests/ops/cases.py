@@ -27,6 +27,8 @@ class Case:
     dtypes: Sequence[np.dtype] = (F32, F64)
     still: dict[int, str] = dataclasses.field(default_factory=dict)
     refused: tuple[int, ...] = ()
+    sized: bool = False  # its gradient is refused where sizes are not known
+    hermitian: bool = False  # its matrices are, and differences of them stay so
 
     def __str__(self) -> str:
         return self.type
