@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import DTypeError, GradientError, ShapeError
-from hpcflow.graph.dtypes import is_floating, resource
+from hpcflow.graph.dtypes import is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
+    OPERATORS,
     Operation,
     Tensor,
     convert_to_tensor,
@@ -26,6 +26,7 @@ from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.join import stack
 from hpcflow.ops.math import add_n
 from hpcflow.ops.rows import join_slices
+from hpcflow.ops.rules import one
 
 Gradient = Tensor | IndexedSlices
 
@@ -60,6 +61,9 @@ def gradients(
         for op in sorted(ops, key=lambda op: op.index, reverse=True):
             _backward(op, found, reached, stops, scope)
         return [_with_shape(_asked_for(found.total(x), x), x) for x in sources]
+
+
+OPERATORS["gradients"] = gradients  # type: ignore[assignment]  # those of functions need it
 
 
 def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
@@ -107,15 +111,16 @@ def _source(x: Any) -> Tensor:
 
 def _carries(t: Tensor) -> bool:
     """True if `t` can have a gradient: floating point, or a handle to state."""
-    return is_floating(t.dtype) or t.dtype == resource
+    return is_floating(t.dtype) or t.dtype in (resource, tensor_array)
 
 
 def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    graph = get_default_graph()
     given = _listed(grad_ys) or [None] * len(targets)
     if len(given) != len(targets):
         raise GradientError(f"{len(given)} grad_ys for {len(targets)} ys")
     for y, g in zip(targets, given, strict=True):
-        if not is_floating(y.dtype):
+        if not (is_floating(y.dtype) or (y.dtype == tensor_array and g is not None)):
             raise DTypeError(
                 f"{y.name!r} is {y.dtype}; gradients are of floating-point values",
                 op=y.op.name,
@@ -129,7 +134,7 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor
                 line=y.op.line,
                 hint="a loss is real: hf.abs(y), hf.real(y); or grad_ys=hf.ones_like(y)",
             )
-        with beside(y.op):
+        with graph.beside(y.op):
             g = ones_like(y) if g is None else convert_to_tensor(g, y.dtype)
         merge(g.shape, y.shape)
         yield y, g
@@ -187,9 +192,11 @@ def _sum(t: Tensor, parts: Sequence[Gradient], where: Operation) -> Gradient:
     if len(parts) == 1:
         return parts[0]
     rows = [g for g in parts if isinstance(g, IndexedSlices)]
-    with beside(where):
+    with get_default_graph().beside(where):
         if len(rows) == len(parts):
             return join_slices(rows)
+        if t.dtype == tensor_array:
+            return one("TensorArrayAddN", [g for g in parts if isinstance(g, Tensor)])
         why = "is added to dense gradients"
         return add_n([_dense(t, g, why) if isinstance(g, IndexedSlices) else g for g in parts])
 
@@ -201,28 +208,16 @@ def _dense(t: Tensor, rows: IndexedSlices, why: str) -> Tensor:
         f"the gradient of {name!r} {show(rows.shape)} (made at {t.op.line}) is rows; it is made "
         f"dense, as it {why}"
     )
-    with beside(rows.op):
+    with get_default_graph().beside(rows.op):
         return rows.dense()
 
 
 def _asked_for(g: Gradient | None, x: Tensor) -> Gradient | None:
     """Rows for variables and reads of them; the gradient of another tensor is a tensor."""
     if isinstance(g, IndexedSlices) and x.dtype != resource and x.op.type != "ReadVariable":
-        with beside(g.op):
+        with get_default_graph().beside(g.op):
             return g.dense()
     return g
-
-
-@contextlib.contextmanager
-def beside(op: Operation) -> Iterator[None]:
-    """Operations made inside have the wishes of `op` for a device, so that cuts follow."""
-    graph = op.graph
-    with contextlib.ExitStack() as stack:
-        for name in op.colocate:
-            stack.enter_context(graph.colocate_with(graph.get_operation_by_name(name)))
-        stack.enter_context(graph.device(None))
-        stack.enter_context(graph.device(op.device))
-        yield
 
 
 def _backward(
@@ -250,7 +245,8 @@ def _backward(
             line=op.line,
             hint="hf.stop_gradient in front of it makes it a constant",
         )
-    with op.graph.name_scope(f"{scope}{op.name}_grad/"), beside(op):
+    graph = get_default_graph()  # inside a gradient function another one than that of `op`
+    with graph.name_scope(f"{scope}{op.name}_grad/"), graph.beside(op):
         grads = rule(op, *outputs)
         if len(grads) != len(op.inputs):
             raise GradientError(

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.autodiff import beside, gradients
+from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError
 from hpcflow.graph.dtypes import is_floating
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
@@ -84,7 +84,7 @@ class _Block:
             inputs = [made[t] for t in op.inputs]
             first = new.isdisjoint(t.op for t in inputs)
             with (
-                beside(op),
+                graph.beside(op),
                 graph.control_dependencies(None),
                 graph.control_dependencies(after if first else []),
             ):

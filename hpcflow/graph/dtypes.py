@@ -23,6 +23,10 @@ complex64 = np.dtype("complex64")
 complex128 = np.dtype("complex128")
 bool_ = np.dtype("bool")
 resource = np.dtype("V1")  # a handle to mutable state; never moves between devices
+history = np.dtype("V3")  # what a loop keeps of its iterations; never leaves its task
+tensor_array = np.dtype("V5")  # a TensorArray: an array of tensors that one step makes
+# what is no array of numbers, by the names that messages give it
+OPAQUE = {resource: "resource", history: "history", tensor_array: "tensor_array"}
 
 NUMERIC = (
     *(float16, float32, float64, int8, int16, int32, int64),
@@ -38,7 +42,7 @@ def as_dtype(given: Any) -> np.dtype:
         raise DTypeError(
             f"{given!r} is not a data type", hint="use hf.float32 or 'float32'"
         ) from None
-    if dtype not in NUMERIC and dtype not in (bool_, resource):
+    if dtype not in NUMERIC and dtype != bool_ and dtype not in OPAQUE:
         raise DTypeError(f"data type {dtype} is not supported", hint="convert the array first")
     return dtype
 

@@ -173,6 +173,7 @@ class Graph:
         self._by_name: dict[str, Operation] = {}
         self._used: dict[str, int] = {}
         self._collections: dict[Hashable, list[Any]] = {}
+        self.extensions: dict[Operation, Operation] = {}  # of loops: those that keep a history
         self._lock = threading.RLock()
         self._scope = threading.local()
 
@@ -181,6 +182,9 @@ class Graph:
     def get_operations(self) -> list[Operation]:
         """All operations in the order they were made."""
         return list(self._operations)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
 
     @property
     def version(self) -> int:
@@ -260,10 +264,8 @@ class Graph:
             name = self.unique_name(name or type)
             if name in self._by_name:
                 raise GraphError(f"there is an operation {name!r} already", op=name, line=line)
-            for t in inputs:
-                if t.op.graph is not self:
-                    raise GraphError(f"input {t.name!r} is of another graph", op=name, line=line)
             try:
+                inputs = [self.adopt(t) for t in inputs]
                 specs = row.infer([t.spec for t in inputs], attrs)
             except HpcflowError as error:
                 error.op, error.line = error.op or name, error.line or line
@@ -276,8 +278,19 @@ class Graph:
             self._by_name[name] = op
         return op
 
+    def adopt(self, t: Tensor) -> Tensor:
+        """The tensor of this graph that stands for `t`; GraphError if it is of another graph."""
+        if t.op.graph is not self:
+            raise GraphError(f"input {t.name!r} is of another graph")
+        return t
+
+    @property
+    def root(self) -> Graph:
+        """The graph around this one: itself, unless it is the body of a loop or a branch."""
+        return self
+
     def _check_open(self, type: str, line: str) -> None:
-        if self.finalized:
+        if self.root.finalized:
             raise GraphError(
                 f"the graph is finalized; a {type} cannot be added",
                 line=line,
@@ -291,9 +304,13 @@ class Graph:
             deps.update(dict.fromkeys(group))
         for t in op.inputs:
             deps.pop(t.op, None)
-        op.control_inputs = tuple(deps)
+        op.control_inputs = self._followed(deps)
         op.colocate = tuple(dict.fromkeys(o.name for o in scope["colocate"]))
         op.device = str(self._device_for(op, scope["device"]))
+
+    def _followed(self, before: Iterable[Operation]) -> tuple[Operation, ...]:
+        """The operations of this graph that one made now follows."""
+        return tuple(before)
 
     @staticmethod
     def _device_for(op: Operation, scopes: list[Any]) -> device_names.DeviceName:
@@ -308,9 +325,12 @@ class Graph:
 
     def unique_name(self, name: str) -> str:
         """`name` inside the current name scope, numbered if it is taken; a trailing / is exact."""
+        return self._unique(name, self._scopes()["name"])
+
+    def _unique(self, name: str, scope: str) -> str:
         if name.endswith("/"):
             return name[:-1]
-        name = self._scopes()["name"] + name
+        name = scope + name
         if not _NAME.match(name):
             raise GraphError(f"{name!r} cannot be a name", hint="use letters, digits and ._-/")
         with self._lock:
@@ -385,6 +405,16 @@ class Graph:
             self._within("colocate", [*self._scopes()["colocate"], as_operation(op)]),
             self._within("device", []),
         ):
+            yield
+
+    @contextlib.contextmanager
+    def beside(self, op: Operation) -> Iterator[None]:
+        """Operations made inside have the wishes of `op` for a device, so that cuts follow."""
+        with contextlib.ExitStack() as stack:
+            for name in op.colocate:
+                stack.enter_context(self.colocate_with(self.get_operation_by_name(name)))
+            stack.enter_context(self.device(None))
+            stack.enter_context(self.device(op.device))
             yield
 
     def finalize(self) -> None:

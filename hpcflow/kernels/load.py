@@ -10,6 +10,7 @@ from hpcflow.kernels import (
     gamma,
     host,
     linalg,
+    lists,
     math,
     matrix,
     nn,
@@ -27,6 +28,7 @@ from hpcflow.kernels import (
     slicing,
     special,
     state,
+    tensor_array,
 )
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "gamma",
     "host",
     "linalg",
+    "lists",
     "math",
     "matrix",
     "nn",
@@ -56,4 +59,5 @@ __all__ = [
     "slicing",
     "special",
     "state",
+    "tensor_array",
 ]

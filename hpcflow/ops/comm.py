@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import float64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
@@ -78,9 +79,9 @@ def replica_share(name: str | None = None) -> Tensor:
     graph = get_default_graph()
     found: list[Tensor] = graph.get_collection("replica_share")
     if not found:
-        with graph.name_scope(None), graph.control_dependencies(None), graph.device(None):
+        with at_root(graph) as root, root.name_scope(None), root.device(None):
             attrs = {"dtype": float64, "shape": ()}
-            share = graph.create_op("ReplicaShare", [], attrs, name or "replica_share").outputs[0]
+            share = root.create_op("ReplicaShare", [], attrs, name or "replica_share").outputs[0]
         graph.add_to_collection("replica_share", share)
         return share
     return found[0]

@@ -35,7 +35,7 @@ op("TruncatedNormal", infer=_draw, grad=_DRAW, stateful=True)
 
 def set_random_seed(seed: int) -> None:
     """The seed of the default graph, for the random ops made after this call."""
-    get_default_graph().seed = int(seed)
+    get_default_graph().root.seed = int(seed)
 
 
 def _key(graph_seed: int, source: int | str) -> int:
@@ -52,7 +52,7 @@ def _random(
     graph = get_default_graph()
     known, told = shape_argument(shape)
     full = graph.unique_name(name or type)
-    key = _key(graph.seed, full if seed is None else int(seed))
+    key = _key(graph.root.seed, full if seed is None else int(seed))
     attrs: Attrs = {"shape": known, "dtype": dtype, "key": key, **facts}
     return one(type, told, attrs, full + "/")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, resource
 from hpcflow.graph.graph import (
     Graph,
@@ -86,9 +87,8 @@ class Variable(RowUpdates):
         name: str | None = None,
         dtype: Any = None,
     ) -> None:
-        graph = get_default_graph()
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
-        with graph.control_dependencies(None):
+        with at_root(get_default_graph()) as graph:
             self.name = graph.unique_name(name or "Variable")
             with graph.name_scope(f"{self.name}/"):
                 value = _initial(initial_value, dtype)
@@ -120,7 +120,7 @@ class Variable(RowUpdates):
     def value(self) -> Tensor:
         """Its value at the start of a step, one read shared by all uses."""
         if self._value is None:
-            with self.graph.name_scope(None), self.graph.control_dependencies(None):
+            with at_root(self.graph) as graph, graph.name_scope(None):
                 self._value = self.read_value("read")
         return self._value
 
@@ -129,8 +129,9 @@ class Variable(RowUpdates):
     def read_value(self, name: str = "read") -> Tensor:
         """A new read of its value, after the control dependencies in force."""
         attrs = {"dtype": self.dtype, "shape": self.shape}
-        with self.graph.colocate_with(self.op):
-            read = self.graph.create_op("ReadVariable", [self.handle], attrs, f"{self.name}/{name}")
+        graph = innermost(self.graph)
+        with graph.colocate_with(self.op):
+            read = graph.create_op("ReadVariable", [self.handle], attrs, f"{self.name}/{name}")
         return read.outputs[0]
 
     def assign(self, value: Any, name: str | None = None) -> Operation:
@@ -188,7 +189,7 @@ def update(
 ) -> Operation:
     """An operation of `type` that updates `variables` in place, on the device of the first."""
     first = variables[0]
-    graph = first.graph
+    graph = innermost(first.graph)
     attrs: dict[str, Any] = {"dtype": first.dtype, "shape": first.shape}
     if initial:
         attrs["initial"] = True

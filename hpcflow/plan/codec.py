@@ -26,12 +26,7 @@ RULE = "plan-format"
 def encode(part: Part) -> bytes:
     """The part as bytes, the same for equal parts; VerifyError if an attribute is no plain data."""
     blobs: list[bytes] = []
-    header = {
-        "task": part.task,
-        "feeds": list(part.feeds),
-        "fetches": [list(ref) for ref in part.fetches],
-        "nodes": [_node_out(node, blobs) for node in part.nodes.values()],
-    }
+    header = _part_out(part, blobs)
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     start = MAGIC + len(text).to_bytes(8, "little") + text
     return b"".join(_padded(chunk) for chunk in [start, *blobs])
@@ -64,6 +59,15 @@ def _padded(chunk: bytes) -> bytes:
 
 
 # -- out
+
+
+def _part_out(part: Part, blobs: list[bytes]) -> dict[str, Any]:
+    return {
+        "task": part.task,
+        "feeds": list(part.feeds),
+        "fetches": [list(ref) for ref in part.fetches],
+        "nodes": [_node_out(node, blobs) for node in part.nodes.values()],
+    }
 
 
 def _node_out(node: Node, blobs: list[bytes]) -> dict[str, Any]:
@@ -106,6 +110,8 @@ def _value_out(value: Any, blobs: list[bytes]) -> Any:
         as_dtype(array.dtype)
         blobs.append(array.tobytes())
         return ["array", array.dtype.str, list(array.shape)]
+    if isinstance(value, Part):
+        return ["part", _part_out(value, blobs)]
     raise TypeError(f"{type(value).__name__} {value!r} is not plain data")
 
 
@@ -120,6 +126,12 @@ def _part_in(data: bytes) -> Part:
         raise ValueError("its header is longer than the message")
     header = json.loads(data[16 : 16 + size].decode())
     reader = _Blobs(data, 16 + size)
+    part = _read_part(reader, header)
+    reader.finish()
+    return part
+
+
+def _read_part(reader: _Blobs, header: Any) -> Part:
     _keys(header, {"task", "feeds", "fetches", "nodes"})
     nodes: dict[str, Node] = {}
     for given in _list(header["nodes"]):
@@ -127,7 +139,6 @@ def _part_in(data: bytes) -> Part:
         if node.name in nodes:
             raise ValueError(f"two nodes are called {node.name!r}")
         nodes[node.name] = node
-    reader.finish()
     return Part(
         _text(header["task"]),
         nodes,
@@ -205,6 +216,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "list": lambda reader, items: [_value_in(v, reader) for v in _list(items)],
     "dict": _dict,
     "array": _array,
+    "part": _read_part,
 }
 
 

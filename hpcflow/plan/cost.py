@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import Spec, size_of
 from hpcflow.plan.ir import Node, Part, Plan
+from hpcflow.plan.nested import within
 from hpcflow.plan.protocol import HEADER_BYTES
 
 FLOPS = 2e10  # of one core, roughly: predictions only decide how often to poll
@@ -42,13 +44,14 @@ def traffic(plan: Plan) -> list[Traffic]:
     """Point-to-point messages of one step, by (source, destination), the driver's first.
 
     Each edge is one message; a token has no bytes. The driver starts each other task of the plan
-    with one header of `HEADER_BYTES`.
+    with one header of `HEADER_BYTES`. What crosses inside a loop or a branch is not counted: how
+    often that is, values decide.
     """
     found: dict[tuple[str, str], list[int]] = {}
     for task in plan.parts:
         if task != plan.driver:
             found[plan.driver, task] = [1, HEADER_BYTES, 1]
-    for edge in plan.edges:
+    for edge in (edge for edge in plan.edges if not edge.frame):
         counts = found.setdefault((edge.source, edge.dest), [0, 0, 0])
         counts[0] += 1
         counts[1] += edge.spec.nbytes
@@ -67,13 +70,17 @@ def collective_bytes(part: Part) -> dict[str, int]:
 def memory(part: Part) -> Memory:
     """Upper bounds of the bytes that a part holds."""
     variables = buffers = constants = 0
-    for node in part.nodes.values():
+    seen: set[str] = set()  # variables that loops and branches use have a node there too
+    for node in (*part.nodes.values(), *within(part.nodes)):
         if node.type == "Variable":
+            if node.name in seen:
+                continue
+            seen.add(node.name)
             variables += Spec(node.attrs["dtype"], tuple(node.attrs["shape"])).nbytes
         elif node.type == "Const":
             constants += node.specs[0].nbytes
         elif node.type != "ReadVariable":
-            buffers += sum(spec.nbytes for spec in node.specs if spec.dtype.kind != "V")
+            buffers += sum(spec.nbytes for spec in node.specs if spec.dtype not in OPAQUE)
     return Memory(part.task, variables, buffers, constants)
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hpcflow.graph.body import Function, all_operations
 from hpcflow.graph.graph import Graph, Operation
 from hpcflow.plan.attrs import canonical
 
@@ -24,7 +25,7 @@ def op_digests(graph: Graph) -> list[OpDigest]:
 
     The user's line is shown but not compared: paths may differ from node to node.
     """
-    return [OpDigest(op.name, op.type, op.line, _digest(op)) for op in graph.get_operations()]
+    return [OpDigest(op.name, op.type, op.line, _digest(op)) for op in all_operations(graph)]
 
 
 def fingerprint(graph: Graph) -> str:
@@ -71,7 +72,14 @@ def _digest(op: Operation) -> str:
 
 
 def _same_everywhere(attrs: dict[str, object]) -> dict[str, object]:
-    """Attributes without addresses: a function counts by its name, which all ranks share."""
+    """Attributes without addresses: a function counts by its name, which all ranks share.
+
+    A function of the graph counts by its results' names: its operations are digested themselves.
+    """
+    attrs = {
+        k: tuple(t.name for t in v.results) if isinstance(v, Function) else v
+        for k, v in attrs.items()
+    }
     return {
         k: getattr(v, "__qualname__", type(v).__name__) if canonical(v)[0] == "object" else v  # type: ignore[index]
         for k, v in attrs.items()

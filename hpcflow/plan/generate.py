@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import is_known
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.storage import Storage, assign
@@ -42,8 +43,9 @@ class Code:
     """The generated text of a part and what its names are bound to.
 
     A bind is a tuple: ("kernel", node), ("const", node), ("buffer", device, block, dtype, shape),
-    ("viewof", node, name), ("var", node of its handle), ("recv", node), ("stage", node),
-    ("box", node, index), ("bucket_in" | "bucket_out", node, index), ("hook", name).
+    ("viewof", node, name), ("frame", node), ("var", node of its handle), ("recv", node),
+    ("stage", node), ("box", node, index), ("bucket_in" | "bucket_out", node, index),
+    ("hook", name).
     """
 
     source: str
@@ -65,9 +67,13 @@ def generate(
     info: Callable[[Node], KernelInfo],
     seconds: Callable[[Node], float] = lambda node: 0.0,
     check_numerics: bool = False,
+    kept: frozenset[str] = frozenset(),
 ) -> Code:
-    """The code of `part`; `info` tells its kernels' forms, `seconds` predicts their times."""
-    return _Writer(part, info, seconds, check_numerics).write()
+    """The code of `part`; `info` tells its kernels' forms, `seconds` predicts their times.
+
+    Feeds in `kept` are given away with the call: as results they are not copied.
+    """
+    return _Writer(part, info, seconds, check_numerics, kept).write()
 
 
 class _Writer:
@@ -77,8 +83,9 @@ class _Writer:
         info: Callable[[Node], KernelInfo],
         seconds: Callable[[Node], float],
         check_numerics: bool,
+        kept: frozenset[str],
     ) -> None:
-        self.part, self.info, self.seconds = part, info, seconds
+        self.part, self.info, self.seconds, self.kept = part, info, seconds, kept
         # a replica whose share is empty has the mean of nothing, which is no number
         empty = any(0 in (part.nodes[feed].specs[0].shape or ()) for feed in part.feeds)
         self.check = check_numerics and not empty
@@ -265,6 +272,16 @@ class _Writer:
             node.name,
         )
 
+    def do_Loop(self, node: Node) -> None:
+        """A loop or branch that never waits: one call."""
+        name = f"k{self.store.number[node.name]}"
+        self.binds[name] = ("frame", node.name)
+        outs = ", ".join(self.store.expr[Ref(node.name, i)] for i in range(len(node.specs)))
+        args = ", ".join(self.store.expr[ref] for ref in node.inputs)
+        self.emit(f"{outs + ' = ' if outs else ''}{name}({args})", node.name)
+
+    do_Branch = do_Loop
+
     def wait(self, node: Node) -> None:
         """Start what finishes later: a collective, or what is told its inputs and fills boxes."""
         given = ""
@@ -353,7 +370,10 @@ class _Writer:
     def result(self, index: int) -> str:
         ref = self.part.fetches[index]
         text = self.store.expr[ref]
-        on_host = "/cpu:" in self.part.nodes[ref.node].device
+        node = self.part.nodes[ref.node]
+        if node.specs[ref.index].dtype in OPAQUE or ref.node in self.kept:
+            return text
+        on_host = "/cpu:" in node.device
         if on_host and ref in self.store.fresh and self.part.fetches.index(ref) == index:
             return text
         self.binds[f"c{index}"] = ("own", ref.node, ref.index)

@@ -117,7 +117,10 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """A value that crosses from one task to another, once per step; `token` carries order only."""
+    """A value that crosses from one task to another, once per step; `token` carries order only.
+
+    In a loop or branch, `frame`, it crosses as often as that runs.
+    """
 
     channel: int
     source: str  # task
@@ -125,6 +128,7 @@ class Edge:
     ref: Ref  # the value, or the node whose end the token tells
     spec: Spec
     token: bool = False
+    frame: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

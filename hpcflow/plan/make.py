@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.bucket import bucket
-from hpcflow.plan.ir import Cluster, Plan
+from hpcflow.plan.frames import split
+from hpcflow.plan.ir import Cluster, Plan, Program
 from hpcflow.plan.join import join
+from hpcflow.plan.nested import mapped
 from hpcflow.plan.order import order
 from hpcflow.plan.partition import partition
 from hpcflow.plan.place import place
 from hpcflow.plan.prune import prune
-from hpcflow.plan.replicate import replicate
+from hpcflow.plan.replicate import refuse_sums, replicate
 from hpcflow.plan.shard import shard
 from hpcflow.plan.simplify import Evaluate, simplify
 from hpcflow.plan.variables import assign_variables
@@ -36,12 +38,17 @@ def make_plan(
     Errors: FeedError, FetchError, ShapeError, PlacementError, VerifyError.
     """
     homes = assign_variables(graph, cluster, settings)
-    program = prune(graph, fetches, feeds)
-    program = replicate(program, graph, cluster, replica, homes)
-    program = shard(program, homes)
     on_cpu = all(d.startswith("cpu") for d in (*cluster.devices, *cluster.server_devices))
-    program = simplify(program, evaluate, fold_floats=on_cpu or not settings.exact)
-    program, why = place(program, graph, cluster, homes)
-    program = bucket(program, settings)
-    program = join(program, cluster.tasks()[0])
-    return partition(order(program), cluster, why)
+    floats = on_cpu or not settings.exact
+
+    def lower(program: Program, inside: bool = False) -> Program:
+        if inside and cluster.mode == "collective":
+            refuse_sums(program)
+        program = replicate(program, graph, cluster, replica, homes)
+        program = simplify(shard(program, homes), evaluate, floats)
+        return mapped(program, lambda inner: lower(inner, inside=True))
+
+    program, why = place(lower(prune(graph, fetches, feeds)), graph, cluster, homes)
+    program, edges = split(program, cluster)
+    program = join(bucket(program, settings), cluster.tasks()[0])
+    return partition(order(program), cluster, why, edges)

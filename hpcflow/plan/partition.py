@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -21,8 +21,10 @@ def task_of(device: str) -> str:
     return parse(device).host
 
 
-def partition(program: Program, cluster: Cluster, why: Mapping[str, str]) -> Plan:
-    """The plan of an ordered, placed program.
+def partition(
+    program: Program, cluster: Cluster, why: Mapping[str, str], inside: Sequence[Edge] = ()
+) -> Plan:
+    """The plan of an ordered, placed program; `inside` are the edges in its loops and branches.
 
     A value crosses a border once, sent as soon as it exists and received right before its first
     use; messages begin and end in host memory. Between devices of one task it is copied once. A
@@ -30,7 +32,7 @@ def partition(program: Program, cluster: Cluster, why: Mapping[str, str]) -> Pla
     receives what is fetched, and a token from every target elsewhere: the step is over when all
     nodes of the driver's part have run.
     """
-    return _Cutter(program, cluster).cut(dict(why))
+    return Cutter(program, cluster, first=len(inside)).plan(dict(why), inside)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,44 +44,88 @@ class _Crossing:
     dest: str
 
 
-class _Cutter:
-    def __init__(self, program: Program, cluster: Cluster) -> None:
-        self.program, self.cluster = program, cluster
+class Cutter:
+    """Cuts one program: that of a step, or one that a loop or a branch runs.
+
+    A step's feeds and results are the driver's. In a frame each feed in `feeds` is of one task, or
+    of all (None), `results` tells which task takes which value, `devices` the device of the frame
+    on each task, and `frame` the loop or branch. Channels are numbered from `first`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        *,
+        feeds: Mapping[str, str | None] | None = None,
+        devices: Mapping[str, str] | None = None,
+        results: Sequence[tuple[str, Ref]] | None = None,
+        first: int = 0,
+        frame: str = "",
+    ) -> None:
+        self.program, self.cluster, self.frame = program, cluster, frame
         self.driver = cluster.tasks()[0]
-        self.host = host_device(cluster)
+        self.devices = devices or {self.driver: host_device(cluster)}
+        self.given = dict(feeds or {})
+        self.results = results or [(self.driver, ref) for ref in program.fetches]
         self.task = {name: task_of(n.device) for name, n in program.nodes.items()}
-        self.parts: dict[str, dict[str, Node]] = {self.driver: {}}
+        self.task.update({name: task for name, task in self.given.items() if task is not None})
+        self.everywhere = {name for name, task in self.given.items() if task is None}
+        self.parts: dict[str, dict[str, Node]] = {task: {} for task in self.devices}
         self.taken = set(program.nodes)
+        self.first = first
         self.edges: dict[_Crossing, Edge] = {}
         self.arrived: dict[_Crossing, Ref] = {}
         self.copies: dict[tuple[Ref, str], Ref] = {}
         self.crossings = self._collect()
-        self.first: dict[tuple[str, str], _Crossing] = {}  # of a node's, to a task
-        for crossing in (c for found in self.crossings.values() for c in found):
-            self.first.setdefault((crossing.node, crossing.dest), crossing)
 
-    def cut(self, why: dict[str, str]) -> Plan:
-        for node in self.program.nodes.values():
-            task = self.task[node.name]
-            inputs = tuple(self._value(ref, node.device) for ref in node.inputs)
-            control = self._control(node, task, inputs)
-            self._emit(task, node.but(inputs=inputs, control=control, specs=_bare(node.specs)))
-            for crossing in self.crossings.get(node.name, ()):
-                self._send(node, crossing)
-        fetches = tuple(self._value(ref, self.host) for ref in self.program.fetches)
+    def plan(self, why: dict[str, str], inside: Sequence[Edge]) -> Plan:
+        """The plan of a step."""
+        fetches = self._cut()[self.driver]
         for target in self.program.targets:
             if self.task[target] != self.driver:
                 self._end_of(target, self.driver)
-        return self._plan(fetches, why)
-
-    def _plan(self, fetches: tuple[Ref, ...], why: dict[str, str]) -> Plan:
         parts = {
             task: Part(task, self.parts[task])
             for task in [self.driver, *sorted(set(self.parts) - {self.driver}, key=parse)]
         }
         mine = parts[self.driver]
-        parts[self.driver] = dataclasses.replace(mine, feeds=self.program.feeds, fetches=fetches)
-        return Plan(parts, tuple(self.edges.values()), self.driver, self.cluster, why)
+        parts[self.driver] = dataclasses.replace(
+            mine, feeds=self.program.feeds, fetches=tuple(fetches)
+        )
+        edges = (*inside, *self.edges.values())
+        return Plan(parts, edges, self.driver, self.cluster, why)
+
+    def parts_of_frame(self) -> dict[str, Part]:
+        """The parts of a program in a frame, by task."""
+        fetches = self._cut()
+        return {
+            task: Part(
+                task,
+                nodes,
+                tuple(name for name in self.program.feeds if name in nodes),
+                tuple(fetches.get(task, ())),
+            )
+            for task, nodes in self.parts.items()
+        }
+
+    def _cut(self) -> dict[str, list[Ref]]:
+        """Emit all nodes; the values that each task takes as results."""
+        for node in self.program.nodes.values():
+            if node.name in self.everywhere:
+                continue
+            task = self.task[node.name]
+            if node.name in self.given:
+                node = node.but(device=self.devices[task])
+            inputs = tuple(self._value(ref, node.device) for ref in node.inputs)
+            control = self._control(node, task, inputs)
+            self._emit(task, node.but(inputs=inputs, control=control, specs=_bare(node.specs)))
+            for crossing in self.crossings.get(node.name, ()):
+                self._send(node, crossing)
+        fetches: dict[str, list[Ref]] = {task: [] for task in self.devices}
+        for task, ref in self.results:
+            fetches[task].append(self._value(ref, self.devices[task]))
+        return fetches
 
     # -- what crosses
 
@@ -88,7 +134,7 @@ class _Cutter:
         ends: dict[_Crossing, None] = {}
         for task, data, control in self._needs():
             for ref in data:
-                if self.task[ref.node] != task:
+                if ref.node not in self.everywhere and self.task[ref.node] != task:
                     values[_Crossing(ref.node, ref.index, task)] = None
             for before in control:
                 if self.task[before] != task:
@@ -102,14 +148,19 @@ class _Cutter:
     def _needs(self) -> Iterator[tuple[str, tuple[Ref, ...], tuple[str, ...]]]:
         for node in self.program.nodes.values():
             yield self.task[node.name], node.inputs, node.control
-        yield self.driver, self.program.fetches, self.program.targets
+        for task, ref in self.results:
+            yield task, (ref,), ()
+        if not self.frame:
+            yield self.driver, (), self.program.targets
 
     # -- where a value or an end is to be had
 
     def _value(self, ref: Ref, device: str) -> Ref:
         """The value on `device`: itself, received, or copied."""
         task, local = task_of(device), ref
-        if self.task[ref.node] != task:
+        if ref.node in self.everywhere:
+            self._given(ref.node, task)
+        elif self.task[ref.node] != task:
             local = self._receive(_Crossing(ref.node, ref.index, task))
         have = self.parts[task][local.node].device
         if have == device:
@@ -122,6 +173,13 @@ class _Cutter:
             self._emit(task, Node(name, "Copy", (local,), (), attrs, spec, device, (), line))
             self.copies[local, device] = Ref(name)
         return self.copies[local, device]
+
+    def _given(self, name: str, task: str) -> None:
+        """A feed that every task may have, in the part of this one."""
+        if name not in self.parts[task]:
+            node = self.program.nodes[name]
+            device = self.devices[task]
+            self._emit(task, node.but(device=device, specs=_bare(node.specs)))
 
     def _control(self, node: Node, task: str, inputs: tuple[Ref, ...]) -> tuple[str, ...]:
         found: dict[str, None] = {}
@@ -143,9 +201,9 @@ class _Cutter:
         token = crossing.index is None
         spec = TOKEN if token else _bare(node.specs)[crossing.index or 0]
         ref = Ref(node.name, crossing.index or 0)
-        channel = len(self.edges)
+        channel = self.first + len(self.edges)
         source = self.task[node.name]
-        self.edges[crossing] = Edge(channel, source, crossing.dest, ref, spec, token)
+        self.edges[crossing] = Edge(channel, source, crossing.dest, ref, spec, token, self.frame)
         what = "end" if token else str(crossing.index)
         name = self._name(f"{node.name}/send_{what}_to_{short(crossing.dest)}")
         device = f"{source}/{MESSAGES}"

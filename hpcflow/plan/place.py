@@ -11,6 +11,7 @@ from hpcflow.graph.device import DeviceName, parse
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Graph
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
+from hpcflow.plan.nested import mapped
 from hpcflow.plan.variables import Home
 
 DRIVER = "/job:worker/task:0"  # of each replica: it runs the script
@@ -54,7 +55,13 @@ def place(
         nodes[node.name], why[node.name] = node.but(device=device), reason
         _check_script(nodes[node.name], reason)
     placed = _Spread(program, program.but(nodes=nodes), why).run(host_device(cluster))
-    return placed, why
+
+    def inside(inner: Program) -> Program:
+        made, reasons = place(inner, graph, cluster, homes)
+        why.update(reasons)
+        return made
+
+    return mapped(placed, inside), why
 
 
 class _Groups:
@@ -66,7 +73,6 @@ class _Groups:
     def __init__(self, program: Program, graph: Graph) -> None:
         self._parent: dict[str, str] = {}
         stack = list(program.nodes)
-        known = {op.name for op in graph.get_operations()}
         while stack:
             name = stack.pop()
             node = program.nodes.get(name)
@@ -74,7 +80,7 @@ class _Groups:
                 self._parent[name] = name
             mates = _mates(node, program) if node else graph.get_operation_by_name(name).colocate
             for mate in mates:
-                if mate not in self._parent and (mate in program.nodes or mate in known):
+                if mate not in self._parent and (mate in program.nodes or mate in graph):
                     self._parent[mate] = mate
                     stack.append(mate)
                 if mate in self._parent:

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcflow.errors import FeedError, FetchError, ShapeError
+from hpcflow.graph.body import Function, variable_of
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec, merge, show
 from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.rewrite import infer
+from hpcflow.plan.nested import OWNERS, Framer
+from hpcflow.plan.rewrite import infer, topological
 
 STANDS_FOR_ITS_FEED = ("Placeholder", "ReplicaShare")  # a Feed takes over their name and order
 
@@ -28,15 +30,8 @@ def prune(
     names = {(t.op, t.index): _feed_name(graph, t) for t in feeds}
     for tensor, spec in feeds.items():
         _check_feed(graph, tensor, spec)
-    needed = _reach(fetches, names)
-    nodes = _build(graph, needed, feeds, names)
-    targets = [f.name for f in fetches if isinstance(f, Operation)]
-    return Program(
-        nodes,
-        tuple(names.values()),
-        tuple(_ref(f, names) for f in fetches if isinstance(f, Tensor)),
-        tuple(dict.fromkeys(targets)),
-    )
+    given = {names[t.op, t.index]: (t, spec) for t, spec in feeds.items()}
+    return _Builder(graph, fetches, names).program(given)
 
 
 def _check_fetch(graph: Graph, fetch: object) -> None:
@@ -88,78 +83,182 @@ def _feed_name(graph: Graph, tensor: Tensor) -> str:
     return name
 
 
-def _replaced(op: Operation, names: Mapping[tuple[Operation, int], str]) -> bool:
-    return op.type in STANDS_FOR_ITS_FEED and (op, 0) in names
+class _Builder:
+    """Makes the program of what `fetches` need; `names` are the feeds that replace tensors."""
 
+    def __init__(
+        self,
+        graph: Graph,
+        fetches: Sequence[Tensor | Operation],
+        names: Mapping[tuple[Operation, int], str],
+    ) -> None:
+        self.graph, self.fetches, self.names = graph, fetches, names
+        self.nodes: dict[str, Node] = {}
+        self.outputs: dict[Operation, list[int]] = {}  # of a frame: which of the owner's it has
+        needed = self._reach()
+        self.instead = _superseded(needed)
+        self.needed = _ordered([op for op in needed if op not in self.instead], self.instead)
+        self.used = self._used()
 
-def _ref(tensor: Tensor, names: Mapping[tuple[Operation, int], str]) -> Ref:
-    feed = names.get((tensor.op, tensor.index))
-    return Ref(feed) if feed is not None else Ref(tensor.op.name, tensor.index)
+    def program(self, feeds: Mapping[str, tuple[Tensor, Spec]]) -> Program:
+        """The program, with a node for every feed, used or not."""
+        place: dict[str, Any] = {}
+        for name, (tensor, spec) in feeds.items():
+            self.nodes[name] = _feed_node(tensor, spec, name)
+            place[name] = (tensor.op.index, 0)
+        for i, op in enumerate(self.needed):
+            self._add(op)
+            place.setdefault(op.name, (self._position(op), i))
+        names = topological(self.nodes, lambda name: place.get(name, (-1, 0)))
+        targets = [self._final(f).name for f in self.fetches if isinstance(f, Operation)]
+        return Program(
+            {name: self.nodes[name] for name in names},
+            tuple(feeds),
+            tuple(self.ref(f) for f in self.fetches if isinstance(f, Tensor)),
+            tuple(dict.fromkeys(targets)),
+        )
 
+    def _position(self, op: Operation) -> int:
+        """Where it stands: an extension where the operation stood that it replaces."""
+        return min((o.index for o, new in self.instead.items() if new is op), default=op.index)
 
-def _reach(
-    fetches: Sequence[Tensor | Operation], names: Mapping[tuple[Operation, int], str]
-) -> list[Operation]:
-    """Operations that must run, in creation order; an unfed placeholder among them is an error."""
-    seen: dict[Operation, None] = {}
-    stack: list[Operation] = []
-    for fetch in fetches:
-        if isinstance(fetch, Operation):
-            stack.append(fetch)
-        elif (fetch.op, fetch.index) not in names:
-            stack.append(fetch.op)
-    while stack:
-        op = stack.pop()
-        if op in seen or _replaced(op, names):
-            continue
-        if op.type == "Placeholder":
-            raise FeedError(
-                f"placeholder {op.name!r} needs a feed",
-                op=op.name,
-                line=op.line,
-                hint=f"add it to feed_dict, shape {show(op.outputs[0].shape)} "
-                f"{op.outputs[0].dtype}",
+    def _final(self, op: Operation) -> Operation:
+        return self.instead.get(op, op)
+
+    def ref(self, t: Tensor) -> Ref:
+        """The value that stands for a tensor."""
+        feed = self.names.get((t.op, t.index))
+        if feed is not None:
+            return Ref(feed)
+        op = self._final(t.op)
+        if op.type == "Parameter" and t.dtype == resource:
+            return Ref(self._variable(t))
+        return Ref(op.name, self.outputs[op].index(t.index) if op in self.outputs else t.index)
+
+    def spec(self, t: Tensor) -> Spec:
+        """What is known of it in this step."""
+        ref = self.ref(t)
+        return self.nodes[ref.node].specs[ref.index]
+
+    def _variable(self, handle: Tensor) -> str:
+        """The node, here too, of the variable whose handle a function was given."""
+        op = variable_of(handle)
+        if op.name not in self.nodes:
+            self.nodes[op.name] = self._node(op)
+        return op.name
+
+    def _replaced(self, op: Operation) -> bool:
+        return op.type in STANDS_FOR_ITS_FEED and (op, 0) in self.names
+
+    def _reach(self) -> list[Operation]:
+        """Operations that must run; an unfed placeholder among them is an error."""
+        seen: dict[Operation, None] = {}
+        stack: list[Operation] = []
+        for fetch in self.fetches:
+            if isinstance(fetch, Operation):
+                stack.append(fetch)
+            elif (fetch.op, fetch.index) not in self.names:
+                stack.append(fetch.op)
+        while stack:
+            op = stack.pop()
+            if op in seen or self._replaced(op):
+                continue
+            if op.type == "Placeholder":
+                raise FeedError(
+                    f"placeholder {op.name!r} needs a feed",
+                    op=op.name,
+                    line=op.line,
+                    hint=f"add it to feed_dict, shape {show(op.outputs[0].shape)} "
+                    f"{op.outputs[0].dtype}",
+                )
+            seen[op] = None
+            stack.extend(t.op for t in op.inputs if (t.op, t.index) not in self.names)
+            stack.extend(op.control_inputs)
+        return sorted(seen, key=lambda op: op.index)
+
+    def _used(self) -> dict[Operation, set[int]]:
+        """Which outputs of the owners of functions somebody takes."""
+        used: dict[Operation, set[int]] = {op: set() for op in self.needed if op.type in OWNERS}
+        taken = [t for op in self.needed for t in op.inputs]
+        for t in [*taken, *(f for f in self.fetches if isinstance(f, Tensor))]:
+            op = self._final(t.op)
+            if op in used and (t.op, t.index) not in self.names:
+                used[op].add(t.index)
+        return used
+
+    def _add(self, op: Operation) -> None:
+        if op.type in OWNERS:
+            framer = Framer(_program, self.spec, self.ref)
+            framed = framer.frame(op, self.used[op], self._control(op))
+            self.nodes[op.name], self.outputs[op] = framed.node, framed.outputs
+        elif not (op.type == "Parameter" and op.outputs[0].dtype == resource):
+            self.nodes.setdefault(op.name, self._node(op))
+
+    def _control(self, op: Operation) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._final(c).name for c in op.control_inputs))
+
+    def _node(self, op: Operation) -> Node:
+        inputs = tuple(self.ref(t) for t in op.inputs)
+        given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
+        inferred = infer(op.type, given, op.attrs, op=op.name, line=op.line)
+        try:
+            specs = tuple(
+                Spec(s.dtype, merge(s.shape, t.shape), s.value)
+                for s, t in zip(inferred, op.outputs, strict=True)
             )
-        seen[op] = None
-        stack.extend(t.op for t in op.inputs if (t.op, t.index) not in names)
-        stack.extend(op.control_inputs)
-    return sorted(seen, key=lambda op: op.index)
+        except ShapeError as error:
+            error.op, error.line = op.name, op.line
+            raise
+        control = self._control(op)
+        wish = (op.device, op.colocate, op.line)
+        return Node(op.name, op.type, inputs, control, op.attrs, specs, *wish)
 
 
-def _build(
-    graph: Graph,
-    needed: Sequence[Operation],
-    feeds: Mapping[Tensor, Spec],
-    names: Mapping[tuple[Operation, int], str],
-) -> dict[str, Node]:
-    made = [(t.op.index, _feed_node(t, s, names[t.op, t.index])) for t, s in feeds.items()]
-    nodes = {node.name: node for _, node in made}
+def _program(
+    function: Function, specs: Mapping[Tensor, Spec], results: Sequence[Tensor]
+) -> Program:
+    """The program of a function, for parameters of these specs; only those needed are fed."""
+    names = {(p.op, 0): p.op.name for p in specs}
+    builder = _Builder(function.body, [*results, *function.targets], names)
+    needed = {t for op in builder.needed for t in op.inputs}
+    needed.update(results)
+    return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in needed})
+
+
+def _superseded(needed: Sequence[Operation]) -> dict[Operation, Operation]:
+    """Owners of functions of which an extension is needed too: that runs instead."""
+    there, found = set(needed), {}
     for op in needed:
-        nodes[op.name] = _node(op, nodes, names)
-    place = {op.name: op.index for op in needed}
-    place.update({node.name: index for index, node in made})
-    return {name: nodes[name] for name in sorted(nodes, key=place.__getitem__)}
+        newer, best = op, None
+        while newer in newer.graph.extensions:
+            newer = newer.graph.extensions[newer]
+            best = newer if newer in there else best
+        if best is not None:
+            found[op] = best
+    return found
+
+
+def _ordered(
+    needed: Sequence[Operation], instead: Mapping[Operation, Operation]
+) -> list[Operation]:
+    """The operations so that each follows what it needs; as made, where there are no extensions."""
+    if not instead:
+        return list(needed)
+    there = set(needed)
+    place = {new: old.index for old, new in reversed(list(instead.items()))}
+    done: dict[Operation, None] = {}
+    stack = sorted(needed, key=lambda op: place.get(op, op.index), reverse=True)
+    while stack:
+        op = stack[-1]
+        before = [instead.get(b, b) for b in (*(t.op for t in op.inputs), *op.control_inputs)]
+        waiting = [b for b in before if b in there and b not in done]
+        if waiting and op not in done:
+            stack.extend(waiting)
+        else:
+            done[stack.pop()] = None
+    return list(done)
 
 
 def _feed_node(tensor: Tensor, spec: Spec, name: str) -> Node:
     attrs = {"dtype": spec.dtype, "shape": spec.shape}
-    specs = (Spec(spec.dtype, spec.shape),)
-    return Node(name, "Feed", attrs=attrs, specs=specs, line=tensor.op.line)
-
-
-def _node(
-    op: Operation, nodes: Mapping[str, Node], names: Mapping[tuple[Operation, int], str]
-) -> Node:
-    inputs = tuple(_ref(t, names) for t in op.inputs)
-    given = [nodes[ref.node].specs[ref.index] for ref in inputs]
-    inferred = infer(op.type, given, op.attrs, op=op.name, line=op.line)
-    try:
-        specs = tuple(
-            Spec(s.dtype, merge(s.shape, t.shape), s.value)
-            for s, t in zip(inferred, op.outputs, strict=True)
-        )
-    except ShapeError as error:
-        error.op, error.line = op.name, op.line
-        raise
-    control = tuple(c.name for c in op.control_inputs)
-    return Node(op.name, op.type, inputs, control, op.attrs, specs, op.device, op.colocate, op.line)
+    return Node(name, "Feed", attrs=attrs, specs=(Spec(*spec),), line=tensor.op.line)

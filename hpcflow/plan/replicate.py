@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 
 import numpy as np
 
+from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
@@ -43,6 +44,19 @@ def replicate(
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
     return live(program)
+
+
+def refuse_sums(program: Program) -> None:
+    """GraphError for what needs all replicas inside a loop or a branch: not all might run it."""
+    for node in program.nodes.values():
+        if node.type in LOWERED or _is_initial(node):
+            raise GraphError(
+                f"{node.type} needs all replicas, but stands in a loop or a branch, which each "
+                "replica runs as its own values say",
+                op=node.name,
+                line=node.line,
+                hint="compute gradients, sums over replicas and initial values outside of it",
+            )
 
 
 def _mapped(program: Program, rule: Callable[[Node], list[Node]]) -> Program:

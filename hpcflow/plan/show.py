@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.graph.device import parse
+from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import Spec, show
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Edge, Node, Part, Plan
@@ -95,7 +96,7 @@ def copies(plan: Plan, task: str) -> int:
 
 def _spec(spec: Spec) -> dict[str, Any]:
     shape = None if spec.shape is None else list(spec.shape)
-    return {"dtype": "resource" if spec.dtype.kind == "V" else spec.dtype.name, "shape": shape}
+    return {"dtype": OPAQUE.get(spec.dtype, spec.dtype.name), "shape": shape}
 
 
 def _edge(edge: Edge) -> dict[str, Any]:
@@ -105,6 +106,7 @@ def _edge(edge: Edge) -> dict[str, Any]:
         "dest": edge.dest,
         "value": str(edge.ref),
         "token": edge.token,
+        "frame": edge.frame,
         "bytes": edge.spec.nbytes if edge.spec.known else None,
         **_spec(edge.spec),
     }
@@ -250,7 +252,7 @@ def _edges_text(data: dict[str, Any]) -> str:
             edge["source"],
             edge["dest"],
             f"{edge['dtype']} {show(None if edge['shape'] is None else tuple(edge['shape']))}",
-            nbytes(edge["bytes"]),
+            nbytes(edge["bytes"]) + (f" each time in {edge['frame']}" if edge["frame"] else ""),
         )
         for edge in values[:LISTED]
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.attrs import canonical
 from hpcflow.plan.ir import Node, Program, Ref
+from hpcflow.plan.nested import within
 from hpcflow.plan.rewrite import bypass, constant, live, substitute
 
 Evaluate = Callable[[Node, Sequence[Any]], Sequence[Any]]
@@ -111,7 +112,7 @@ def _behind_effects(program: Program) -> set[str]:
     """Updates and collectives, and all nodes that follow one, however remotely."""
     found: set[str] = set()
     for node in program.nodes.values():
-        acts = node.row.writes or node.row.collective
+        acts = any(n.row.writes or n.row.collective for n in (node, *within({"": node})))
         if acts or not found.isdisjoint(node.before()):
             found.add(node.name)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcflow.graph.shape import is_known, size_of
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.nested import FRAMES, within
 from hpcflow.plan.strands import Strand, home, users
 
 BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy"}
@@ -69,6 +70,11 @@ class _Assigner:
         self.home = home(strands)
         self.users = users(part)
         self.fetched = set(part.fetches)
+        self.written_inside = {
+            node.name: {n.inputs[i].node for n in within({"": node}) for i in n.row.writes}
+            for node in part.nodes.values()
+            if node.type in FRAMES
+        }
         self.store = Storage(part, {name: i for i, name in enumerate(part.nodes)})
         self.root: dict[Ref, Ref] = {}  # the value whose memory this one is
         self.block_of: dict[Ref, int] = {}
@@ -109,7 +115,8 @@ class _Assigner:
     @staticmethod
     def has_kernel(node: Node) -> bool:
         """True if a kernel computes its outputs."""
-        return node.type not in BUILT_IN and not node.row.waits and not node.is_state
+        made = node.type not in BUILT_IN and node.type not in FRAMES
+        return made and not node.row.waits and not node.is_state
 
     @staticmethod
     def holds(node: Node) -> bool:
@@ -142,6 +149,10 @@ class _Assigner:
                 self.pin(node)
         elif node.row.waits:
             self.place_awaited(node, n)
+        elif node.type in FRAMES:
+            for ref in (Ref(node.name, i) for i in range(len(node.specs))):
+                self.name(node, ref)
+                self.store.fresh.add(ref)
         elif self.has_kernel(node):
             self.place_computed(node)
 
@@ -290,4 +301,7 @@ class _Assigner:
             node = self.part.nodes[name]
             if number[name] > number[read.name]:
                 found += [number[name] for i in node.row.writes if node.inputs[i] == handle]
+        for name, written in self.written_inside.items():
+            if handle.node in written and number[name] > number[read.name]:
+                found.append(number[name])
         return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from hpcflow.graph.body import all_operations, variable_of
 from hpcflow.graph.device import DeviceName, parse
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Graph, Operation
 from hpcflow.graph.shape import size_of
 from hpcflow.plan.ir import Cluster
+from hpcflow.plan.nested import OWNERS
 from hpcflow.settings import Settings
 
 
@@ -74,7 +76,7 @@ def _is_served(op: Operation, wish: DeviceName) -> bool:
 def _owners(graph: Graph) -> dict[str, str]:
     """The variable that each follows: by colocation, or as the later one in a common update."""
     owners: dict[str, str] = {}
-    for op in graph.get_operations():
+    for op in all_operations(graph):
         if op.type == "Variable":
             beside = [n for n in op.colocate if graph.get_operation_by_name(n).type == "Variable"]
             handles = [*beside[:1], op.name]
@@ -87,13 +89,16 @@ def _owners(graph: Graph) -> dict[str, str]:
 
 def _handles(op: Operation) -> list[str]:
     """The variables that an op uses, in creation order."""
-    found = {t.op.name: t.op.index for t in op.inputs if t.dtype == resource}
+    if op.type in OWNERS:
+        return []  # what its functions use has its own operations there
+    handles = (variable_of(t) for t in op.inputs if t.dtype == resource)
+    found = {variable.name: variable.index for variable in handles}
     return sorted(found, key=found.__getitem__)
 
 
 def _slots(graph: Graph) -> set[str]:
     """Variables that some update changes together with an earlier one."""
-    return {slot for op in graph.get_operations() for slot in _handles(op)[1:]}
+    return {slot for op in all_operations(graph) for slot in _handles(op)[1:]}
 
 
 def _bytes(op: Operation, rows: int | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpcflow.errors import HpcflowError, VerifyError
@@ -10,6 +11,7 @@ from hpcflow.graph.dtypes import resource
 from hpcflow.graph.registry import OPS
 from hpcflow.graph.shape import merge, show
 from hpcflow.plan.ir import Node, Part, Plan, Ref
+from hpcflow.plan.nested import FRAMES, within
 from hpcflow.plan.rewrite import topological
 
 At = tuple[str, str]  # task, node
@@ -67,9 +69,30 @@ def verify_part(part: Part) -> None:
         _check_state(node, seen, part.task)
         _check_shapes(node, seen, part.task)
         seen[name] = node
+        _check_frame(node, part.task)
     for ref in part.fetches:
         if ref.node not in seen or not 0 <= ref.index < len(seen[ref.node].specs):
             raise VerifyError("fetch-exists", f"{part.task} has no value {ref} to hand out")
+
+
+def _check_frame(node: Node, task: str) -> None:
+    """The parts inside a loop or a branch: each by itself, and fed from slots that are there."""
+    if node.type not in FRAMES:
+        return
+    loop = node.type.startswith("Loop")
+    slots = len(node.inputs) + (node.attrs["empty"] if loop else -1)
+    for key in ("cond", "body") if loop else ("then", "else"):
+        part, feeds = node.attrs.get(key), node.attrs.get(f"{key}_feeds")
+        if not isinstance(part, Part) or part.task != task:
+            raise _fail("frame-has-parts", node, task, f"it has no {key} for its task")
+        verify_part(part)
+        if len(feeds or ()) != len(part.feeds) or not all(0 <= i < slots for i in feeds or ()):
+            raise _fail("frame-has-parts", node, task, f"the feeds of its {key} are not its slots")
+        results = 1 if key == "cond" else len(node.specs)
+        if len(part.fetches) != results:
+            raise _fail(
+                "frame-has-parts", node, task, f"its {key} gives {len(part.fetches)} values"
+            )
 
 
 def _check_device(node: Node, task: str) -> None:
@@ -135,8 +158,9 @@ def _check_shapes(node: Node, seen: Mapping[str, Node], task: str) -> None:
 
 
 def _of_type(plan: Plan, type: str) -> Iterable[tuple[str, Node]]:
+    """Those of the parts and of the loops and branches in them."""
     for task, part in plan.parts.items():
-        for node in part.nodes.values():
+        for node in (*part.nodes.values(), *within(part.nodes)):
             if node.type == type:
                 yield task, node
 
@@ -190,7 +214,9 @@ def _check_pair(plan: Plan, sender: tuple[str, Node], receiver: tuple[str, Node]
     if len(send.inputs) != 1:
         raise _fail("send-has-value", send, source, "a Send has one input")
     ref, got = send.inputs[0], receive.specs[0]
-    sent = plan.parts[source].nodes[ref.node].specs[ref.index]
+    part = plan.parts[source]
+    made = part.nodes.get(ref.node) or next(n for n in within(part.nodes) if n.name == ref.node)
+    sent = made.specs[ref.index]
     if sent.dtype != got.dtype:
         raise _fail("same-dtype", receive, task, f"{sent.dtype} is sent, {got.dtype} received")
     if sent.shape != got.shape:
@@ -267,9 +293,14 @@ def _collective_calls(plan: Plan) -> dict[str, list[str]]:
 
 
 def _pairs(plan: Plan) -> list[tuple[At, At]]:
-    """(before, after) for every Send and its Recv."""
+    """(before, after) for every Send and its Recv, those inside of frames left out."""
     sends, receives = _by_channel(plan, "Send"), _by_channel(plan, "Recv")
-    return [((sends[c][0], sends[c][1].name), (receives[c][0], receives[c][1].name)) for c in sends]
+    pairs = [(sends[c], receives[c]) for c in sends]
+    return [
+        ((a, send.name), (b, receive.name))
+        for (a, send), (b, receive) in pairs
+        if send.name in plan.parts[a].nodes
+    ]
 
 
 def _check_acyclic(plan: Plan) -> None:
@@ -322,6 +353,10 @@ def unproved(plan: Plan) -> list[str]:
         f"the size of {edge.ref} from {edge.source} to {edge.dest} is not known"
         for edge in plan.edges
         if not edge.spec.known
+    ]
+    found += [
+        f"values decide how often {name!r} runs, and so how often {count} values cross in it"
+        for name, count in Counter(edge.frame for edge in plan.edges if edge.frame).items()
     ]
     for task, part in plan.parts.items():
         for node in part.nodes.values():

@@ -58,6 +58,14 @@ def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:
         given = given.as_tensor()
     if not isinstance(given, (Tensor, Operation)):
         return None
+    if given.graph is not graph and given.graph.root is graph:
+        op = given if isinstance(given, Operation) else given.op
+        raise FetchError(
+            f"{given.name!r} is inside a loop or a branch",
+            op=op.name,
+            line=op.line,
+            hint="give it as a result of the body, and fetch that result",
+        )
     if given.graph is not graph:
         raise FetchError(
             f"{given.name!r} belongs to another graph than this session's", hint="hf.Session(graph)"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.shape import Spec, known
+from hpcflow.plan import cost
 from hpcflow.plan.generate import Code, generate
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.nested import FRAMES, inner
 from hpcflow.runtime.device import Device
 from hpcflow.runtime.state import Store
 
@@ -27,9 +29,21 @@ class Compiled:
         seconds: Callable[[Node], float] = lambda node: 0.0,
         check_numerics: bool = False,
         label: str = "",
+        kept: frozenset[str] = frozenset(),
     ) -> None:
         self.part, self.devices, self.store, self.label = part, devices, store, label
-        self.code: Code = generate(part, self._info, seconds, check_numerics)
+        self.seconds = seconds
+        self.inner = {
+            node.name: {
+                key: Compiled(
+                    inside, devices, store, cost.seconds_in(inside), check_numerics, label, owned
+                )
+                for key, inside, owned in _parts(node)
+            }
+            for node in part.nodes.values()
+            if node.type in FRAMES
+        }
+        self.code: Code = generate(part, self._info, seconds, check_numerics, kept)
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         lines = self.code.source.splitlines(keepends=True)
         linecache.cache[self.file] = (len(self.code.source), None, lines, self.file)
@@ -122,6 +136,15 @@ class Compiled:
         )
 
 
+def _parts(node: Node) -> Iterator[tuple[str, Part, frozenset[str]]]:
+    """The parts of a frame, each with those of its feeds that are its own to hand on."""
+    for key, inside in inner(node):
+        assert isinstance(inside, Part)
+        slots = zip(inside.feeds, node.attrs[f"{key}_feeds"], strict=True)
+        variables = len(node.specs) if key == "body" else 0
+        yield key, inside, frozenset(name for name, slot in slots if slot < variables)
+
+
 def _sized(
     device: Device, node: Node, specs: list[Spec], run: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -156,6 +179,7 @@ class Instance:
         ]
         self.arrays: dict[str, Any] = {}
         self.received: dict[str, Any] = {}  # Recv node -> its array
+        self.frames: dict[str, Any] = {}  # loops and branches that wait: their own instances
         self.boxes: dict[str, list[list[Any]]] = {}  # wait -> a box for each of its values
         self.buckets: dict[str, Any] = {}
         for node in self.part.nodes.values():
@@ -208,6 +232,10 @@ class Instance:
             where = self.compiled.devices[device.removeprefix(self.part.task + "/")]
             return where.view(self.blocks[block], shape, dtype)
         assert node is not None
+        if kind == "frame":
+            from hpcflow.runtime.frames import inline
+
+            return inline(self, node)
         device = self.compiled.device(node)
         if kind == "viewof":
             specs = [self.compiled._spec(r) for r in node.inputs]

@@ -1,0 +1,194 @@
+"""Graphs inside a graph: the bodies of loops and the branches of conditions.
+
+A body grows like any graph. A tensor from outside that it uses becomes a parameter of it, a
+*capture*; the operation that owns the body takes the captured tensors as inputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    as_operation,
+    convert_to_tensor,
+    get_default_graph,
+)
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Spec
+
+op(
+    "Parameter",
+    infer=lambda inputs, attrs: [Spec(attrs["dtype"], attrs["shape"])],
+    grad=NoGrad("it has no inputs"),
+    stateful=True,
+)
+
+
+class Body(Graph):
+    """A graph whose parameters the operation that runs it feeds; names are the outer graph's."""
+
+    def __init__(self, outer: Graph, name: str) -> None:
+        super().__init__()
+        self.outer = outer
+        self._collections = outer.root._collections  # what the program remembers
+        self.captures: dict[Tensor, Tensor] = {}  # outer tensor -> its parameter
+        self.after: dict[
+            Operation, None
+        ] = {}  # outer operations that some operation inside follows
+        scope, around = self._scopes(), outer._scopes()
+        self.prefix = outer.unique_name(name) + "/"  # its own operations' names begin with it
+        scope["name"] = self.prefix
+        scope["device"], scope["colocate"] = list(around["device"]), list(around["colocate"])
+
+    @property
+    def root(self) -> Graph:
+        """The graph around all bodies: variables live there."""
+        return self.outer.root
+
+    def parameter(self, spec: Spec, name: str) -> Tensor:
+        """A new parameter."""
+        attrs = {"dtype": spec.dtype, "shape": spec.shape}
+        with self.inside(), self.device(None):
+            return self.create_op("Parameter", [], attrs, name).outputs[0]
+
+    def adopt(self, t: Tensor) -> Tensor:
+        """The tensor of this graph that stands for `t`: itself, a constant, or a capture."""
+        if t.graph is self:
+            return t
+        if t.graph is not self.outer:
+            t = self.outer.adopt(t)
+        if t not in self.captures:
+            self.captures[t] = self._captured(t)
+        return self.captures[t]
+
+    def _captured(self, t: Tensor) -> Tensor:
+        if t.constant is not None:
+            return self._own_constant(t)
+        return self.parameter(t.spec, t.op.name.rpartition("/")[2])
+
+    def _own_constant(self, t: Tensor) -> Tensor:
+        with self.inside(), self.device(None):
+            return convert_to_tensor(t.constant, name=t.op.name.rpartition("/")[2])
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Make this the default graph, out of the scopes in force in it."""
+        with self.as_default(), self.name_scope(self.prefix), self.control_dependencies(None):
+            yield
+
+    def _followed(self, before: Iterable[Operation]) -> tuple[Operation, ...]:
+        outside = [b for b in before if b.graph is not self]
+        self.after.update(dict.fromkeys(outside))
+        return tuple(b for b in before if b.graph is self)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name or name in self.outer
+
+    def unique_name(self, name: str) -> str:
+        """A name that no operation of the whole program has."""
+        return self.root._unique(name, self._scopes()["name"])
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        """An operation of this graph or of those around it."""
+        found = self._by_name.get(name)
+        return self.outer.get_operation_by_name(name) if found is None else found
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A body as a function: of parameters and captures, to results, after `targets` have run.
+
+    It stays as it is when its graph grows: gradients take further results from the same graph.
+    """
+
+    body: Body
+    params: tuple[Tensor, ...]
+    captures: tuple[tuple[Tensor, Tensor], ...]  # (outer tensor, parameter)
+    results: tuple[Tensor, ...]
+    targets: tuple[Operation, ...] = ()
+
+    @property
+    def outer(self) -> tuple[Tensor, ...]:
+        """The captured tensors, as inputs of the operation that runs it."""
+        return tuple(outer for outer, _ in self.captures)
+
+    def but(self, **changes: Any) -> Function:
+        """A copy with fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def closed(
+    body: Body,
+    params: Sequence[Tensor],
+    results: Sequence[Tensor],
+    targets: Sequence[Operation] = (),
+) -> Function:
+    """The function that `body` is now."""
+    captures = tuple((o, p) for o, p in body.captures.items() if p.op.type == "Parameter")
+    return Function(body, tuple(params), captures, tuple(results), tuple(targets))
+
+
+def trace(
+    outer: Graph,
+    name: str,
+    params: Sequence[tuple[Spec, str]],
+    build: Callable[..., Any],
+    take: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]],
+) -> Function:
+    """Run `build(*parameters)` in a new body; `take` gives its results and what it must run."""
+    body = Body(outer, name)
+    given = [body.parameter(spec, hint) for spec, hint in params]
+    with body.as_default():
+        results, targets = take(build(*given))
+        made = [body.adopt(convert_to_tensor(r)) for r in results]
+        runs = [as_operation(t) for t in targets]
+    for t in runs:
+        if t.graph is not body:
+            raise GraphError(f"{t.name!r} was made outside of {name!r}", op=t.name, line=t.line)
+    return closed(body, given, made, runs)
+
+
+@contextlib.contextmanager
+def at_root(graph: Graph) -> Iterator[Graph]:
+    """Make the root graph of `graph` the default, out of all scopes: for what outlives a step."""
+    root = graph.root
+    with root.as_default(), root.control_dependencies(None):
+        yield root
+
+
+def innermost(root: Graph) -> Graph:
+    """The default graph if it is `root` or a body in it, else `root`."""
+    graph = get_default_graph()
+    return graph if graph.root is root else root
+
+
+def variable_of(handle: Tensor) -> Operation:
+    """The Variable operation behind a handle, or behind the parameter that stands for one."""
+    while isinstance(handle.graph, Body) and handle.op.type == "Parameter":
+        handle = next(o for o, p in handle.graph.captures.items() if p is handle)
+    return handle.op
+
+
+def bodies(operation: Operation) -> Iterator[Function]:
+    """The functions among the attributes of an operation."""
+    for value in operation.attrs.values():
+        if isinstance(value, Function):
+            yield value
+
+
+def all_operations(graph: Graph) -> Iterator[Operation]:
+    """The operations of a graph and of all bodies in it, in creation order of the outermost."""
+    seen: set[int] = set()
+    for operation in graph.get_operations():
+        yield operation
+        for function in bodies(operation):
+            if id(function.body) not in seen:
+                seen.add(id(function.body))
+                yield from all_operations(function.body)

@@ -1,0 +1,45 @@
+"""Kernels of lists of tensors: Python lists of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.kernels.table import Node, kernel
+
+
+@kernel("ListEmpty", "new")
+def _empty(xp: Any, node: Node) -> Callable[..., Any]:
+    return list
+
+
+@kernel("ListPush", "new")
+def _push(xp: Any, node: Node) -> Callable[..., Any]:
+    """Keeps a copy: the value's own memory serves the next iteration."""
+    if node.inputs[1].dtype in OPAQUE:
+        keep: Callable[[Any], Any] = lambda value: value  # noqa: E731 - a list in a list
+    elif node.attrs["host"] and xp is not np:
+        keep = xp.asnumpy
+    else:
+        keep = xp.array
+
+    def run(held: list[Any], value: Any) -> list[Any]:
+        held.append(keep(value))
+        return held
+
+    return run
+
+
+@kernel("ListPop", "new")
+def _pop(xp: Any, node: Node) -> Callable[..., Any]:
+    back = xp.asarray if xp is not np else lambda value: value
+    if node.attrs["dtype"] in OPAQUE:
+        back = lambda value: value  # noqa: E731
+
+    def run(held: list[Any]) -> tuple[list[Any], Any]:
+        return held, back(held.pop())
+
+    return run

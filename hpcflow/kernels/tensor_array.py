@@ -1,0 +1,207 @@
+"""Kernels of arrays of tensors: an object that holds arrays by index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import RangeError, ShapeError
+from hpcflow.kernels.table import Node, kernel
+
+
+class Elements:
+    """The elements written so far, of `size` places; `like` tells the shapes of zeros."""
+
+    __slots__ = ("dynamic", "items", "like", "size")
+
+    def __init__(self, size: int, dynamic: bool = False, like: Elements | None = None) -> None:
+        self.items: dict[int, Any] = {}
+        self.size, self.dynamic, self.like = size, dynamic, like
+
+    def place(self, index: Any, grow: bool = False) -> int:
+        """`index` as an int that is a place; with `grow`, one of a dynamic array becomes one."""
+        i = int(index)
+        if grow and self.dynamic and i >= self.size:
+            self.size = i + 1
+        if not 0 <= i < self.size:
+            raise RangeError(f"index {i} is outside of a TensorArray of {self.size} elements")
+        return i
+
+    def put(self, index: Any, value: Any) -> None:
+        """Write an element, which must be new."""
+        i = self.place(index, grow=True)
+        if i in self.items:
+            raise RangeError(
+                f"element {i} of a TensorArray is written twice",
+                hint="write each index once in a step, e.g. at the loop's counter",
+            )
+        self.items[i] = value
+
+    def add(self, index: Any, value: Any) -> None:
+        """Add to an element of a gradient."""
+        i = self.place(index, grow=True)
+        self.items[i] = self.items[i] + value if i in self.items else value
+
+    def get(self, xp: Any, index: Any, node: Node) -> Any:
+        """An element; in a gradient, zeros for one that has none."""
+        i = self.place(index)
+        if i in self.items:
+            return self.items[i]
+        if self.like is not None and i in self.like.items:
+            return xp.zeros(self.like.items[i].shape, node.attrs["dtype"])
+        raise RangeError(
+            f"element {i} of a TensorArray is read before it is written",
+            hint="write every element, or read with .gather those that are",
+        )
+
+    def row(self, xp: Any, index: Any, node: Node) -> Any:
+        """An element to be stacked: zeros if it is missing and its shape is known."""
+        i, shape = self.place(index), node.attrs["shape"]
+        if i not in self.items and shape is not None and None not in shape:
+            return xp.zeros(shape, node.attrs["dtype"])
+        return self.get(xp, i, node)
+
+
+def _stacked(xp: Any, rows: list[Any], node: Node) -> Any:
+    if rows:
+        for row in rows:
+            if row.shape != rows[0].shape:
+                raise ShapeError(
+                    f"elements of shapes {list(rows[0].shape)} and {list(row.shape)} cannot be "
+                    "stacked",
+                    hint="concat joins elements of different lengths",
+                )
+        return xp.stack(rows)
+    shape = node.attrs["shape"] or ()
+    return xp.zeros((0, *(d or 0 for d in shape)), node.attrs["dtype"])
+
+
+@kernel("TensorArrayNew", "new")
+def _new(xp: Any, node: Node) -> Callable[..., Any]:
+    dynamic = node.attrs["dynamic"]
+
+    def run(size: Any) -> Elements:
+        if int(size) < 0:
+            raise RangeError(f"a TensorArray cannot have {int(size)} elements")
+        return Elements(int(size), dynamic)
+
+    return run
+
+
+@kernel("TensorArrayWrite", "new")
+def _write(xp: Any, node: Node) -> Callable[..., Any]:
+    """Keeps a copy: the value's own memory serves the next iteration."""
+
+    def run(array: Elements, index: Any, value: Any) -> Elements:
+        array.put(index, xp.array(value))
+        return array
+
+    return run
+
+
+@kernel("TensorArrayRead", "new")
+def _read(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array, index: array.get(xp, index, node)
+
+
+@kernel("TensorArraySize", "new")
+def _size(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array: xp.asarray(array.size, np.int32)
+
+
+@kernel("TensorArrayStack", "new")
+def _stack(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array: _stacked(xp, [array.row(xp, i, node) for i in range(array.size)], node)
+
+
+@kernel("TensorArrayGather", "new")
+def _gather(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array, indices: _stacked(
+        xp, [array.row(xp, i, node) for i in indices.tolist()], node
+    )
+
+
+@kernel("TensorArrayUnstack", "new")
+def _unstack(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(array: Elements, value: Any) -> Elements:
+        whole = xp.array(value)
+        for i in range(len(whole)):
+            array.put(i, whole[i])
+        return array
+
+    return run
+
+
+@kernel("TensorArrayScatter", "new")
+def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
+    write = Elements.add if node.attrs["add"] else Elements.put
+
+    def run(array: Elements, indices: Any, value: Any) -> Elements:
+        whole = xp.array(value)
+        if len(indices) != len(whole):
+            raise ShapeError(f"{len(indices)} indices for {len(whole)} elements")
+        for k, i in enumerate(indices.tolist()):
+            write(array, i, whole[k])
+        return array
+
+    return run
+
+
+@kernel("TensorArrayConcat", "new")
+def _concat(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(array: Elements) -> tuple[Any, Any]:
+        rows = [array.get(xp, i, node) for i in range(array.size)]
+        lengths = xp.asarray([len(row) for row in rows], np.int32)
+        if not rows:
+            return _stacked(xp, [], node)[:, 0], lengths
+        return xp.concatenate(rows), lengths
+
+    return run
+
+
+@kernel("TensorArraySplit", "new")
+def _split(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(array: Elements, value: Any, lengths: Any) -> Elements:
+        whole, at = xp.array(value), 0
+        for i, length in enumerate(lengths.tolist()):
+            array.put(i, whole[at : at + length])
+            at += length
+        if at != len(whole):
+            raise ShapeError(f"lengths of {at} in all for {len(whole)} rows")
+        return array
+
+    return run
+
+
+@kernel("TensorArrayEmpty", "new")
+def _empty(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(like: Elements) -> Elements:
+        return Elements(like.size, like.dynamic, like.like or like)
+
+    return run
+
+
+@kernel("TensorArrayAccumulate", "new")
+def _accumulate(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(total: Elements, more: Elements) -> Elements:
+        for i, value in more.items.items():
+            total.add(i, value)
+        total.size = max(total.size, more.size)
+        return total
+
+    return run
+
+
+@kernel("TensorArrayAddN", "new")
+def _add_n(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(first: Elements, *others: Elements) -> Elements:
+        total = Elements(first.size, first.dynamic, first.like)
+        for part in (first, *others):
+            for i, value in part.items.items():
+                total.add(i, value)
+            total.size = max(total.size, part.size)
+        return total
+
+    return run

@@ -1,0 +1,355 @@
+"""Conditions and loops: operations that own functions and run them as often as values say."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph import nest
+from hpcflow.graph.body import Function, trace
+from hpcflow.graph.dtypes import bool_, int32
+from hpcflow.graph.graph import (
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
+from hpcflow.graph.registry import op
+from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
+from hpcflow.ops.array import constant
+from hpcflow.ops.flow_grad import cond_gradient, while_gradient
+from hpcflow.ops.host import Assert
+from hpcflow.ops.join import stack
+from hpcflow.ops.math import add, cast, less, logical_and
+from hpcflow.ops.reduce import reduce_any, reduce_sum
+from hpcflow.ops.rules import Attrs
+
+HISTORIES = ("keep", "host", "recompute")
+
+
+def either(a: Shape, b: Shape) -> Shape:
+    """What is known of a value that has one of two shapes."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
+def _cond(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    if inputs[0].shape not in (None, ()) or inputs[0].dtype != bool_:
+        raise ShapeError(
+            f"the predicate is {inputs[0].dtype} {show(inputs[0].shape)}, not a scalar bool"
+        )
+    pairs = zip(attrs["then"].results, attrs["else"].results, strict=True)
+    return [Spec(a.dtype, either(a.shape, b.shape)) for a, b in pairs]
+
+
+def _while(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    params = attrs["body"].params
+    begin = params[: len(params) - attrs["lists"]]
+    for given, param in zip(inputs, begin, strict=False):
+        merge(given.shape, param.shape)
+    return [Spec(p.dtype, p.shape) for p in params]
+
+
+op("If", infer=_cond, grad=cond_gradient, stateful=True)
+op("While", infer=_while, grad=while_gradient, stateful=True)
+
+
+# -- values of the user: structures of tensors, and of what is made of tensors
+
+
+def components(leaf: Any) -> list[Any]:
+    """The tensors that a leaf stands for: itself, or those that `unpacked` rebuilds it from."""
+    return list(leaf.components()) if hasattr(leaf, "components") else [leaf]
+
+
+def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]]:
+    """The tensors in a structure, and the function that puts such tensors into its like."""
+    leaves = nest.flatten(given)
+    parts = [components(leaf) for leaf in leaves]
+
+    def rebuild(tensors: Sequence[Tensor]) -> Any:
+        rest, made = list(tensors), []
+        for leaf, part in zip(leaves, parts, strict=True):
+            own, rest = rest[: len(part)], rest[len(part) :]
+            made.append(leaf.rebuilt(own) if hasattr(leaf, "components") else own[0])
+        return nest.pack(given, made)
+
+    return [t for part in parts for t in part], rebuild
+
+
+# -- cond
+
+
+def cond(
+    pred: Any,
+    true_fn: Callable[[], Any],
+    false_fn: Callable[[], Any],
+    strict: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`true_fn()` if `pred`, else `false_fn()`; only the branch taken runs.
+
+    Both give the same structure of tensors, of the same dtypes; sizes that differ are unknown in
+    the result. A list of one tensor is that tensor unless `strict`. Branches of operations only
+    give an operation. What the branches use from outside is computed in any case.
+
+    Gradient: through the branch taken.
+    Errors:   GraphError or DTypeError if the branches differ.
+    """
+    graph, pred = get_default_graph(), convert_to_tensor(pred)
+    given: list[Any] = []
+
+    def branch(make: Callable[[], Any]) -> Function:
+        return trace(graph, f"{name or 'cond'}/branch", [], make, lambda made: _branch(given, made))
+
+    then, other = branch(true_fn), branch(false_fn)
+    nest.same(given[0], given[1], "the branches of cond")
+    for a, b in zip(then.results, other.results, strict=True):
+        if a.dtype != b.dtype:
+            raise DTypeError(
+                f"the branches of cond give {a.dtype} ({a.name!r}) and {b.dtype} ({b.name!r})",
+                line=user_line(),
+                hint="hf.cast one of them",
+            )
+    inputs = [pred, *then.outer, *other.outer]
+    made = _owner(graph, "If", inputs, {"then": then, "else": other}, name or "cond")
+    if not made.outputs:
+        return made
+    result = take_apart(given[0])[1](made.outputs)
+    single = isinstance(result, (list, tuple)) and len(result) == 1 and not strict
+    return result[0] if single else result
+
+
+def _branch(given: list[Any], made: Any) -> tuple[list[Any], list[Operation]]:
+    """The tensors of what a branch gave, and the operations it must run."""
+    leaves = nest.flatten(made)
+    if all(leaf is None or isinstance(leaf, Operation) for leaf in leaves):
+        given.append([])
+        return [], [leaf for leaf in leaves if leaf is not None]
+    given.append(nest.mapped(_value, made))
+    return take_apart(given[-1])[0], []
+
+
+def _value(leaf: Any) -> Any:
+    """A leaf as a tensor, or as what is made of tensors."""
+    if isinstance(leaf, Operation):
+        raise GraphError(
+            f"{leaf.name!r} is an operation among tensors",
+            line=leaf.line,
+            hint="return tensors under hf.control_dependencies([operation])",
+        )
+    return leaf if hasattr(leaf, "components") else convert_to_tensor(leaf)
+
+
+def case(
+    pred_fn_pairs: Any,
+    default: Callable[[], Any] | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str = "case",
+) -> Any:
+    """The result of the function of the first predicate that holds, else of `default`.
+
+    `pred_fn_pairs` is a list of (predicate, function), or a dict of them. Without `default` one
+    must hold; with `exclusive` only one may.
+    Errors: AssertError when it runs, if that is not so.
+    """
+    given = pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs
+    pairs = [(convert_to_tensor(p), f) for p, f in given]
+    if not pairs:
+        raise GraphError("case needs at least one pair", line=user_line())
+    with get_default_graph().name_scope(name):
+        preds = stack([p for p, _ in pairs])
+        checks = []
+        if exclusive:
+            count = reduce_sum(cast(preds, int32))
+            checks.append(Assert(less(count, 2), ["several predicates of case hold:", preds]))
+        if default is None:
+            checks.append(Assert(reduce_any(preds), ["no predicate of case holds:", preds]))
+            default, pairs = pairs[-1][1], pairs[:-1]
+        made: Callable[[], Any] = default
+        for pred, function in reversed(pairs):
+            made = functools.partial(cond, pred, function, made, strict)
+        with get_default_graph().control_dependencies(checks):
+            return made()
+
+
+def _owner(
+    graph: Any, type: str, inputs: Sequence[Tensor], attrs: Attrs, name: str | None
+) -> Operation:
+    """The operation that runs the functions in `attrs`, behind what they follow outside."""
+    functions = [f for f in attrs.values() if isinstance(f, Function)]
+    after = [b for f in functions for b in f.body.after]
+    with graph.control_dependencies(after):
+        made: Operation = graph.create_op(type, inputs, attrs, name)
+    return made
+
+
+# -- while
+
+
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: Any = None,
+    history: str = "keep",
+) -> Any:
+    """Replace `loop_vars` by `body(*loop_vars)` as long as `cond(*loop_vars)`; the last values.
+
+    Shapes:   `body` gives the structure, dtypes and shapes of `loop_vars`; where sizes change from
+              iteration to iteration, `shape_invariants` (same structure) leaves them None.
+    Gradient: through as many iterations as ran. `history` says where what it needs of each stays:
+              "keep" it, move it to "host" memory (also `swap_memory`), or keep the loop variables
+              only and "recompute" the rest.
+    Ranks:    the body may span tasks; each runs its part, the predicate travels.
+    Errors:   ShapeError for a variable that grows without an invariant.
+
+    `parallel_iterations` is accepted and has no effect: an iteration begins when, on each task, the
+    one before has ended there.
+    """
+    if history not in HISTORIES:
+        raise GraphError(f"history is {history!r}", hint=f"one of {', '.join(HISTORIES)}")
+    if maximum_iterations is not None:
+        return _counted(**locals())
+    graph = get_default_graph()
+    single = not isinstance(loop_vars, (list, tuple))
+    structure = [loop_vars] if single else loop_vars
+    structure = nest.mapped(_value, structure)
+    inits, rebuild = take_apart(structure)
+    if not inits:
+        raise GraphError("a loop needs loop variables", line=user_line())
+    params = _loop_params(inits, structure, shape_invariants, single)
+    scope = name or "while"
+
+    def given(tensors: Sequence[Tensor]) -> Sequence[Any]:
+        values = rebuild(tensors)
+        return list(values.values()) if isinstance(values, dict) else values
+
+    test = trace(
+        graph, f"{scope}/cond", params, lambda *p: cond(*given(p)), lambda made: ([made], [])
+    )
+    _check_predicate(test.results[0])
+    step = trace(
+        graph,
+        f"{scope}/body",
+        params,
+        lambda *p: body(*given(p)),
+        lambda made: (_next_values(made, structure, single), []),
+    )
+    for param, result in zip(step.params, step.results, strict=True):
+        _check_invariant(param, result)
+    attrs: Attrs = {"cond": test, "body": step, "lists": 0, "back_prop": bool(back_prop)}
+    attrs["history"] = "host" if swap_memory and history == "keep" else history
+    made = _owner(graph, "While", [*inits, *test.outer, *step.outer], attrs, scope)
+    result = rebuild(made.outputs)
+    return (
+        result[0] if single or (len(inits) == 1 and isinstance(result, (list, tuple))) else result
+    )
+
+
+def _loop_params(
+    inits: list[Tensor], structure: Any, invariants: Any, single: bool
+) -> list[tuple[Spec, str]]:
+    """The specs of the loop variables inside, and names for them."""
+    shapes: list[Shape] = [t.shape for t in inits]
+    if invariants is not None:
+        found = [invariants] if single else invariants
+        leaves = nest.flatten(structure)
+        told = _shapes_of(found, structure)
+        shapes = []
+        for leaf, shape in zip(leaves, told, strict=True):
+            for t in components(leaf):
+                shapes.append(as_shape(shape) if not hasattr(leaf, "components") else t.shape)
+        for t, shape in zip(inits, shapes, strict=True):
+            merge(t.shape, shape)
+    return [
+        (Spec(t.dtype, shape), t.op.name.split("/")[-1])
+        for t, shape in zip(inits, shapes, strict=True)
+    ]
+
+
+def _shapes_of(invariants: Any, like: Any) -> list[Any]:
+    """The shape for each leaf of `like`; a list of sizes is one shape where `like` has a leaf."""
+    if isinstance(like, dict):
+        return [s for key in sorted(like) for s in _shapes_of(invariants[key], like[key])]
+    if isinstance(like, (list, tuple)):
+        if len(invariants) != len(like):
+            raise GraphError(f"{len(invariants)} shape_invariants for {len(like)} loop variables")
+        return [s for i, v in zip(invariants, like, strict=True) for s in _shapes_of(i, v)]
+    return [invariants]
+
+
+def _check_predicate(pred: Tensor) -> None:
+    if pred.dtype != bool_ or pred.shape not in (None, ()):
+        raise ShapeError(
+            f"the condition of a loop is a scalar bool, not {pred.dtype} {show(pred.shape)}",
+            op=pred.op.name,
+            line=pred.op.line,
+            hint="hf.reduce_any or hf.reduce_all makes one of many",
+        )
+
+
+def _next_values(made: Any, structure: Any, single: bool) -> list[Any]:
+    """The tensors that the body gave, which must be like the loop variables."""
+    if isinstance(made, tuple) and not isinstance(structure, tuple):
+        made = list(made)
+    if not isinstance(made, (list, tuple, dict)) or single:
+        made = [made]
+    if isinstance(structure, tuple) and isinstance(made, list):
+        made = tuple(made)
+    nest.same(structure, made, "the loop variables and what the body gives")
+    return take_apart(nest.mapped(_value, made))[0]
+
+
+def _check_invariant(param: Tensor, result: Tensor) -> None:
+    """The body's value must be of the kind that the loop variable is."""
+    facts: Any = {"op": result.op.name, "line": result.op.line or user_line()}
+    name = param.op.name.split("/")[-1]
+    if param.dtype != result.dtype:
+        raise DTypeError(
+            f"loop variable {name!r} is {param.dtype} and becomes {result.dtype}",
+            hint="hf.cast it in the body",
+            **facts,
+        )
+    if either(param.shape, result.shape) != param.shape:
+        raise ShapeError(
+            f"loop variable {name!r} has shape {show(param.shape)} and becomes "
+            f"{show(result.shape)}",
+            hint="give shape_invariants with None for the sizes that change",
+            **facts,
+        )
+
+
+def _counted(maximum_iterations: Any, **arguments: Any) -> Any:
+    """A loop of at most so many iterations: one that counts them."""
+    cond, body, loop_vars = (arguments.pop(k) for k in ("cond", "body", "loop_vars"))
+    limit = convert_to_tensor(maximum_iterations, int32)
+    listed = isinstance(loop_vars, (list, tuple))
+    values = loop_vars if listed else [loop_vars]
+
+    def go_on(i: Tensor, inner: Any) -> Tensor:
+        return logical_and(less(i, limit), cond(*inner))
+
+    def step(i: Tensor, inner: Any) -> Any:
+        made = body(*inner)
+        if isinstance(made, tuple) and not hasattr(made, "_fields") and isinstance(values, list):
+            made = list(made)
+        return add(i, 1), made if isinstance(made, (list, tuple)) and listed else type(values)(
+            [made]
+        )
+
+    if arguments["shape_invariants"] is not None:
+        told = arguments["shape_invariants"]
+        arguments["shape_invariants"] = [(), told if listed else [told]]
+    _, result = while_loop(go_on, step, [constant(0), values], **arguments)
+    return result if len(values) > 1 else result[0]

@@ -1,0 +1,219 @@
+"""Loops and branches of the graph as nodes that hold programs.
+
+A *Loop* node has attrs `cond` and `body` (programs), a *Branch* node `then` and `else`. Its slots
+are the loop's variables, then what the programs use from outside; `cond_feeds` and the like tell
+which slot each feed of a program is. The inputs of a Loop are its slots without the last `empty`
+variables, which begin as empty lists; those of a Branch are the predicate and the slots. `made`
+tells dtypes and shapes of the outputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcflow.graph.body import Function
+from hpcflow.graph.dtypes import resource
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Shape, Spec, merge
+from hpcflow.plan.ir import Node, Part, Program, Ref
+
+OWNERS = ("If", "While")  # of functions, in the graph
+FRAMES = ("Loop", "Branch", "LoopAcross", "BranchAcross")  # of programs or parts, in the plan
+PROGRAMS = ("cond", "body", "then", "else")
+_PLAN = NoGrad("made when the plan is made, after gradients are taken")
+
+
+def _made(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(dtype, shape) for dtype, shape in attrs["made"]]
+
+
+for _type in FRAMES:
+    op(_type, infer=_made, grad=_PLAN, stateful=True, waits=_type.endswith("Across"))
+
+
+def inner(node: Node) -> Iterator[tuple[str, Program | Part]]:
+    """The programs, or after cutting the parts, that a node holds."""
+    if node.type in FRAMES:
+        for key in PROGRAMS:
+            if key in node.attrs:
+                yield key, node.attrs[key]
+
+
+def mapped(program: Program, change: Callable[[Program], Program]) -> Program:
+    """`program` with `change` made to the programs that its nodes hold."""
+    nodes = {
+        name: node.but(attrs={**node.attrs, **{k: change(p) for k, p in inner(node)}})  # type: ignore[arg-type]
+        if node.type in FRAMES
+        else node
+        for name, node in program.nodes.items()
+    }
+    return program.but(nodes=nodes)
+
+
+def within(nodes: Mapping[str, Node]) -> Iterator[Node]:
+    """All nodes in the programs that `nodes` hold, however deep."""
+    for node in nodes.values():
+        for _, program in inner(node):
+            yield from program.nodes.values()
+            yield from within(program.nodes)
+
+
+def either(a: Shape, b: Shape) -> Shape:
+    """What is known of a value that has one of two shapes."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
+# -- from functions to programs
+
+
+Build = Callable[[Function, Mapping[Tensor, Spec], Sequence[Tensor]], Program]
+
+
+@dataclasses.dataclass
+class Framed:
+    """A node made of an If or While, and which outputs of that it has."""
+
+    node: Node
+    outputs: list[int]
+
+
+class Framer:
+    """Makes Loop and Branch nodes; `build` makes a program of a function.
+
+    `spec` and `ref` tell of tensors outside, which are there already.
+    """
+
+    def __init__(
+        self, build: Build, spec: Callable[[Tensor], Spec], ref: Callable[[Tensor], Ref]
+    ) -> None:
+        self.build, self.spec, self.ref = build, spec, ref
+
+    def frame(self, op: Operation, used: set[int], control: tuple[str, ...]) -> Framed:
+        """The node for `op`, of whose outputs only `used` are needed."""
+        made = self._loop(op, used) if op.type == "While" else self._branch(op, used)
+        kind, inputs, attrs, outputs = made
+        specs = tuple(Spec(dtype, shape) for dtype, shape in attrs["made"])
+        node = Node(
+            op.name, kind, inputs, control, attrs, specs, op.device, op.colocate, line=op.line
+        )
+        return Framed(node, outputs)
+
+    def _loop(self, op: Operation, used: set[int]) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
+        test, step = op.attrs["cond"], op.attrs["body"]
+        begin = len(step.params) - op.attrs["lists"]
+        alive = _alive(test, step, used)
+        inits = {i: op.inputs[i] for i in alive if i < begin}
+        given = {o: Spec(*self.spec(o)) for f in (test, step) for o, _ in f.captures}
+        specs = {i: step.params[i].spec for i in alive}
+        for i, init in inits.items():
+            specs[i] = Spec(init.dtype, merge(self.spec(init).shape, step.params[i].shape))
+        results = [step.results[i] for i in alive]
+        while True:  # sizes that change from iteration to iteration become unknown
+            known = {step.params[i]: s for i, s in specs.items()}
+            body = self.build(step, {**known, **_captured(step, given)}, results)
+            ends = [body.spec(ref) for ref in body.fetches]
+            wider = {
+                i: Spec(s.dtype, either(s.shape, e.shape))
+                for (i, s), e in zip(specs.items(), ends, strict=True)
+            }
+            if all(wider[i].shape == s.shape for i, s in specs.items()):
+                break
+            specs = wider
+        known = {p: specs[i] for i, p in enumerate(test.params) if i in specs}
+        cond = self.build(test, {**known, **_captured(test, given)}, test.results)
+        slots: dict[Tensor, int] = {step.params[i]: k for k, i in enumerate(alive)}
+        slots.update(
+            {p: k for k, i in enumerate(alive) if i < len(test.params) for p in [test.params[i]]}
+        )
+        outside = self._outside([(test, cond), (step, body)], slots, len(alive))
+        attrs = {
+            "cond": cond,
+            "cond_feeds": _positions(cond, slots),
+            "body": body,
+            "body_feeds": _positions(body, slots),
+            "empty": len(alive) - len(inits),
+            "made": tuple((s.dtype, s.shape) for s in specs.values()),
+        }
+        refs = (*(self.ref(t) for t in inits.values()), *(self.ref(t) for t in outside))
+        return "Loop", refs, attrs, alive
+
+    def _branch(
+        self, op: Operation, used: set[int]
+    ) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
+        outputs = sorted(used)
+        slots: dict[Tensor, int] = {}
+        built: list[tuple[Function, Program]] = []
+        for side in ("then", "else"):
+            f = op.attrs[side]
+            given = {o: Spec(*self.spec(o)) for o, _ in f.captures}
+            results = [f.results[i] for i in outputs]
+            built.append((f, self.build(f, _captured(f, given), results)))
+        outside = self._outside(built, slots, 0)
+        (_, then), (_, other) = built
+        ends = zip(then.fetches, other.fetches, strict=True)
+        pairs = [(then.spec(a), other.spec(b)) for a, b in ends]
+        attrs = {
+            "then": then,
+            "then_feeds": _positions(then, slots),
+            "else": other,
+            "else_feeds": _positions(other, slots),
+            "made": tuple((a.dtype, either(a.shape, b.shape)) for a, b in pairs),
+        }
+        return "Branch", (self.ref(op.inputs[0]), *map(self.ref, outside)), attrs, outputs
+
+    def _outside(
+        self, built: Sequence[tuple[Function, Program]], slots: dict[Tensor, int], first: int
+    ) -> list[Tensor]:
+        """The outer tensors that programs are fed, each once; their parameters' slots are added."""
+        found: dict[Tensor, int] = {}
+        for f, program in built:
+            for outer, param in f.captures:
+                if param.op.name in program.feeds:
+                    slots[param] = found.setdefault(outer, first + len(found))
+        return list(found)
+
+
+def _captured(f: Function, given: Mapping[Tensor, Spec]) -> dict[Tensor, Spec]:
+    return {param: given[outer] for outer, param in f.captures if outer.dtype != resource}
+
+
+def _positions(program: Program, slots: Mapping[Tensor, int]) -> tuple[int, ...]:
+    by_name = {param.op.name: slot for param, slot in slots.items()}
+    return tuple(by_name[name] for name in program.feeds)
+
+
+def _alive(test: Function, step: Function, used: set[int]) -> list[int]:
+    """The variables that matter: those used, those of the condition, and what these depend on."""
+    of_param = {p: i for i, p in enumerate(step.params)}
+    needs = [{of_param[p] for p in _reached([r], []) if p in of_param} for r in step.results]
+    of_test = {p: i for i, p in enumerate(test.params)}
+    alive = set(used) | {of_test[p] for p in _reached(test.results, []) if p in of_test}
+    alive |= {of_param[p] for p in _reached([], step.targets) if p in of_param}
+    stack = list(alive)
+    while stack:
+        for i in needs[stack.pop()] - alive:
+            alive.add(i)
+            stack.append(i)
+    return sorted(alive)
+
+
+def _reached(results: Sequence[Tensor], targets: Sequence[Operation]) -> set[Tensor]:
+    """The parameters behind results and targets."""
+    seen: set[Operation] = set()
+    found: set[Tensor] = set()
+    stack = [*(r.op for r in results), *targets]
+    while stack:
+        op = stack.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type == "Parameter":
+            found.update(op.outputs)
+        stack.extend(t.op for t in op.inputs)
+        stack.extend(op.control_inputs)
+    return found

@@ -1,0 +1,521 @@
+"""Conditions and loops: values, gradients, what runs and what does not; a loop over three ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.errors import AssertError, DTypeError, FetchError, GraphError, RangeError, ShapeError
+from hpcflow.plan.codec import decode, encode
+from hpcflow.runtime.context import Context
+from tests.runtime.ranks import run_ranks
+
+RNG = np.random.default_rng(5)
+HISTORIES = ["keep", "host", "recompute"]
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Any:
+    with hf.Graph().as_default() as made:
+        yield made
+
+
+def slope(f: Callable[[np.ndarray], Any], x: np.ndarray) -> np.ndarray:
+    """Central finite differences of a scalar function."""
+    found = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[place] = 1e-6
+        found[place] = (f(x + step) - f(x - step)) / 2e-6
+    return found
+
+
+def check_gradients(y: Any, feeds: dict[Any, np.ndarray]) -> None:
+    """The gradients of the sum of `y` by all that is fed are those of finite differences."""
+    xs = list(feeds)
+    total = hf.reduce_sum(y)
+    found = hf.gradients(total, xs)
+    with hf.Session() as session:
+        values = session.run(found, feeds)
+        for x, g in zip(xs, values, strict=True):
+            expected = slope(lambda v, x=x: session.run(total, {**feeds, x: v}), feeds[x])
+            np.testing.assert_allclose(g, expected, rtol=1e-5, atol=1e-7)
+
+
+# -- cond
+
+
+def test_only_the_branch_taken_runs() -> None:
+    ran: list[str] = []
+
+    def told(name: str) -> Any:
+        return hf.py_func(lambda: ran.append(name) or np.float32(1), [], hf.float32)
+
+    p = hf.placeholder(hf.bool, [])
+    y = hf.cond(p, lambda: told("then"), lambda: told("else"))
+    with hf.Session() as session:
+        session.run(y, {p: True})
+        assert ran == ["then"]
+        session.run(y, {p: False})
+        assert ran == ["then", "else"]
+
+
+def test_branches_change_state_and_may_give_only_operations() -> None:
+    v = hf.Variable(np.float32(1))
+    p = hf.placeholder(hf.bool, [])
+    change = hf.cond(p, lambda: v.assign_add(10.0), lambda: hf.no_op())
+    assert isinstance(change, hf.Operation)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        session.run(change, {p: False})
+        assert session.run(v) == 1
+        session.run(change, {p: True})
+        assert session.run(v) == 11
+
+
+def test_a_value_read_before_a_branch_updates_is_the_old_one() -> None:
+    v = hf.Variable(np.zeros(3))
+    p = hf.placeholder(hf.bool, [])
+    old = v.value() + 0.0
+    change = hf.cond(p, lambda: v.assign_add(np.ones(3)), lambda: hf.no_op())
+    with hf.control_dependencies([change]):
+        new = v.read_value() * 1.0
+    view = hf.reshape(v.value(), [3, 1])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        before, seen, after = session.run([old, view, new], {p: True})
+        assert before.tolist() == [0, 0, 0] and seen.ravel().tolist() == [0, 0, 0]
+        assert after.tolist() == [1, 1, 1]
+
+
+def test_structures_and_singletons() -> None:
+    p = hf.placeholder(hf.bool, [])
+    x = hf.constant([1.0, 2.0])
+    both = hf.cond(p, lambda: {"a": x, "b": (x, 1)}, lambda: {"a": x * 2, "b": (x, 2)})
+    single = hf.cond(p, lambda: [x], lambda: [x * 3])
+    strict = hf.cond(p, lambda: [x], lambda: [x * 3], strict=True)
+    with hf.Session() as session:
+        got = session.run(both, {p: False})
+        assert got["a"].tolist() == [2, 4] and got["b"][1] == 2
+        assert session.run(single, {p: False}).tolist() == [3, 6]
+        assert session.run(strict, {p: True})[0].tolist() == [1, 2]
+
+
+def test_a_branch_that_hands_on_its_input_gives_a_copy() -> None:
+    p, x = hf.placeholder(hf.bool, []), hf.placeholder(hf.float32, [2])
+    y = hf.cond(p, lambda: x, lambda: x + 1)
+    given = np.array([1, 2], np.float32)
+    with hf.Session() as session:
+        got = session.run(y, {p: True, x: given})
+        got[:] = 7
+        assert given.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_gradients_of_cond(taken: bool) -> None:
+    x, w = hf.placeholder(hf.float64, [None, 2]), hf.placeholder(hf.float64, [2, 2])
+    y = hf.cond(
+        hf.constant(taken),
+        lambda: hf.tanh(hf.matmul(x, w)) * hf.exp(x),
+        lambda: hf.cond(hf.constant(True), lambda: hf.sin(x) * x, lambda: x),
+    )
+    check_gradients(y, {x: RNG.standard_normal((3, 2)), w: RNG.standard_normal((2, 2))})
+
+
+def test_gradients_of_one_condition_by_two_callers() -> None:
+    """The second extends what the first keeps; each is right alone and both together."""
+    x, p = hf.placeholder(hf.float64, [2]), hf.placeholder(hf.bool, [])
+    y = hf.cond(p, lambda: hf.exp(x) * x, lambda: hf.sin(x))
+    a, b = hf.gradients(y, x)[0], hf.gradients(y * y, x)[0]
+    v = np.array([0.3, -0.7])
+    with hf.Session() as session:
+        first, second, value = session.run([a, b, y], {x: v, p: True})
+        np.testing.assert_allclose(first, np.exp(v) * (v + 1))
+        np.testing.assert_allclose(second, 2 * value * first)
+        np.testing.assert_allclose(session.run(b, {x: v, p: False}), np.sin(2 * v))
+
+
+def test_branches_that_differ_are_errors() -> None:
+    p, x = hf.placeholder(hf.bool, []), hf.constant(1.0)
+    with pytest.raises(DTypeError, match=r"float32 .* and int32"):
+        hf.cond(p, lambda: x, lambda: hf.constant(1))
+    with pytest.raises(GraphError, match="structures"):
+        hf.cond(p, lambda: [x, x], lambda: [x])
+    with pytest.raises(ShapeError, match="scalar bool"):
+        hf.cond(hf.constant([True]), lambda: x, lambda: x)
+
+
+def test_a_tensor_inside_cannot_be_fetched() -> None:
+    inside: list[Any] = []
+    x = hf.constant(2.0)
+    hf.cond(hf.constant(True), lambda: inside.append(x * 2) or inside[0], lambda: x)
+    with hf.Session() as session, pytest.raises(FetchError, match="inside a loop or a branch"):
+        session.run(inside[0])
+
+
+def test_case() -> None:
+    x = hf.placeholder(hf.float32, [])
+    y = hf.case([(x < 0, lambda: x * 0 - 1), (x > 9, lambda: x * 0 + 9)], default=lambda: x)
+    z = hf.case({x < 0: lambda: x * 0, x < 5: lambda: x + 1}, exclusive=True)
+    with hf.Session() as session:
+        assert [session.run(y, {x: v}) for v in (-3, 4, 40)] == [-1, 4, 9]
+        assert session.run(z, {x: 3}) == 4
+        for bad, why in ((-1, "several"), (7, "no predicate")):
+            with pytest.raises(AssertError, match=why):
+                session.run(z, {x: bad})
+
+
+# -- while
+
+
+def test_collatz_by_a_loop_with_a_branch() -> None:
+    n = hf.placeholder(hf.int64, [])
+
+    def step(n: Any, count: Any) -> Any:
+        return hf.cond(hf.equal(n % 2, 0), lambda: n // 2, lambda: 3 * n + 1), count + 1
+
+    _, count = hf.while_loop(lambda n, _: n > 1, step, [n, 0])
+    with hf.Session() as session:
+        assert [int(session.run(count, {n: k})) for k in (1, 2, 6, 27)] == [0, 1, 8, 111]
+
+
+def test_loop_variables_may_be_swapped_and_structures() -> None:
+    a, b = hf.constant([1.0]), hf.constant([2.0])
+    end = hf.while_loop(
+        lambda i, pair: i < 3, lambda i, pair: (i + 1, (pair[1], pair[0])), [0, (a, b)]
+    )
+    with hf.Session() as session:
+        i, (x, y) = session.run(end)
+        assert (i, x.tolist(), y.tolist()) == (3, [2], [1])
+
+
+def test_a_single_variable_and_maximum_iterations() -> None:
+    i = hf.while_loop(lambda i: i < 10, lambda i: i + 1, [0])
+    j, k = hf.while_loop(
+        lambda j, k: j < 10, lambda j, k: (j + 1, k * 2.0), [0, 1.0], maximum_iterations=4
+    )
+    with hf.Session() as session:
+        assert session.run(i) == 10
+        assert session.run([j, k]) == [4, 16]
+
+
+def test_growing_shapes_need_an_invariant() -> None:
+    def grow(i: Any, x: Any) -> Any:
+        return i + 1, hf.concat([x, x], 0)
+
+    start = [hf.constant(0), hf.ones([1, 2])]
+    with pytest.raises(ShapeError, match=r"has shape \[1, 2\] and becomes \[2, 2\]") as told:
+        hf.while_loop(lambda i, x: i < 3, grow, start)
+    assert "test_flow.py" in str(told.value) and "shape_invariants" in str(told.value)
+    _, x = hf.while_loop(lambda i, x: i < 3, grow, start, shape_invariants=[(), [None, 2]])
+    assert x.shape == (None, 2)
+    with hf.Session() as session:
+        assert session.run(x).shape == (8, 2)
+
+
+def test_wrong_bodies_are_errors() -> None:
+    with pytest.raises(DTypeError, match="becomes float32"):
+        hf.while_loop(lambda i: i < 3, lambda i: hf.cast(i, hf.float32), [0])
+    with pytest.raises(ShapeError, match="scalar bool"):
+        hf.while_loop(lambda i: i, lambda i: i + 1, [0])
+    with pytest.raises(GraphError, match="different structures"):
+        hf.while_loop(lambda i, j: i < 3, lambda i, j: [i + 1], [0, 1])
+    with pytest.raises(GraphError, match="history"):
+        hf.while_loop(lambda i: i < 3, lambda i: i + 1, [0], history="none")
+
+
+def test_an_error_inside_names_the_operation_inside() -> None:
+    table = hf.constant([1.0, 2.0])
+    _, x = hf.while_loop(
+        lambda i, x: i < 5, lambda i, x: (i + 1, x + hf.gather(table, i, name="pick")), [0, 0.0]
+    )
+    with hf.Session() as session, pytest.raises(RangeError) as told:
+        session.run(x)
+    assert "pick" in str(told.value) and "test_flow.py" in str(told.value)
+
+
+def test_state_in_a_loop() -> None:
+    """Reads inside see the updates of iterations before; a value read outside stays."""
+    v = hf.Variable(np.float64(1))
+
+    def step(i: Any, seen: Any) -> Any:
+        with hf.control_dependencies([v.assign_add(i)]):
+            return i + 1.0, seen + v.read_value()
+
+    first = v.value() * 1.0
+    _, seen = hf.while_loop(lambda i, _: i < 4, step, [hf.constant(1.0, hf.float64), v.value()])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        assert session.run([first, seen]) == [1, 1 + 2 + 4 + 7]
+        assert session.run(v) == 7
+
+
+def test_draws_inside_differ_from_iteration_to_iteration() -> None:
+    _, x = hf.while_loop(
+        lambda i, x: i < 3,
+        lambda i, x: (i + 1, hf.concat([x, hf.random_normal([2])], 0)),
+        [0, hf.zeros([0])],
+        shape_invariants=[(), [None]],
+    )
+    with hf.Session() as session:
+        assert len(set(session.run(x).tolist())) == 6
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("length", [0, 1, 4])
+def test_gradients_of_nested_loops_and_branches(history: str, length: int) -> None:
+    x = hf.placeholder(hf.float64, [None, 2, 3])
+    w = hf.placeholder(hf.float64, [3, 3])
+
+    def outer(t: Any, h: Any) -> Any:
+        def inner(k: Any, a: Any) -> Any:
+            return k + 1, hf.tanh(hf.matmul(a, w))
+
+        _, a = hf.while_loop(lambda k, a: k < 2, inner, [0, h], history=history)
+        row = hf.gather(x, t)
+        return t + 1, hf.cond(hf.equal(t % 2, 0), lambda: a * 2.0 + row, lambda: hf.sin(a) * h)
+
+    count = hf.shape(x)[0]
+    start = hf.ones([2, 3], hf.float64)
+    _, h = hf.while_loop(lambda t, h: t < count, outer, [0, start], history=history)
+    weights = RNG.standard_normal((3, 3)) / 2
+    check_gradients(h * h, {x: RNG.standard_normal((length, 2, 3)), w: weights})
+
+
+def test_gradient_of_a_variable_read_inside() -> None:
+    v = hf.Variable(np.array([0.3, 0.4]))
+    _, y = hf.while_loop(
+        lambda i, y: i < 3,
+        lambda i, y: (i + 1, y * v.read_value()),
+        [0, hf.constant([1.0, 2.0], hf.float64)],
+    )
+    (g,) = hf.gradients(y, [v])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        np.testing.assert_allclose(session.run(g), [3 * 0.3**2, 2 * 3 * 0.4**2])
+
+
+def test_forward_runs_once_beside_its_gradient() -> None:
+    calls: list[int] = []
+    x = hf.placeholder(hf.float64, [])
+
+    def step(i: Any, y: Any) -> Any:
+        told = hf.py_func(lambda k: calls.append(int(k)) or k, [i], hf.int32)
+        told.set_shape(())
+        return told + 1, y * x
+
+    _, y = hf.while_loop(lambda i, y: i < 3, step, [0, x])
+    (g,) = hf.gradients(y, [x])
+    with hf.Session() as session:
+        assert session.run([y, g], {x: 2.0}) == [16, 32]
+        assert calls == [0, 1, 2]
+        assert session.run(y, {x: 2.0}) == 16
+
+
+def test_without_back_prop_there_is_no_gradient() -> None:
+    x = hf.placeholder(hf.float64, [])
+    _, y = hf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * x), [0, x], back_prop=False)
+    assert hf.gradients(y, [x]) == [None]
+
+
+def test_loops_of_many_lengths_use_one_plan_each_shape() -> None:
+    """The number of iterations is a value: no new plan, and what a loop kept is let go of."""
+    n, x = hf.placeholder(hf.int32, []), hf.placeholder(hf.float32, [4])
+    _, y = hf.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, hf.sin(y) * x), [0, x])
+    (g,) = hf.gradients(y, [x])
+    with hf.Session() as session:
+        for k in range(1, 60):
+            session.run(g, {n: k, x: np.ones(4, np.float32)})
+        (family,) = session._families.values()
+        assert len(family._steps) == 1
+
+
+def test_sums_over_replicas_in_a_branch_are_refused() -> None:
+    def body(context: Context) -> None:
+        y = hf.cond(hf.constant(True), lambda: hf.replica_sum(hf.ones([2])), lambda: hf.ones([2]))
+        with hf.Session() as session, pytest.raises(GraphError, match="all replicas"):
+            session.run(y)
+
+    run_ranks(2, body)
+
+
+# -- over ranks
+
+
+def spanning(devices: list[str]) -> Any:
+    """A loop whose body lies on three devices: state on the second, a sum on the third."""
+    x, n = hf.placeholder(hf.float64, [None, 3]), hf.placeholder(hf.int32, [])
+    with hf.device(devices[1]):
+        w = hf.Variable(np.random.default_rng(0).standard_normal((3, 3)) / 2, name="w")
+
+    def step(i: Any, h: Any, total: Any) -> Any:
+        with hf.device(devices[1]):
+            a = hf.tanh(hf.matmul(h, w))
+            a = hf.cond(hf.equal(i % 3, 1), lambda: a * 0.5, lambda: hf.sin(a))
+        with hf.device(devices[2]):
+            b = hf.sin(a) + a
+            total = total + hf.reduce_sum(b)
+        return i + 1, b, total
+
+    start = [hf.constant(0), x, hf.constant(0.0, hf.float64)]
+    i, h, total = hf.while_loop(lambda i, h, total: i < n, step, start)
+    loss = hf.reduce_sum(h * h) + total
+    return x, n, [i, loss, *hf.gradients(loss, [w, x])]
+
+
+def run_spanning(devices: list[str]) -> list[Any]:
+    x, n, wanted = spanning(devices)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        feeds = [{x: np.ones((2, 3)), n: k} for k in (0, 1, 2, 7, 40)]
+        forward = [session.run(wanted[:2], feed) for feed in feeds]
+        return forward + [session.run(wanted, feed) for feed in feeds]
+
+
+TASKS = [f"/job:worker/task:{k}" for k in range(3)]
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_one_loop_over_three_ranks(seed: int | None) -> None:
+    """Bit-equal to one rank, values and gradients, whatever order messages come in."""
+    (alone,) = run_ranks(1, lambda c: run_spanning(["", "", ""]))
+    (three,) = run_ranks(3, lambda c: run_spanning(TASKS), seed=seed, tasks_per_replica=3)
+    for mine, its in zip(alone, three, strict=True):
+        for a, b in zip(mine, its, strict=True):
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_the_parts_of_a_spanning_loop_travel_as_plain_data() -> None:
+    def body(context: Context) -> None:
+        x, n, wanted = spanning(TASKS)
+        with hf.Session() as session:
+            plan = session.plan(wanted, {x: np.ones((2, 3)), n: 3})
+            kinds = {node.type for part in plan.parts.values() for node in part.nodes.values()}
+            assert "LoopAcross" in kinds and any(edge.frame for edge in plan.edges)
+            for part in plan.parts.values():
+                assert encode(decode(encode(part))) == encode(part)
+
+    run_ranks(3, body, tasks_per_replica=3)
+
+
+def test_a_branch_over_ranks() -> None:
+    def body(context: Context) -> Any:
+        p, x = hf.placeholder(hf.bool, []), hf.placeholder(hf.float64, [2])
+
+        def far() -> Any:
+            with hf.device(TASKS[1]):
+                return hf.exp(x) * 2.0
+
+        y = hf.cond(p, far, lambda: x - 1.0)
+        (g,) = hf.gradients(y, [x])
+        with hf.Session() as session:
+            return [session.run([y, g], {p: k, x: np.array([1.0, 2.0])}) for k in (True, False)]
+
+    ((taken, other),) = run_ranks(2, body, tasks_per_replica=2)
+    np.testing.assert_allclose(taken, [2 * np.exp([1, 2])] * 2)
+    np.testing.assert_allclose(other, [[0, 1], [1, 1]])
+
+
+def test_variables_on_servers_in_a_loop() -> None:
+    def body(context: Context) -> Any:
+        v = hf.Variable(np.zeros(4), name="v")
+
+        def step(i: Any) -> Any:
+            with hf.control_dependencies([v.assign_add(hf.ones([4], hf.float64))]):
+                return i + 1
+
+        loop = hf.while_loop(lambda i: i < 5, step, [0])
+        with hf.Session() as session:
+            session.run(hf.global_variables_initializer())
+            session.run(loop)
+            return session.run(v)
+
+    (value,) = run_ranks(2, body, ps=1)
+    assert value.tolist() == [5] * 4
+
+
+# -- arrays of tensors, and loops over elements
+
+
+def test_map_fold_and_scan_against_numpy() -> None:
+    x = hf.placeholder(hf.float64, [None, 3])
+    rows = RNG.standard_normal((4, 3))
+    scanned = [rows[0]]
+    for row in rows[1:]:
+        scanned.append(scanned[-1] * row + row)
+    right = rows[3]
+    for row in rows[2::-1]:
+        right = right * row + row
+    with hf.Session() as session:
+        got = session.run(
+            [
+                hf.map_fn(lambda r: hf.exp(r) * hf.reduce_sum(r), x),
+                hf.foldl(lambda a, r: a * r + r, x),
+                hf.foldr(lambda a, r: a * r + r, x),
+                hf.scan(lambda a, r: a * r + r, x),
+                hf.scan(lambda a, r: a + r, x, hf.zeros([3], hf.float64), reverse=True),
+                hf.map_fn(lambda e: e[0] + e[1], (x, x * 2), dtype=hf.float64),
+                hf.map_fn(lambda r: (r, hf.argmax(r, 0)), x, dtype=(hf.float64, hf.int64)),
+            ],
+            {x: rows},
+        )
+    np.testing.assert_allclose(got[0], np.exp(rows) * rows.sum(1, keepdims=True))
+    np.testing.assert_allclose(got[1], scanned[-1])
+    np.testing.assert_allclose(got[2], right)
+    np.testing.assert_allclose(got[3], scanned)
+    np.testing.assert_allclose(got[4], np.cumsum(rows[::-1], 0)[::-1])
+    np.testing.assert_allclose(got[5], rows * 3)
+    assert got[6][1].tolist() == rows.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("history", ["keep", "host"])
+def test_gradients_of_map_fold_and_scan(history: str) -> None:
+    x = hf.placeholder(hf.float64, [None, 3])
+    swap = history == "host"
+    y = hf.map_fn(lambda r: hf.exp(r) * hf.reduce_sum(r), x, swap_memory=swap)
+    z = hf.scan(lambda a, r: a * r + hf.sin(r), x, swap_memory=swap)
+    w = hf.foldr(lambda a, r: a * r + r, x)
+    check_gradients(hf.concat([y, z, hf.expand_dims(w, 0)], 0), {x: RNG.standard_normal((4, 3))})
+
+
+def test_gradients_of_every_way_through_an_array() -> None:
+    x = hf.placeholder(hf.float64, [3, 2])
+    array = hf.TensorArray(hf.float64, 4).write(3, x[0] * x[1]).scatter([0, 2], x[:2] * 2.0)
+    array = array.write(1, hf.exp(x[2]))
+    parts = hf.TensorArray(hf.float64, 2).split(x * x, [1, 2])
+    y = [
+        array.stack(),
+        array.gather([0, 0, 3]),
+        hf.expand_dims(array.read(2), 0),
+        hf.TensorArray(hf.float64, 3).unstack(x).stack(),
+        parts.concat() * 3.0,
+    ]
+    check_gradients(hf.concat(y, 0), {x: RNG.standard_normal((3, 2))})
+
+
+def test_wrong_uses_of_an_array() -> None:
+    array = hf.TensorArray(hf.float32, 2)
+    twice = array.write(0, [1.0]).write(0, [2.0]).stack()
+    outside = hf.TensorArray(hf.float32, 2).write(2, [1.0]).size()
+    unwritten = hf.TensorArray(hf.float32, 2).write(0, [1.0]).read(1)
+    ragged = hf.TensorArray(hf.float32, 2, infer_shape=False)
+    ragged = ragged.write(0, [1.0]).write(1, [1.0, 2.0])
+    with hf.Session() as session:
+        for wrong, why in (
+            (twice, "written twice"),
+            (outside, "outside"),
+            (unwritten, "before it is written"),
+        ):
+            with pytest.raises(RangeError, match=why):
+                session.run(wrong)
+        with pytest.raises(ShapeError, match="stacked"):
+            session.run(ragged.stack())
+        assert session.run(ragged.concat()).tolist() == [1, 1, 2]
+        grown = hf.TensorArray(hf.float32, dynamic_size=True).write(5, 1.0)
+        assert session.run(grown.size()) == 6
+    with pytest.raises(ShapeError, match="element of shape"):
+        hf.TensorArray(hf.float32, 2).write(0, [1.0]).write(1, [1.0, 2.0])
