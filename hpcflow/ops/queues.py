@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.shape import Shape, as_shape, is_known, merge
@@ -130,7 +131,7 @@ class QueueBase:
         return self._run("QueueIsClosed", [], name or f"{self.name}_is_closed").outputs[0]
 
     def _run(self, type: str, inputs: Sequence[Tensor], name: str, **facts: Any) -> Operation:
-        graph = self.graph
+        graph = innermost(self.graph)
         attrs: Attrs = {"component_types": self._dtypes, "shapes": self._shapes}
         attrs |= {"queues": len(self._handles), **facts}
         chosen = () if self._index is None else (self._index,)
@@ -256,12 +257,12 @@ class PriorityQueue(QueueBase):
 def _handle(
     type: str, types: Sequence[np.dtype], shapes: Shapes, attrs: Attrs, name: str
 ) -> Tensor:
-    graph = get_default_graph()
+    graph = get_default_graph().root
     if attrs["capacity"] == 0:
         raise GraphError("a queue of capacity 0 could never be filled", hint="-1 is no limit")
     attrs = attrs | {"capacity": int(attrs["capacity"])}
     attrs |= {"component_types": tuple(types), "shapes": shapes}
-    with graph.control_dependencies(None):
+    with at_root(graph):
         return graph.create_op(type, [], attrs, name).outputs[0]
 
 
@@ -312,5 +313,5 @@ def _checked_names(names: Any, count: int) -> tuple[str, ...] | None:
 
 def _key(name: str, seed: int | None) -> int:
     """What the order of a random queue follows from."""
-    source = (get_default_graph().seed, name if seed is None else int(seed))
+    source = (get_default_graph().root.seed, name if seed is None else int(seed))
     return int.from_bytes(hashlib.blake2b(repr(source).encode(), digest_size=16).digest(), "little")

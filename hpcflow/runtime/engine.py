@@ -131,13 +131,18 @@ class Engine:
 
         It still takes all messages it was to be sent and sends all it was to send, empty where
         their values are missing, so that the same instance serves the next step. That cannot be
-        where only a part of its collectives runs, or where messages fail: the instance is `torn`.
+        where only a part of its collectives runs, where a loop or a branch lies over several
+        tasks, or where messages fail: the instance is `torn`.
         """
         if instance.error is not None or not instance.left:
             return
         instance.error = error
         starting = self.turns.withdraw(instance)
-        broken = isinstance(error, CommError) or not isinstance(error, (HpcflowError, *_ASKED))
+        broken = (
+            instance.compiled.spans
+            or isinstance(error, CommError)
+            or not isinstance(error, (HpcflowError, *_ASKED))
+        )
         if starting is None or broken:
             instance.torn = True
             instance.done(instance)

@@ -152,9 +152,16 @@ class _Across:
         self.held: Held = instance.frames[node.name]
         self.engine = instance.link.engine
         self.over = False
+        self.running: Instance | None = None
 
     def test(self) -> bool:
-        return self.over
+        return self.over and (self.running is None or self.running.finished)
+
+    def cancel(self) -> None:
+        """The step fails: so does what runs of it in here."""
+        self.over = True
+        if self.running is not None and self.outer.error is not None:
+            self.engine.fail(self.running, self.outer.error)
 
     def start(
         self, key: str, slots: Sequence[Any], then: Callable[[tuple[Any, ...]], None]
@@ -166,17 +173,33 @@ class _Across:
             try:
                 values = part.strands[0](*feeds)
             except Exception as error:
-                raise self.held.explain(error, self.engine.rank) from error
+                told = self.held.explain(error, self.engine.rank)
+                told.__cause__ = None if told is error else error
+                self.fail(told)
+                return
             then(values if len(part.part.fetches) != 1 else (values,))
             return
+        self.running = part
+        part.patient = self.outer.patient
         part.done = functools.partial(self._done, then)
         self.engine.start(part, self.outer.step, feeds)
 
+    def fail(self, error: BaseException) -> None:
+        """What runs in here failed, and so the step."""
+        self.over = True
+        self.engine.fail(self.outer, error)
+
     def _done(self, then: Callable[[tuple[Any, ...]], None], part: Instance) -> None:
+        self.running = None
+        values = () if part.torn else part.release()
         if part.error is not None:
-            self.outer.fail(part.error)
-            return
-        self.engine.inbox.append(functools.partial(then, part.release()))
+            self.fail(part.error)
+        elif not self.over:
+            self.engine.inbox.append(functools.partial(self._go_on, then, values))
+
+    def _go_on(self, then: Callable[[tuple[Any, ...]], None], values: tuple[Any, ...]) -> None:
+        if not self.over:
+            then(values)
 
     def end(self, values: Sequence[Any]) -> None:
         """Hand over the outputs."""
@@ -199,7 +222,7 @@ class _LoopAcross(_Across):
         self.again = False
         self.test_it()
 
-    def test_it(self) -> None:
+    def test_it(self, _: tuple[Any, ...] = ()) -> None:
         """Whether there is one more iteration; a loop, that short iterations nest no calls."""
         self.again = True
         while self.again:
@@ -217,4 +240,4 @@ class _LoopAcross(_Across):
         if self.held.parts["cond"].code.simple and self.held.parts["body"].code.simple:
             self.again = True
         else:
-            self.engine.inbox.append(self.test_it)
+            self.engine.inbox.append(functools.partial(self._go_on, self.test_it, ()))

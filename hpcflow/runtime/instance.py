@@ -13,7 +13,7 @@ from hpcflow.graph.shape import Spec, known
 from hpcflow.plan import cost
 from hpcflow.plan.generate import Code, generate
 from hpcflow.plan.ir import Node, Part, Ref
-from hpcflow.plan.nested import FRAMES, inner
+from hpcflow.plan.nested import FRAMES, inner, within
 from hpcflow.runtime.device import Device
 from hpcflow.runtime.state import Store
 
@@ -43,6 +43,7 @@ class Compiled:
             for node in part.nodes.values()
             if node.type in FRAMES
         }
+        self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
         self.code: Code = generate(part, self._info, seconds, check_numerics, kept)
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         lines = self.code.source.splitlines(keepends=True)

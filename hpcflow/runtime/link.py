@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import hpcflow.runtime.frames  # noqa: F401 - the waits that loops and branches are
+import hpcflow.runtime.frames
 import hpcflow.runtime.queue_waits  # noqa: F401  (fills the tables of state and waits)
 from hpcflow.comm.base import Bucket, Communicator, Request
 from hpcflow.errors import CommError, StepError

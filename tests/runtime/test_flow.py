@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,15 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import AssertError, DTypeError, FetchError, GraphError, RangeError, ShapeError
+from hpcflow.errors import (
+    AssertError,
+    DTypeError,
+    FetchError,
+    GraphError,
+    OutOfRangeError,
+    RangeError,
+    ShapeError,
+)
 from hpcflow.plan.codec import decode, encode
 from hpcflow.runtime.context import Context
 from tests.runtime.ranks import run_ranks
@@ -519,3 +528,39 @@ def test_wrong_uses_of_an_array() -> None:
         assert session.run(grown.size()) == 6
     with pytest.raises(ShapeError, match="element of shape"):
         hf.TensorArray(hf.float32, 2).write(0, [1.0]).write(1, [1.0, 2.0])
+
+
+# -- loops that wait for state
+
+
+def test_a_loop_that_takes_from_a_queue() -> None:
+    """It waits in its own iterations, while another thread's steps fill the queue."""
+    queue = hf.FIFOQueue(2, [hf.float32], [()])
+    x = hf.placeholder(hf.float32, [])
+    put = queue.enqueue(x)
+    _, total = hf.while_loop(
+        lambda i, t: i < 5, lambda i, t: (i + 1, t + queue.dequeue()), [0, hf.constant(0.0)]
+    )
+    with hf.Session() as session:
+        filler = threading.Thread(
+            target=lambda: [session.run(put, {x: k}) for k in range(5)], daemon=True
+        )
+        filler.start()
+        assert session.run(total) == 10
+        filler.join(10)
+
+
+def test_a_closed_queue_ends_a_loop_that_waits_and_the_next_step_can_follow() -> None:
+    queue = hf.FIFOQueue(9, [hf.float32], [()])
+    x, n = hf.placeholder(hf.float32, []), hf.placeholder(hf.int32, [])
+    put, close = queue.enqueue(x), queue.close()
+    _, total = hf.while_loop(
+        lambda i, t: i < n, lambda i, t: (i + 1, t + queue.dequeue()), [0, hf.constant(0.0)]
+    )
+    with hf.Session() as session:
+        for k in range(3):
+            session.run(put, {x: k})
+        session.run(close)
+        with pytest.raises(OutOfRangeError, match="closed"):
+            session.run(total, {n: 4})
+        assert session.run(total, {n: 0}) == 0
