@@ -17,7 +17,7 @@ from hpcflow.graph.graph import (
     get_default_graph,
     user_line,
 )
-from hpcflow.graph.registry import op
+from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
 from hpcflow.ops.array import constant
 from hpcflow.ops.flow_grad import cond_gradient, while_gradient
@@ -54,6 +54,14 @@ def _while(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(p.dtype, p.shape) for p in params]
 
 
+def _made(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(dtype, shape) for dtype, shape in attrs["made"]]
+
+
+_PLAN = NoGrad("made when the plan is made, after gradients are taken")
+for _type in ("Loop", "Branch"):
+    op(_type, infer=_made, grad=_PLAN, stateful=True)
+    op(f"{_type}Across", infer=_made, grad=_PLAN, stateful=True, waits=True)
 op("If", infer=_cond, grad=cond_gradient, stateful=True)
 op("While", infer=_while, grad=while_gradient, stateful=True)
 

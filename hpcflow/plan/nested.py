@@ -11,27 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from hpcflow.graph.body import Function
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge
 from hpcflow.plan.ir import Node, Part, Program, Ref
 
 OWNERS = ("If", "While")  # of functions, in the graph
 FRAMES = ("Loop", "Branch", "LoopAcross", "BranchAcross")  # of programs or parts, in the plan
 PROGRAMS = ("cond", "body", "then", "else")
-_PLAN = NoGrad("made when the plan is made, after gradients are taken")
-
-
-def _made(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-    return [Spec(dtype, shape) for dtype, shape in attrs["made"]]
-
-
-for _type in FRAMES:
-    op(_type, infer=_made, grad=_PLAN, stateful=True, waits=_type.endswith("Across"))
 
 
 def inner(node: Node) -> Iterator[tuple[str, Program | Part]]:

@@ -39,7 +39,7 @@ ELSEWHERE = {
     **dict.fromkeys(["RandomShuffleQueue"], WAITS),
     **dict.fromkeys(["PyFunc", "PyFuncStateless"], "test_host.py"),
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
-    **dict.fromkeys(["If", "While", "Parameter"], "tests/runtime/test_flow.py"),
+    **dict.fromkeys(["If", "While", "Parameter"], PLAN),
     **dict.fromkeys(["ListEmpty", "ListPush", "ListPop"], "tests/runtime/test_flow.py"),
     **dict.fromkeys([t for t in OPS if t.startswith("TensorArray")], "tests/runtime/test_flow.py"),
     **dict.fromkeys(["Loop", "Branch", "LoopAcross", "BranchAcross"], PLAN),
