@@ -12,11 +12,16 @@ from hpcflow.data.sources import Source
 
 if TYPE_CHECKING:
     from hpcflow.data.h5 import hdf5
+    from hpcflow.data.queued import dequeued
     from hpcflow.data.stream import Stream
 
-__all__ = ["Batch", "Blocks", "Dataset", "Source", "Stream", "hdf5"]
+__all__ = ["Batch", "Blocks", "Dataset", "Source", "Stream", "dequeued", "hdf5"]
 
-_LATER = {"Stream": "hpcflow.data.stream", "hdf5": "hpcflow.data.h5"}  # loaded when first named
+_LATER = {  # loaded when first named
+    "Stream": "hpcflow.data.stream",
+    "dequeued": "hpcflow.data.queued",
+    "hdf5": "hpcflow.data.h5",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,12 +31,16 @@ class _Drawer:
     def __init__(self, xp: Any, key: int, draw: Draw) -> None:
         self.xp, self.key, self.draw, self.draws = xp, key, draw, Draws()
 
+    def generator(self) -> np.random.Generator:
+        """The generator of the next draw."""
+        bits = np.random.Philox(key=self.key, counter=self.draws.made << 128)
+        self.draws.made += 1
+        return np.random.Generator(bits)
+
     def __call__(self, *args: Any) -> None:
-        out, draws = args[-1], self.draws
-        bits = np.random.Philox(key=self.key, counter=draws.made << 128)
-        draws.made += 1
+        out, generator = args[-1], self.generator()
         host = out if self.xp is np else np.empty(out.shape, out.dtype)
-        self.draw(np.random.Generator(bits), host)
+        self.draw(generator, host)
         if host is not out:
             self.xp.copyto(out, self.xp.asarray(host))
 
@@ -87,6 +91,20 @@ def _truncated(xp: Any, node: Node) -> Callable[..., Any]:
         _scale(node, out)
 
     return _random(xp, node, draw)
+
+
+class _Shuffler(_Drawer):
+    """Its first argument in an order drawn anew, in its second one."""
+
+    def __call__(self, *args: Any) -> None:
+        x, out = args
+        order = self.generator().permutation(len(x))
+        self.xp.take(x, self.xp.asarray(order), 0, out)
+
+
+@kernel("RandomShuffle", "out")
+def _shuffle(xp: Any, node: Node) -> Callable[..., Any]:
+    return _Shuffler(xp, node.attrs["key"], lambda generator, out: None)
 
 
 def _scale(node: Node, out: np.ndarray) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError
+from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, float32
-from hpcflow.graph.graph import Tensor, get_default_graph
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
 from hpcflow.ops.array import shape_argument
-from hpcflow.ops.rules import Attrs, one, told_shape
+from hpcflow.ops.rules import Attrs, as_first, one, told_shape
 
 _DRAW = NoGrad("a random draw does not depend on its inputs")
 
@@ -28,9 +28,21 @@ def _draw(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(attrs["dtype"], told_shape(inputs, 0, attrs))]
 
 
+def _shuffled(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    if inputs[0].shape == ():
+        raise ShapeError("a scalar has no rows to shuffle")
+    return as_first(inputs, attrs)
+
+
 op("RandomUniform", infer=_draw, grad=_DRAW, stateful=True)
 op("RandomNormal", infer=_draw, grad=_DRAW, stateful=True)
 op("TruncatedNormal", infer=_draw, grad=_DRAW, stateful=True)
+op(
+    "RandomShuffle",
+    infer=_shuffled,
+    grad=NoGrad("the order of the rows is drawn and not kept"),
+    stateful=True,
+)
 
 
 def set_random_seed(seed: int) -> None:
@@ -76,6 +88,15 @@ def random_uniform(
         maxval = 1
     facts = {"minval": minval, "maxval": maxval}
     return _random("RandomUniform", shape, dtype, seed, name, "iuf", **facts)
+
+
+def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
+    """The rows of `value` (along axis 0) in random order; seeds as in `random_uniform`."""
+    x = convert_to_tensor(value)
+    graph = get_default_graph()
+    full = graph.unique_name(name or "RandomShuffle")
+    key = _key(graph.seed, full if seed is None else int(seed))
+    return one("RandomShuffle", [x], {"key": key}, full + "/")
 
 
 def random_normal(

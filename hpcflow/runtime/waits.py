@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
+from hpcflow.errors import OutOfRangeError
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.instance import Instance
 
@@ -61,6 +64,16 @@ class _Initialized:
 
     def cancel(self) -> None:
         self.cancelled = True
+
+
+@waiting("CountUpTo")
+def _count_up_to(instance: Instance, node: Node, variable: Any) -> Wait:
+    host = instance.compiled.device(node).to_host(variable.read())
+    count, limit = int(host), node.attrs["limit"]
+    if count >= limit:
+        raise OutOfRangeError(f"variable {variable.name!r} has reached {limit}")
+    variable.assign(np.asarray(count + 1, variable.dtype))
+    return Over(instance, node, np.asarray(count, variable.dtype))
 
 
 class Over:

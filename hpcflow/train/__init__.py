@@ -13,7 +13,21 @@ from hpcflow.train.progress import Progress
 from hpcflow.train.session import TrainingSession
 
 if TYPE_CHECKING:
+    from hpcflow.train.coordinator import (
+        Coordinator,
+        LooperThread,
+    )
     from hpcflow.train.counter import get_global_step, get_or_create_global_step
+    from hpcflow.train.input import (
+        batch,
+        batch_join,
+        input_producer,
+        limit_epochs,
+        range_input_producer,
+        shuffle_batch,
+        shuffle_batch_join,
+        slice_input_producer,
+    )
     from hpcflow.train.lbfgs import LBFGS, LBFGSResult
     from hpcflow.train.optimizers.adam import (
         AdamaxOptimizer,
@@ -38,6 +52,11 @@ if TYPE_CHECKING:
     from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
     from hpcflow.train.optimizers.layerwise import LAMBOptimizer, LARSOptimizer
     from hpcflow.train.optimizers.loss_scale import DynamicLossScale, LossScaleOptimizer
+    from hpcflow.train.runners import (
+        QueueRunner,
+        add_queue_runner,
+        start_queue_runners,
+    )
     from hpcflow.train.saver import Saver, latest_checkpoint
     from hpcflow.train.schedules import (
         cosine_decay,
@@ -61,6 +80,7 @@ __all__ = [
     "AdamWOptimizer",
     "AdamaxOptimizer",
     "Cells",
+    "Coordinator",
     "DynamicLossScale",
     "FormulaOptimizer",
     "FtrlOptimizer",
@@ -68,6 +88,7 @@ __all__ = [
     "LAMBOptimizer",
     "LARSOptimizer",
     "LBFGSResult",
+    "LooperThread",
     "LossScaleOptimizer",
     "MomentumOptimizer",
     "NadamOptimizer",
@@ -75,25 +96,49 @@ __all__ = [
     "Progress",
     "ProximalAdagradOptimizer",
     "ProximalGradientDescentOptimizer",
+    "QueueRunner",
     "RMSPropOptimizer",
     "Saver",
     "TrainingSession",
+    "add_queue_runner",
+    "batch",
+    "batch_join",
     "cosine_decay",
     "cosine_decay_restarts",
     "exponential_decay",
     "get_global_step",
     "get_or_create_global_step",
+    "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
+    "limit_epochs",
     "linear_cosine_decay",
     "linear_warmup",
     "natural_exp_decay",
     "noam_decay",
     "piecewise_constant",
     "polynomial_decay",
+    "range_input_producer",
+    "shuffle_batch",
+    "shuffle_batch_join",
+    "slice_input_producer",
+    "start_queue_runners",
 ]
 
 _LATER = {
+    "Coordinator": "hpcflow.train.coordinator",
+    "LooperThread": "hpcflow.train.coordinator",
+    "QueueRunner": "hpcflow.train.runners",
+    "add_queue_runner": "hpcflow.train.runners",
+    "start_queue_runners": "hpcflow.train.runners",
+    "batch": "hpcflow.train.input",
+    "batch_join": "hpcflow.train.input",
+    "input_producer": "hpcflow.train.input",
+    "limit_epochs": "hpcflow.train.input",
+    "range_input_producer": "hpcflow.train.input",
+    "shuffle_batch": "hpcflow.train.input",
+    "shuffle_batch_join": "hpcflow.train.input",
+    "slice_input_producer": "hpcflow.train.input",
     "cosine_decay": "hpcflow.train.schedules",
     "cosine_decay_restarts": "hpcflow.train.schedules",
     "exponential_decay": "hpcflow.train.schedules",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -12,7 +14,13 @@ from hpcflow.graph.graph import Graph, Tensor
 from hpcflow.kernels.table import Node, find
 from hpcflow.ops.array import placeholder, shape
 from hpcflow.ops.initializers import glorot_normal, glorot_uniform, he_normal, he_uniform
-from hpcflow.ops.random import random_normal, random_uniform, set_random_seed, truncated_normal
+from hpcflow.ops.random import (
+    random_normal,
+    random_shuffle,
+    random_uniform,
+    set_random_seed,
+    truncated_normal,
+)
 from tests.ops.evaluate import evaluate
 
 DRAWS = [random_uniform, random_normal, truncated_normal]
@@ -23,7 +31,7 @@ def draws(t: Tensor, times: int) -> list[np.ndarray]:
     kernel = find(t.op.type, "cpu").make(np, Node(t.op.type, t.op.attrs, [], [t.spec]))
     outs = [np.empty(t.shape, t.dtype) for _ in range(times)]
     for out in outs:
-        kernel(out)
+        kernel(*(x.constant for x in t.op.inputs), out)
     return outs
 
 
@@ -119,3 +127,20 @@ def test_initializers(make, variance: float, of_a_filter: float) -> None:
         np.testing.assert_allclose(evaluate(make([3, 3, 20, 30])).var(), of_a_filter, rtol=0.1)
         with pytest.raises(ShapeError, match="scalar"):
             make([])
+
+
+def test_rows_are_shuffled_fairly_and_anew_each_time() -> None:
+    rows = np.arange(12.0).reshape(4, 3)
+    with Graph(seed=3).as_default():
+        found = draws(random_shuffle(rows), 600)
+        first = [tuple(int(row[0]) // 3 for row in one) for one in found]
+        assert all(sorted(order) == [0, 1, 2, 3] for order in first)
+        assert all((one[:, 2] == one[:, 0] + 2).all() for one in found)
+        counts = collections.Counter(first)
+        assert len(counts) == 24 and max(counts.values()) < 60
+        assert (found[0] == rows[list(first[0])]).all()
+        again = draws(random_shuffle(rows, seed=7), 2), draws(random_shuffle(rows, seed=7), 2)
+        assert np.array_equal(again[0], again[1]) and not np.array_equal(*again[0])
+        assert evaluate(random_shuffle(np.zeros((0, 2)))).shape == (0, 2)
+        with pytest.raises(ShapeError, match="scalar"):
+            random_shuffle(1.0)

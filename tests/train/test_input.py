@@ -1,0 +1,170 @@
+"""Input pipelines of queues, as TensorFlow 1's programs build them."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.errors import GraphError, OutOfRangeError, ShapeError
+from tests.runtime.ranks import run_ranks
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with hf.Graph().as_default() as g:
+        yield g
+
+
+@contextlib.contextmanager
+def running():
+    """A session with its queue runners running."""
+    session, coord = hf.Session(), hf.train.Coordinator()
+    if hf.local_variables():
+        session.run(hf.local_variables_initializer())
+    threads = hf.train.start_queue_runners(session, coord)
+    yield session
+    coord.request_stop()
+    coord.join(threads, stop_grace_period_secs=20)
+
+
+def until_the_end(session, fetch):
+    found = []
+    with pytest.raises(OutOfRangeError):
+        while True:
+            found.append(session.run(fetch))
+    return found
+
+
+def test_a_range_in_order_and_mixed():
+    plain = hf.train.range_input_producer(5, num_epochs=2, shuffle=False).dequeue()
+    mixed = hf.train.range_input_producer(5, num_epochs=40, seed=3).dequeue()
+    with running() as session:
+        assert [int(n) for n in until_the_end(session, plain)] == [0, 1, 2, 3, 4] * 2
+        found = [int(n) for n in until_the_end(session, mixed)]
+    epochs = [tuple(found[i : i + 5]) for i in range(0, 200, 5)]
+    assert all(sorted(epoch) == [0, 1, 2, 3, 4] for epoch in epochs)
+    assert len(set(epochs)) > 20
+
+
+def test_slices_of_several_tensors_stay_together():
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    row, label = hf.train.slice_input_producer([rows, np.arange(6)], num_epochs=3, seed=1)
+    assert row.shape == (2,) and label.shape == ()
+    with running() as session:
+        found = until_the_end(session, [row, label])
+    assert sorted(int(n) for _, n in found) == sorted(list(range(6)) * 3)
+    for one, n in found:
+        np.testing.assert_array_equal(one, rows[n])
+    with pytest.raises(ShapeError, match="do not agree"):
+        hf.train.slice_input_producer([rows, np.arange(5)])
+
+
+def test_without_a_limit_it_goes_on():
+    number = hf.train.input_producer(np.arange(3), shuffle=False).dequeue()
+    with running() as session:
+        assert [int(session.run(number)) for _ in range(100)] == [0, 1, 2] * 33 + [0]
+    with pytest.raises(GraphError, match="num_epochs is 0"):
+        hf.train.input_producer(np.arange(3), num_epochs=0)
+    with pytest.raises(ShapeError, match="of rows"):
+        hf.train.input_producer(3.0)
+    with pytest.raises(ShapeError, match="must be known"):
+        hf.train.input_producer(hf.placeholder(hf.float32, [5, None]))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("smaller", [False, True])
+def test_batches(threads, smaller):
+    number = hf.train.range_input_producer(10, num_epochs=1, shuffle=False).dequeue()
+    batch = hf.train.batch(
+        {"n": number, "square": number * number},
+        4,
+        num_threads=threads,
+        allow_smaller_final_batch=smaller,
+    )
+    assert batch["n"].shape == (None if smaller else 4,)
+    with running() as session:
+        found = until_the_end(session, batch)
+    sizes = [len(one["n"]) for one in found]
+    assert sizes == [4, 4, 2] if smaller else [4, 4]
+    numbers = np.concatenate([one["n"] for one in found])
+    squares = np.concatenate([one["square"] for one in found])
+    np.testing.assert_array_equal(squares, numbers**2)
+    assert len(set(numbers.tolist())) == len(numbers)
+    if threads == 1:
+        assert numbers.tolist() == list(range(len(numbers)))
+
+
+def test_batches_of_rows_and_of_one_tensor():
+    row = hf.train.input_producer(np.arange(8.0), shuffle=False, num_epochs=1).dequeue_many(2)
+    batch = hf.train.batch(row, 3, enqueue_many=True)
+    with running() as session:
+        found = until_the_end(session, batch)
+    assert [list(one) for one in found] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_padded_batches():
+    number = hf.train.range_input_producer(7, num_epochs=1, shuffle=False).dequeue()
+    ramp = hf.range(number)
+    with pytest.raises(ShapeError, match="must be known"):
+        hf.train.batch([ramp], 2)
+    ramps, numbers = hf.train.batch([ramp, number], 3, dynamic_pad=True)
+    with running() as session:
+        (first, n), (second, _) = until_the_end(session, [ramps, numbers])
+    assert n.tolist() == [0, 1, 2]
+    assert first.tolist() == [[0, 0], [0, 0], [0, 1]]
+    assert second.tolist() == [[0, 1, 2, 0, 0], [0, 1, 2, 3, 0], [0, 1, 2, 3, 4]]
+
+
+def test_shuffled_batches_of_several_sources():
+    sources = []
+    for k in range(3):
+        number = hf.train.range_input_producer(20, num_epochs=1, shuffle=False).dequeue()
+        sources.append([number + 100 * k, hf.constant(k)])
+    numbers, which = hf.train.shuffle_batch_join(sources, 6, 50, 20, seed=5)
+    with running() as session:
+        found = until_the_end(session, [numbers, which])
+    everything = np.concatenate([n for n, _ in found])
+    assert sorted(everything.tolist()) == sorted(100 * k + i for k in range(3) for i in range(20))
+    np.testing.assert_array_equal(everything // 100, np.concatenate([k for _, k in found]))
+    assert everything.tolist() != sorted(everything.tolist())
+
+
+def train_from_a_queue(context=None):
+    """A linear fit whose batches come out of a queue, by a training session."""
+    rng = np.random.default_rng(1)
+    features = rng.standard_normal((64, 3)).astype(np.float32)
+    targets = features @ np.array([1, -2, 3], np.float32)
+    row, target = hf.train.slice_input_producer([features, targets], num_epochs=30, seed=2)
+    x, y = hf.train.shuffle_batch([row, target], 16, 100, 32, num_threads=2)
+    w = hf.Variable(np.zeros((3, 1), np.float32), name="w")
+    loss = hf.reduce_mean(hf.square(hf.squeeze(hf.matmul(x, w), [1]) - y))
+    train = hf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    start, coord = hf.local_variables_initializer(), hf.train.Coordinator()
+    losses = []
+    with hf.train.TrainingSession() as session:
+        session.run(start)
+        threads = hf.train.start_queue_runners(session, coord)
+        with pytest.raises(OutOfRangeError):
+            while True:
+                losses.append(session.step([loss, train], {})[0])
+        coord.request_stop()
+        coord.join(threads, stop_grace_period_secs=20)
+        assert session.steps == len(losses)
+        found = session.run(w)
+    return losses, found
+
+
+def test_a_training_session_fed_from_a_queue():
+    losses, w = train_from_a_queue()
+    assert len(losses) == 64 * 30 // 16
+    assert losses[-1] < 1e-4
+    np.testing.assert_allclose(w[:, 0], [1, -2, 3], atol=1e-2)
+
+
+@pytest.mark.parametrize("ps", [0, 1])
+def test_workers_train_from_queues_of_their_own(ps):
+    found = run_ranks(2 + ps, train_from_a_queue, seed=3, ps=ps)
+    assert len(found) == 2
+    for _, w in found:
+        np.testing.assert_allclose(w[:, 0], [1, -2, 3], atol=1e-2)
