@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow import rnn_cell
 from hpcflow.ops.activations import (
     crelu,
     gelu,
@@ -80,6 +81,10 @@ from hpcflow.ops.pool import (
     max_pool_with_argmax,
     pool,
 )
+from hpcflow.ops.rnn import (
+    static_bidirectional_rnn,
+    static_rnn,
+)
 from hpcflow.ops.scans import top_k
 
 __all__ = [
@@ -133,6 +138,7 @@ __all__ = [
     "relu",
     "relu6",
     "relu_layer",
+    "rnn_cell",
     "selu",
     "separable_conv2d",
     "sigmoid",
@@ -143,6 +149,8 @@ __all__ = [
     "softplus",
     "softsign",
     "sparse_softmax_cross_entropy_with_logits",
+    "static_bidirectional_rnn",
+    "static_rnn",
     "sufficient_statistics",
     "swish",
     "synchronized_moments",

@@ -20,8 +20,13 @@ MAY_KNOW = {
     **dict.fromkeys(LEAVES, LEAVES),
     "graph": GRAPH,
     "ops": GRAPH | {"ops"},
-    **dict.fromkeys(("bitwise", "initializers", "linalg", "losses", "math"), GRAPH | {"ops"}),
-    **dict.fromkeys(("nn", "signal", "spectral"), GRAPH | {"ops"}),  # and those above: re-exports
+    **dict.fromkeys(
+        (
+            *("bitwise", "initializers", "linalg", "losses", "math", "nn"),
+            *("rnn_cell", "signal", "spectral"),
+        ),
+        GRAPH | {"ops", "rnn_cell"},  # re-exports
+    ),
     "autodiff": GRAPH | {"ops", "autodiff"},
     "recompute": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,

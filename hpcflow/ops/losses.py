@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from hpcflow.errors import ShapeError
@@ -291,8 +290,7 @@ def add_loss(loss: Tensor, loss_collection: str | None = LOSSES) -> None:
 
 def get_losses(scope: str | None = None, loss_collection: str = LOSSES) -> list[Tensor]:
     """The losses remembered, those whose names `scope` (a regular expression) matches."""
-    found = get_default_graph().get_collection(loss_collection)
-    return [t for t in found if scope is None or re.match(scope, t.name)]
+    return get_default_graph().get_collection(loss_collection, scope)
 
 
 def get_regularization_losses(scope: str | None = None) -> list[Tensor]:

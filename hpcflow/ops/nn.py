@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.errors import ShapeError
+from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph.dtypes import bool_
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops import reduce
-from hpcflow.ops.array import expand_dims, reshape, shape, stop_gradient
+from hpcflow.ops.array import expand_dims, identity, reshape, shape, stop_gradient
 from hpcflow.ops.math import (
     add,
     add_n,
@@ -174,14 +174,37 @@ def bias_add(
 
 
 def dropout(
-    x: Any, keep_prob: Any, noise_shape: Any = None, seed: int | None = None, name: str = "dropout"
+    x: Any,
+    keep_prob: Any = None,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    name: str | None = None,
+    rate: Any = None,
 ) -> Tensor:
-    """Each element is kept, divided by `keep_prob`, with that probability, and else is 0."""
+    """Each element is kept, divided by `keep_prob`, with that probability, and else is 0.
+
+    Instead of `keep_prob` its complement, `rate`, may be given; either a number or a scalar tensor.
+    Along axes where `noise_shape` has size 1 all elements are kept or dropped together.
+    """
+    if (keep_prob is None) == (rate is None):
+        raise GraphError("dropout takes keep_prob or rate, one of them", line=user_line())
+    given = keep_prob if rate is None else rate
+    if isinstance(given, (int, float)):
+        kept_part = given if rate is None else 1 - given
+        if not 0 < kept_part <= 1:
+            what = "keep_prob" if rate is None else "rate"
+            inside = "(0, 1]" if rate is None else "[0, 1)"
+            raise GraphError(f"{what} {given} is not in {inside}", line=user_line())
+        if kept_part == 1:
+            return identity(x, name)
+        given = kept_part
+    elif rate is not None:
+        given = subtract(1, rate)
     x = convert_to_tensor(x)
-    keep = like(keep_prob, x)
+    keep = like(given, x)
     sizes = shape(x) if noise_shape is None else noise_shape
     kept = less(random_uniform(sizes, dtype=x.dtype, seed=seed), keep)
-    return where(kept, divide(x, keep), 0, name)
+    return where(kept, divide(x, keep), 0, name or "dropout")
 
 
 # -- losses

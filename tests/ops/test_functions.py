@@ -395,6 +395,23 @@ def test_dropout() -> None:
     y = evaluate(hf.nn.dropout(x, 0.8, seed=1))
     assert set(np.unique(y)) == {np.float32(0), np.float32(1) / np.float32(0.8)}
     assert abs(y.mean() - 1) < 0.02
+    rate = hf.placeholder("float32", [])
+    for t in (hf.nn.dropout(x, seed=1, rate=0.2), hf.nn.dropout(x, seed=1, rate=rate)):
+        np.testing.assert_allclose(evaluate(t, {rate: 0.2}), y, rtol=1e-6)
+    rows = evaluate(hf.nn.dropout(hf.reshape(x, [100, 100]), 0.5, noise_shape=[100, 1]))
+    assert ((rows == rows[:, :1]).all()) and {0, 2} == set(rows[:, 0])
+    (g,) = hf.gradients(hf.nn.dropout(x, 0.8, seed=1), x)
+    np.testing.assert_array_equal(evaluate(g), y)
+    assert evaluate(hf.nn.dropout(x, 1.0)).tolist() == [1] * 10000
+    for wrong in (
+        {"keep_prob": 0.0},
+        {"keep_prob": 1.5},
+        {"rate": 1.0},
+        {},
+        {"rate": 0, "keep_prob": 1},
+    ):
+        with pytest.raises(GraphError, match=r"keep_prob|rate"):
+            hf.nn.dropout(x, **wrong)
 
 
 def test_gather_by_a_tensor_index() -> None:
