@@ -14,7 +14,7 @@ from hpcflow import errors, threads
 
 threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads, which is next
 
-from hpcflow import bitwise, initializers, linalg, losses, math, nn
+from hpcflow import bitwise, initializers, linalg, losses, math, nn, signal, spectral
 from hpcflow.autodiff import gradients, hessians
 from hpcflow.graph.dtypes import (
     as_dtype,
@@ -141,6 +141,7 @@ from hpcflow.ops.elementwise import (
     truncatediv,
     truncatemod,
 )
+from hpcflow.ops.fft import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
 from hpcflow.ops.flow import case, cond, while_loop
 from hpcflow.ops.functional import foldl, foldr, map_fn, scan
 from hpcflow.ops.gather import batch_gather, gather, one_hot
@@ -390,25 +391,26 @@ __all__ = [
     "cosh", "count_nonzero", "count_up_to", "create_partitioned_variables", "cross", "cumprod",
     "cumsum", "custom_gradient", "data", "depth_to_space", "device", "diag", "diag_part", "digamma",
     "div", "div_no_nan", "divide", "dynamic_partition", "dynamic_stitch", "einsum", "equal", "erf",
-    "erfc", "errors", "exp", "expand_dims", "expm1", "extract_image_patches", "eye", "fill",
-    "fixed_size_partitioner", "float16", "float32", "float64", "floor", "floor_div", "floordiv",
-    "floormod", "foldl", "foldr", "gather", "gather_nd", "get_collection", "get_collection_ref",
-    "get_default_graph", "get_local_variable", "get_variable", "get_variable_scope", "global_norm",
-    "global_variables", "global_variables_initializer", "glorot_normal",
-    "glorot_normal_initializer", "glorot_uniform", "glorot_uniform_initializer", "gradients",
-    "greater", "greater_equal", "group", "he_normal", "he_uniform", "hessians",
-    "histogram_fixed_width", "histogram_fixed_width_bins", "identity", "identity_n", "igamma",
-    "igammac", "imag", "initializers", "int8", "int16", "int32", "int64", "invert_permutation",
-    "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less", "less_equal", "lgamma", "lin_space",
-    "linalg", "linspace", "local_variables", "local_variables_initializer", "log", "log1p",
-    "log_sigmoid", "logical_and", "logical_not", "logical_or", "logical_xor", "losses",
-    "make_template", "map_fn", "math", "matmul", "matrix_band_part", "matrix_determinant",
-    "matrix_diag", "matrix_diag_part", "matrix_inverse", "matrix_set_diag", "matrix_solve",
-    "matrix_solve_ls", "matrix_transpose", "matrix_triangular_solve", "maximum", "meshgrid",
-    "min_max_variable_partitioner", "minimum", "mod", "model_variables", "moving_average_variables",
-    "multiply", "name_scope", "negative", "newaxis", "nn", "no_op", "no_regularizer", "norm",
-    "not_equal", "one_hot", "ones", "ones_initializer", "ones_like", "op", "pad", "parallel_stack",
-    "placeholder", "placeholder_with_default", "polygamma", "pow", "py_func", "qr", "random_normal",
+    "erfc", "errors", "exp", "expand_dims", "expm1", "extract_image_patches", "eye", "fft", "fft2d",
+    "fft3d", "fill", "fixed_size_partitioner", "float16", "float32", "float64", "floor",
+    "floor_div", "floordiv", "floormod", "foldl", "foldr", "gather", "gather_nd", "get_collection",
+    "get_collection_ref", "get_default_graph", "get_local_variable", "get_variable",
+    "get_variable_scope", "global_norm", "global_variables", "global_variables_initializer",
+    "glorot_normal", "glorot_normal_initializer", "glorot_uniform", "glorot_uniform_initializer",
+    "gradients", "greater", "greater_equal", "group", "he_normal", "he_uniform", "hessians",
+    "histogram_fixed_width", "histogram_fixed_width_bins", "identity", "identity_n", "ifft",
+    "ifft2d", "ifft3d", "igamma", "igammac", "imag", "initializers", "int8", "int16", "int32",
+    "int64", "invert_permutation", "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less",
+    "less_equal", "lgamma", "lin_space", "linalg", "linspace", "local_variables",
+    "local_variables_initializer", "log", "log1p", "log_sigmoid", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "losses", "make_template", "map_fn", "math", "matmul",
+    "matrix_band_part", "matrix_determinant", "matrix_diag", "matrix_diag_part", "matrix_inverse",
+    "matrix_set_diag", "matrix_solve", "matrix_solve_ls", "matrix_transpose",
+    "matrix_triangular_solve", "maximum", "meshgrid", "min_max_variable_partitioner", "minimum",
+    "mod", "model_variables", "moving_average_variables", "multiply", "name_scope", "negative",
+    "newaxis", "nn", "no_op", "no_regularizer", "norm", "not_equal", "one_hot", "ones",
+    "ones_initializer", "ones_like", "op", "pad", "parallel_stack", "placeholder",
+    "placeholder_with_default", "polygamma", "pow", "py_func", "qr", "random_normal",
     "random_normal_initializer", "random_shuffle", "random_uniform", "random_uniform_initializer",
     "range", "rank", "real", "realdiv", "reciprocal", "recompute", "reduce_all", "reduce_any",
     "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
@@ -419,13 +421,13 @@ __all__ = [
     "scatter_nd_update", "scatter_sub", "scatter_update", "searchsorted", "segment_max",
     "segment_mean", "segment_min", "segment_prod", "segment_sum", "self_adjoint_eig",
     "self_adjoint_eigvals", "sequence_mask", "set_random_seed", "setdiff1d", "shape", "shape_n",
-    "sigmoid", "sign", "sin", "sinh", "size", "slice", "space_to_batch", "space_to_batch_nd",
-    "space_to_depth", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
-    "stop_gradient", "strided_slice", "subtract", "svd", "tan", "tanh", "tensor_scatter_add",
-    "tensor_scatter_nd_add", "tensor_scatter_nd_sub", "tensor_scatter_nd_update",
-    "tensor_scatter_sub", "tensor_scatter_update", "tensordot", "tile", "to_complex64",
-    "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "trace", "train",
-    "trainable_variables", "transpose", "truediv", "truncated_normal",
+    "sigmoid", "sign", "signal", "sin", "sinh", "size", "slice", "space_to_batch",
+    "space_to_batch_nd", "space_to_depth", "spectral", "split", "sqrt", "square",
+    "squared_difference", "squeeze", "stack", "stop_gradient", "strided_slice", "subtract", "svd",
+    "tan", "tanh", "tensor_scatter_add", "tensor_scatter_nd_add", "tensor_scatter_nd_sub",
+    "tensor_scatter_nd_update", "tensor_scatter_sub", "tensor_scatter_update", "tensordot", "tile",
+    "to_complex64", "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "trace",
+    "train", "trainable_variables", "transpose", "truediv", "truncated_normal",
     "truncated_normal_initializer", "truncatediv", "truncatemod", "tuple", "uint8", "uint16",
     "uint32", "uint64", "uniform_unit_scaling_initializer", "unique", "unique_with_counts",
     "unravel_index", "unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min",

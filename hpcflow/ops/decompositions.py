@@ -77,9 +77,7 @@ def _qr_back(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Any]:
     rows, columns = (None, None) if x.shape is None else x.shape[-2:]
     thin = not op.attrs["full_matrices"] or rows == columns
     if rows is None or columns is None or rows < columns or not thin:
-        return [
-            refused("Qr", "of known sizes, not wider than high, in thin factors alone it is known")
-        ]
+        return [refused("Qr", "it is known for thin factors of matrices, not wide ones")]
 
     def gradient() -> Tensor:
         of_q = zeros_like(q) if dq is None else dq
