@@ -37,6 +37,10 @@ from hpcflow.ops.convolutions import (
 from hpcflow.ops.elementwise import (
     log_sigmoid,
 )
+from hpcflow.ops.embedding import (
+    embedding_lookup,
+    embedding_lookup_sparse,
+)
 from hpcflow.ops.math import sigmoid, tanh
 from hpcflow.ops.moments import moments, normalize_moments, sufficient_statistics, weighted_moments
 from hpcflow.ops.nn import (
@@ -112,6 +116,8 @@ __all__ = [
     "depthwise_conv2d_native_backprop_input",
     "dropout",
     "elu",
+    "embedding_lookup",
+    "embedding_lookup_sparse",
     "fused_batch_norm",
     "gelu",
     "group_normalization",

@@ -60,7 +60,8 @@ def _check_known(indices: np.ndarray | None, size: int | None) -> None:
 
 def _gather_back(op: Operation, g: Tensor) -> list[Any]:
     params, indices = op.inputs
-    if op.attrs["axis"] == 0 and (rows := slices_of(params, indices, g)) is not None:
+    keeps_rows = op.attrs["axis"] == 0 and not op.attrs.get("dense")
+    if keeps_rows and (rows := slices_of(params, indices, g)) is not None:
         return [rows, None]
     known, told = shape_argument(sizes(params))
     return [one("GatherGrad", [g, indices, *told], {**op.attrs, "shape": known}), None]

@@ -9,11 +9,12 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge
-from hpcflow.ops.gather import gather
+from hpcflow.ops.array import reshape, shape, size
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.join import concat
 from hpcflow.ops.math import cast
-from hpcflow.ops.rules import Attrs, make, require, require_rank
+from hpcflow.ops.rules import Attrs, make, one, require, require_rank
+from hpcflow.ops.slicing import getitem
 
 _MADE = NoGrad("made when the plan is cut, after gradients are taken")
 
@@ -34,7 +35,7 @@ def _sum_equal_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _sum_equal_rows_back(op: Operation, g: Tensor | None, *_: Any) -> list[Any]:
-    return [None if g is None else gather(g, op.outputs[2]), None]
+    return [None if g is None else taken(g, op.outputs[2]), None]
 
 
 op("SumEqualRows", infer=_sum_equal_rows, grad=_sum_equal_rows_back)
@@ -65,8 +66,37 @@ def _join_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(rows[0].dtype, (*indices.shape, *given[1:]))]
 
 
+def _join_rows_back(op: Operation, g: Tensor) -> list[Any]:
+    count = len(op.inputs) // 2
+    indices, *places = op.inputs[: 1 + count]
+    rows = g
+    if indices.shape is None or len(indices.shape) != 1:
+        one_row = op.inputs[-1].shape
+        known = None if one_row is None or None in one_row[1:] else one_row[1:]
+        lead = [size(indices)]
+        rows = reshape(g, [*lead, *known] if known is not None else _under(lead, op.inputs[-1]))
+    return [None] * (1 + count) + [lambda at=at: taken(rows, at) for at in places]
+
+
+def _under(lead: list[Any], rows: Tensor) -> Tensor:
+    return concat([lead, getitem(shape(rows), slice(1, None))], 0)
+
+
 op("PieceRows", infer=_piece_rows, grad=_MADE)
-op("JoinRows", infer=_join_rows, grad=_MADE)
+op("JoinRows", infer=_join_rows, grad=_join_rows_back)
+
+
+def join_rows(indices: Tensor, places: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+    """The rows for `indices`: `rows[p][k]` is that of element `places[p][k]` of them, flattened.
+
+    Shapes: indices.shape + rows[p].shape[1:]; each element has its row in one of the lists.
+    """
+    return one("JoinRows", [indices, *places, *rows])
+
+
+def taken(rows: Tensor, indices: Tensor) -> Tensor:
+    """`gather` of values that are no table: the gradient is dense, as `rows` are."""
+    return one("Gather", [rows, indices], {"axis": 0, "dense": True})
 
 
 def sum_equal_rows(slices: IndexedSlices, name: str | None = None) -> IndexedSlices:
@@ -83,3 +113,12 @@ def join_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
     indices = [cast(p.indices, int64) if mixed else p.indices for p in parts]
     told = next((p.dense_shape for p in parts if p.dense_shape is not None), None)
     return IndexedSlices(concat([p.values for p in parts], 0), concat(indices, 0), told)
+
+
+def _sort_order(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("keys", inputs[0], "iu")
+    require_rank("keys", inputs[0], 1)
+    return [Spec(int64, inputs[0].shape)]
+
+
+op("SortOrder", infer=_sort_order, grad=NoGrad("its output is integers"))

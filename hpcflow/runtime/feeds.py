@@ -88,7 +88,15 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
                 line=key.op.line,
                 hint=f"feed hf.{key.Value.__name__}({', '.join(key.Value._fields)})",
             )
-        found.update(zip(parts, value, strict=True))
+        for part, array in zip(parts, value, strict=True):
+            if part.constant is None:
+                found[part] = array
+            elif not np.array_equal(part.constant, array):
+                raise FeedError(
+                    f"{part.name!r} is {part.constant.tolist()}, but {array!r} was fed",
+                    op=part.op.name,
+                    line=part.op.line,
+                )
     return found
 
 

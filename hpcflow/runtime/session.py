@@ -246,9 +246,13 @@ def evaluate(context: Context, node: Node, inputs: Sequence[Any]) -> list[Any]:
     device = context.devices["cpu:0"]
     specs = [Spec(np.asarray(x).dtype, np.asarray(x).shape) for x in inputs]
     run, form = device.kernel(node, specs), device.info(node).form
-    if form == "out":
-        outs = [np.empty(known(s.shape), s.dtype) for s in node.specs]
-        run(*inputs, *outs)
-        return outs
-    made = run(*inputs)
+    try:
+        if form == "out":
+            outs = [np.empty(known(s.shape), s.dtype) for s in node.specs]
+            run(*inputs, *outs)
+            return outs
+        made = run(*inputs)
+    except HpcflowError as error:
+        error.op, error.line = error.op or node.name, error.line or node.line
+        raise
     return list(made) if isinstance(made, tuple) else [np.asarray(made)]

@@ -1,0 +1,252 @@
+"""Sparse tensors from sparse tensors: orders, sums, parts, joins; made of other operations."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import bool_, int64
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.ops.array import constant, expand_dims, reshape, size, stop_gradient, transpose
+from hpcflow.ops.broadcast import fill
+from hpcflow.ops.indexed_slices import IndexedSlices
+from hpcflow.ops.join import concat, stack
+from hpcflow.ops.math import (
+    abs,
+    add,
+    cast,
+    divide,
+    equal,
+    exp,
+    greater_equal,
+    less,
+    logical_and,
+    logical_not,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+    where,
+)
+from hpcflow.ops.positions import positions
+from hpcflow.ops.rearrange import unravel_index
+from hpcflow.ops.reduce import reduce_all, reduce_max, reduce_prod, reduce_sum
+from hpcflow.ops.rows import taken
+from hpcflow.ops.rules import make, normal_axis
+from hpcflow.ops.scans import cumprod
+from hpcflow.ops.scatter_nd import tensor_scatter_add
+from hpcflow.ops.segment import unsorted_segment_max, unsorted_segment_sum
+from hpcflow.ops.slicing import boolean_mask, getitem
+from hpcflow.ops.sparse import SparseTensor, sparse_tensor_to_dense
+
+
+def _rank(sp: SparseTensor, what: str) -> int:
+    """The rank, which must be known."""
+    for shape, at in ((sp.dense_shape.shape, 0), (sp.indices.shape, 1)):
+        if shape is not None and shape[at] is not None:
+            return shape[at]  # type: ignore[return-value]
+    raise ShapeError(f"{what} needs a sparse tensor of a known rank", line=user_line())
+
+
+def _keys(indices: Tensor, dense_shape: Tensor) -> Tensor:
+    """The place of each value in the flat dense tensor."""
+    strides = cumprod(dense_shape, exclusive=True, reverse=True)
+    return reduce_sum(multiply(indices, strides), 1)
+
+
+def _column(sp: SparseTensor, axis: int) -> Tensor:
+    return getitem(sp.indices, (slice(None), axis))
+
+
+def _kept(sp: SparseTensor, places: Tensor) -> SparseTensor:
+    """The values at `places` of the lists."""
+    return SparseTensor(taken(sp.indices, places), taken(sp.values, places), sp.dense_shape)
+
+
+def _summed(indices: Tensor, values: Tensor, dense_shape: Tensor) -> SparseTensor:
+    """In the order of rows, values of one place added up."""
+    keys = _keys(indices, dense_shape)
+    values, places, _ = make("SumEqualRows", [values, keys]).outputs
+    return SparseTensor(transpose(unravel_index(places, dense_shape)), values, dense_shape)
+
+
+def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
+    """The same tensor with its places in the order of rows."""
+    keys = _keys(sp_input.indices, sp_input.dense_shape)
+    order = make("SortOrder", [keys], {}, name).outputs[0]
+    return _kept(sp_input, order)
+
+
+def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
+    """The values where the booleans `to_retain` hold."""
+    keep = convert_to_tensor(to_retain, bool_)
+    return _kept(sp_input, reshape(positions(keep), [-1]))
+
+
+def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
+    """The sum: sparse if both are, else dense. Sums of size below `thresh` are left out."""
+    if not isinstance(a, SparseTensor):
+        a, b = b, a
+    if not isinstance(a, SparseTensor):
+        raise ShapeError("sparse_add of no sparse tensor", line=user_line(), hint="hf.add")
+    if not isinstance(b, SparseTensor):
+        dense = convert_to_tensor(b, a.dtype)
+        return tensor_scatter_add(dense, a.indices, a.values)
+    indices, values = concat([a.indices, b.indices], 0), concat([a.values, b.values], 0)
+    total = _summed(indices, values, a.dense_shape)
+    if isinstance(thresh, (int, float)) and thresh == 0:
+        return total
+    large = greater_equal(abs(total.values), thresh)
+    return sparse_retain(total, large)
+
+
+def _reduced(sp: SparseTensor, axis: Any, what: str) -> tuple[list[int], list[int]]:
+    """The axes that go and those that stay."""
+    rank = _rank(sp, what)
+    given = builtins.range(rank) if axis is None else np.atleast_1d(np.asarray(axis)).tolist()
+    gone = [normal_axis(int(a), rank) for a in given]
+    return gone, [a for a in builtins.range(rank) if a not in gone]
+
+
+def _reduce(what: str, segments: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def function(
+        sp_input: SparseTensor, axis: Any = None, keepdims: bool = False, name: str | None = None
+    ) -> Tensor:
+        gone, stay = _reduced(sp_input, axis, what)
+        sizes = [getitem(sp_input.dense_shape, a) for a in stay]
+        under = stack(sizes) if stay else constant(np.zeros(0, int64))
+        if stay:
+            columns = stack([_column(sp_input, a) for a in stay], 1)
+            keys = _keys(columns, under)
+        else:
+            keys = multiply(_column(sp_input, 0), 0)
+        flat = segments(sp_input.values, keys, reduce_prod(under), name)
+        if keepdims:
+            one = constant(np.int64(1))
+            whole = [
+                one if a in gone else getitem(sp_input.dense_shape, a)
+                for a in builtins.range(len(gone) + len(stay))
+            ]
+            return reshape(flat, stack(whole))
+        return reshape(flat, under)
+
+    function.__name__ = function.__qualname__ = what
+    return function
+
+
+sparse_reduce_sum = _reduce("sparse_reduce_sum", unsorted_segment_sum)
+sparse_reduce_sum.__doc__ = """The sum over `axis` (all if None) as a dense tensor."""
+
+
+def sparse_transpose(
+    sp_input: SparseTensor, perm: Sequence[int] | None = None, name: str | None = None
+) -> SparseTensor:
+    """The axes in the order `perm`, reversed if None; places in the order of rows."""
+    rank = _rank(sp_input, "sparse_transpose")
+    axes = list(reversed(builtins.range(rank))) if perm is None else [int(p) for p in perm]
+    if sorted(axes) != list(builtins.range(rank)):
+        raise ShapeError(f"perm {axes} does not name each of {rank} axes once", line=user_line())
+    order = constant(np.array(axes))
+    turned = SparseTensor(
+        stack([_column(sp_input, a) for a in axes], 1),
+        sp_input.values,
+        taken(sp_input.dense_shape, order),
+    )
+    return sparse_reorder(turned, name)
+
+
+def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
+    """The same values in order under another dense shape; one size may be -1."""
+    asked = cast(convert_to_tensor(shape), int64)
+    known = reduce_prod(maximum(where(less(asked, 0), 1, asked), 0))
+    total = reduce_prod(sp_input.dense_shape)
+    new = where(less(asked, 0), total // maximum(known, 1), asked)
+    keys = _keys(sp_input.indices, sp_input.dense_shape)
+    return SparseTensor(transpose(unravel_index(keys, new)), sp_input.values, new)
+
+
+def sparse_slice(
+    sp_input: SparseTensor, start: Any, size: Any, name: str | None = None
+) -> SparseTensor:
+    """The part of `size` from `start`; it ends where the tensor does."""
+    low = cast(convert_to_tensor(start), int64)
+    length = cast(convert_to_tensor(size), int64)
+    high = minimum(add(low, length), sp_input.dense_shape)
+    inside = logical_and(greater_equal(sp_input.indices, low), less(sp_input.indices, high))
+    some = sparse_retain(sp_input, reduce_all(inside, 1))
+    shape = maximum(subtract(high, low), 0)
+    return SparseTensor(subtract(some.indices, low), some.values, shape)
+
+
+def sparse_concat(
+    axis: int, sp_inputs: Sequence[SparseTensor], name: str | None = None
+) -> SparseTensor:
+    """The tensors one after the other along `axis`, their other sizes being equal."""
+    if not sp_inputs:
+        raise ShapeError("sparse_concat of nothing", line=user_line())
+    at = normal_axis(axis, _rank(sp_inputs[0], "sparse_concat"))
+    unit = np.zeros(_rank(sp_inputs[0], "sparse_concat"), int64)
+    unit[at] = 1
+    offset: Any = constant(np.int64(0))
+    indices = []
+    for sp in sp_inputs:
+        indices.append(add(sp.indices, multiply(unit, offset)))
+        offset = add(offset, getitem(sp.dense_shape, at))
+    shape = where(constant(unit == 1), offset, sp_inputs[0].dense_shape)
+    whole = SparseTensor(concat(indices, 0), concat([sp.values for sp in sp_inputs], 0), shape)
+    return sparse_reorder(whole, name)
+
+
+def sparse_fill_empty_rows(
+    sp_input: SparseTensor, default_value: Any, name: str | None = None
+) -> tuple[SparseTensor, Tensor]:
+    """With `default_value` in the first column of each empty row; and which rows were empty."""
+    rank = _rank(sp_input, "sparse_fill_empty_rows")
+    rows = getitem(sp_input.dense_shape, 0)
+    row = _column(sp_input, 0)
+    counts = unsorted_segment_sum(multiply(row, 0) + 1, row, rows)
+    empty = equal(counts, 0)
+    first = positions(empty)
+    more = concat([first, *[multiply(first, 0)] * (rank - 1)], 1)
+    default = convert_to_tensor(default_value, sp_input.dtype)
+    values = concat([sp_input.values, fill(reshape(size(first), [1]), default)], 0)
+    filled = SparseTensor(concat([sp_input.indices, more], 0), values, sp_input.dense_shape)
+    return sparse_reorder(filled, name), empty
+
+
+def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
+    """Softmax over the last axis, of the values that are there alone."""
+    rank = _rank(sp_input, "sparse_softmax")
+    if rank < 2:
+        raise ShapeError("sparse_softmax needs rank 2 or more", line=user_line())
+    lead = getitem(sp_input.dense_shape, slice(0, rank - 1))
+    keys = _keys(getitem(sp_input.indices, (slice(None), slice(0, rank - 1))), lead)
+    count = reduce_prod(lead)
+    largest = taken(unsorted_segment_max(stop_gradient(sp_input.values), keys, count), keys)
+    raised = exp(subtract(sp_input.values, largest))
+    total = taken(unsorted_segment_sum(raised, keys, count), keys)
+    return sp_input.with_values(divide(raised, total))
+
+
+def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Tensor:
+    """True at the places that the integer values of the last axis name; [..., vocab_size]."""
+    rank = _rank(sp_input, "sparse_to_indicator")
+    lead = getitem(sp_input.indices, (slice(None), slice(0, rank - 1)))
+    indices = concat([lead, expand_dims(cast(sp_input.values, int64), 1)], 1)
+    sizes = concat([getitem(sp_input.dense_shape, slice(0, rank - 1)), [vocab_size]], 0)
+    ones = equal(sp_input.values, sp_input.values)
+    marked = SparseTensor(indices, ones, sizes)
+    return sparse_tensor_to_dense(marked, False, validate_indices=False, name=name)
+
+
+def sparse_mask(a: IndexedSlices, mask_indices: Any, name: str | None = None) -> IndexedSlices:
+    """The rows of IndexedSlices whose index is not in `mask_indices`."""
+    masked = cast(convert_to_tensor(mask_indices), a.indices.dtype)
+    hit = equal(expand_dims(a.indices, 1), expand_dims(masked, 0))
+    keep = logical_not(reduce_max(cast(hit, a.indices.dtype), 1) > 0)
+    values, indices = boolean_mask(a.values, keep), boolean_mask(a.indices, keep)
+    return IndexedSlices(values, indices, a.dense_shape)
