@@ -22,6 +22,7 @@ from hpcflow.errors import (
 from hpcflow.plan.codec import decode, encode
 from hpcflow.runtime.context import Context
 from tests.runtime.ranks import run_ranks
+from tests.runtime.spanning import TASKS, run_spanning, same, spanning
 
 RNG = np.random.default_rng(5)
 HISTORIES = ["keep", "host", "recompute"]
@@ -355,47 +356,12 @@ def test_sums_over_replicas_in_a_branch_are_refused() -> None:
 # -- over ranks
 
 
-def spanning(devices: list[str]) -> Any:
-    """A loop whose body lies on three devices: state on the second, a sum on the third."""
-    x, n = hf.placeholder(hf.float64, [None, 3]), hf.placeholder(hf.int32, [])
-    with hf.device(devices[1]):
-        w = hf.Variable(np.random.default_rng(0).standard_normal((3, 3)) / 2, name="w")
-
-    def step(i: Any, h: Any, total: Any) -> Any:
-        with hf.device(devices[1]):
-            a = hf.tanh(hf.matmul(h, w))
-            a = hf.cond(hf.equal(i % 3, 1), lambda: a * 0.5, lambda: hf.sin(a))
-        with hf.device(devices[2]):
-            b = hf.sin(a) + a
-            total = total + hf.reduce_sum(b)
-        return i + 1, b, total
-
-    start = [hf.constant(0), x, hf.constant(0.0, hf.float64)]
-    i, h, total = hf.while_loop(lambda i, h, total: i < n, step, start)
-    loss = hf.reduce_sum(h * h) + total
-    return x, n, [i, loss, *hf.gradients(loss, [w, x])]
-
-
-def run_spanning(devices: list[str]) -> list[Any]:
-    x, n, wanted = spanning(devices)
-    with hf.Session() as session:
-        session.run(hf.global_variables_initializer())
-        feeds = [{x: np.ones((2, 3)), n: k} for k in (0, 1, 2, 7, 40)]
-        forward = [session.run(wanted[:2], feed) for feed in feeds]
-        return forward + [session.run(wanted, feed) for feed in feeds]
-
-
-TASKS = [f"/job:worker/task:{k}" for k in range(3)]
-
-
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_one_loop_over_three_ranks(seed: int | None) -> None:
     """Bit-equal to one rank, values and gradients, whatever order messages come in."""
     (alone,) = run_ranks(1, lambda c: run_spanning(["", "", ""]))
     (three,) = run_ranks(3, lambda c: run_spanning(TASKS), seed=seed, tasks_per_replica=3)
-    for mine, its in zip(alone, three, strict=True):
-        for a, b in zip(mine, its, strict=True):
-            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    same(three, alone)
 
 
 def test_the_parts_of_a_spanning_loop_travel_as_plain_data() -> None:

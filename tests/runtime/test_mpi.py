@@ -6,7 +6,8 @@ import pytest
 import hpcflow as hf
 from hpcflow.plan import cost
 from tests.runtime.nets import data, net, plain, trained
-from tests.runtime.ranks import run_here
+from tests.runtime.ranks import run_here, run_ranks
+from tests.runtime.spanning import TASKS, run_spanning, same
 from tests.runtime.test_engine import random_graph
 
 pytestmark = pytest.mark.mpi
@@ -55,6 +56,15 @@ def test_layers_on_three_ranks_train_as_one():
         found = run_here(lambda context: trained(cut=True), tasks_per_replica=3)
         if found is not None:
             equal(found)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_one_loop_over_three_ranks():
+    if world_size() == 3:
+        found = run_here(lambda context: run_spanning(TASKS), tasks_per_replica=3)
+        if found is not None:
+            (alone,) = run_ranks(1, lambda context: run_spanning(["", "", ""]))
+            same(found, alone)
 
 
 @pytest.mark.mpi(min_size=2)
