@@ -1,6 +1,7 @@
 """The vocabulary: one family of ops a file. Imports leaves and graph; never comm or kernels."""
 
 from hpcflow.ops import (
+    accumulators,
     activations,
     array,
     blocks,
@@ -68,6 +69,7 @@ from hpcflow.ops import (
 )
 
 __all__ = [
+    "accumulators",
     "activations",
     "array",
     "blocks",

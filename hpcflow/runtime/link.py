@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+import hpcflow.runtime.accumulators
 import hpcflow.runtime.frames
-import hpcflow.runtime.queue_waits  # noqa: F401  (fills the tables of state and waits)
+import hpcflow.runtime.queue_waits  # noqa: F401  (likewise)
 from hpcflow.comm.base import Bucket, Communicator, Request
 from hpcflow.errors import CommError, StepError
 from hpcflow.graph.shape import Spec, is_known

@@ -38,7 +38,7 @@ def _chosen(node: Node, inputs: Sequence[Any]) -> tuple[Queue, Sequence[Any]]:
     return inputs[at], inputs[count + 1 :]
 
 
-class _Attempted:
+class Attempted:
     """An attempt as a wait of a step; `kind` says how its elements become arrays."""
 
     def __init__(self, instance: Instance, node: Node, attempt: Attempt, kind: str = "") -> None:
@@ -46,6 +46,7 @@ class _Attempted:
         self.cancelled = False
 
     def test(self) -> bool:
+        """True once the attempt is over; raises what it failed by."""
         if self.cancelled:
             return True
         if not self.attempt.done:
@@ -60,6 +61,7 @@ class _Attempted:
         return True
 
     def cancel(self) -> None:
+        """Leave the line."""
         self.cancelled = True
         self.attempt.cancel()
 
@@ -69,7 +71,7 @@ def _enqueue(instance: Instance, node: Node, *inputs: Any) -> Wait:
     queue, parts = _chosen(node, inputs)
     shapes = node.attrs["shapes"] or [None] * len(parts)
     element = tuple(_kept(p, s) for p, s in zip(parts, shapes, strict=True))
-    return _Attempted(instance, node, queue.enqueue([element]))
+    return Attempted(instance, node, queue.enqueue([element]))
 
 
 @waiting("QueueEnqueueMany")
@@ -82,7 +84,7 @@ def _enqueue_many(instance: Instance, node: Node, *inputs: Any) -> Wait:
     sizes = {len(column) for column in columns}
     if len(sizes) > 1:
         raise ShapeError(f"the components have {sorted(sizes)} rows: as many of each are needed")
-    return _Attempted(instance, node, queue.enqueue(list(zip(*columns, strict=True))))
+    return Attempted(instance, node, queue.enqueue(list(zip(*columns, strict=True))))
 
 
 def _kept(part: Any, shape: Shape) -> np.ndarray:
@@ -99,7 +101,7 @@ def _kept(part: Any, shape: Shape) -> np.ndarray:
 @waiting("QueueDequeue")
 def _dequeue(instance: Instance, node: Node, *inputs: Any) -> Wait:
     queue, _ = _chosen(node, inputs)
-    return _Attempted(instance, node, queue.dequeue(), "one")
+    return Attempted(instance, node, queue.dequeue(), "one")
 
 
 @waiting("QueueDequeueMany")
@@ -116,7 +118,7 @@ def _take(instance: Instance, node: Node, inputs: Sequence[Any], some: bool) -> 
     queue, (count,) = _chosen(node, inputs)
     if count < 0:
         raise RangeError(f"{int(count)} elements were asked for")
-    return _Attempted(instance, node, queue.dequeue(int(count), some), "many")
+    return Attempted(instance, node, queue.dequeue(int(count), some), "many")
 
 
 def _joined(node: Node, elements: list[Element]) -> list[np.ndarray]:
@@ -143,7 +145,7 @@ def _joined(node: Node, elements: list[Element]) -> list[np.ndarray]:
 @waiting("QueueClose")
 def _close(instance: Instance, node: Node, *inputs: Any) -> Wait:
     queue, _ = _chosen(node, inputs)
-    return _Attempted(instance, node, queue.close(node.attrs["cancel"]))
+    return Attempted(instance, node, queue.close(node.attrs["cancel"]))
 
 
 @waiting("QueueSize")

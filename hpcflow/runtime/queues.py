@@ -108,10 +108,17 @@ class PriorityOrder:
             heapq.heappush(self._heap, (int(element[0]), i, element))
 
 
+class Owner(Protocol):
+    """What has the line."""
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Let an attempt leave its line."""
+
+
 class Attempt:
     """A request in a line: `left` elements to put or to take; `elements` are those put or taken."""
 
-    def __init__(self, queue: Queue, elements: Iterable[Element], left: int, some: bool) -> None:
+    def __init__(self, queue: Owner, elements: Iterable[Element], left: int, some: bool) -> None:
         self.queue, self.left, self.some = queue, left, some
         self.elements = collections.deque(elements)
         self.closes = False  # in the line of enqueues: from its turn on the queue is closed

@@ -25,6 +25,7 @@ for _file in sorted(Path(__file__).parent.glob("cases_*.py")):  # each adds its 
 BUILT_IN = "it has no kernel: generated code and the tests' interpreter do it themselves"
 PLAN = "made when the plan is cut; tested with the plan and the engine"
 WAITS = "state of the runtime and waits for it; tested in tests/runtime/test_queues.py"
+ACCUMULATES = "as queues; tested in tests/runtime/test_accumulators.py"
 ELSEWHERE = {
     **dict.fromkeys(
         ["Const", "Placeholder", "Variable", "ReadVariable", "Assign", "NoOp"], BUILT_IN
@@ -38,6 +39,9 @@ ELSEWHERE = {
     **dict.fromkeys(["QueueEnqueue", "QueueEnqueueMany", "QueueIsClosed", "QueueSize"], WAITS),
     **dict.fromkeys(["CountUpTo", "RandomShuffleQueue"], WAITS),
     "RandomShuffle": "test_random.py",
+    **dict.fromkeys(["AccumulatorApplyGradient", "AccumulatorNumAccumulated"], ACCUMULATES),
+    **dict.fromkeys(["AccumulatorSetGlobalStep", "AccumulatorTakeGradient"], ACCUMULATES),
+    **dict.fromkeys(["ConditionalAccumulator", "SparseConditionalAccumulator"], ACCUMULATES),
     **dict.fromkeys(["PyFunc", "PyFuncStateless"], "test_host.py"),
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
     **dict.fromkeys(["If", "While", "Parameter"], PLAN),
@@ -83,7 +87,7 @@ def test_every_row_is_tested() -> None:
 
 
 def test_every_row_has_a_kernel_and_every_kernel_a_row() -> None:
-    without = {t for t, why in ELSEWHERE.items() if why in (BUILT_IN, PLAN, WAITS)}
+    without = {t for t, why in ELSEWHERE.items() if why in (BUILT_IN, PLAN, WAITS, ACCUMULATES)}
     assert names() == set(OPS) - without
 
 
