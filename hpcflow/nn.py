@@ -16,6 +16,13 @@ from hpcflow.ops.activations import (
     xw_plus_b,
     zero_fraction,
 )
+from hpcflow.ops.candidates import (
+    all_candidate_sampler,
+    compute_accidental_hits,
+    fixed_unigram_candidate_sampler,
+    log_uniform_candidate_sampler,
+    uniform_candidate_sampler,
+)
 from hpcflow.ops.convolutions import (
     atrous_conv2d,
     atrous_conv2d_transpose,
@@ -89,9 +96,14 @@ from hpcflow.ops.rnn import (
     static_bidirectional_rnn,
     static_rnn,
 )
+from hpcflow.ops.sampled_losses import (
+    nce_loss,
+    sampled_softmax_loss,
+)
 from hpcflow.ops.scans import top_k
 
 __all__ = [
+    "all_candidate_sampler",
     "atrous_conv2d",
     "atrous_conv2d_transpose",
     "avg_pool",
@@ -100,6 +112,7 @@ __all__ = [
     "avg_pool3d",
     "batch_normalization",
     "bias_add",
+    "compute_accidental_hits",
     "conv1d",
     "conv1d_transpose",
     "conv2d",
@@ -118,6 +131,7 @@ __all__ = [
     "elu",
     "embedding_lookup",
     "embedding_lookup_sparse",
+    "fixed_unigram_candidate_sampler",
     "fused_batch_norm",
     "gelu",
     "group_normalization",
@@ -132,6 +146,7 @@ __all__ = [
     "log_poisson_loss",
     "log_sigmoid",
     "log_softmax",
+    "log_uniform_candidate_sampler",
     "lrn",
     "max_pool",
     "max_pool1d",
@@ -139,12 +154,14 @@ __all__ = [
     "max_pool3d",
     "max_pool_with_argmax",
     "moments",
+    "nce_loss",
     "normalize_moments",
     "pool",
     "relu",
     "relu6",
     "relu_layer",
     "rnn_cell",
+    "sampled_softmax_loss",
     "selu",
     "separable_conv2d",
     "sigmoid",
@@ -162,6 +179,7 @@ __all__ = [
     "synchronized_moments",
     "tanh",
     "top_k",
+    "uniform_candidate_sampler",
     "weighted_cross_entropy_with_logits",
     "weighted_moments",
     "xw_plus_b",

@@ -2,6 +2,7 @@
 
 from hpcflow.kernels import (
     array,
+    candidates,
     complex,
     conv,
     count,
@@ -35,6 +36,7 @@ from hpcflow.kernels import (
 
 __all__ = [
     "array",
+    "candidates",
     "complex",
     "conv",
     "count",
