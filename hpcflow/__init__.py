@@ -393,7 +393,7 @@ from hpcflow.ops.variable_scope import (
 from hpcflow.recompute import recompute
 
 if TYPE_CHECKING:
-    from hpcflow import data, train
+    from hpcflow import data, layers, train
     from hpcflow.kernels.table import kernel
     from hpcflow.runtime.device import Device, register_device
     from hpcflow.runtime.session import Session
@@ -430,8 +430,8 @@ __all__ = [
     "gradients", "greater", "greater_equal", "group", "he_normal", "he_uniform", "hessians",
     "histogram_fixed_width", "histogram_fixed_width_bins", "identity", "identity_n", "ifft",
     "ifft2d", "ifft3d", "igamma", "igammac", "imag", "initializers", "int8", "int16", "int32",
-    "int64", "invert_permutation", "is_finite", "is_inf", "is_nan", "kernel", "lbeta", "less",
-    "less_equal", "lgamma", "lin_space", "linalg", "linspace", "local_variables",
+    "int64", "invert_permutation", "is_finite", "is_inf", "is_nan", "kernel", "layers", "lbeta",
+    "less", "less_equal", "lgamma", "lin_space", "linalg", "linspace", "local_variables",
     "local_variables_initializer", "log", "log1p", "log_sigmoid", "logical_and", "logical_not",
     "logical_or", "logical_xor", "losses", "make_template", "map_fn", "math", "matmul",
     "matrix_band_part", "matrix_determinant", "matrix_diag", "matrix_diag_part", "matrix_inverse",
@@ -477,6 +477,7 @@ _RUNTIME = {
     "Device": "hpcflow.runtime.device",
     "Session": "hpcflow.runtime.session",
     "data": "hpcflow.data",
+    "layers": "hpcflow.layers",
     "kernel": "hpcflow.kernels.table",
     "register_device": "hpcflow.runtime.device",
     "train": "hpcflow.train",

@@ -16,6 +16,9 @@ from hpcflow.ops.activations import (
     xw_plus_b,
     zero_fraction,
 )
+from hpcflow.ops.attention import (
+    scaled_dot_product_attention,
+)
 from hpcflow.ops.candidates import (
     all_candidate_sampler,
     compute_accidental_hits,
@@ -162,6 +165,7 @@ __all__ = [
     "relu_layer",
     "rnn_cell",
     "sampled_softmax_loss",
+    "scaled_dot_product_attention",
     "selu",
     "separable_conv2d",
     "sigmoid",

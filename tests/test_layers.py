@@ -27,6 +27,7 @@ MAY_KNOW = {
         ),
         GRAPH | {"ops", "rnn_cell"},  # re-exports
     ),
+    "layers": GRAPH | {"ops", "layers"},
     "autodiff": GRAPH | {"ops", "autodiff"},
     "recompute": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,

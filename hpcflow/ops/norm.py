@@ -215,8 +215,15 @@ def synchronized_moments(
     sums of squares, in float64; its gradient is a sum over replicas too, so that training is that
     of one replica on the joined batch. One replica, or an asynchronous one, has its own moments.
     """
-    x = convert_to_tensor(x)
     axis = static_axes(axes)
+    mean, variance, _ = joined_moments(convert_to_tensor(x), axis, name)
+    if keep_dims:
+        return mean, variance
+    return squeeze(mean, axis), squeeze(variance, axis)
+
+
+def joined_moments(x: Tensor, axis: Any, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance over all replicas, and how many elements they are of; axes are kept."""
     wide = cast(x, _wide(x.dtype))
     total = reduce.reduce_sum(wide, axis, True)
     n = divided_by(x, total)
@@ -230,13 +237,10 @@ def synchronized_moments(
     packed = stack([multiply(ones_like(center), count), sums, squares])
     joined = replica_sum(packed, name)
     n, total, squares = (getitem(joined, i) for i in range(3))
-    n = maximum(n, 1)
-    mean = divide(total, n)
-    variance = maximum(subtract(divide(squares, n), square(mean)), 0)
-    mean, variance = cast(mean, wide.dtype), cast(variance, wide.dtype)
-    if keep_dims:
-        return mean, variance
-    return squeeze(mean, axis), squeeze(variance, axis)
+    mean = divide(total, maximum(n, 1))
+    variance = maximum(subtract(divide(squares, maximum(n, 1)), square(mean)), 0)
+    mean, variance, n = (cast(t, wide.dtype) for t in (mean, variance, n))
+    return mean, variance, n
 
 
 # -- the elements of a sample

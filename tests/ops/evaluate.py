@@ -103,7 +103,7 @@ def _run(op: Operation, inputs: list[Any], state: State) -> list[Any]:
         state[inputs[0]] = inputs[1].copy()
         return []
     if op.type in ("ReplicaSum", "ReplicaGather", "ReplicaShare"):
-        return inputs or [np.float32(1)]
+        return inputs or [np.float64(1)]
     row = lookup(op.type)
     handles = (*row.reads, *row.writes)
     given = [state[x] if i in handles else x for i, x in enumerate(inputs)]

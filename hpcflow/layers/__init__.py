@@ -1,0 +1,54 @@
+"""`hf.layers`: functions of tensors that make their variables by name, as `tf.layers`.
+
+Each makes its variables with `hf.get_variable` in a scope called `name` (or after the layer), so
+that `reuse` and surrounding variable scopes work as everywhere.
+"""
+
+from __future__ import annotations
+
+from hpcflow.layers.attention import multi_head_attention
+from hpcflow.layers.conv import (
+    conv1d,
+    conv1d_transpose,
+    conv2d,
+    conv2d_transpose,
+    conv3d,
+    conv3d_transpose,
+    separable_conv1d,
+    separable_conv2d,
+)
+from hpcflow.layers.core import dense, dropout, embedding, flatten
+from hpcflow.layers.norm import batch_normalization, group_norm, layer_norm
+from hpcflow.layers.pool import (
+    average_pooling1d,
+    average_pooling2d,
+    average_pooling3d,
+    max_pooling1d,
+    max_pooling2d,
+    max_pooling3d,
+)
+
+__all__ = [
+    "average_pooling1d",
+    "average_pooling2d",
+    "average_pooling3d",
+    "batch_normalization",
+    "conv1d",
+    "conv1d_transpose",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d_transpose",
+    "dense",
+    "dropout",
+    "embedding",
+    "flatten",
+    "group_norm",
+    "layer_norm",
+    "max_pooling1d",
+    "max_pooling2d",
+    "max_pooling3d",
+    "multi_head_attention",
+    "separable_conv1d",
+    "separable_conv2d",
+]

@@ -1,0 +1,80 @@
+"""Multi-head attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.layers.base import known_size, of_rank
+from hpcflow.layers.core import dense
+from hpcflow.ops.array import expand_dims, reshape, shape, transpose
+from hpcflow.ops.attention import scaled_dot_product_attention
+from hpcflow.ops.slicing import getitem
+from hpcflow.ops.variable_scope import variable_scope
+
+
+def multi_head_attention(
+    queries: Any,
+    keys: Any = None,
+    values: Any = None,
+    num_heads: int = 8,
+    units: int | None = None,
+    output_units: int | None = None,
+    mask: Any = None,
+    causal: bool = False,
+    dropout_rate: Any = 0.0,
+    training: bool = False,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+    seed: int | None = None,
+    name: str | None = None,
+    reuse: Any = None,
+) -> Tensor:
+    """Attention of several heads, each on its own projection (Vaswani et al., 2017).
+
+    Without `keys` the queries attend to themselves; `values` are the keys by default. `units`, for
+    all heads together, and `output_units` are the features of the queries by default.
+
+    Shapes:    queries [batch, m, features], keys and values [batch, n, ...]: [batch, m,
+               output_units]; `mask` of booleans, broadcast to [batch, m, n], says what may be seen,
+               [batch, heads, m, n] for each head; see `hf.nn.scaled_dot_product_attention`.
+    Variables: `kernel` and `bias` in `query`, `key`, `value` and `output`.
+    """
+    q = of_rank(convert_to_tensor(queries), 3, "multi_head_attention")
+    k = q if keys is None else of_rank(convert_to_tensor(keys), 3, "multi_head_attention")
+    v = k if values is None else of_rank(convert_to_tensor(values), 3, "multi_head_attention")
+    width = units or known_size(q, -1, "multi_head_attention")
+    if num_heads < 1 or width % num_heads:
+        raise ShapeError(f"{width} units cannot be parted into {num_heads} heads", line=user_line())
+    with variable_scope(name, "multi_head_attention", [q], reuse=reuse):
+
+        def project(x: Tensor, size: int, into: str) -> Tensor:
+            return dense(x, size, None, use_bias, kernel_initializer=kernel_initializer, name=into)
+
+        a, b, c = (
+            _parted(project(x, width, into), num_heads)
+            for x, into in ((q, "query"), (k, "key"), (v, "value"))
+        )
+        if mask is not None:
+            mask = convert_to_tensor(mask)
+            if mask.shape is None or len(mask.shape) == 3:
+                mask = expand_dims(mask, 1)
+        rate = dropout_rate if training else 0.0
+        heads = scaled_dot_product_attention(a, b, c, mask, causal, rate, seed=seed)
+        joined = transpose(heads, [0, 2, 1, 3])
+        joined = reshape(joined, [*_lead(q), width])
+        return project(joined, output_units or known_size(q, -1, "attention"), "output")
+
+
+def _lead(x: Tensor) -> list[Any]:
+    """Batch and length of `x`; tensors where they are unknown."""
+    assert x.shape is not None
+    return [getitem(shape(x), i) if n is None else n for i, n in enumerate(x.shape[:2])]
+
+
+def _parted(x: Tensor, heads: int) -> Tensor:
+    """[batch, length, units] as [batch, heads, length, units / heads]."""
+    assert x.shape is not None and x.shape[-1] is not None
+    rows = reshape(x, [*_lead(x), heads, x.shape[-1] // heads])
+    return transpose(rows, [0, 2, 1, 3])
