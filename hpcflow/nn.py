@@ -44,6 +44,7 @@ from hpcflow.ops.convolutions import (
     depthwise_conv2d_native_backprop_input,
     separable_conv2d,
 )
+from hpcflow.ops.dynamic_rnn import bidirectional_dynamic_rnn, dynamic_rnn, raw_rnn
 from hpcflow.ops.elementwise import (
     log_sigmoid,
 )
@@ -115,6 +116,7 @@ __all__ = [
     "avg_pool3d",
     "batch_normalization",
     "bias_add",
+    "bidirectional_dynamic_rnn",
     "compute_accidental_hits",
     "conv1d",
     "conv1d_transpose",
@@ -131,6 +133,7 @@ __all__ = [
     "depthwise_conv2d_native_backprop_filter",
     "depthwise_conv2d_native_backprop_input",
     "dropout",
+    "dynamic_rnn",
     "elu",
     "embedding_lookup",
     "embedding_lookup_sparse",
@@ -160,6 +163,7 @@ __all__ = [
     "nce_loss",
     "normalize_moments",
     "pool",
+    "raw_rnn",
     "relu",
     "relu6",
     "relu_layer",

@@ -50,7 +50,7 @@ def static_rnn(
             if lengths is None:
                 state = new
             else:
-                output, state = _while_alive(less(t, lengths), output, new, state)
+                output, state = while_alive(less(t, lengths), output, new, state)
             outputs.append(output)
         return outputs, state
 
@@ -66,7 +66,7 @@ def _initial(cell: RNNCell, x: Tensor, state: Any, dtype: Any) -> Any:
     return cell.zero_state(getitem(shape(x), 0) if known is None else known, dtype)
 
 
-def _while_alive(alive: Tensor, output: Any, new: Any, old: Any) -> tuple[Any, Any]:
+def while_alive(alive: Tensor, output: Any, new: Any, old: Any) -> tuple[Any, Any]:
     """Output and state of samples that have a step; zeros and the old state of the others."""
     rows = expand_dims(alive, 1)
     output = nest.mapped(lambda y: where(rows, y, 0), output)

@@ -1,0 +1,120 @@
+"""Recurrent nets as loops: equal to the unrolled ones, for all lengths, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.errors import DTypeError, ShapeError
+
+RNG = np.random.default_rng(3)
+BATCH, TIME, DEPTH, UNITS = 3, 5, 2, 4
+X = RNG.standard_normal((BATCH, TIME, DEPTH))
+LENGTHS = np.array([2, 5, 3])
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[None]:
+    with hf.Graph().as_default():
+        hf.set_random_seed(1)
+        yield
+
+
+def cells() -> list[Any]:
+    return [hf.nn.rnn_cell.LSTMCell(UNITS), hf.nn.rnn_cell.GRUCell(UNITS)]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("history", ["keep", "recompute"])
+def test_equal_to_the_unrolled_net(which: int, lengths: Any, known: bool, history: str) -> None:
+    shape = [BATCH, TIME, DEPTH] if known else [None, None, DEPTH]
+    x = hf.placeholder(hf.float64, shape)
+    cell = cells()[which]
+    y, last = hf.nn.dynamic_rnn(cell, x, lengths, dtype=hf.float64, history=history)
+    xs = [x[:, t] for t in range(TIME)]
+    ys, end = hf.nn.static_rnn(cell, xs, dtype=hf.float64, sequence_length=lengths)
+    flat = lambda state: list(state) if isinstance(state, tuple) else [state]  # noqa: E731
+    weights = [x, *cell.variables]
+    grads = hf.gradients([y * y, *flat(last)], weights)
+    expected = hf.gradients([hf.stack(ys, 1) ** 2, *flat(end)], weights)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        got = session.run([y, *flat(last), *grads], {x: X})
+        want = session.run([hf.stack(ys, 1), *flat(end), *expected], {x: X})
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    if lengths is not None:
+        assert not got[0][0, 2:].any() and got[0][1].all()
+
+
+def test_time_major_and_structures_of_outputs() -> None:
+    x = hf.placeholder(hf.float64, [None, None, DEPTH])
+    cell = hf.nn.rnn_cell.MultiRNNCell([hf.nn.rnn_cell.GRUCell(UNITS), *cells()[:1]])
+    y, last = hf.nn.dynamic_rnn(cell, x, LENGTHS, dtype=hf.float64)
+    turned = hf.transpose(x, [1, 0, 2])
+    z, _ = hf.nn.dynamic_rnn(cell, turned, LENGTHS, dtype=hf.float64, time_major=True)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        a, b, state = session.run([y, z, last], {x: X})
+        np.testing.assert_allclose(a, b.transpose(1, 0, 2))
+        assert state[1].h.shape == (BATCH, UNITS)
+        longer = np.concatenate([X, X], 1)
+        np.testing.assert_allclose(session.run(y, {x: longer})[:, :TIME], a)
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+def test_both_directions(lengths: Any) -> None:
+    x = hf.placeholder(hf.float64, [BATCH, TIME, DEPTH])
+    forward, backward = cells()
+    (a, b), _ = hf.nn.bidirectional_dynamic_rnn(forward, backward, x, lengths, dtype=hf.float64)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        fw, bw = session.run([a, b], {x: X})
+        for i, n in enumerate(LENGTHS if lengths is not None else [TIME] * BATCH):
+            turned = X.copy()
+            turned[i, :n] = X[i, :n][::-1]
+            again = session.run(b, {x: turned})
+            assert fw[i, :n].all() and not fw[i, n:].any()
+            # the backward net of the turned sample is the forward pass of its cell
+            plain, _ = hf.nn.dynamic_rnn(backward, x, dtype=hf.float64)
+            np.testing.assert_allclose(again[i, :n][::-1], session.run(plain, {x: X})[i, :n])
+            np.testing.assert_allclose(bw[i, n:], 0)
+
+
+def test_raw_rnn_is_dynamic_rnn_written_out() -> None:
+    x = hf.placeholder(hf.float64, [BATCH, TIME, DEPTH])
+    cell = hf.nn.rnn_cell.LSTMCell(UNITS)
+    steps = hf.TensorArray(hf.float64, TIME).unstack(hf.transpose(x, [1, 0, 2]))
+    lengths = hf.constant(LENGTHS, hf.int32)
+
+    def loop(t: Any, output: Any, state: Any, count: Any) -> Any:
+        state = cell.zero_state(BATCH, hf.float64) if output is None else state
+        done = t >= lengths
+        following = hf.cond(
+            hf.reduce_all(done), lambda: hf.zeros([BATCH, DEPTH], hf.float64), lambda: steps.read(t)
+        )
+        return done, following, state, output, hf.constant(0) if count is None else count + 1
+
+    arrays, last, count = hf.nn.raw_rnn(cell, loop)
+    y, end = hf.nn.dynamic_rnn(cell, x, LENGTHS, dtype=hf.float64)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        got = session.run([hf.transpose(arrays.stack(), [1, 0, 2]), last.h, count], {x: X})
+        want = session.run([y, end.h], {x: X})
+    np.testing.assert_allclose(got[0], want[0])
+    np.testing.assert_allclose(got[1], want[1])
+    assert got[2] == TIME
+
+
+def test_wrong_inputs() -> None:
+    cell = cells()[0]
+    with pytest.raises(ShapeError, match="rank 3"):
+        hf.nn.dynamic_rnn(cell, hf.zeros([2, 3]), dtype=hf.float32)
+    with pytest.raises(DTypeError, match="integers"):
+        hf.nn.dynamic_rnn(cell, hf.zeros([2, 3, 1]), hf.zeros([2]), dtype=hf.float32)
