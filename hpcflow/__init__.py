@@ -14,7 +14,7 @@ from hpcflow import errors, threads
 
 threads.chosen()  # the pools of BLAS and OpenMP are sized when numpy loads, which is next
 
-from hpcflow import bitwise, initializers, linalg, losses, math, nn, signal, spectral
+from hpcflow import bitwise, initializers, linalg, losses, math, nn, random, signal, spectral
 from hpcflow.autodiff import gradients, hessians
 from hpcflow.graph.dtypes import (
     as_dtype,
@@ -85,7 +85,7 @@ from hpcflow.ops.blocks import (
 )
 from hpcflow.ops.broadcast import broadcast_to, fill, ones, ones_like, zeros, zeros_like
 from hpcflow.ops.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm
-from hpcflow.ops.comm import replica_share, replica_sum
+from hpcflow.ops.comm import replica_offset, replica_share, replica_sum
 from hpcflow.ops.complex import angle, complex, conj, imag, real
 from hpcflow.ops.control import group, no_op, tuple
 from hpcflow.ops.count import (
@@ -257,12 +257,14 @@ from hpcflow.ops.queues import (
     RandomShuffleQueue,
 )
 from hpcflow.ops.random import (
+    random_gamma,
     random_normal,
-    random_shuffle,
+    random_poisson,
     random_uniform,
     set_random_seed,
     truncated_normal,
 )
+from hpcflow.ops.random_order import multinomial, random_crop, random_shuffle
 from hpcflow.ops.rearrange import (
     broadcast_dynamic_shape,
     broadcast_static_shape,
@@ -415,7 +417,7 @@ __all__ = [
     "bitwise", "bool", "boolean_mask", "broadcast_dynamic_shape", "broadcast_static_shape",
     "broadcast_to", "case", "cast", "ceil", "check_numerics", "cholesky", "cholesky_solve",
     "clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with",
-    "complex", "complex64", "complex128", "concat", "cond", "confusion_matrix", "conj", "constant",
+    "complex", "complex128", "complex64", "concat", "cond", "confusion_matrix", "conj", "constant",
     "constant_initializer", "control_dependencies", "convert_to_tensor",
     "convert_to_tensor_or_indexed_slices", "convert_to_tensor_or_sparse_tensor", "cos", "cosh",
     "count_nonzero", "count_up_to", "create_partitioned_variables", "cross", "cumprod", "cumsum",
@@ -429,22 +431,23 @@ __all__ = [
     "glorot_normal", "glorot_normal_initializer", "glorot_uniform", "glorot_uniform_initializer",
     "gradients", "greater", "greater_equal", "group", "he_normal", "he_uniform", "hessians",
     "histogram_fixed_width", "histogram_fixed_width_bins", "identity", "identity_n", "ifft",
-    "ifft2d", "ifft3d", "igamma", "igammac", "imag", "initializers", "int8", "int16", "int32",
-    "int64", "invert_permutation", "is_finite", "is_inf", "is_nan", "kernel", "layers", "lbeta",
+    "ifft2d", "ifft3d", "igamma", "igammac", "imag", "initializers", "int16", "int32", "int64",
+    "int8", "invert_permutation", "is_finite", "is_inf", "is_nan", "kernel", "layers", "lbeta",
     "less", "less_equal", "lgamma", "lin_space", "linalg", "linspace", "local_variables",
     "local_variables_initializer", "log", "log1p", "log_sigmoid", "logical_and", "logical_not",
     "logical_or", "logical_xor", "losses", "make_template", "map_fn", "math", "matmul",
     "matrix_band_part", "matrix_determinant", "matrix_diag", "matrix_diag_part", "matrix_inverse",
     "matrix_set_diag", "matrix_solve", "matrix_solve_ls", "matrix_transpose",
     "matrix_triangular_solve", "maximum", "meshgrid", "min_max_variable_partitioner", "minimum",
-    "mod", "model_variables", "moving_average_variables", "multiply", "name_scope", "negative",
-    "newaxis", "nn", "no_op", "no_regularizer", "norm", "not_equal", "one_hot", "ones",
+    "mod", "model_variables", "moving_average_variables", "multinomial", "multiply", "name_scope",
+    "negative", "newaxis", "nn", "no_op", "no_regularizer", "norm", "not_equal", "one_hot", "ones",
     "ones_initializer", "ones_like", "op", "pad", "parallel_stack", "placeholder",
-    "placeholder_with_default", "polygamma", "pow", "py_func", "qr", "random_normal",
-    "random_normal_initializer", "random_shuffle", "random_uniform", "random_uniform_initializer",
-    "range", "rank", "real", "realdiv", "reciprocal", "recompute", "reduce_all", "reduce_any",
-    "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
-    "register_device", "repeat", "replica_share", "replica_sum", "required_space_to_batch_paddings",
+    "placeholder_with_default", "polygamma", "pow", "py_func", "qr", "random", "random_crop",
+    "random_gamma", "random_normal", "random_normal_initializer", "random_poisson",
+    "random_shuffle", "random_uniform", "random_uniform_initializer", "range", "rank", "real",
+    "realdiv", "reciprocal", "recompute", "reduce_all", "reduce_any", "reduce_logsumexp",
+    "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "register_device",
+    "repeat", "replica_offset", "replica_share", "replica_sum", "required_space_to_batch_paddings",
     "reset_default_graph", "reshape", "reverse", "reverse_sequence", "reverse_v2", "rint", "roll",
     "round", "rsqrt", "saturate_cast", "scalar_mul", "scan", "scatter_add", "scatter_div",
     "scatter_max", "scatter_min", "scatter_mul", "scatter_nd", "scatter_nd_add", "scatter_nd_sub",
@@ -459,11 +462,11 @@ __all__ = [
     "spectral", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
     "stop_gradient", "strided_slice", "subtract", "svd", "tan", "tanh", "tensor_scatter_add",
     "tensor_scatter_nd_add", "tensor_scatter_nd_sub", "tensor_scatter_nd_update",
-    "tensor_scatter_sub", "tensor_scatter_update", "tensordot", "tile", "to_complex64",
-    "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "trace", "train",
+    "tensor_scatter_sub", "tensor_scatter_update", "tensordot", "tile", "to_complex128",
+    "to_complex64", "to_double", "to_float", "to_int32", "to_int64", "trace", "train",
     "trainable_variables", "transpose", "truediv", "truncated_normal",
-    "truncated_normal_initializer", "truncatediv", "truncatemod", "tuple", "uint8", "uint16",
-    "uint32", "uint64", "uniform_unit_scaling_initializer", "unique", "unique_with_counts",
+    "truncated_normal_initializer", "truncatediv", "truncatemod", "tuple", "uint16", "uint32",
+    "uint64", "uint8", "uniform_unit_scaling_initializer", "unique", "unique_with_counts",
     "unravel_index", "unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min",
     "unsorted_segment_prod", "unsorted_segment_sqrt_n", "unsorted_segment_sum", "unstack",
     "variable_axis_size_partitioner", "variable_scope", "variables_initializer",

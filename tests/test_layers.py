@@ -22,7 +22,7 @@ MAY_KNOW = {
     "ops": GRAPH | {"ops"},
     **dict.fromkeys(
         (
-            *("bitwise", "initializers", "linalg", "losses", "math", "nn"),
+            *("bitwise", "initializers", "linalg", "losses", "math", "nn", "random"),
             *("rnn_cell", "signal", "spectral"),
         ),
         GRAPH | {"ops", "rnn_cell"},  # re-exports

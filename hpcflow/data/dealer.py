@@ -25,6 +25,7 @@ class Share(NamedTuple):
     indices: np.ndarray  # the samples of this replica; none if there are fewer than replicas
     joined_size: int  # samples of the joined batch
     place: int = 0  # of the joined batch in the order of the epoch
+    offset: int = 0  # of the first sample in the joined batch
 
 
 def cuts(size: int, replicas: int) -> np.ndarray:
@@ -77,7 +78,7 @@ def deal(
                 part = drawn[at : min(at + together * batch, total)]
             mine = part[ahead + low : ahead + high]
         place = drawn.place(at) if isinstance(drawn, Left) else at
-        yield Share(first + step, mine, size, place)
+        yield Share(first + step, mine, size, place, low)
 
 
 def left_after(left: Ranges, batch: int, taken: Sequence[int]) -> list[list[int]]:

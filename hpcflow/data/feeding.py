@@ -26,14 +26,16 @@ Columns = Mapping[Tensor, np.ndarray]
 class Batch(dict[Tensor, np.ndarray]):
     """One worker's share of a joined batch, ready as a feed_dict.
 
-    `indices` are its samples and `size` is their number, `joined_size` that over all workers;
-    `epoch`, and `step` within it, count from 0. `source` is the dataset that dealt it.
+    `indices` are its samples and `size` is their number, `joined_size` that over all workers, of
+    which its first is number `offset`; `epoch`, and `step` within it, count from 0. `source` is the
+    dataset that dealt it.
     """
 
     def __init__(self, feeds: Columns, epoch: int, share: Share, source: Any = None) -> None:
         super().__init__(feeds)
         self.indices, self.size = share.indices, len(share.indices)
         self.joined_size, self.epoch, self.step = share.joined_size, epoch, share.step
+        self.offset = share.offset
         self.source = source
 
 
@@ -112,10 +114,17 @@ class Feeding:
                     return
                 loaded.reverse()
                 while loaded:  # let go of each as it is used up
-                    yield loaded.pop()
+                    yield self._placed(loaded.pop())
         finally:
             if reader is not None:
                 reader.close()
+
+    def _placed(self, batch: Batch) -> Batch:
+        """The batch with the place of its samples, if a draw of the graph counts from it by now."""
+        if self._is_synchronous and self._keys:
+            for offset in self._keys[0].graph.get_collection("replica_offset"):
+                batch[offset] = np.array(batch.offset, offset.dtype)
+        return batch
 
     def close(self) -> None:
         """End the reading of batches that nobody will take; a later epoch reads anew."""

@@ -113,7 +113,7 @@ class Stream(Feeding):
             low, high = int(at[self.replica]), int(at[self.replica + 1])
             if low < high or self._is_synchronous:
                 indices = np.arange(start + low, start + high)
-                yield epoch, Share(step, indices, len(joined)), joined[low:high]
+                yield epoch, Share(step, indices, len(joined), offset=low), joined[low:high]
             start, step = start + len(joined), step + 1
 
     def _iterator(self, epoch: int) -> Iterator[Any]:

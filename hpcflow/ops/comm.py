@@ -1,4 +1,4 @@
-"""Ops that speak of replicas and tasks: the plan lowers the first two and makes the others."""
+"""Ops that speak of replicas and tasks: the plan lowers those of replicas and makes the others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.body import at_root
-from hpcflow.graph.dtypes import float64
+from hpcflow.graph.dtypes import float64, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
 from hpcflow.ops.indexed_slices import IndexedSlices
 
+ONE_OF_A_GRAPH = {"ReplicaShare": "replica_share", "ReplicaOffset": "replica_offset"}
 _MOVES = NoGrad("made when the plan is cut, after gradients are taken")
 
 
@@ -40,6 +41,7 @@ def _sum_over_replicas(op: Any, grad: Tensor) -> list[Tensor]:
 op("Feed", infer=_declared, grad=_MOVES, stateful=True)
 op("ReplicaSum", infer=_same, grad=_sum_over_replicas, stateful=True)
 op("ReplicaShare", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)
+op("ReplicaOffset", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)
 op("AllReduce", infer=_same, grad=_MOVES, collective=True, waits=True)
 op("Broadcast", infer=_same, grad=_MOVES, collective=True, waits=True)
 op(
@@ -76,12 +78,25 @@ def replica_share(name: str | None = None) -> Tensor:
     Fed by the batches of `hf.data`; without a feed 1 / replicas. It is 1 where replicas do not sum.
     One per graph.
     """
-    graph = get_default_graph()
-    found: list[Tensor] = graph.get_collection("replica_share")
+    return _one_of_a_graph("ReplicaShare", float64, name or "replica_share")
+
+
+def replica_offset(name: str | None = None) -> Tensor:
+    """The place of this replica's first sample in the joined batch, an int64 scalar.
+
+    Fed by the batches of `hf.data` where replicas sum. Without a feed the replicas lie apart, as if
+    each had 2**32 samples before it. One per graph; random draws count from it along the batch.
+    """
+    return _one_of_a_graph("ReplicaOffset", int64, name or "replica_offset")
+
+
+def _one_of_a_graph(type: str, dtype: np.dtype, name: str) -> Tensor:
+    """The scalar op of this type in the default graph, in the collection of its usual name."""
+    graph, key = get_default_graph(), ONE_OF_A_GRAPH[type]
+    found: list[Tensor] = graph.get_collection(key)
     if not found:
         with at_root(graph) as root, root.name_scope(None), root.device(None):
-            attrs = {"dtype": float64, "shape": ()}
-            share = root.create_op("ReplicaShare", [], attrs, name or "replica_share").outputs[0]
-        graph.add_to_collection("replica_share", share)
-        return share
+            made = root.create_op(type, [], {"dtype": dtype, "shape": ()}, name).outputs[0]
+        graph.add_to_collection(key, made)
+        return made
     return found[0]

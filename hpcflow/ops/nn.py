@@ -180,11 +180,15 @@ def dropout(
     seed: int | None = None,
     name: str | None = None,
     rate: Any = None,
+    *,
+    batch: bool | None = None,
 ) -> Tensor:
     """Each element is kept, divided by `keep_prob`, with that probability, and else is 0.
 
     Instead of `keep_prob` its complement, `rate`, may be given; either a number or a scalar tensor.
-    Along axes where `noise_shape` has size 1 all elements are kept or dropped together.
+    Along axes where `noise_shape` has size 1 all elements are kept or dropped together. Replicas
+    keep of their shares what one would of the joined batch, if axis 0 is the batch: `batch`, by
+    default whether its size is not known yet (see `random_uniform`).
     """
     if (keep_prob is None) == (rate is None):
         raise GraphError("dropout takes keep_prob or rate, one of them", line=user_line())
@@ -203,7 +207,7 @@ def dropout(
     x = convert_to_tensor(x)
     keep = like(given, x)
     sizes = shape(x) if noise_shape is None else noise_shape
-    kept = less(random_uniform(sizes, dtype=x.dtype, seed=seed), keep)
+    kept = less(random_uniform(sizes, dtype=x.dtype, seed=seed, batch=batch), keep)
     return where(kept, divide(x, keep), 0, name or "dropout")
 
 

@@ -14,7 +14,8 @@ from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.nested import OWNERS, Framer
 from hpcflow.plan.rewrite import infer, topological
 
-STANDS_FOR_ITS_FEED = ("Placeholder", "ReplicaShare")  # a Feed takes over their name and order
+# a Feed takes over their name and order
+STANDS_FOR_ITS_FEED = ("Placeholder", "ReplicaShare", "ReplicaOffset")
 
 
 def prune(

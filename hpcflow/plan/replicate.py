@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hpcflow.plan.ir import Cluster, Node, Program, Ref
 from hpcflow.plan.rewrite import bypass, constant, live
 
 LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
+APART = 1 << 32  # samples between replicas whose batches are not dealt
 UNKNOWN = -1  # bytes of a sum whose size the graph alone does not tell
 
 
@@ -23,8 +24,9 @@ def replicate(
     replica: int = 0,
     served: Container[str] = (),
 ) -> Program:
-    """Lower ReplicaSum, ReplicaShare and initializers for `cluster.mode`.
+    """Lower ReplicaSum, ReplicaShare, ReplicaOffset and initializers for `cluster.mode`.
 
+    all:         a replica's samples are APART from the last one's, unless its offset is fed.
     single, ps:  a sum over replicas is the value itself, the share is 1.
     collective:  it is an AllReduce (of rows an AllGather), the share 1 / replicas; initial values
                  come from replica 0.
@@ -36,7 +38,8 @@ def replicate(
     orders collectives must not depend on feeds.
     """
     collective = cluster.mode == "collective"
-    program = _shares(program, 1 / cluster.replicas if collective else 1.0)
+    share = 1 / cluster.replicas if collective else 1.0
+    program = _scalars(program, {"ReplicaShare": share, "ReplicaOffset": replica * APART})
     if collective:
         return _all_reduces(_from_root(program), graph)
     sums = [n.name for n in program.nodes.values() if n.type in LOWERED]
@@ -65,12 +68,13 @@ def _mapped(program: Program, rule: Callable[[Node], list[Node]]) -> Program:
     return program.but(nodes=nodes)
 
 
-def _shares(program: Program, share: float) -> Program:
+def _scalars(program: Program, values: Mapping[str, float]) -> Program:
+    """Constants in place of the ops of the types in `values`."""
+
     def rule(node: Node) -> list[Node]:
-        if node.type != "ReplicaShare":
+        if node.type not in values:
             return [node]
-        value = np.asarray(share, dtype=node.specs[0].dtype)
-        return [constant(node, value)]
+        return [constant(node, np.asarray(values[node.type], dtype=node.specs[0].dtype))]
 
     return _mapped(program, rule)
 

@@ -19,7 +19,7 @@ from hpcflow.ops.array import range as range_
 from hpcflow.ops.counting import count_up_to
 from hpcflow.ops.gather import gather
 from hpcflow.ops.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
-from hpcflow.ops.random import random_shuffle
+from hpcflow.ops.random_order import random_shuffle
 from hpcflow.ops.state import Variable
 from hpcflow.train.runners import QueueRunner, add_queue_runner
 

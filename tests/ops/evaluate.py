@@ -104,6 +104,8 @@ def _run(op: Operation, inputs: list[Any], state: State) -> list[Any]:
         return []
     if op.type in ("ReplicaSum", "ReplicaGather", "ReplicaShare"):
         return inputs or [np.float64(1)]
+    if op.type == "ReplicaOffset":
+        return [np.int64(0)]
     row = lookup(op.type)
     handles = (*row.reads, *row.writes)
     given = [state[x] if i in handles else x for i, x in enumerate(inputs)]

@@ -26,19 +26,20 @@ BUILT_IN = "it has no kernel: generated code and the tests' interpreter do it th
 PLAN = "made when the plan is cut; tested with the plan and the engine"
 WAITS = "state of the runtime and waits for it; tested in tests/runtime/test_queues.py"
 ACCUMULATES = "as queues; tested in tests/runtime/test_accumulators.py"
+DRAWS = ("RandomUniform", "RandomNormal", "TruncatedNormal", "RandomUniformInt", "RandomGamma")
+DRAWS = (*DRAWS, "RandomPoisson", "RandomPermutation")
 ELSEWHERE = {
     **dict.fromkeys(
         ["Const", "Placeholder", "Variable", "ReadVariable", "Assign", "NoOp"], BUILT_IN
     ),
     **dict.fromkeys(["Send", "Recv", "Copy", "Feed", "AllReduce", "Broadcast"], PLAN),
-    **dict.fromkeys(["ReplicaSum", "ReplicaShare", "WaitInitialized"], PLAN),
-    **dict.fromkeys(["RandomUniform", "RandomNormal", "TruncatedNormal"], "test_random.py"),
+    **dict.fromkeys(["ReplicaSum", "ReplicaShare", "ReplicaOffset", "WaitInitialized"], PLAN),
+    **dict.fromkeys([s + t for t in DRAWS for s in ("", "Stateless")], "test_random.py"),
     **dict.fromkeys(["AssignAdd", "AssignSub", "ApplyGradientDescent"], "test_state.py"),
     **dict.fromkeys(["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue"], WAITS),
     **dict.fromkeys(["QueueClose", "QueueDequeue", "QueueDequeueMany", "QueueDequeueUpTo"], WAITS),
     **dict.fromkeys(["QueueEnqueue", "QueueEnqueueMany", "QueueIsClosed", "QueueSize"], WAITS),
     **dict.fromkeys(["CountUpTo", "RandomShuffleQueue"], WAITS),
-    "RandomShuffle": "test_random.py",
     **dict.fromkeys(["AccumulatorApplyGradient", "AccumulatorNumAccumulated"], ACCUMULATES),
     **dict.fromkeys(["AccumulatorSetGlobalStep", "AccumulatorTakeGradient"], ACCUMULATES),
     **dict.fromkeys(["ConditionalAccumulator", "SparseConditionalAccumulator"], ACCUMULATES),

@@ -1,0 +1,71 @@
+"""Philox4x64-10: 256 random bits as a function of a 128-bit key and a 256-bit counter.
+
+J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A word of 64 bits is found
+by its place alone, so what is drawn does not depend on who draws it, in what order or how much at a
+time. The counter is (block of four words, attempt, ordinal of the draw, 0). NumPy has the rounds in
+C; every other array module computes the same words by array arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+u64 = np.uint64
+ALL = (1 << 64) - 1  # also: how many words a stream has, less one
+_HALF, _LOW = u64(32), u64(0xFFFFFFFF)
+_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+_ROUNDS = 10
+
+
+def product(a: Any, m: Any) -> tuple[Any, Any]:
+    """The high and the low 64 bits of `a * m`, arrays of uint64 or, as `m`, one number of them."""
+    a0, a1, m0, m1 = a & _LOW, a >> _HALF, m & _LOW, m >> _HALF
+    middle = a1 * m0 + (a0 * m0 >> _HALF)
+    other = a0 * m1 + (middle & _LOW)
+    return a1 * m1 + (middle >> _HALF) + (other >> _HALF), a * m
+
+
+def rounds(xp: Any, key: int, c0: Any, c1: int, c2: int, c3: int = 0) -> tuple[Any, Any, Any, Any]:
+    """The four words at each counter; `c0` is an array of uint64, the others are numbers."""
+    x0, x1, x2, x3 = c0, *(xp.full(c0.shape, u64(c), u64) for c in (c1, c2, c3))
+    k0, k1 = key & ALL, key >> 64
+    for _ in range(_ROUNDS):
+        high0, low0 = product(x0, u64(_MULTIPLIERS[0]))
+        high1, low1 = product(x2, u64(_MULTIPLIERS[1]))
+        x0, x1, x2, x3 = high1 ^ x1 ^ u64(k0), low1, high0 ^ x3 ^ u64(k1), low0
+        k0, k1 = (k0 + _WEYL[0]) & ALL, (k1 + _WEYL[1]) & ALL
+    return x0, x1, x2, x3
+
+
+class Words:
+    """The words of one draw: `key` and `ordinal` say which."""
+
+    def __init__(self, xp: Any) -> None:
+        self.xp, self.key, self.ordinal = xp, 0, 0
+        if xp is np:
+            self._bits = np.random.Philox(key=0)
+            self._state: Any = self._bits.state  # of which only counter and key change
+
+    def at(self, blocks: Any, attempt: int = 0) -> tuple[Any, Any, Any, Any]:
+        """The four words of each of `blocks`, an array of uint64."""
+        return rounds(self.xp, self.key, blocks, attempt, self.ordinal)
+
+    def run(self, first: int, count: int) -> Any:
+        """The words from `first` on, an array of `count`."""
+        block, skipped = divmod(first, 4)
+        if self.xp is np:
+            return self._raw(block, skipped + count)[skipped:]
+        whole = (skipped + count + 3) // 4
+        blocks = self.xp.arange(whole, dtype=u64) + u64(block & ALL)
+        return self.xp.stack(self.at(blocks), axis=-1).reshape(-1)[skipped : skipped + count]
+
+    def _raw(self, block: int, count: int) -> np.ndarray:
+        before = ((self.ordinal << 128) + (block & ALL) - 1) % (1 << 256)  # it counts, then draws
+        state = self._state["state"]
+        state["counter"][:] = [before >> shift & ALL for shift in (0, 64, 128, 192)]
+        state["key"][:] = [self.key & ALL, self.key >> 64]
+        self._bits.state = self._state
+        return self._bits.random_raw(count)
