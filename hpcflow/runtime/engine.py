@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import collections
-import contextvars
-import functools
-import sys
-import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from hpcflow.comm.base import Communicator, Request
 from hpcflow.comm.ledger import PATIENT
 from hpcflow.comm.waiting import Backoff
 from hpcflow.errors import CommError, HpcflowError
+from hpcflow.runtime.baton import Baton
 from hpcflow.runtime.helper import Helper
 from hpcflow.runtime.instance import Instance
 
-SHELL = "<hpcflow shell>"  # the file of the generated shells of small steps
 PATIENCE_POLLS = 64  # empty polls before a wait is entered in the ledger
-LOOK_S = 0.02  # a thread whose step another one drives looks this often, if it is not told
 _ASKED = (KeyboardInterrupt, SystemExit)  # a step ended by these is in order
 
 
@@ -63,7 +55,7 @@ class Turns:
         return self._starting()
 
 
-class Engine:
+class Engine(Baton):
     """Drives steps. Whoever holds the baton makes all MPI calls and runs all strands of this rank.
 
     A thread that finds the baton taken leaves its step in the inbox: the holder begins it between
@@ -71,12 +63,9 @@ class Engine:
     """
 
     def __init__(self, comm: Communicator | None = None, crowded: bool = False) -> None:
-        self.comm, self.rank = comm, comm.rank if comm else 0
-        self.baton = threading.Lock()
-        self.wake = threading.Event()
-        self.freed = threading.Condition()
+        super().__init__(comm.rank if comm else 0)
+        self.comm = comm
         self.backoff = Backoff(crowded=crowded, wake=self.wake)
-        self.inbox: collections.deque[Callable[[], None]] = collections.deque()
         self.ready: collections.deque[tuple[Instance, int]] = collections.deque()
         self.waits: list[tuple[Request, Instance | None, Any]] = []
         self.turns = Turns()
@@ -86,11 +75,6 @@ class Engine:
         self.ledger: Any = None
         self.entered = False
         self.quiet = 0
-        self.waiters = 0
-        # NumPy's error state lives in the context: inside ours, infinities come as IEEE says, and
-        # the user's own setting outside is not touched
-        self.context = contextvars.copy_context()
-        self.context.run(np.seterr, all="ignore")
 
     # -- steps
 
@@ -187,12 +171,6 @@ class Engine:
             instance.done(instance)
             self.tell_waiters()
 
-    def tell_waiters(self) -> None:
-        """A step is over, or the baton is free: threads that wait for either look again."""
-        if self.waiters:
-            with self.freed:
-                self.freed.notify_all()
-
     def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
         """Watch a request; when it is over, so is `what` of `instance`."""
         self.waits.append((request, instance, what))
@@ -225,11 +203,14 @@ class Engine:
 
     # -- the baton
 
-    def drive(self, finished: Callable[[], bool]) -> None:
-        """Make progress until `finished()`; the caller holds the baton."""
-        self.context.run(self.progress, finished)
+    def drive(self, finished: Callable[[], bool], rests: bool = False) -> None:
+        """Make progress until `finished()`; the caller holds the baton.
 
-    def progress(self, finished: Callable[[], bool]) -> None:
+        With `rests` only until nothing but what other threads begin can move anything.
+        """
+        self.context.run(self.progress, finished, rests)
+
+    def progress(self, finished: Callable[[], bool], rests: bool = False) -> None:
         """What `drive` does, inside the engine's context."""
         ready = self.ready
         while not finished():
@@ -242,10 +223,22 @@ class Engine:
                 continue
             if self.poll():
                 self._moved()
+            elif rests and self._others_must_move():
+                return
             elif not ready:
                 self._idle()
         if self.entered:
             self._moved()
+
+    def _others_must_move(self) -> bool:
+        """All that is waited for is state of this rank: no message needs to be polled for."""
+        if self.ready or self.inbox or not self.waits:
+            return False
+        if not all(getattr(request, "local", False) for request, _, _ in self.waits):
+            return False
+        if self.ledger is not None and not self.entered:
+            self._enter()
+        return True
 
     def _moved(self) -> None:
         self.quiet = 0
@@ -276,63 +269,6 @@ class Engine:
             self.ledger.enter(instance.step, name, peer, PATIENT if instance.patient else kind)
         self.entered = True
 
-    def with_baton(self, begin: Callable[[], None], finished: Callable[[], bool]) -> None:
-        """Run `begin` under the baton and make progress until `finished()`, from any thread."""
-        if self.baton.acquire(blocking=False):
-            self._lead(begin, finished)
-            return
-        self.waiters += 1
-        try:
-            self._follow(begin, finished)
-        finally:
-            self.waiters -= 1
-
-    def _lead(self, begin: Callable[[], None] | None, finished: Callable[[], bool]) -> None:
-        try:
-            if begin is not None:
-                self.context.run(begin)
-            if not finished():
-                self.drive(finished)
-        finally:
-            self.baton.release()
-            self.tell_waiters()
-
-    def _follow(self, begin: Callable[[], None], finished: Callable[[], bool]) -> None:
-        """Hand the step to the holder of the baton; take the baton when it is free."""
-        if _already_inside():
-            raise CommError(
-                "Session.run was called inside another run of the same thread",
-                rank=self.rank,
-                hint="in a signal handler set a flag only, and run between the steps",
-            )
-        begun = _Handed(begin)
-        self.inbox.append(begun)
-        self.wake.set()
-        try:
-            while self._kept_waiting(begun, finished):
-                if self.baton.acquire(blocking=False):
-                    self._lead(self._empty_inbox, functools.partial(begun.ended, finished))
-                    break
-        except BaseException:  # Ctrl-C: nobody waits for what has not begun
-            begun.dropped = True
-            raise
-        begun.check()
-
-    def _kept_waiting(self, begun: _Handed, finished: Callable[[], bool]) -> bool:
-        """Wait until there is something to see; False once the step is over."""
-        with self.freed:
-            if begun.ended(finished):
-                return False
-            if self.baton.locked():
-                self.freed.wait(LOOK_S)
-        return not begun.ended(finished)
-
-    def _empty_inbox(self) -> None:
-        """Begin all that was handed over; what stays there would never leave if nobody drove."""
-        while self.inbox:
-            self.inbox.popleft()()
-            self.tell_waiters()
-
     def finish(self, request: Request, what: str) -> None:
         """Wait for one request that belongs to no step, making progress on everything else."""
         box: list[bool] = []
@@ -345,48 +281,6 @@ class Engine:
                 return False
 
         self.with_baton(lambda: self.await_(Watched(), None, what), lambda: bool(box))
-
-
-class _Handed:
-    """The beginning of a step that another thread may run; keeps its error for who asked."""
-
-    def __init__(self, begin: Callable[[], None]) -> None:
-        self._begin, self._over = begin, False
-        self._error: BaseException | None = None
-        self.dropped = False
-
-    def __call__(self) -> None:
-        try:
-            if not self.dropped:
-                self._begin()
-        except Exception as error:  # belongs to the thread that asked
-            self._error = error
-        except BaseException as error:  # Ctrl-C met whoever drives
-            self._error = error
-            raise
-        finally:
-            self._over = True
-
-    def ended(self, finished: Callable[[], bool]) -> bool:
-        """True once the step has begun and is finished, or could not begin."""
-        return self._error is not None or (self._over and finished())
-
-    def check(self) -> None:
-        """Raise the error of the beginning in the thread that asked."""
-        if self._error is not None:
-            raise self._error
-
-
-def _already_inside() -> bool:
-    """Whether this thread holds the baton already, as in a signal handler that runs a step."""
-    runs, frame = 0, cast("FrameType | None", sys._getframe(3))
-    while frame is not None:
-        code = frame.f_code
-        if runs and (code.co_filename == SHELL or code.co_name in ("_call", "_lead")):
-            return True
-        runs += code.co_name == "run" and code.co_filename.endswith("session.py")
-        frame = frame.f_back
-    return False
 
 
 def _nothing_came() -> bool:

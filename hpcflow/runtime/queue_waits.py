@@ -41,9 +41,12 @@ def _chosen(node: Node, inputs: Sequence[Any]) -> tuple[Queue, Sequence[Any]]:
 class Attempted:
     """An attempt as a wait of a step; `kind` says how its elements become arrays."""
 
+    local = True  # it ends by what steps of this rank do, not by a message
+
     def __init__(self, instance: Instance, node: Node, attempt: Attempt, kind: str = "") -> None:
         self.instance, self.node, self.attempt, self.kind = instance, node, attempt, kind
         self.cancelled = False
+        attempt.tell = instance.link.engine.serve
 
     def test(self) -> bool:
         """True once the attempt is over; raises what it failed by."""

@@ -124,10 +124,12 @@ class Attempt:
         self.closes = False  # in the line of enqueues: from its turn on the queue is closed
         self.done = False
         self.error: HpcflowError | None = None
+        self.tell: Callable[[], object] = _nobody  # called when it is over
 
     def end(self, error: HpcflowError | None = None) -> None:
         """It is over."""
         self.done, self.error = True, error
+        self.tell()
 
     def cancel(self) -> None:
         """Leave the line; what was taken goes back, what was put stays."""
@@ -257,6 +259,10 @@ class Queue:
         attempt.end(
             OutOfRangeError(f"{self} is closed and has {have} element(s); {wanted} were asked for")
         )
+
+
+def _nobody() -> None:
+    """Who is told where nobody waits."""
 
 
 ORDERS: dict[str, Callable[[dict[str, Any]], Kept]] = {

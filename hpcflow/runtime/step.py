@@ -10,8 +10,8 @@ import numpy as np
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Plan
+from hpcflow.runtime.baton import SHELL
 from hpcflow.runtime.context import Context, Planned
-from hpcflow.runtime.engine import SHELL
 from hpcflow.runtime.feeds import as_fed
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link

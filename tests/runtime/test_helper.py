@@ -67,8 +67,8 @@ def test_a_failing_kernel_gives_the_baton_back(monkeypatch):
         session = hf.Session()
         with pytest.raises(hf.errors.NumericError):
             session.run([y, z], {x: np.full(3, np.nan, np.float32)})
-        with pytest.raises(CommError, match=r"an earlier step(.|\n)*bad"):
-            session.run([y, z], {x: np.ones(3, np.float32)})
+        both = session.run([y, z], {x: np.ones(3, np.float32)})
+        assert [float(one[0]) for one in both] == [2, 2]
         return session.run(z, {x: np.ones(3, np.float32)})[0]
 
     assert run_ranks(2, body, tasks_per_replica=2) == [2]

@@ -145,3 +145,31 @@ def test_a_run_in_a_signal_handler_is_refused_not_hung():
         signal.signal(signal.SIGALRM, before)
         assert told and "set a flag only" in told[0]
         assert session.run(z) == 2
+
+
+def test_a_thread_that_waits_in_a_queue_does_not_drive_the_steps_of_others():
+    with hf.Graph().as_default():
+        queue, x = hf.FIFOQueue(3, hf.float32, shapes=()), hf.placeholder(hf.float32, [])
+        double, where = x * 2.0, []
+
+        def noted(value):
+            where.append(threading.current_thread())
+            return value
+
+        told = hf.py_func(noted, [double], hf.float32)
+        taken, put, session = queue.dequeue(), queue.enqueue(x), hf.Session()
+        found = []
+        thread = threading.Thread(target=lambda: found.append(session.run(taken)))
+        thread.start()
+        engine = session.context.engine
+        for _ in range(2000):
+            if engine.waits and not engine.baton.locked():
+                break
+            threading.Event().wait(0.005)
+        assert engine.waits and not engine.baton.locked()
+        for _ in range(50):
+            session.run(told, {x: 1.0})
+        assert where.count(threading.current_thread()) >= 45  # now and then it looks
+        session.run(put, {x: 3.0})
+        thread.join(10)
+        assert found == [3]
