@@ -45,6 +45,10 @@ class VariableNameError(GraphError, ValueError):
     """`get_variable` asked for a variable that exists, does not, or is another than was meant."""
 
 
+class OnnxError(GraphError):
+    """A model has what hpcflow cannot import, or a graph what ONNX cannot say; it is named."""
+
+
 class GradientError(GraphError):
     """A gradient was asked for through an operation that has none."""
 

@@ -38,6 +38,7 @@ MAY_KNOW = {
     "doctor": LEAVES | {"comm", "doctor"},
     "report": LEAVES | {"train", "report"},
     "train": RUNTIME | {"checkpoint", "train"},
+    "onnx": RUNTIME | {"onnx"},
     **dict.fromkeys(("cli", "__main__", "__init__")),  # know all
 }
 ONE_FILE_ONLY = ("mpi4py", "cupy.cuda.nccl", "h5py", "libdnnl")

@@ -2,10 +2,13 @@
 
 from hpcflow.kernels import (
     array,
+    bits,
+    boxes,
     candidates,
     complex,
     conv,
     count,
+    distinct,
     einsum,
     elementwise,
     fft,
@@ -15,6 +18,7 @@ from hpcflow.kernels import (
     lists,
     math,
     matrix,
+    narrow,
     nn,
     norm,
     partition,
@@ -36,10 +40,13 @@ from hpcflow.kernels import (
 
 __all__ = [
     "array",
+    "bits",
+    "boxes",
     "candidates",
     "complex",
     "conv",
     "count",
+    "distinct",
     "einsum",
     "elementwise",
     "fft",
@@ -49,6 +56,7 @@ __all__ = [
     "lists",
     "math",
     "matrix",
+    "narrow",
     "nn",
     "norm",
     "partition",

@@ -1,0 +1,30 @@
+"""ONNX models in and out: import one into a graph, export an inference graph, run one as a backend.
+
+docs/onnx.md tells which operators are imported and exported, and how complete that is.
+"""
+
+from __future__ import annotations
+
+from hpcflow.errors import MissingPackageError
+
+try:
+    import onnx  # noqa: F401  (what follows needs it; said here once what brings it)
+except ImportError as error:
+    raise MissingPackageError(
+        "hpcflow.onnx needs the package onnx", hint="pip install 'hpcflow[onnx]'"
+    ) from error
+
+from hpcflow.onnx.backend import HpcflowBackend, prepare, run_model, run_node, supports_device
+from hpcflow.onnx.exporter import export_model
+from hpcflow.onnx.importer import Imported, import_model
+
+__all__ = [
+    "HpcflowBackend",
+    "Imported",
+    "export_model",
+    "import_model",
+    "prepare",
+    "run_model",
+    "run_node",
+    "supports_device",
+]

@@ -1,0 +1,164 @@
+"""The backend interface of ONNX: prepare a model, run it on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType
+
+from hpcflow.errors import DeviceError, OnnxError
+from hpcflow.graph.graph import Graph
+from hpcflow.onnx.dtypes import carried, is_narrow
+from hpcflow.onnx.importer import Importer, import_model
+from hpcflow.onnx.values import NeedsValue
+from hpcflow.runtime.session import Session
+
+KEPT = 16  # graphs kept of one model, for shapes and for values on which shapes depend
+
+
+class Prepared(BackendRep):
+    """A model that runs: a graph and a session, made anew for values on which shapes depend."""
+
+    def __init__(self, model: onnx.ModelProto, device: str) -> None:
+        self.model, self.device = model, device
+        initial = {proto.name for proto in model.graph.initializer}
+        self.names = [v.name for v in model.graph.input if v.name not in initial]
+        self._types = [v.type.tensor_type.elem_type for v in model.graph.output]
+        self._fixed: set[str] = set()  # inputs whose values are constants of the graph
+        self._kept: dict[Any, Ready] = {}
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The outputs for `inputs`: arrays in order or by name, or the one array there is."""
+        if kwargs:
+            raise OnnxError(f"unknown options {sorted(kwargs)}")
+        if isinstance(inputs, Mapping):
+            arrays = {name: carried(np.asarray(value)) for name, value in inputs.items()}
+        else:
+            given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            arrays = {n: carried(np.asarray(v)) for n, v in zip(self.names, given, strict=True)}
+        outputs = self._ready(arrays).run(arrays)
+        return tuple(
+            a.astype(onnx.helper.tensor_dtype_to_np_dtype(t)) if is_narrow(t) else a
+            for a, t in zip(outputs, self._types, strict=True)
+        )
+
+    def _ready(self, arrays: Mapping[str, np.ndarray]) -> Ready:
+        while True:
+            fixed = {name: arrays[name] for name in sorted(self._fixed)}
+            key = tuple((name, a.shape, a.tobytes()) for name, a in fixed.items())
+            if key in self._kept:
+                return self._kept[key]
+            try:
+                ready = Ready(self.model, fixed, self.device)
+            except NeedsValue as missing:
+                more = set(missing.inputs) & set(arrays)
+                if not more - self._fixed:
+                    raise
+                self._fixed |= more
+                continue
+            if len(self._kept) >= KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = ready
+            return ready
+
+
+class Ready:
+    """A graph of the model with some inputs fixed, and its session."""
+
+    def __init__(
+        self, model: onnx.ModelProto, fixed: Mapping[str, np.ndarray], device: str
+    ) -> None:
+        graph = Graph()
+        with graph.as_default(), graph.device(device):
+            made = import_model(model, fixed, trainable=False)
+        self.fed = {name: t for name, t in made.inputs.items() if name not in fixed}
+        self.fetches = list(made.outputs.values())
+        self.session = Session(graph)
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
+        """The outputs."""
+        feeds = {tensor: arrays[name] for name, tensor in self.fed.items()}
+        return tuple(self.session.run(self.fetches, feeds))
+
+
+class HpcflowBackend(Backend):
+    """ONNX models on hpcflow: `HpcflowBackend.prepare(model).run(arrays)`."""
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """True if the model can be imported, shapes permitting."""
+        if not cls.supports_device(device):
+            return False
+        try:
+            with Graph().as_default():
+                Importer(model, False).run({})
+        except NeedsValue:
+            return True
+        except OnnxError:
+            return False
+        return True
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        """A representation of the model whose `run` computes it on arrays."""
+        if not cls.supports_device(device):
+            raise DeviceError(f"there is no device {device!r} here")
+        return Prepared(model, _device(device))
+
+    @classmethod
+    def run_model(
+        cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """The outputs of a model for `inputs`."""
+        return cls.prepare(model, device).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """The outputs of one node for `inputs`, arrays in order; of the newest opset by default."""
+        version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        arrays = [np.asarray(x) for x in inputs]
+        names = [name for name in node.input if name]
+        infos = [
+            onnx.helper.make_tensor_value_info(
+                name, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape
+            )
+            for name, a in zip(names, arrays, strict=True)
+        ]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = onnx.helper.make_graph([node], "node", infos, outputs)
+        opsets = [onnx.helper.make_opsetid(node.domain, version)]
+        model = onnx.helper.make_model(graph, opset_imports=opsets)
+        return cls.prepare(model, device).run(arrays)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """True for CPU; for CUDA where this process has a GPU."""
+        kind = Device(device).type
+        if kind == DeviceType.CUDA:
+            from hpcflow.runtime.device import names
+
+            return names(False, 0)[0].startswith("gpu")
+        return bool(kind == DeviceType.CPU)
+
+
+def _device(device: str) -> str:
+    """The device by our name."""
+    given = Device(device)
+    return f"/{'gpu' if given.type == DeviceType.CUDA else 'cpu'}:{given.device_id}"
+
+
+is_compatible = HpcflowBackend.is_compatible
+prepare = HpcflowBackend.prepare
+run_model = HpcflowBackend.run_model
+run_node = HpcflowBackend.run_node
+supports_device = HpcflowBackend.supports_device

@@ -1,0 +1,77 @@
+"""What of ONNX is not supported, and why: the one place that says so."""
+
+from __future__ import annotations
+
+import re
+
+import onnx
+
+_STRINGS = "strings are not tensors of a graph"
+_SEQUENCES = "sequences and optional values are not tensors"
+_QUANTIZED = "quantized arithmetic is for deployment; import the model before it is quantized"
+
+OPS: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            *("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit"),
+            *("TfIdfVectorizer", "LabelEncoder", "CategoryMapper"),
+        ),
+        _STRINGS,
+    ),
+    **dict.fromkeys(
+        (
+            *("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty"),
+            *("SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap"),
+            *("SplitToSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),
+        ),
+        _SEQUENCES,
+    ),
+    **dict.fromkeys(
+        (
+            *("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear", "ConvInteger"),
+            *("MatMulInteger", "QLinearConv", "QLinearMatMul"),
+        ),
+        _QUANTIZED,
+    ),
+}
+
+_IMAGES = "files of images are decoded before they are fed"
+_TREES = "trees are not graphs of tensors"
+_DRAWS = "draws are hpcflow's own, not those of NumPy's generator"
+
+OPS["ImageDecoder"] = _IMAGES
+OPS.update(
+    dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _TREES)
+)
+
+# Tests of the standard suite that cannot pass, by a pattern of their names -> why.
+TESTS: dict[str, str] = {
+    r"^test_bernoulli": _DRAWS,
+    r"^test_training_dropout(_default)?(_mask)?$": _DRAWS,
+    r"^test_dft_inverse(_opset19)?$": "the reference's own rounding is beyond the tolerance",
+    r"^test_det_": "there is no determinant yet",
+    r"^test_squeezenet$": "its logits are equal numbers so large that the last bit decides",
+    r"^test_cast_e8m0_": "numbers that are powers of two alone are scales of quantized tensors",
+}
+
+_OUTSIDE = {_STRINGS, _SEQUENCES, _QUANTIZED}
+
+
+def why_not(op: str, test: str) -> str:
+    """Why a test of the standard suite is declined; "" if it is not."""
+    if op in OPS:
+        return OPS[op]
+    return next((why for pattern, why in TESTS.items() if re.search(pattern, test)), "")
+
+
+def outside(model: onnx.ModelProto) -> bool:
+    """True for models of strings, of sequences or optional values, and of quantized operators."""
+    graph = model.graph
+    if any(OPS.get(node.op_type) in _OUTSIDE for node in graph.node):
+        return True
+    kinds = [v.type for v in [*graph.input, *graph.output]]
+    return any(
+        kind.WhichOneof("value") != "tensor_type"
+        or kind.tensor_type.elem_type == onnx.TensorProto.STRING
+        for kind in kinds
+    )

@@ -1,0 +1,161 @@
+"""Graph -> ONNX model: what fetches need of feeds, variables as initializers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from hpcflow.errors import OnnxError
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.registry import lookup
+from hpcflow.onnx.dtypes import to_onnx
+from hpcflow.onnx.emit import Emitter, find, rank_of, refused
+
+OPSET, IR = 17, 8  # of 2022: what runtimes and their quantizers know
+Named = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
+
+WHY = {  # operations that no inference graph should have -> what to do
+    **dict.fromkeys(
+        ("RandomUniform", "RandomNormal", "TruncatedNormal"),
+        "export the graph of inference, without dropout",
+    ),
+    **dict.fromkeys(("PyFunc", "PyFuncStateless"), "a Python function is not in the model"),
+    "Placeholder": "add it to the feeds",
+    "Variable": "a handle is not a number",
+}
+
+
+def export_model(
+    outputs: Named,
+    inputs: Named,
+    values: Any,
+    name: str = "hpcflow",
+) -> onnx.ModelProto:
+    """The ONNX model that computes `outputs` from `inputs`, placeholders or other tensors.
+
+    Both are tensors, or dicts of names in the model and tensors; without names they are called as
+    their operations. `values` tells variables: a session, or arrays by the variables' names.
+    Errors: OnnxError names the operation that cannot be exported, its line, and why.
+    """
+    fetched, fed = _named(outputs), _named(inputs)
+    order = _needed(list(fetched.values()), set(fed.values()))
+    emitter = Emitter()
+    for given, tensor in fed.items():
+        emitter.names[tensor] = emitter.free(given)
+    for given, tensor in fetched.items():
+        if tensor in emitter.names and given in fed:
+            raise OnnxError(f"{given!r} is an input and an output: give the output another name")
+        emitter.reserve(tensor, given)
+    variables = _values([op for op in order if op.type == "ReadVariable"], values)
+    for op in order:
+        _say(emitter, op, variables)
+    _finish(emitter, fetched)
+    graph = helper.make_graph(
+        emitter.nodes,
+        name,
+        [_info(given, tensor) for given, tensor in fed.items()],
+        [_info(given, tensor) for given, tensor in fetched.items()],
+        _used(emitter),
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="hpcflow")
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise OnnxError(f"ONNX's checker refuses the exported model: {error}") from error
+    return model
+
+
+def _named(given: Named) -> dict[str, Tensor]:
+    if isinstance(given, Tensor):
+        given = [given]
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {t.op.name if t.index == 0 else t.name: t for t in given}
+
+
+def _needed(fetched: Sequence[Tensor], fed: set[Tensor]) -> list[Operation]:
+    """The operations that compute what is fetched, in the order of the graph."""
+    stack = [t.op for t in fetched if t not in fed]
+    seen = set(stack)
+    while stack:
+        op = stack.pop()
+        if op.type == "ReadVariable":
+            continue
+        for t in op.inputs:
+            if t not in fed and t.constant is None and t.op not in seen:
+                seen.add(t.op)
+                stack.append(t.op)
+    return sorted(seen, key=lambda op: op.index)
+
+
+def _values(reads: Sequence[Operation], values: Any) -> dict[Operation, np.ndarray]:
+    """The value of each variable that is read."""
+    if not isinstance(values, Mapping):
+        arrays = values.run([op.outputs[0] for op in reads]) if reads else []
+        return dict(zip(reads, arrays, strict=True))
+    found = {}
+    for op in reads:
+        variable = op.inputs[0].op.name
+        if variable not in values:
+            raise OnnxError(f"there is no value of variable {variable!r}", op=op.name, line=op.line)
+        array = np.asarray(values[variable])
+        spec = op.outputs[0]
+        if array.shape != spec.shape or array.dtype != spec.dtype:
+            raise OnnxError(
+                f"variable {variable!r} is {spec.dtype}{list(spec.shape or ())}, its value "
+                f"{array.dtype}{list(array.shape)}",
+                op=op.name,
+                line=op.line,
+            )
+        found[op] = array
+    return found
+
+
+def _say(emitter: Emitter, op: Operation, variables: Mapping[Operation, np.ndarray]) -> None:
+    """Write the nodes of one operation."""
+    if op.type == "ReadVariable":
+        name = emitter.constant(variables[op], op.inputs[0].op.name)
+        emitter.names[op.outputs[0]] = name
+        return
+    if all(t.constant is not None for t in op.outputs) and op.outputs:
+        return
+    if any(t.dtype.kind == "c" for t in (*op.inputs, *op.outputs)):
+        raise refused(op, "ONNX does not compute with complex numbers")
+    say = find(op.type)
+    if say is None:
+        why = WHY.get(op.type)
+        if why is None:
+            why = "ONNX has no such operator" if lookup(op.type).pure else "it has or reads state"
+        raise refused(op, why)
+    since = emitter.begin(op)
+    made = say(emitter, op)
+    for tensor, name in zip(op.outputs, [made] if isinstance(made, str) else made, strict=False):
+        emitter.settle(tensor, name, since)
+
+
+def _finish(emitter: Emitter, fetched: Mapping[str, Tensor]) -> None:
+    """Give what is fetched its name where the node that makes it could not."""
+    for given, tensor in fetched.items():
+        made = emitter.name(tensor)
+        if made != given:
+            emitter.nodes.append(helper.make_node("Identity", [made], [given], given))
+
+
+def _used(emitter: Emitter) -> list[onnx.TensorProto]:
+    """The constants that some node takes."""
+    taken = {name for node in emitter.nodes for name in node.input}
+    return [c for c in emitter.constants if c.name in taken]
+
+
+def _info(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
+    """An input or output; sizes that vary have names, the first one is the batch."""
+    shape: list[int | str] = []
+    for i in range(rank_of(tensor)):
+        size = (tensor.shape or ())[i]
+        shape.append(size if size is not None else f"{name}_{i}" if i else "batch")
+    return helper.make_tensor_value_info(name, to_onnx(tensor.dtype), shape)

@@ -1,0 +1,312 @@
+"""ONNX model -> graph: initializers become variables or constants, nodes are built by the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from hpcflow.errors import HpcflowError, OnnxError
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
+from hpcflow.onnx import table
+from hpcflow.onnx.declined import OPS as DECLINED
+from hpcflow.onnx.dtypes import carried, from_onnx, is_narrow, to_onnx
+from hpcflow.onnx.node import Node
+from hpcflow.onnx.values import Values
+from hpcflow.ops.array import constant, placeholder
+from hpcflow.ops.state import Variable
+
+OLDEST = 7  # the first opset whose broadcasting is NumPy's
+Trainable = bool | Callable[[str, np.ndarray], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """A model in a graph: its inputs, outputs and variables by the names they have in ONNX."""
+
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+    variables: dict[str, Variable]
+
+
+def import_model(
+    model: onnx.ModelProto | bytes | str | os.PathLike[str],
+    inputs: Mapping[str, Any] | None = None,
+    trainable: Trainable = True,
+) -> Imported:
+    """Build an ONNX model in the default graph.
+
+    `inputs` gives tensors or arrays for some of its inputs; the others become placeholders.
+    `trainable`: floating-point initializers of rank 1 or more become variables (or those for which
+    `trainable(name, array)` holds); all else, and all with False, become constants.
+    Errors: OnnxError names the node that is not supported and says why.
+    """
+    if isinstance(model, bytes):
+        model = onnx.load_model_from_string(model)
+    elif not isinstance(model, onnx.ModelProto):
+        model = onnx.load(model)
+    return Importer(model, trainable).run(inputs or {})
+
+
+class Scope:
+    """Names of one ONNX graph, or of one call of a function, while it is imported."""
+
+    def __init__(
+        self,
+        importer: Importer,
+        versions: Mapping[str, int],
+        outer: Scope | None = None,
+        attributes: Mapping[str, onnx.AttributeProto] | None = None,
+    ) -> None:
+        self.importer, self.versions, self.outer = importer, versions, outer
+        self.attributes: Mapping[str, onnx.AttributeProto] = attributes or {}
+        self.values: dict[str, Tensor] = {}
+
+    def find(self, name: str) -> Tensor:
+        """The tensor called `name` here or in the graphs around."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.outer
+        raise OnnxError(f"nothing in the model is called {name!r}")
+
+
+class Importer:
+    """One import of one model into the default graph."""
+
+    def __init__(self, model: onnx.ModelProto, trainable: Trainable) -> None:
+        self.model, self.trainable = model, trainable
+        self.values = Values()
+        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self.variables: dict[str, Variable] = {}
+        self.narrow: dict[Tensor, int] = {}  # tensors that carry values of a narrower type
+
+    def mark(self, tensor: Tensor, elem_type: int) -> Tensor:
+        """`tensor`, known to carry values of `elem_type`."""
+        if is_narrow(elem_type):
+            self.narrow[tensor] = elem_type
+        return tensor
+
+    def run(self, given: Mapping[str, Any]) -> Imported:
+        """Build the whole model."""
+        graph = self.model.graph
+        scope = Scope(self, versions_of(self.model.opset_import))
+        self._check_version(scope.versions)
+        initial = self._initializers(graph, scope, self.trainable)
+        wanted = [v for v in graph.input if v.name not in initial]
+        unknown = set(given) - {v.name for v in wanted}
+        if unknown:
+            names = ", ".join(v.name for v in wanted)
+            raise OnnxError(f"the model has no inputs {sorted(unknown)}", hint=f"it has {names}")
+        inputs = {v.name: self._input(v, given.get(v.name)) for v in wanted}
+        scope.values.update(inputs)
+        self._nodes(graph, scope)
+        outputs = {v.name: scope.find(v.name) for v in graph.output}
+        return Imported(inputs, outputs, self.variables)
+
+    def _check_version(self, versions: Mapping[str, int]) -> None:
+        version, newest = versions.get("", OLDEST), onnx.defs.onnx_opset_version()
+        old = version < OLDEST and any(changed(n, version) for n in self.model.graph.node)
+        if old or version > newest:
+            raise OnnxError(
+                f"the model is of opset {version}; opsets {OLDEST} to {newest} are imported",
+                hint="onnx.version_converter.convert_version changes it",
+            )
+
+    def _input(self, info: onnx.ValueInfoProto, given: Any) -> Tensor:
+        if info.type.WhichOneof("value") != "tensor_type":
+            kind = info.type.WhichOneof("value")
+            raise OnnxError(f"input {info.name!r} is a {kind}, only tensors are supported")
+        elem_type = info.type.tensor_type.elem_type
+        dtype = from_onnx(elem_type)
+        if given is not None and not isinstance(given, Tensor):
+            tensor = constant(np.asarray(given, dtype), name=name_for(info.name))
+        elif given is not None:
+            tensor = convert_to_tensor(given, dtype)
+        else:
+            tensor = placeholder(dtype, shape_of(info), name_for(info.name))
+        if tensor.constant is None:
+            self.values.inputs[tensor.op] = info.name
+        return self.mark(tensor, elem_type)
+
+    def _initializers(self, graph: onnx.GraphProto, scope: Scope, trainable: Trainable) -> set[str]:
+        if graph.sparse_initializer:
+            raise OnnxError(f"initializer {graph.sparse_initializer[0].values.name!r} is sparse")
+        for proto in graph.initializer:
+            array = carried(numpy_helper.to_array(proto))
+            tensor = self._initializer(proto.name, array, trainable)
+            scope.values[proto.name] = self.mark(tensor, proto.data_type)
+        return {proto.name for proto in graph.initializer}
+
+    def _initializer(self, name: str, array: np.ndarray, trainable: Trainable) -> Tensor:
+        varies = trainable(name, array) if callable(trainable) else trainable and array.ndim > 0
+        if not varies or array.dtype.kind != "f":
+            return constant(array, name=name_for(name))
+        self.variables[name] = variable = Variable(array, name=name_for(name))
+        self.values.told[variable.value()] = array
+        return variable.value()
+
+    # -- graphs and nodes
+
+    def _nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: Scope) -> None:
+        for proto in graph.node:
+            self._node(proto, scope)
+
+    def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor], outer: Scope) -> list[Tensor]:
+        """A graph inside a node: it sees the names around it."""
+        scope = Scope(self, outer.versions, outer, outer.attributes)
+        self._initializers(graph, scope, False)
+        scope.values.update(zip((v.name for v in graph.input), inputs, strict=False))
+        self._nodes(graph, scope)
+        return [scope.find(v.name) for v in graph.output]
+
+    def _node(self, proto: onnx.NodeProto, scope: Scope) -> None:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        version = scope.versions.get(domain, 1)
+        node = Node(proto, scope, version)
+        inputs = [scope.find(name) if name else None for name in proto.input]
+        with get_default_graph().name_scope(name_for(proto.name) if proto.name else None):
+            try:
+                made = self._build(node, domain, inputs)
+            except HpcflowError as error:
+                if "ONNX " not in error.message:
+                    error.message = f"{node.called}: {error.message}"
+                raise
+        if len(made) < sum(map(bool, proto.output)):
+            raise node.declined(f"it has {len(proto.output)} outputs, {len(made)} are supported")
+        for name, tensor in zip(proto.output, made, strict=False):
+            if name and tensor is not None:
+                scope.values[name] = tensor
+
+    def _build(
+        self, node: Node, domain: str, inputs: Sequence[Tensor | None]
+    ) -> Sequence[Tensor | None]:
+        """The outputs of a node: by the model's function, the table, or ONNX's own function."""
+        own = self.functions.get((node.proto.domain, node.type))
+        if own is not None:
+            return self._call(own, node, inputs)
+        row = table.find(domain, node.type, node.version)
+        if row is not None:
+            made = row.build(node, *inputs)
+            return [made] if isinstance(made, Tensor) else made
+        if node.type in DECLINED:
+            raise node.declined(DECLINED[node.type])
+        types = [self._type(t) for t in inputs]
+        function = standard_function(node.resolved(), domain, node.version, types)
+        if function is None:
+            raise node.declined(f"the operator is not known in opset {node.version} of {domain!r}")
+        return self._call(function, node, inputs)
+
+    def _type(self, tensor: Tensor | None) -> onnx.TypeProto:
+        """The type of an input as ONNX says it; empty for none."""
+        if tensor is None:
+            return onnx.TypeProto()
+        elem_type = self.narrow.get(tensor) or to_onnx(tensor.dtype)
+        return onnx.helper.make_tensor_type_proto(elem_type, tensor.shape)
+
+    def _call(
+        self, function: onnx.FunctionProto, node: Node, inputs: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The body of a function with these inputs, inlined."""
+        attributes = {a.name: a for a in function.attribute_proto}
+        attributes.update(default_attributes(node.proto, node.version))
+        attributes.update(node.attributes)
+        versions = versions_of(function.opset_import) or node.scope.versions
+        scope = Scope(self, versions, node.scope, attributes)
+        names = list(function.input)
+        bound = zip(names, inputs, strict=False)
+        scope.values.update((name, tensor) for name, tensor in bound if tensor is not None)
+        absent = set(names) - set(scope.values)
+        for proto in function.node:
+            self._node(_without(proto, absent), scope)
+        return [scope.values.get(name) for name in function.output]
+
+
+def _without(proto: onnx.NodeProto, absent: set[str]) -> onnx.NodeProto:
+    """A node of a function, without the inputs that its call left out."""
+    if not absent.intersection(proto.input):
+        return proto
+    changed = onnx.NodeProto()
+    changed.CopyFrom(proto)
+    changed.input[:] = ["" if name in absent else name for name in proto.input]
+    return changed
+
+
+def changed(proto: onnx.NodeProto, version: int) -> bool:
+    """True if an operator of an old opset is another one in the oldest that is imported."""
+    try:
+        now = onnx.defs.get_schema(proto.op_type, OLDEST, proto.domain)
+        return now.since_version > version
+    except onnx.defs.SchemaError:
+        return True
+
+
+def versions_of(imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Opset version by domain."""
+    return {"" if i.domain == "ai.onnx" else i.domain: i.version for i in imports}
+
+
+def standard_function(
+    proto: onnx.NodeProto, domain: str, version: int, types: Sequence[onnx.TypeProto]
+) -> onnx.FunctionProto | None:
+    """The body by which the ONNX standard defines an operator, if it does."""
+    try:
+        schema: Any = onnx.defs.get_schema(proto.op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    function = onnx.FunctionProto()
+    found = _body_version(schema.function_opset_versions, version)
+    if found is not None:
+        function.ParseFromString(schema.get_function_with_opset_version(found))
+        return function
+    found = _body_version(schema.context_dependent_function_opset_versions, version)
+    if found is None:
+        return None
+    whole = onnx.NodeProto()
+    whole.CopyFrom(proto)
+    given = {a.name for a in proto.attribute}
+    whole.attribute.extend(
+        a for n, a in default_attributes(proto, version).items() if n not in given
+    )
+    body = schema.get_context_dependent_function_with_opset_version(
+        found, whole.SerializeToString(), [t.SerializeToString() for t in types]
+    )
+    function.ParseFromString(body)
+    return function
+
+
+def _body_version(versions: Sequence[int], wanted: int) -> int | None:
+    """Of the opsets that a body is written in, the newest up to `wanted`, else the oldest."""
+    if not versions:
+        return None
+    return max((v for v in versions if v <= wanted), default=min(versions))
+
+
+def default_attributes(proto: onnx.NodeProto, version: int) -> dict[str, onnx.AttributeProto]:
+    """Attributes with a default in the standard, by name."""
+    try:
+        schema = onnx.defs.get_schema(proto.op_type, version, proto.domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {n: a.default_value for n, a in schema.attributes.items() if a.default_value.name}
+
+
+def shape_of(info: onnx.ValueInfoProto) -> tuple[int | None, ...] | None:
+    """The declared shape of an input; None for sizes that have a name only."""
+    given = info.type.tensor_type
+    if not given.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.HasField("dim_value") else None for d in given.shape.dim)
+
+
+def name_for(name: str) -> str:
+    """An ONNX name as one of an operation."""
+    name = re.sub(r"[^A-Za-z0-9_.\-/]", "_", name)
+    return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"

@@ -1,0 +1,130 @@
+"""Pooling: the largest, the mean or a norm of what lies in each window."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Tensor
+from hpcflow.onnx.node import Node
+from hpcflow.onnx.table import imports
+from hpcflow.onnx.windows import Window, slices, window
+from hpcflow.ops import math, reduce
+from hpcflow.ops.array import constant
+from hpcflow.ops.join import stack
+
+
+@imports("MaxPool")
+def _max_pool(node: Node, x: Tensor) -> Sequence[Tensor]:
+    w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    parts = slices(x, w, lowest)
+    y = functools.reduce(math.maximum, parts)
+    if not node.wants(1):
+        return [y]
+    return [y, _places(node, x, w, reduce.argmax(stack(parts), 0))]
+
+
+def _places(node: Node, x: Tensor, w: Window, which: Tensor) -> Tensor:
+    """Where in the whole input the element `which` of each window lies, as one number."""
+    batch, channels = node.known(x)[:2]
+    order = range(len(w.sizes))
+    if node.attr("storage_order", 0):
+        order = order[::-1]
+    scale = dict.fromkeys(order, 1)
+    for i, j in itertools.pairwise(reversed(order)):
+        scale[j] = scale[i] * w.sizes[i]
+    grid = np.zeros((len(list(itertools.product(*map(range, w.kernel)))), *w.positions), np.int64)
+    for row, offset in zip(grid, itertools.product(*map(range, w.kernel)), strict=True):
+        for axis, (o, s, d, (a, _)) in enumerate(
+            zip(offset, w.strides, w.dilations, w.pads, strict=True)
+        ):
+            at = np.arange(w.positions[axis]) * s + o * d - a
+            row += scale[axis] * at.reshape([-1 if i == axis else 1 for i in range(row.ndim)])
+    images = np.arange(batch * channels).reshape(batch, channels, *[1] * len(w.sizes))
+    table = constant(grid[:, None, None])
+    chosen = [math.where(math.equal(which, i), table[i], np.int64(0)) for i in range(len(grid))]
+    return math.add(math.add_n(chosen), constant(images * int(np.prod(w.sizes))))
+
+
+@imports("AveragePool")
+def _average_pool(node: Node, x: Tensor) -> Tensor:
+    w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    total = math.add_n(slices(x, w, 0))
+    counts = _counts(w, bool(node.attr("count_include_pad", 0)))
+    return math.divide(total, counts.astype(x.dtype))
+
+
+def _counts(w: Window, padding_too: bool) -> np.ndarray:
+    """How many elements each window has: of the input alone, or of its padding too."""
+    found = np.ones((), np.int64)
+    for k, s, d, (a, b), size, n in w._axes():
+        low, high = (-a, size + b) if padding_too else (0, size)
+        at = np.arange(n)[:, None] * s + np.arange(k)[None, :] * d - a
+        inside = ((at >= low) & (at < high)).sum(1)
+        found = np.multiply.outer(found, inside)
+    return found
+
+
+@imports("LpPool")
+def _lp_pool(node: Node, x: Tensor) -> Tensor:
+    w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    return norm(slices(x, w, 0), node.attr("p", 2))
+
+
+def norm(parts: Sequence[Tensor], p: float) -> Tensor:
+    """`sum(|x| ** p) ** (1 / p)` over `parts`."""
+    powers = [math.pow(math.abs(part), float(p)) for part in parts]
+    return math.pow(math.add_n(powers), 1.0 / p)
+
+
+# -- over all spatial axes
+
+
+def _spatial(node: Node, x: Tensor) -> tuple[int, ...]:
+    return tuple(range(2, node.rank(x)))
+
+
+@imports("GlobalAveragePool")
+def _global_average(node: Node, x: Tensor) -> Tensor:
+    return reduce.reduce_mean(x, _spatial(node, x), True)
+
+
+@imports("GlobalMaxPool")
+def _global_max(node: Node, x: Tensor) -> Tensor:
+    return reduce.reduce_max(x, _spatial(node, x), True)
+
+
+@imports("GlobalLpPool")
+def _global_lp(node: Node, x: Tensor) -> Tensor:
+    p = float(node.attr("p", 2))
+    total = reduce.reduce_sum(math.pow(math.abs(x), p), _spatial(node, x), True)
+    return math.pow(total, 1 / p)
+
+
+@imports("MaxUnpool")
+def _max_unpool(node: Node, x: Tensor, index: Tensor, output_shape: Tensor | None = None) -> Tensor:
+    """Each element goes where `index`, of the pooled tensor, says; the rest is 0."""
+    from hpcflow.onnx.gather import scattered
+
+    kernel = node.attr("kernel_shape")
+    rank = len(kernel)
+    strides, pads = node.attr("strides", [1] * rank), node.attr("pads", [0] * 2 * rank)
+    given = node.known(x)
+    sizes = [
+        (n - 1) * s + k - pads[i] - pads[i + rank]
+        for i, (n, s, k) in enumerate(zip(given[2:], strides, kernel, strict=True))
+    ]
+    sizes = [*given[:2], *sizes]
+    if output_shape is None:
+        return scattered(index, x, sizes)
+    # the places are of the smaller shape; the larger one has the rest at its end
+    wanted = node.integers("output_shape", output_shape)
+    small = scattered(math.cast(index, int64), x, sizes)
+    from hpcflow.ops.join import pad
+
+    return pad(small, [(0, b - a) for a, b in zip(sizes, wanted, strict=True)])

@@ -1,0 +1,217 @@
+"""The same values under another shape, shapes as values, filling, joining and cutting."""
+
+from __future__ import annotations
+
+import math as plain
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Tensor
+from hpcflow.onnx.dtypes import from_onnx
+from hpcflow.onnx.node import Node
+from hpcflow.onnx.partial import partial
+from hpcflow.onnx.table import imports
+from hpcflow.ops import array, broadcast, math
+from hpcflow.ops.array import constant, identity, reshape, squeeze, transpose
+from hpcflow.ops.join import concat, split, tile
+from hpcflow.ops.slicing import getitem
+
+imports("Identity")(lambda node, x: identity(x))
+imports("Transpose")(lambda node, x: transpose(x, node.attr("perm")))
+imports("Concat")(lambda node, *inputs: concat(inputs, node.attr("axis", 1)))
+imports("Size")(lambda node, x: array.size(x, out_type=int64))
+
+
+# -- reshape
+
+
+@imports("Reshape")
+def _reshape(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
+    """A size 0 is that of the input, unless allowzero; -1 is deduced."""
+    sizes = partial(wanted)
+    if sizes is None:
+        sizes = np.array(node.value(wanted, "shape"), object)
+    elif None in sizes.tolist():
+        value = node.maybe(wanted, "shape")
+        sizes = sizes if value is None else value.astype(object)
+    target: list[Any] = sizes.tolist()
+    told: list[Any] = [wanted[i] if d is None else d for i, d in enumerate(target)]
+    if not node.attr("allowzero", 0):
+        rank = len(target) if x.shape is None else len(x.shape)
+        for i, d in enumerate(target[:rank]):
+            if d == 0:
+                target[i], told[i] = _size(x, i, wanted)
+            elif d is None:
+                told[i] = math.where(math.equal(told[i], 0), _size(x, i, wanted)[1], told[i])
+    if None not in target:
+        return reshape(x, target)
+    if target.count(None) == 1 and -1 not in target and 0 not in target:
+        return reshape(x, [-1 if d is None else d for d in target])
+    y = reshape(x, told)
+    y.set_shape([None if d == -1 else d for d in target])
+    return y
+
+
+def _size(x: Tensor, axis: int, like: Tensor) -> tuple[int | None, Any]:
+    """The size of an axis if it is known, and the size or the tensor that tells it."""
+    own = None if x.shape is None else x.shape[axis]
+    return own, math.cast(array.shape(x)[axis], like.dtype) if own is None else own
+
+
+@imports("Flatten")
+def _flatten(node: Node, x: Tensor) -> Tensor:
+    rank = node.rank(x)
+    axis = node.attr("axis", 1)
+    return flat(x, axis + rank if axis < 0 else axis)
+
+
+def flat(x: Tensor, axis: int) -> Tensor:
+    """`x` as a matrix: axes before `axis` are its rows."""
+    given = x.shape or ()
+    if x.shape is not None and None not in given:
+        known: list[Any] = list(given)
+        return reshape(x, [plain.prod(known[:axis]), plain.prod(known[axis:])])
+    if None not in given[axis:]:
+        rest: list[Any] = list(given[axis:])
+        return reshape(x, [-1, plain.prod(rest)])
+    lead: list[Any] = list(given[:axis])
+    if None not in lead:
+        return reshape(x, [plain.prod(lead), -1])
+    sizes = array.shape(x)
+    return reshape(x, [_product(sizes, 0, axis), _product(sizes, axis, len(given))])
+
+
+def _product(sizes: Tensor, start: int, stop: int) -> Tensor:
+    from hpcflow.ops.reduce import reduce_prod
+
+    return reduce_prod(sizes[start:stop])
+
+
+@imports("Squeeze")
+def _squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    chosen = node.integers("axes", axes)
+    return squeeze(x, tuple(chosen) if chosen is not None else None)
+
+
+@imports("Unsqueeze")
+def _unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    chosen = node.integers("axes", axes)
+    rank = node.rank(x) + len(chosen)
+    for axis in sorted(a % rank for a in chosen):
+        x = array.expand_dims(x, axis)
+    return identity(x) if not chosen else x
+
+
+@imports("Expand")
+def _expand(node: Node, x: Tensor, shape: Tensor) -> Tensor:
+    """Both ways: sizes of 1 in `shape` are stretched too."""
+    value = node.value(shape, "shape")
+    try:
+        target = np.broadcast_shapes(node.known(x), tuple(value.tolist()))
+    except ValueError:
+        raise node.declined(f"{list(node.known(x))} and {value.tolist()} do not fit") from None
+    return broadcast.broadcast_to(x, target)
+
+
+# -- shapes as values, filling
+
+
+@imports("Shape")
+def _shape(node: Node, x: Tensor) -> Tensor:
+    y = array.shape(x, out_type=int64)
+    if node.has("start") or node.has("end"):
+        y = getitem(y, slice(node.attr("start", 0), node.attr("end")))
+    return y
+
+
+@imports("Constant")
+def _constant(node: Node) -> Tensor:
+    for name, dtype in (
+        *(("value", None), ("value_float", np.float32), ("value_floats", np.float32)),
+        *(("value_int", np.int64), ("value_ints", np.int64)),
+    ):
+        if node.has(name):
+            value = np.asarray(node.attr(name), dtype)
+            return constant(value)
+    raise node.declined(f"a constant with {sorted(node.attributes)}")
+
+
+@imports("ConstantOfShape")
+def _constant_of_shape(node: Node, sizes: Tensor) -> Tensor:
+    value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(())
+    known = node.maybe(sizes, "shape")
+    return broadcast.fill(sizes if known is None else known, value[()])
+
+
+@imports("EyeLike")
+def _eye_like(node: Node, x: Tensor) -> Tensor:
+    dtype = from_onnx(node.attr("dtype")) if node.has("dtype") else x.dtype
+    rows, columns = node.known(x)
+    return constant(np.eye(rows, columns, node.attr("k", 0)).astype(dtype))
+
+
+@imports("Range")
+def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    return array.range(start, limit, delta)
+
+
+# -- cutting and repeating
+
+
+@imports("Split")
+def _split(node: Node, x: Tensor, sizes: Tensor | None = None) -> Sequence[Tensor]:
+    axis = node.attr("axis", 0)
+    chosen = node.integers("split", sizes)
+    if chosen is None:
+        size = node.known(x)[axis]
+        part = -(-size // node.outputs)  # the last one is smaller if need be
+        chosen = [min(part, max(size - i * part, 0)) for i in range(node.outputs)]
+    return split(x, chosen, axis)
+
+
+@imports("Tile")
+def _tile(node: Node, x: Tensor, repeats: Tensor) -> Tensor:
+    return tile(x, node.integers("repeats", repeats))
+
+
+@imports("Slice")
+def _slice_by_attributes(node: Node, x: Tensor) -> Tensor:
+    return _cut(x, node.attr("starts"), node.attr("ends"), node.attr("axes"), None)
+
+
+@imports("Slice", since=10)
+def _slice(
+    node: Node,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Tensor:
+    return _cut(
+        x,
+        node.integers("starts", starts),
+        node.integers("ends", ends),
+        node.integers("axes", axes),
+        node.integers("steps", steps),
+    )
+
+
+def _cut(x: Tensor, starts: Sequence[int], ends: Sequence[int], axes: Any, steps: Any) -> Tensor:
+    """NumPy's slices; a size that ends may pass is cut there, as theirs."""
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    rank = len(x.shape) if x.shape is not None else max(axes) + 1
+    key: list[slice] = [slice(None)] * rank
+    for axis, start, stop, step in zip(axes, starts, ends, steps, strict=True):
+        end: int | None = stop
+        size = None if x.shape is None else x.shape[axis]
+        if size is not None:  # the far ends of int64 are as good as none
+            start, end = (min(max(v, -size - 1), size) for v in (start, stop))
+        elif step < 0 and stop < -(2**31) + 1:
+            end = None
+        key[axis] = slice(start, end, step)
+    return getitem(x, tuple(key))

@@ -1,0 +1,89 @@
+"""What can be told of tensors while the graph is built: values that depend on constants alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from hpcflow.errors import OnnxError
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.registry import lookup
+from hpcflow.graph.shape import Spec, known
+from hpcflow.kernels import load  # noqa: F401  (it fills the table)
+from hpcflow.kernels.table import Node, find
+
+
+class NeedsValue(OnnxError):
+    """A value must be known while the graph is built, and depends on inputs of the model."""
+
+    def __init__(self, inputs: Iterable[str], what: str) -> None:
+        self.inputs = tuple(inputs)
+        names = ", ".join(map(repr, self.inputs))
+        super().__init__(
+            f"{what} must be known when the model is imported; it depends on {names}",
+            hint="give its value: import_model(model, {name: array})",
+        )
+
+
+class Values:
+    """Values of tensors that depend on constants alone, computed once by the kernels for NumPy.
+
+    `told` are tensors whose value counts as known though they are not constants: initializers.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[Tensor, np.ndarray] = {}
+        self.inputs: dict[Operation, str] = {}  # what stands for inputs of the model -> their names
+        self._found: dict[Tensor, np.ndarray] = {}
+
+    def of(self, tensor: Tensor, what: str) -> np.ndarray:
+        """The value of `tensor`, which is `what` of some node.
+
+        Errors: NeedsValue if it depends on inputs of the model, or on state or chance.
+        """
+        missing: dict[str, None] = {}
+        for op in _before(tensor.op, self._is_known):
+            if any(t in self._found for t in op.outputs):
+                continue
+            told = [self.told.get(t) if t.constant is None else t.constant for t in op.outputs]
+            if told and all(value is not None for value in told):
+                self._found.update(zip(op.outputs, told, strict=True))  # type: ignore[arg-type]
+            elif op in self.inputs or op.type.startswith("Placeholder") or not lookup(op.type).pure:
+                missing[self.inputs.get(op, op.name)] = None
+            elif all(t in self._found for t in op.inputs):
+                values = compute(op, [self._found[t] for t in op.inputs])
+                self._found.update(zip(op.outputs, values, strict=True))
+        if tensor not in self._found:
+            raise NeedsValue(missing, what)
+        return self._found[tensor]
+
+    def _is_known(self, op: Operation) -> bool:
+        return any(t in self._found or t in self.told for t in op.outputs)
+
+
+def _before(last: Operation, is_known: Callable[[Operation], bool]) -> list[Operation]:
+    """Operations that `last` depends on, and itself, in the order of the graph."""
+    seen, stack = {last}, [last]
+    while stack:
+        op = stack.pop()
+        for t in () if is_known(op) else op.inputs:
+            if t.op not in seen:
+                seen.add(t.op)
+                stack.append(t.op)
+    return sorted(seen, key=lambda op: op.index)
+
+
+def compute(op: Operation, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a pure operation, by its kernel for NumPy."""
+    given = [Spec(x.dtype, x.shape, x) for x in map(np.asarray, inputs)]
+    specs = lookup(op.type).infer(given, op.attrs)
+    row = find(op.type, "cpu")
+    with np.errstate(all="ignore"):
+        run = row.make(np, Node(op.type, op.attrs, given, specs))
+        if row.form == "out":
+            outs = [np.empty(known(s.shape), s.dtype) for s in specs]
+            run(*inputs, *outs)
+            return outs
+        made = run(*inputs)
+    return [np.asarray(v, order="C") for v in (made if isinstance(made, tuple) else (made,))]
