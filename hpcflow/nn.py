@@ -44,6 +44,12 @@ from hpcflow.ops.convolutions import (
     depthwise_conv2d_native_backprop_input,
     separable_conv2d,
 )
+from hpcflow.ops.ctc import (
+    ctc_beam_search_decoder,
+    ctc_greedy_decoder,
+    ctc_loss,
+    ctc_loss_v2,
+)
 from hpcflow.ops.dynamic_rnn import bidirectional_dynamic_rnn, dynamic_rnn, raw_rnn
 from hpcflow.ops.elementwise import (
     log_sigmoid,
@@ -128,6 +134,10 @@ __all__ = [
     "conv3d_transpose",
     "convolution",
     "crelu",
+    "ctc_beam_search_decoder",
+    "ctc_greedy_decoder",
+    "ctc_loss",
+    "ctc_loss_v2",
     "depthwise_conv2d",
     "depthwise_conv2d_native",
     "depthwise_conv2d_native_backprop_filter",
