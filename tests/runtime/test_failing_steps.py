@@ -189,3 +189,34 @@ def test_a_program_that_ends_while_a_thread_waits_ends():
     thread.join(10)
     assert not thread.is_alive()
     assert [type(e) for e in caught] == [CancelledError]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ctrl_c_while_a_step_waits_for_a_queue_on_another_rank(seed):
+    """It meets the engine while it polls; the dequeue on the server takes nothing any more."""
+
+    def body(context):
+        with hf.device("/job:ps/task:0"):
+            queue = hf.FIFOQueue(3, hf.float32, shapes=[()], name="q")
+        x = hf.placeholder(hf.float32, [])
+        put, taken, session = queue.enqueue(x), queue.dequeue() * 2.0, hf.Session()
+        engine, listen = context.engine, context.engine.control
+        for i in range(4):
+            polls = iter(range(5 * i, -1, -1))
+
+            def interrupted(polls=polls):
+                if not next(polls):
+                    engine.control = listen
+                    raise KeyboardInterrupt
+                return listen()
+
+            engine.control = interrupted
+            with pytest.raises(KeyboardInterrupt):
+                session.run(taken)
+            session.run(put, {x: np.float32(i)})
+            assert session.run(taken) == 2 * i
+        steps = [s for f in session._families.values() for s in f._steps.values()]
+        return [len(step.instances) for step in steps], float(session.run(queue.size()))
+
+    ((instances, left),) = run_ranks(2, body, seed=seed, ps=1)
+    assert set(instances) == {1} and left == 0
