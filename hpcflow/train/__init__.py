@@ -13,21 +13,21 @@ from hpcflow.train.progress import Progress
 from hpcflow.train.session import TrainingSession
 
 if TYPE_CHECKING:
+    from hpcflow.train.batches import (
+        batch,
+        batch_join,
+        maybe_batch,
+        maybe_batch_join,
+        maybe_shuffle_batch,
+        maybe_shuffle_batch_join,
+        shuffle_batch,
+        shuffle_batch_join,
+    )
     from hpcflow.train.coordinator import (
         Coordinator,
         LooperThread,
     )
     from hpcflow.train.counter import get_global_step, get_or_create_global_step
-    from hpcflow.train.input import (
-        batch,
-        batch_join,
-        input_producer,
-        limit_epochs,
-        range_input_producer,
-        shuffle_batch,
-        shuffle_batch_join,
-        slice_input_producer,
-    )
     from hpcflow.train.lbfgs import LBFGS, LBFGSResult
     from hpcflow.train.optimizers.adam import (
         AdamaxOptimizer,
@@ -52,6 +52,12 @@ if TYPE_CHECKING:
     from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
     from hpcflow.train.optimizers.layerwise import LAMBOptimizer, LARSOptimizer
     from hpcflow.train.optimizers.loss_scale import DynamicLossScale, LossScaleOptimizer
+    from hpcflow.train.producers import (
+        input_producer,
+        limit_epochs,
+        range_input_producer,
+        slice_input_producer,
+    )
     from hpcflow.train.runners import (
         QueueRunner,
         add_queue_runner,
@@ -114,6 +120,10 @@ __all__ = [
     "limit_epochs",
     "linear_cosine_decay",
     "linear_warmup",
+    "maybe_batch",
+    "maybe_batch_join",
+    "maybe_shuffle_batch",
+    "maybe_shuffle_batch_join",
     "natural_exp_decay",
     "noam_decay",
     "piecewise_constant",
@@ -126,19 +136,23 @@ __all__ = [
 ]
 
 _LATER = {
+    "maybe_batch": "hpcflow.train.batches",
+    "maybe_batch_join": "hpcflow.train.batches",
+    "maybe_shuffle_batch": "hpcflow.train.batches",
+    "maybe_shuffle_batch_join": "hpcflow.train.batches",
     "Coordinator": "hpcflow.train.coordinator",
     "LooperThread": "hpcflow.train.coordinator",
     "QueueRunner": "hpcflow.train.runners",
     "add_queue_runner": "hpcflow.train.runners",
     "start_queue_runners": "hpcflow.train.runners",
-    "batch": "hpcflow.train.input",
-    "batch_join": "hpcflow.train.input",
-    "input_producer": "hpcflow.train.input",
-    "limit_epochs": "hpcflow.train.input",
-    "range_input_producer": "hpcflow.train.input",
-    "shuffle_batch": "hpcflow.train.input",
-    "shuffle_batch_join": "hpcflow.train.input",
-    "slice_input_producer": "hpcflow.train.input",
+    "batch": "hpcflow.train.batches",
+    "batch_join": "hpcflow.train.batches",
+    "input_producer": "hpcflow.train.producers",
+    "limit_epochs": "hpcflow.train.producers",
+    "range_input_producer": "hpcflow.train.producers",
+    "shuffle_batch": "hpcflow.train.batches",
+    "shuffle_batch_join": "hpcflow.train.batches",
+    "slice_input_producer": "hpcflow.train.producers",
     "cosine_decay": "hpcflow.train.schedules",
     "cosine_decay_restarts": "hpcflow.train.schedules",
     "exponential_decay": "hpcflow.train.schedules",

@@ -168,3 +168,32 @@ def test_workers_train_from_queues_of_their_own(ps):
     assert len(found) == 2
     for _, w in found:
         np.testing.assert_allclose(w[:, 0], [1, -2, 3], atol=1e-2)
+
+
+def test_what_is_not_kept_never_enters_the_batch():
+    number = hf.train.range_input_producer(20, num_epochs=1, shuffle=False).dequeue()
+    odd = hf.equal(number % 2, 1)
+    batch = hf.train.maybe_batch([number, number * 2], odd, 5, num_threads=2)
+    rows = hf.train.range_input_producer(20, num_epochs=1, shuffle=False).dequeue_many(5)
+    few = hf.train.maybe_shuffle_batch(
+        {"n": rows}, 3, 50, 10, hf.equal(rows % 3, 0), seed=1, enqueue_many=True
+    )
+    all_or_none = hf.train.maybe_batch(
+        hf.train.range_input_producer(6, num_epochs=1, shuffle=False).dequeue_many(3),
+        hf.constant(True),
+        2,
+        enqueue_many=True,
+    )
+    with running() as session:
+        found = until_the_end(session, batch)
+        assert sorted(n for one, _ in found for n in one) == list(range(1, 20, 2))
+        assert all((two == 2 * one).all() for one, two in found)
+        mixed = [n for one in until_the_end(session, few) for n in one["n"]]
+        assert len(mixed) == 6 and set(mixed) < set(range(0, 20, 3))
+        assert [list(one) for one in until_the_end(session, all_or_none)] == [
+            [0, 1],
+            [2, 3],
+            [4, 5],
+        ]
+    with pytest.raises(ShapeError, match="one boolean"):
+        hf.train.maybe_batch(number, [True, False], 2)

@@ -1,7 +1,6 @@
-"""TensorFlow 1's input pipelines: queues filled by queue runners, and batches of their elements.
+"""TensorFlow 1's batches: elements through a queue of their own, filled by threads.
 
-Start them with `hf.train.start_queue_runners`. Each replica has its own; `hf.data` deals samples
-over the replicas and keeps their place in checkpoints.
+Start them with `hf.train.start_queue_runners`. What `maybe_...` do not keep never enters the queue.
 """
 
 from __future__ import annotations
@@ -10,119 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError, ShapeError
-from hpcflow.graph.dtypes import int64
+from hpcflow.graph.dtypes import bool_
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
-from hpcflow.graph.keys import GraphKeys
-from hpcflow.graph.shape import Shape, as_shape, is_known, merge
-from hpcflow.ops.array import identity
-from hpcflow.ops.array import range as range_
-from hpcflow.ops.counting import count_up_to
-from hpcflow.ops.gather import gather
+from hpcflow.graph.shape import Shape, as_shape
+from hpcflow.ops.array import expand_dims, shape
+from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
-from hpcflow.ops.random_order import random_shuffle
-from hpcflow.ops.state import Variable
+from hpcflow.ops.slicing import boolean_mask
 from hpcflow.train.runners import QueueRunner, add_queue_runner
-
-
-def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:
-    """`tensor` in `num_epochs` runs, then OutOfRangeError; None is no limit.
-
-    The count is a local variable: run `hf.local_variables_initializer()` first.
-    """
-    tensor = convert_to_tensor(tensor)
-    if num_epochs is None:
-        return tensor
-    if num_epochs <= 0:
-        raise GraphError(f"num_epochs is {num_epochs}; one or more are needed")
-    graph = get_default_graph()
-    with graph.name_scope(name or "limit_epochs"):
-        keys = [GraphKeys.LOCAL_VARIABLES]
-        epochs = Variable(
-            convert_to_tensor(0, int64), trainable=False, collections=keys, name="epochs"
-        )
-        counter = count_up_to(epochs, num_epochs)
-        with graph.control_dependencies([counter]):
-            return identity(tensor)
-
-
-# -- producers: a queue of the rows of a tensor, again and again
-
-
-def input_producer(
-    input_tensor: Any,
-    element_shape: Any = None,
-    num_epochs: int | None = None,
-    shuffle: bool = True,
-    seed: int | None = None,
-    capacity: int = 32,
-    shared_name: str | None = None,
-    name: str | None = None,
-    cancel_op: Operation | None = None,
-) -> FIFOQueue:
-    """A queue of the rows of `input_tensor`, all of them in each epoch, mixed anew with `shuffle`.
-
-    Its queue runner ends after `num_epochs` (None: never).
-    """
-    graph = get_default_graph()
-    with graph.name_scope(name or "input_producer"):
-        tensor = convert_to_tensor(input_tensor)
-        if tensor.shape is None or not tensor.shape:
-            raise ShapeError("an input producer needs a tensor of rows", op=tensor.op.name)
-        shape = merge(tensor.shape[1:], as_shape(element_shape))
-        if not is_known(shape):
-            raise ShapeError(
-                "the shape of a row must be known", op=tensor.op.name, hint="give element_shape"
-            )
-        if shuffle:
-            tensor = random_shuffle(tensor, seed)
-        tensor = limit_epochs(tensor, num_epochs)
-        queue = FIFOQueue(capacity, [tensor.dtype], [shape], shared_name=shared_name, name="queue")
-        enqueue = queue.enqueue_many([tensor])
-        add_queue_runner(QueueRunner(queue, [enqueue], cancel_op=cancel_op))
-    return queue
-
-
-def range_input_producer(
-    limit: Any,
-    num_epochs: int | None = None,
-    shuffle: bool = True,
-    seed: int | None = None,
-    capacity: int = 32,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> FIFOQueue:
-    """A queue of the integers below `limit`; see `input_producer`."""
-    with get_default_graph().name_scope(name or "range_input_producer"):
-        numbers = range_(limit)
-        return input_producer(numbers, [], num_epochs, shuffle, seed, capacity, shared_name)
-
-
-def slice_input_producer(
-    tensor_list: Sequence[Any],
-    num_epochs: int | None = None,
-    shuffle: bool = True,
-    seed: int | None = None,
-    capacity: int = 32,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> list[Tensor]:
-    """One row of each of `tensor_list`, the same number of each; see `input_producer`."""
-    with get_default_graph().name_scope(name or "slice_input_producer"):
-        tensors = [convert_to_tensor(t) for t in tensor_list]
-        if not tensors or any(not t.shape for t in tensors):
-            raise ShapeError("a slice input producer needs tensors of rows")
-        rows: Shape = (None,)
-        for t in tensors:
-            rows = merge(rows, t.shape[:1] if t.shape is not None else None)
-        if not is_known(rows):
-            raise ShapeError("the number of rows must be known")
-        assert rows is not None
-        queue = range_input_producer(rows[0], num_epochs, shuffle, seed, capacity, shared_name)
-        index = queue.dequeue()
-        return [gather(t, index) for t in tensors]
-
-
-# -- batches: elements through a queue of their own, filled by threads
 
 
 def batch(
@@ -143,8 +37,9 @@ def batch(
     of different sizes with zeros. The last batch of a limited input is dropped if it is smaller,
     unless `allow_smaller_final_batch`.
     """
-    return batch_join(
+    return maybe_batch_join(
         [tensors] * num_threads,
+        None,
         batch_size,
         capacity,
         enqueue_many,
@@ -168,8 +63,63 @@ def batch_join(
     name: str | None = None,
 ) -> Any:
     """As `batch`, of several sources, each with a thread of its own."""
-    with get_default_graph().name_scope(name or "batch_join"):
-        given = _Given(tensors_list, shapes, enqueue_many)
+    return maybe_batch_join(
+        tensors_list,
+        None,
+        batch_size,
+        capacity,
+        enqueue_many,
+        shapes,
+        dynamic_pad,
+        allow_smaller_final_batch,
+        shared_name,
+        name or "batch_join",
+    )
+
+
+def maybe_batch(
+    tensors: Any,
+    keep_input: Any,
+    batch_size: Any,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `batch`, of what `keep_input` says: a boolean, or with `enqueue_many` one a row."""
+    return maybe_batch_join(
+        [tensors] * num_threads,
+        keep_input,
+        batch_size,
+        capacity,
+        enqueue_many,
+        shapes,
+        dynamic_pad,
+        allow_smaller_final_batch,
+        shared_name,
+        name or "maybe_batch",
+    )
+
+
+def maybe_batch_join(
+    tensors_list: Sequence[Any],
+    keep_input: Any,
+    batch_size: Any,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `maybe_batch`, of several sources, each with a thread of its own."""
+    with get_default_graph().name_scope(name or "maybe_batch_join"):
+        given = _Given(tensors_list, shapes, enqueue_many, keep_input)
         make = PaddingFIFOQueue if dynamic_pad else FIFOQueue
         queue = make(capacity, given.dtypes, given.shapes, shared_name=shared_name, name="queue")
         return given.through(queue, batch_size, allow_smaller_final_batch)
@@ -189,11 +139,12 @@ def shuffle_batch(
     name: str | None = None,
 ) -> Any:
     """As `batch`, in random order: drawn from at least `min_after_dequeue` elements."""
-    return shuffle_batch_join(
+    return maybe_shuffle_batch_join(
         [tensors] * num_threads,
         batch_size,
         capacity,
         min_after_dequeue,
+        None,
         seed,
         enqueue_many,
         shapes,
@@ -216,8 +167,67 @@ def shuffle_batch_join(
     name: str | None = None,
 ) -> Any:
     """As `shuffle_batch`, of several sources, each with a thread of its own."""
-    with get_default_graph().name_scope(name or "shuffle_batch_join"):
-        given = _Given(tensors_list, shapes, enqueue_many)
+    return maybe_shuffle_batch_join(
+        tensors_list,
+        batch_size,
+        capacity,
+        min_after_dequeue,
+        None,
+        seed,
+        enqueue_many,
+        shapes,
+        allow_smaller_final_batch,
+        shared_name,
+        name or "shuffle_batch_join",
+    )
+
+
+def maybe_shuffle_batch(
+    tensors: Any,
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `shuffle_batch`, of what `keep_input` says; see `maybe_batch`."""
+    return maybe_shuffle_batch_join(
+        [tensors] * num_threads,
+        batch_size,
+        capacity,
+        min_after_dequeue,
+        keep_input,
+        seed,
+        enqueue_many,
+        shapes,
+        allow_smaller_final_batch,
+        shared_name,
+        name or "maybe_shuffle_batch",
+    )
+
+
+def maybe_shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """As `maybe_shuffle_batch`, of several sources, each with a thread of its own."""
+    with get_default_graph().name_scope(name or "maybe_shuffle_batch_join"):
+        given = _Given(tensors_list, shapes, enqueue_many, keep_input)
         queue = RandomShuffleQueue(
             capacity,
             min_after_dequeue,
@@ -233,13 +243,14 @@ def shuffle_batch_join(
 class _Given:
     """What is to be put in batches: one tensor, lists or dicts of them, from each source."""
 
-    def __init__(self, sources: Sequence[Any], shapes: Any, many: bool) -> None:
+    def __init__(self, sources: Sequence[Any], shapes: Any, many: bool, keep: Any) -> None:
         if not sources:
             raise GraphError("nothing was given to make batches of")
         first = sources[0]
         self.keys = sorted(first) if isinstance(first, Mapping) else None
         self.is_single = self.keys is None and not isinstance(first, (list, tuple))
         self.many = many
+        self.keep = None if keep is None else convert_to_tensor(keep, bool_)
         made: dict[int, list[Tensor]] = {}  # threads may share a source
         for source in sources:
             if id(source) not in made:
@@ -270,14 +281,25 @@ class _Given:
 
     def through(self, queue: QueueBase, batch_size: Any, smaller: bool) -> Any:
         """Batches of what has gone through `queue`."""
-        put = queue.enqueue_many if self.many else queue.enqueue
         made: dict[int, Operation] = {}
         for tensors in self.sources:
             if id(tensors) not in made:
-                made[id(tensors)] = put(tensors)
+                made[id(tensors)] = self._put(queue, tensors)
         add_queue_runner(QueueRunner(queue, [made[id(tensors)] for tensors in self.sources]))
         taken = queue.dequeue_up_to(batch_size) if smaller else queue.dequeue_many(batch_size)
         listed = taken if isinstance(taken, list) else [taken]
         if self.keys is not None:
             return dict(zip(self.keys, listed, strict=True))
         return listed[0] if self.is_single else listed
+
+    def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Operation:
+        """Put what is to be kept in `queue`."""
+        if self.keep is None:
+            return queue.enqueue_many(tensors) if self.many else queue.enqueue(tensors)
+        rows = tensors if self.many else [expand_dims(t, 0) for t in tensors]
+        mask = self.keep
+        if mask.shape == ():
+            mask = broadcast_to(mask, shape(rows[0])[:1])
+        elif not self.many:
+            raise ShapeError("keep_input of one element is one boolean", op=mask.op.name)
+        return queue.enqueue_many([boolean_mask(t, mask) for t in rows])
