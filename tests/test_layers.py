@@ -23,6 +23,7 @@ MAY_KNOW = {
     **dict.fromkeys(
         (
             *("bitwise", "initializers", "linalg", "losses", "math", "nn", "random"),
+            *("bitwise", "initializers", "linalg", "losses", "math", "nn", "strings"),
             *("rnn_cell", "signal", "spectral"),
         ),
         GRAPH | {"ops", "rnn_cell"},  # re-exports

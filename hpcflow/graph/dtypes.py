@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError
+from hpcflow.errors import DTypeError, ShapeError
 
 float16 = np.dtype("float16")
 float32 = np.dtype("float32")
@@ -22,6 +22,7 @@ uint64 = np.dtype("uint64")
 complex64 = np.dtype("complex64")
 complex128 = np.dtype("complex128")
 bool_ = np.dtype("bool")
+string = np.dtype("O")  # arrays of bytes objects; text is encoded as UTF-8
 resource = np.dtype("V1")  # a handle to mutable state; never moves between devices
 history = np.dtype("V3")  # what a loop keeps of its iterations; never leaves its task
 tensor_array = np.dtype("V5")  # a TensorArray: an array of tensors that one step makes
@@ -37,14 +38,21 @@ NUMERIC = (
 def as_dtype(given: Any) -> np.dtype:
     """A numpy dtype from a dtype, a name or a Python type; DTypeError if it is none of ours."""
     try:
-        dtype = np.dtype(given)
+        dtype = string if given == "string" else np.dtype(given)
     except TypeError:
         raise DTypeError(
             f"{given!r} is not a data type", hint="use hf.float32 or 'float32'"
         ) from None
+    if dtype.kind in "US" or (dtype == string and isinstance(given, (np.dtype, str))):
+        return string
     if dtype not in NUMERIC and dtype != bool_ and dtype not in OPAQUE:
         raise DTypeError(f"data type {dtype} is not supported", hint="convert the array first")
     return dtype
+
+
+def name_of(dtype: np.dtype) -> str:
+    """What messages call a dtype."""
+    return "string" if dtype == string else OPAQUE.get(dtype, str(dtype))
 
 
 def is_floating(dtype: np.dtype) -> bool:
@@ -52,9 +60,38 @@ def is_floating(dtype: np.dtype) -> bool:
     return dtype.kind in "fc"
 
 
+def as_strings(value: Any) -> np.ndarray:
+    """Text, bytes, or nested lists or arrays of them, as an array of bytes objects.
+
+    Errors: DTypeError if there is something else in it.
+    """
+    array = value if isinstance(value, np.ndarray) and value.dtype == string else None
+    if array is None:
+        try:
+            array = np.array(value, dtype=string)
+        except ValueError:  # rows of unequal length
+            raise DTypeError(f"{value!r} is not an array of strings") from None
+    flat = array.reshape(-1).tolist()
+    if all(type(v) is bytes for v in flat):
+        return array
+    made = np.empty(len(flat), string)
+    for i, v in enumerate(flat):
+        if not isinstance(v, (str, bytes)):
+            raise DTypeError(f"{v!r} is not a string", hint="hf.as_string converts numbers")
+        made[i] = v.encode() if isinstance(v, str) else bytes(v)
+    return made.reshape(array.shape)
+
+
 def as_array(value: Any, dtype: np.dtype | None = None) -> np.ndarray:
     """A constant's array: Python floats become float32, ints int32 (int64 if they need it)."""
-    array = np.asarray(value)
+    if dtype is not None and as_dtype(dtype) == string:
+        return as_strings(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ShapeError(f"{value!r} has rows of unequal length") from None
+    if array.dtype.kind in "USO":
+        return as_strings(value)
     if dtype is not None:
         return array.astype(as_dtype(dtype))
     if isinstance(value, (np.ndarray, np.generic)):

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, HpcflowError
 from hpcflow.graph import device as device_names
+from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
 
@@ -94,7 +95,7 @@ class Tensor:
         return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
 
     def __repr__(self) -> str:
-        return f"<hf.Tensor {self.name!r} shape={show(self.shape)} dtype={self.dtype}>"
+        return f"<hf.Tensor {self.name!r} shape={show(self.shape)} dtype={name_of(self.dtype)}>"
 
     def __bool__(self) -> bool:
         raise GraphError(

@@ -25,9 +25,14 @@ class Spec(NamedTuple):
         return is_known(self.shape)
 
     @property
+    def sized(self) -> bool:
+        """True if it is known how many bytes the value has: strings have their own lengths."""
+        return is_known(self.shape) and self.dtype.kind != "O"
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the value; 0 for unknown sizes."""
-        return self.dtype.itemsize * size_of(self.shape) if self.known else 0
+        """Bytes of the value; 0 where they are not known."""
+        return self.dtype.itemsize * size_of(self.shape) if self.sized else 0
 
 
 def as_shape(given: Any) -> Shape:

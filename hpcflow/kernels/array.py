@@ -81,7 +81,8 @@ def _fill(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("ZerosLike", "out")
 def _zeros_like(xp: Any, node: Node) -> Callable[..., Any]:
-    return lambda x, out: out.fill(0)
+    zero: Any = b"" if node.outputs[0].dtype.kind == "O" else 0
+    return lambda x, out: out.fill(zero)
 
 
 @kernel("OnesLike", "out")

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcflow import logs
 from hpcflow.errors import AssertError, DTypeError
+from hpcflow.graph.dtypes import as_strings, string
 from hpcflow.kernels.table import Node, kernel
 
 
@@ -46,6 +47,8 @@ kernel("PyFuncStateless", "new", on="cpu")(_py_func)
 
 def _returned(index: int, value: Any, dtype: np.dtype) -> np.ndarray:
     """A returned value as an array of the graph's own; Python numbers take the dtype promised."""
+    if dtype == string:
+        return np.array(as_strings(value))
     array = np.asarray(value)
     told = isinstance(value, (np.ndarray, np.generic))
     fits = array.dtype == dtype if told else np.can_cast(array.dtype, dtype, "same_kind")

@@ -27,6 +27,7 @@ from hpcflow.kernels import (
     positions,
     random,
     rearrange,
+    records,
     reduce,
     scans,
     scatter,
@@ -36,6 +37,7 @@ from hpcflow.kernels import (
     sparse,
     special,
     state,
+    strings,
     tensor_array,
 )
 
@@ -66,6 +68,7 @@ __all__ = [
     "positions",
     "random",
     "rearrange",
+    "records",
     "reduce",
     "scans",
     "scatter",
@@ -75,5 +78,6 @@ __all__ = [
     "sparse",
     "special",
     "state",
+    "strings",
     "tensor_array",
 ]

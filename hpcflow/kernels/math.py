@@ -127,7 +127,7 @@ def _sigmoid_grad(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("Select", "out", inplace=(1, 2))
 def _select(xp: Any, node: Node) -> Callable[..., Any]:
-    if xp is not np:
+    if xp is not np or node.outputs[0].dtype.kind == "O":
         return lambda condition, x, y, out: xp.copyto(out, xp.where(condition, x, y))
     size = node.outputs[0].dtype.itemsize
     if size > 8:

@@ -68,8 +68,8 @@ def _search(xp: Any, node: Node) -> Callable[..., Any]:
 
     def run(row: Any, values: Any, out: Any) -> None:
         count = math.prod(row.shape[:-1])
-        rows, wanted = row.reshape(count, -1), values.reshape(count, -1)
-        found = out.reshape(count, -1)
+        rows = row.reshape(count, row.shape[-1])
+        wanted, found = (x.reshape(count, x.shape[-1]) for x in (values, out))
         for i in range(count):
             found[i] = xp.searchsorted(rows[i], wanted[i], side)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.errors import ShapeError
-from hpcflow.graph.dtypes import as_array, as_dtype, float32
+from hpcflow.graph.dtypes import as_array, as_dtype, float32, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, broadcast, is_known, merge, show
@@ -70,7 +72,7 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
 
 def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
     """A tensor of zeros."""
-    return fill(shape, as_dtype(dtype).type(0), name)
+    return fill(shape, _number(as_dtype(dtype), 0), name)
 
 
 def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
@@ -78,13 +80,18 @@ def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
     return fill(shape, as_dtype(dtype).type(1), name)
 
 
+def _number(dtype: np.dtype, number: int) -> Any:
+    """0 or 1 of a dtype; in place of 0 the empty string."""
+    return b"" if dtype == string and not number else dtype.type(number)
+
+
 def _like(tensor: Any, dtype: Any, number: int, type: str, name: str | None) -> Tensor:
     t = convert_to_tensor(tensor)
     dtype = t.dtype if dtype is None else as_dtype(dtype)
     if t.shape == ():
-        return constant(dtype.type(number), name=name)
+        return constant(_number(dtype, number), name=name)
     if is_known(t.shape) or dtype != t.dtype:
-        return fill(sizes(t), dtype.type(number), name)
+        return fill(sizes(t), _number(dtype, number), name)
     return one(type, [t], {}, name)
 
 

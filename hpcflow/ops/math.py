@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcflow.errors import NumericError, ShapeError
+from hpcflow.errors import DTypeError, NumericError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, is_floating
 from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
@@ -289,8 +289,8 @@ def _compare(type: str, kinds: str, doc: str, value: Callable[..., Any]) -> Bina
     return binary(type, kinds, _BOOLEAN, doc, value, bool_)
 
 
-equal: Binary = _compare("Equal", "biufc", "Where `x` and `y` are equal.", np.equal)
-not_equal: Binary = _compare("NotEqual", "biufc", "Where `x` and `y` differ.", np.not_equal)
+equal: Binary = _compare("Equal", "biufcO", "Where `x` and `y` are equal.", np.equal)
+not_equal: Binary = _compare("NotEqual", "biufcO", "Where `x` and `y` differ.", np.not_equal)
 less: Binary = _compare("Less", _ALL, "`x < y`.", np.less)
 less_equal: Binary = _compare("LessEqual", _ALL, "`x <= y`.", np.less_equal)
 greater: Binary = _compare("Greater", _ALL, "`x > y`.", np.greater)
@@ -339,6 +339,8 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
 
 
 def _cast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    if "O" in (inputs[0].dtype.kind, attrs["dtype"].kind):
+        raise DTypeError("strings are not cast", hint="hf.string_to_number and hf.as_string read")
     return [with_value(Spec(attrs["dtype"], inputs[0].shape), lambda x: x, inputs)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GradientError, ShapeError
-from hpcflow.graph.dtypes import as_array
+from hpcflow.graph.dtypes import as_array, as_strings
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -26,6 +26,7 @@ KINDS = {
     "i": "integers",
     "u": "unsigned integers",
     "f": "floating point",
+    "O": "strings",
     "c": "complex numbers",
 }
 
@@ -49,13 +50,15 @@ def one(
 
 # -- operands of one dtype
 
+_KIND_ORDER = "biufcO"
+
 
 def operands(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Two tensors of one dtype: a Python value takes the dtype of the tensor beside it."""
     x, y = _as_tensor(x), _as_tensor(y)
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         a, b = as_array(x), as_array(y)
-        if "biufc".index(b.dtype.kind) > "biufc".index(a.dtype.kind):
+        if _KIND_ORDER.index(b.dtype.kind) > _KIND_ORDER.index(a.dtype.kind):
             y = convert_to_tensor(b)
         else:
             x = convert_to_tensor(a)
@@ -82,6 +85,8 @@ def like(value: Any, other: Tensor) -> Tensor:
 
 def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
     """A Python value as an array of `dtype`; DTypeError if its kind or range does not fit."""
+    if dtype.kind == "O":
+        return as_strings(value)
     array = np.asarray(value)
     fits = array.dtype.kind == dtype.kind or (
         array.dtype.kind in "iuf" and dtype.kind in "iufc"[("iufc".index(array.dtype.kind)) :]

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph.body import at_root, innermost
-from hpcflow.graph.dtypes import as_dtype, resource
+from hpcflow.graph.dtypes import as_dtype, resource, string
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -92,6 +92,8 @@ class Variable(RowUpdates):
             self.name = graph.unique_name(name or "Variable")
             with graph.name_scope(f"{self.name}/"):
                 value = _initial(initial_value, dtype)
+            if value.dtype == string:
+                raise DTypeError(f"variable {self.name!r} would hold strings; it holds numbers")
             attrs = {"dtype": value.dtype, "shape": value.shape, "trainable": trainable}
             if GraphKeys.LOCAL_VARIABLES in names:
                 attrs["local"] = True

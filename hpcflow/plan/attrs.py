@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.graph.dtypes import string
+from hpcflow.graph.strings import pack
+
 
 def canonical(value: Any) -> Hashable:
     """A hashable form of an attribute: equal exactly if type and content are.
@@ -33,6 +36,6 @@ def canonical(value: Any) -> Hashable:
 
 def digest_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
     """dtype, shape and a digest of the elements."""
-    data = np.ascontiguousarray(array)
-    digest = hashlib.blake2b(data.tobytes(), digest_size=16)
+    data = pack(array) if array.dtype == string else np.ascontiguousarray(array).tobytes()
+    digest = hashlib.blake2b(data, digest_size=16)
     return array.dtype.str, array.shape, digest.hexdigest()

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import HpcflowError, VerifyError
-from hpcflow.graph.dtypes import as_dtype
+from hpcflow.graph.dtypes import as_dtype, string
 from hpcflow.graph.shape import Spec
+from hpcflow.graph.strings import pack, unpack
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.verify import verify_part
 
@@ -94,6 +95,8 @@ def _value_out(value: Any, blobs: list[bytes]) -> Any:
     """None, bool, int, str as themselves; everything else as [kind, ...]."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, bytes):
+        return ["bytes", value.hex()]
     if isinstance(value, float):
         return ["float", value.hex()]
     if isinstance(value, complex):
@@ -107,7 +110,9 @@ def _value_out(value: Any, blobs: list[bytes]) -> Any:
         return ["dict", {key: _value_out(v, blobs) for key, v in value.items()}]
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
-        as_dtype(array.dtype)
+        if as_dtype(array.dtype) == string:
+            blobs.append(pack(array))
+            return ["strings", len(blobs[-1]), list(array.shape)]
         blobs.append(array.tobytes())
         return ["array", array.dtype.str, list(array.shape)]
     if isinstance(value, Part):
@@ -202,6 +207,13 @@ def _array(reader: _Blobs, dtype: Any, shape: Any) -> np.ndarray:
     return reader.take(as_dtype(_text(dtype)), tuple(_size(d) for d in _list(shape)))
 
 
+def _strings(reader: _Blobs, nbytes: Any, shape: Any) -> np.ndarray:
+    data = reader.take(np.dtype(np.uint8), (_size(nbytes),)).tobytes()
+    array = unpack(data, tuple(_size(d) for d in _list(shape)))
+    array.flags.writeable = False
+    return array
+
+
 def _dict(reader: _Blobs, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ValueError(f"{given!r} is not a table")
@@ -217,6 +229,8 @@ _READERS: dict[str, Callable[..., Any]] = {
     "dict": _dict,
     "array": _array,
     "part": _read_part,
+    "strings": _strings,
+    "bytes": lambda reader, text: bytes.fromhex(_text(text)),
 }
 
 

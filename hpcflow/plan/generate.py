@@ -243,7 +243,7 @@ class _Writer:
             return
         ref = node.inputs[0]
         spec, text = self.part.nodes[ref.node].specs[ref.index], self.store.expr[ref]
-        if not is_known(spec.shape):
+        if not spec.sized:
             self.sends.append(SendInfo(node.name, "sized"))
             self.emit(f"{self.hook('send_sized')}({number}, {text})", node.name)
         elif self.store.fixed(ref):

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcflow.errors import PlacementError
 from hpcflow.graph.device import DeviceName, parse
-from hpcflow.graph.dtypes import resource
+from hpcflow.graph.dtypes import resource, string
 from hpcflow.graph.graph import Graph
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
 from hpcflow.plan.nested import mapped
@@ -118,7 +118,7 @@ def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]
         if asked.type == "Variable" and {"piece", "copy"} & set(asked.attrs):
             why = "part of a variable: one of the servers with the fewest bytes"
         found.append(_Bound(parse(asked.device), name, asked.line, why))
-    kind = _only_kind(node) if node is not None else ""
+    kind = _only_kind(node, program) if node is not None else ""
     if kind:
         why = f"{asked.type} of these types runs on a {kind} only"
         found.append(_Bound(DeviceName(kind=kind), name, asked.line, why))
@@ -129,9 +129,10 @@ def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]
     return found
 
 
-def _only_kind(node: Node) -> str:
-    """The kind of device that alone can run a node, "" if any may."""
-    return node.row.device
+def _only_kind(node: Node, program: Program) -> str:
+    """The kind of device that alone can run a node, "" if any may: strings stay on CPUs."""
+    specs = (*node.specs, *(program.spec(ref) for ref in node.inputs))
+    return "cpu" if any(s.dtype == string for s in specs) else node.row.device
 
 
 def _check_script(node: Node, why: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.graph.device import parse
-from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.shape import Spec, show
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Edge, Node, Part, Plan
@@ -96,7 +96,7 @@ def copies(plan: Plan, task: str) -> int:
 
 def _spec(spec: Spec) -> dict[str, Any]:
     shape = None if spec.shape is None else list(spec.shape)
-    return {"dtype": OPAQUE.get(spec.dtype, spec.dtype.name), "shape": shape}
+    return {"dtype": name_of(spec.dtype), "shape": shape}
 
 
 def _edge(edge: Edge) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _edge(edge: Edge) -> dict[str, Any]:
         "value": str(edge.ref),
         "token": edge.token,
         "frame": edge.frame,
-        "bytes": edge.spec.nbytes if edge.spec.known else None,
+        "bytes": edge.spec.nbytes if edge.spec.sized else None,
         **_spec(edge.spec),
     }
 

@@ -135,7 +135,7 @@ class _Assigner:
             store.expr[Ref(node.name)] = f"g{index}" if far else f"f{index}"
             if far:
                 store.shared.add(f"g{index}")
-        elif node.type == "Recv" and self.store.static(node):
+        elif node.type == "Recv" and node.specs[0].sized:
             self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
         elif node.row.collective:
             for i in range(len(node.specs)):
@@ -182,7 +182,8 @@ class _Assigner:
         for i in range(len(node.specs)):
             ref = Ref(node.name, i)
             bucket = self.bucket_for(ref)
-            if info.form not in ("ufunc", "out") or not self.store.static(node):
+            static = self.store.static(node) and node.specs[i].sized
+            if info.form not in ("ufunc", "out") or not static:
                 self.name(node, ref)
                 self.store.fresh.add(ref)
             elif ref in self.fetched:

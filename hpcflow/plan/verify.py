@@ -352,7 +352,7 @@ def unproved(plan: Plan) -> list[str]:
     found = [
         f"the size of {edge.ref} from {edge.source} to {edge.dest} is not known"
         for edge in plan.edges
-        if not edge.spec.known
+        if not edge.spec.sized
     ]
     found += [
         f"values decide how often {name!r} runs, and so how often {count} values cross in it"

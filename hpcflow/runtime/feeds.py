@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcflow.errors import FeedError, FetchError, HpcflowError
 from hpcflow.graph.composite import Composite
+from hpcflow.graph.dtypes import as_strings, name_of, string
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import merge, show
 
@@ -107,7 +108,7 @@ def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
     for a float tensor, is converted.
     """
     try:
-        array = np.asarray(value)
+        array = as_strings(value) if tensor.dtype == string else np.asarray(value)
     except (TypeError, ValueError, OverflowError):  # rows of unequal length, a tensor
         raise _unfit(tensor, value) from None
     if array.dtype != tensor.dtype:
@@ -147,8 +148,9 @@ def _converted(tensor: Tensor, value: Any, array: np.ndarray) -> np.ndarray:
 
 def _unfit(tensor: Tensor, value: Any) -> FeedError:
     return FeedError(
-        f"{tensor.name!r} is {tensor.dtype} and cannot hold {reprlib.repr(value)}",
+        f"{tensor.name!r} is {name_of(tensor.dtype)} and cannot hold {reprlib.repr(value)}",
         op=tensor.op.name,
         line=tensor.op.line,
-        hint="feed numbers, or an array of them",
+        hint=f"feed {'text or bytes' if tensor.dtype == string else 'numbers'}, or an array of "
+        "them",
     )

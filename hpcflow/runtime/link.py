@@ -12,7 +12,9 @@ import hpcflow.runtime.frames
 import hpcflow.runtime.queue_waits  # noqa: F401  (likewise)
 from hpcflow.comm.base import Bucket, Communicator, Request
 from hpcflow.errors import CommError, StepError
+from hpcflow.graph.dtypes import string
 from hpcflow.graph.shape import Spec, is_known
+from hpcflow.graph.strings import pack, unpack
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Instance
@@ -97,7 +99,11 @@ class Link:
         def send_sized(index: int, array: np.ndarray) -> None:
             head = np.zeros(DIMS, np.int64)
             head[: array.ndim + 1] = (array.ndim, *array.shape)
-            message = np.concatenate([head.view(np.uint8), np.ravel(array).view(np.uint8)])
+            if array.dtype == string:
+                data = np.frombuffer(pack(array), np.uint8)
+            else:
+                data = np.ravel(array).view(np.uint8)
+            message = np.concatenate([head.view(np.uint8), data])
             instance.sent[index] = 1
             dest, tag = instance.ends.address[index]
             instance.left += 1
@@ -165,7 +171,7 @@ class Ends:
     def _receiver(self, node: Node) -> Any:
         link, instance = self.link, self.instance
         peer, tag = link.ranks[node.attrs["source"]], link.tag_of(instance, node)
-        if not is_known(node.specs[0].shape):
+        if not node.specs[0].sized:
             return _Sized(link.comm, peer, tag, node.specs[0], instance.boxes[node.name][0])
         comm: Any = link.comm
         nbytes = node.specs[0].nbytes
@@ -183,7 +189,7 @@ class Ends:
         instance.sent[index] = 1
         node = instance.part.nodes[name]
         specs = [instance.compiled._spec(ref) for ref in node.inputs] or [NO_BYTES]
-        if not is_known(specs[0].shape):
+        if not specs[0].sized:
             message = np.full(DIMS, NOTHING, np.int64)
         else:
             message = np.zeros(0 if specs[0].nbytes else 1, np.uint8)
@@ -365,5 +371,9 @@ class _Sized:
         if head[0] == NOTHING:
             raise Lost
         shape = tuple(int(n) for n in head[1 : 1 + head[0]])
-        self.box[0] = self.message[8 * DIMS :].view(self.spec.dtype).reshape(shape)
+        data = self.message[8 * DIMS :]
+        if self.spec.dtype == string:
+            self.box[0] = unpack(data.tobytes(), shape)
+        else:
+            self.box[0] = data.view(self.spec.dtype).reshape(shape)
         return True

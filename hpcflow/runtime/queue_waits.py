@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
+from hpcflow.graph.dtypes import string
 from hpcflow.graph.shape import Shape, merge, show
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.instance import Instance
@@ -87,7 +88,8 @@ def _enqueue_many(instance: Instance, node: Node, *inputs: Any) -> Wait:
     sizes = {len(column) for column in columns}
     if len(sizes) > 1:
         raise ShapeError(f"the components have {sorted(sizes)} rows: as many of each are needed")
-    return Attempted(instance, node, queue.enqueue(list(zip(*columns, strict=True))))
+    rows = [[column[k, ...] for k in range(len(column))] for column in columns]
+    return Attempted(instance, node, queue.enqueue(list(zip(*rows, strict=True))))
 
 
 def _kept(part: Any, shape: Shape) -> np.ndarray:
@@ -125,7 +127,7 @@ def _take(instance: Instance, node: Node, inputs: Sequence[Any], some: bool) -> 
 
 
 def _joined(node: Node, elements: list[Element]) -> list[np.ndarray]:
-    """Each component of all elements in one array, the smaller ones padded with zeros."""
+    """Each component of all elements in one array, the smaller ones padded with zeros or ""."""
     columns = []
     for i, spec in enumerate(node.specs):
         assert spec.shape is not None
@@ -134,11 +136,12 @@ def _joined(node: Node, elements: list[Element]) -> list[np.ndarray]:
         if not rows:
             sizes = [d or 0 for d in spec.shape[1:]]
         same = all(list(r.shape) == sizes for r in rows)
-        make = np.empty if same else np.zeros
-        column = make((len(rows), *sizes), spec.dtype)
+        column = np.empty((len(rows), *sizes), spec.dtype)
+        if not same:
+            column.fill(b"" if spec.dtype == string else 0)
         for k, row in enumerate(rows):
             if same:
-                column[k] = row
+                column[k, ...] = row
             else:
                 column[k][tuple(slice(d) for d in row.shape)] = row
         columns.append(column)

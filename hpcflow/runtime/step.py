@@ -45,7 +45,7 @@ class Step:
         """
         key = (name, tuple(fed.values()))
         if key not in self._runners:
-            known = all(self._spec(i).known for i in range(len(fed)))
+            known = all(self._spec(i).sized for i in range(len(fed)))  # strings are all looked at
             self._runners[key] = self._runner(fed, rebuild, other) if known else other
         return self._runners[key]
 

@@ -81,7 +81,7 @@ CASES += [
             lambda r, x, right=right: _search(r, x, right),
             {"right": right, "dtype": I32},
         )
-        for s in [(5,), (2, 4), (2, 0), (2, 1, 3)]
+        for s in [(5,), (2, 4), (2, 0), (0, 2), (2, 1, 3)]
         for right in (False, True)
     ),
     *(

@@ -14,7 +14,7 @@ import numpy as np
 
 import hpcflow.kernels.load  # noqa: F401 - fills the kernel table
 from hpcflow.errors import FeedError, UninitializedError
-from hpcflow.graph.dtypes import resource
+from hpcflow.graph.dtypes import as_strings, resource, string
 from hpcflow.graph.graph import Operation, Tensor, as_operation
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec, merge
@@ -33,7 +33,7 @@ def evaluate(
     state = {} if state is None else state
     listed = fetches if isinstance(fetches, (list, tuple)) else [fetches]
     wanted = [f.value() if hasattr(f, "value") else f for f in listed]
-    values = {_fed(t): _fixed(np.asarray(v, t.dtype)) for t, v in (feeds or {}).items()}
+    values = {_fed(t): _fixed(_as_fed(v, t)) for t, v in (feeds or {}).items()}
     for op in _order(wanted, values):
         if not op.outputs or any(t not in values for t in op.outputs):
             results = _run(op, [values[t] for t in op.inputs], state)
@@ -67,6 +67,10 @@ def call(
     else:
         function(*inputs, *outs)
     return outs
+
+
+def _as_fed(value: Any, t: Tensor) -> np.ndarray:
+    return as_strings(value) if t.dtype == string else np.asarray(value, t.dtype)
 
 
 def _fed(t: Any) -> Tensor:

@@ -44,6 +44,7 @@ ELSEWHERE = {
     **dict.fromkeys(["AccumulatorSetGlobalStep", "AccumulatorTakeGradient"], ACCUMULATES),
     **dict.fromkeys(["ConditionalAccumulator", "SparseConditionalAccumulator"], ACCUMULATES),
     **dict.fromkeys(["PyFunc", "PyFuncStateless"], "test_host.py"),
+    **dict.fromkeys(["ReadFile", "WriteFile", "MatchingFiles"], "test_strings.py"),
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
     **dict.fromkeys(["If", "While", "Parameter"], PLAN),
     **dict.fromkeys(["ListEmpty", "ListPush", "ListPop"], "tests/runtime/test_flow.py"),
@@ -73,9 +74,17 @@ def as_list(results: object) -> list:
     return list(results) if isinstance(results, tuple) else [results]
 
 
+def bits(x: np.ndarray) -> object:
+    """What two arrays have alike if they are the same to the last bit."""
+    return x.tolist() if x.dtype.kind == "O" else x.tobytes()
+
+
 def close(got: np.ndarray, expected: object, dtype: np.dtype) -> None:
     expected = np.asarray(expected)
     assert got.shape == expected.shape
+    if got.dtype.kind == "O":
+        assert got.tolist() == expected.tolist()
+        return
     tolerance = 2e-5 if {F32, C64} & {dtype, got.dtype} else 1e-11
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
@@ -101,7 +110,7 @@ def test_kernel_against_oracle(case: Case) -> None:
         for g, e in zip(got, expected, strict=True):
             close(g, e, dtype)
         again = call(case.type, case.attrs, inputs)
-        assert all(a.tobytes() == g.tobytes() for a, g in zip(again, got, strict=True))
+        assert all(bits(a) == bits(g) for a, g in zip(again, got, strict=True))
 
 
 class OtherModule:
@@ -172,9 +181,9 @@ def test_output_may_share_the_inputs_it_says(case: Case) -> None:
                 if got[0].dtype.kind == "c":  # NumPy's loops round products as memory lies
                     close(got[0], expected[0], dtype)
                 else:
-                    assert got[0].tobytes() == expected[0].tobytes()
+                    assert bits(got[0]) == bits(expected[0])
                 for k, (x, y) in enumerate(zip(inputs, copies, strict=True)):
-                    assert k == i or x.tobytes() == y.tobytes()
+                    assert k == i or bits(x) == bits(y)
 
 
 def _alike(a: np.ndarray, b: np.ndarray) -> bool:

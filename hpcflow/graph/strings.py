@@ -1,0 +1,31 @@
+"""Arrays of strings as bytes: the length of each, 8 bytes little-endian, then all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcflow.graph.dtypes import as_strings, string
+
+
+def pack(array: np.ndarray) -> bytes:
+    """The elements of an array of strings, in order."""
+    flat = as_strings(array).reshape(-1).tolist()
+    lengths = np.fromiter(map(len, flat), "<u8", len(flat))
+    return b"".join([lengths.tobytes(), *flat])
+
+
+def unpack(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """The array of `shape` that `pack` was given; ValueError if the bytes are of no such array."""
+    count = 1
+    for d in shape:
+        count *= d
+    if 8 * count > len(data):
+        raise ValueError(f"{len(data)} bytes are too few for {count} strings")
+    lengths = np.frombuffer(data, "<u8", count).tolist()
+    if sum(lengths) != len(data) - 8 * count:
+        raise ValueError("the lengths of strings do not add up to their bytes")
+    found, at = np.empty(count, string), 8 * count
+    for i, length in enumerate(lengths):
+        found[i] = bytes(data[at : at + length])
+        at += length
+    return found.reshape(shape)
