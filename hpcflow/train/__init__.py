@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from hpcflow.train.counter import get_global_step, get_or_create_global_step
     from hpcflow.train.lbfgs import LBFGS, LBFGSResult
+    from hpcflow.train.optimizers.accumulate import AccumulatingOptimizer
     from hpcflow.train.optimizers.adam import (
         AdamaxOptimizer,
         AdamOptimizer,
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LBFGS",
+    "AccumulatingOptimizer",
     "AdadeltaOptimizer",
     "AdagradDAOptimizer",
     "AdagradOptimizer",
@@ -163,6 +165,7 @@ _LATER = {
     "noam_decay": "hpcflow.train.schedules",
     "piecewise_constant": "hpcflow.train.schedules",
     "polynomial_decay": "hpcflow.train.schedules",
+    "AccumulatingOptimizer": "hpcflow.train.optimizers.accumulate",
     "DynamicLossScale": "hpcflow.train.optimizers.loss_scale",
     "LossScaleOptimizer": "hpcflow.train.optimizers.loss_scale",
     "LBFGS": "hpcflow.train.lbfgs",
