@@ -427,7 +427,7 @@ from hpcflow.ops.variable_scope import (
 from hpcflow.recompute import recompute
 
 if TYPE_CHECKING:
-    from hpcflow import data, layers, train
+    from hpcflow import data, layers, onnx, train
     from hpcflow.kernels.table import kernel
     from hpcflow.runtime.device import Device, register_device
     from hpcflow.runtime.session import Session

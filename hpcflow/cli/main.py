@@ -18,6 +18,8 @@ COMMANDS = {
     "submit": "submit a job script to SLURM, and say what to do if it is refused",
     "plan": "show how a script's graph is cut over ranks, without running it",
     "inspect": "show what is in a checkpoint, and whether it is whole",
+    "export": "write the graph of a checkpoint as an ONNX model, also with 8-bit integers",
+    "infer": "run a trained graph on all samples of a file, each rank its part",
     "doctor": "look at this installation or at a job's ranks, and say what is wrong",
     "pack": "pack this installation into one file, for thousands of ranks",
     "report": "show what runs have done: loss, throughput, scaling",

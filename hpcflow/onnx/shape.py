@@ -17,6 +17,7 @@ from hpcflow.onnx.table import imports
 from hpcflow.ops import array, broadcast, math
 from hpcflow.ops.array import constant, identity, reshape, squeeze, transpose
 from hpcflow.ops.join import concat, split, tile
+from hpcflow.ops.rearrange import broadcast_dynamic_shape
 from hpcflow.ops.slicing import getitem
 
 imports("Identity")(lambda node, x: identity(x))
@@ -106,14 +107,29 @@ def _unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 
 @imports("Expand")
-def _expand(node: Node, x: Tensor, shape: Tensor) -> Tensor:
-    """Both ways: sizes of 1 in `shape` are stretched too."""
-    value = node.value(shape, "shape")
+def _expand(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
+    """Both ways: sizes of 1 in the shape that is wanted are stretched too."""
+    value = node.maybe(wanted, "shape")
+    if value is None or x.shape is None or None in x.shape:
+        told = array.shape(x, out_type=wanted.dtype)
+        y = broadcast.broadcast_to(x, broadcast_dynamic_shape(told, wanted))
+        y.set_shape(_stretched(x, partial(wanted)))
+        return y
     try:
         target = np.broadcast_shapes(node.known(x), tuple(value.tolist()))
     except ValueError:
         raise node.declined(f"{list(node.known(x))} and {value.tolist()} do not fit") from None
     return broadcast.broadcast_to(x, target)
+
+
+def _stretched(x: Tensor, sizes: np.ndarray | None) -> Any:
+    """What is known of the shape of `x` broadcast with `sizes`, None in them unknown."""
+    if sizes is None or x.shape is None:
+        return None
+    wanted, given = sizes.tolist(), list(x.shape)
+    rank = max(len(wanted), len(given))
+    pairs = zip([1] * (rank - len(wanted)) + wanted, [1] * (rank - len(given)) + given, strict=True)
+    return [g if w == 1 or (w is None and g not in (None, 1)) else w for w, g in pairs]
 
 
 # -- shapes as values, filling

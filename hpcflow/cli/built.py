@@ -1,0 +1,58 @@
+"""A graph of inference as the command line names it: FILE.py:FUNCTION, or an ONNX model."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.errors import LaunchError
+from hpcflow.graph.graph import Tensor
+
+Named = dict[str, Tensor]
+
+HELP = (
+    "the function that builds the graph of inference in the default graph and returns its inputs "
+    "and outputs: each a tensor, a list, or a dict by names"
+)
+
+
+def build(spec: str) -> tuple[Named, Named]:
+    """Inputs and outputs, by name, of what FILE.py:FUNCTION builds in the default graph.
+
+    Errors: LaunchError if there is no such function, or it returns something else.
+    """
+    path, colon, name = spec.rpartition(":")
+    if not colon or not os.path.isfile(path):
+        raise LaunchError(
+            f"--model {spec}: there is no file {path or spec!r}",
+            hint="write --model FILE.py:FUNCTION",
+        )
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    function = runpy.run_path(path, run_name="__model__").get(name)
+    if not callable(function):
+        raise LaunchError(f"{path} has no function {name!r}", hint="write --model FILE.py:FUNCTION")
+    made = function()
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise LaunchError(
+            f"{name} of {path} returned {made!r}", hint="return (inputs, outputs), tensors or dicts"
+        )
+    return _named(made[0], spec), _named(made[1], spec)
+
+
+def _named(given: Any, spec: str) -> Named:
+    if isinstance(given, Tensor):
+        given = [given]
+    if isinstance(given, Sequence):
+        given = {getattr(getattr(t, "op", None), "name", str(i)): t for i, t in enumerate(given)}
+    if not isinstance(given, Mapping) or not all(isinstance(t, Tensor) for t in given.values()):
+        raise LaunchError(f"--model {spec}: {given!r} is no tensor and no dict of tensors")
+    return dict(given)
+
+
+def is_onnx(path: str) -> bool:
+    """True for the path of an ONNX model."""
+    return Path(path).suffix == ".onnx"

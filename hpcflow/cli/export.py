@@ -1,0 +1,146 @@
+"""Write the graph of inference of a checkpoint as an ONNX model.
+
+The graph is what FILE.py:FUNCTION builds, the variables' values are those of the checkpoint: the
+newest good one of a folder, or the one that is named. Every byte of it is checked first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hpcflow.checkpoint import folder
+from hpcflow.checkpoint.saved import Saved
+from hpcflow.cli.built import HELP, build
+from hpcflow.errors import CheckpointError, DataError, HpcflowError
+from hpcflow.graph.graph import Graph
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow export`."""
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder of them, or one of them")
+    parser.add_argument("out", metavar="MODEL.onnx", help="the file to write")
+    parser.add_argument("--model", required=True, metavar="FILE.py:FUNCTION", help=HELP)
+    parser.add_argument(
+        "--int8",
+        nargs="?",
+        const="",
+        metavar="DATA.h5",
+        help="also write MODEL.int8.onnx, and print size and accuracy of both; its ranges are "
+        "those of the samples in DATA.h5, whose datasets have the names of the inputs",
+    )
+    parser.add_argument("--labels", metavar="NAME", help="the dataset of classes in DATA.h5")
+    parser.add_argument(
+        "--calibrate", type=int, default=256, metavar="N", help="samples that give the ranges (256)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Export, quantize if asked, and say what was written."""
+    try:
+        path = Path(args.out)
+        export(newest(Path(args.checkpoint)), args.model, path)
+        if args.int8 is not None:
+            _quantized(path, args)
+    except HpcflowError as error:
+        print(f"hpcflow export: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def newest(path: Path) -> Saved:
+    """The checkpoint at `path`, or the newest good one of a folder.
+
+    Errors: CheckpointError if there is none whose every byte is as it was written.
+    """
+    alone = path.is_file() or (path / folder.INDEX).exists()
+    found = [folder.look(path)] if alone else folder.find(path)
+    wrong: list[str] = []
+    for one in found:
+        if one.facts is None:
+            wrong.append(str(one.error))
+            continue
+        saved = Saved(one.path, one.facts)
+        problems = saved.problems()
+        if not problems:
+            return saved
+        wrong += problems
+    raise CheckpointError(
+        f"there is no good checkpoint in {path}" + "".join(f"\n  {text}" for text in wrong[:10]),
+        hint="hpcflow inspect tells what is there",
+    )
+
+
+class Values(Mapping[str, np.ndarray]):
+    """Arrays of a checkpoint by name, read when they are asked for."""
+
+    def __init__(self, saved: Saved) -> None:
+        self.saved = saved
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.saved.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.saved.arrays)
+
+    def __len__(self) -> int:
+        return len(self.saved.arrays)
+
+
+def export(saved: Saved, spec: str, path: Path) -> None:
+    """Write the model, and one line about it."""
+    from hpcflow.onnx import export_model
+
+    with Graph().as_default():
+        inputs, outputs = build(spec)
+        model = export_model(outputs, inputs, Values(saved))
+    path.write_bytes(model.SerializeToString())
+    print(
+        f"{path}: {len(model.graph.node)} nodes, {path.stat().st_size:,} bytes, of {saved.path} "
+        f"(step {saved.facts['step']:,}); {', '.join(inputs)} -> {', '.join(outputs)}"
+    )
+
+
+def _quantized(path: Path, args: argparse.Namespace) -> None:
+    """Write the model of 8-bit integers beside it, and print what both are like."""
+    from hpcflow.onnx import quantize
+
+    small = path.with_suffix(".int8.onnx")
+    data = samples(path, args.int8, args.labels) if args.int8 else None
+    labels = data.pop(args.labels) if data is not None and args.labels else None
+    first = None if data is None else {n: a[: args.calibrate] for n, a in data.items()}
+    quantize.quantize(path, small, first)
+    rows = [(p, quantize.measure(p, data, labels)) for p in (path, small)]
+    for one, told in rows:
+        accuracy = "" if told.accuracy is None else f"  accuracy {told.accuracy:.4f}"
+        print(f"{one!s:<40} {told.bytes:>12,} bytes{accuracy}")
+    if data is not None and labels is None:
+        share = quantize.deviation(path, small, data)
+        print(f"outputs differ by up to {share:.2%} of their range")
+
+
+def samples(model: Path, path: str, labels: str | None) -> dict[str, np.ndarray]:
+    """The inputs of a model, and the labels, from an HDF5 file.
+
+    Errors: DataError if one is missing, or they are of different lengths.
+    """
+    from hpcflow.data.h5 import hdf5
+    from hpcflow.onnx import quantize
+
+    session = quantize.runtime().InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [v.name for v in session.get_inputs()] + ([labels] if labels else [])
+    found = {}
+    for name in names:
+        rows = hdf5(path, name)
+        rows.open()
+        found[name] = rows.rows(np.arange(len(rows)))
+        rows.close()
+    if len({len(a) for a in found.values()}) > 1:
+        raise DataError(
+            f"{path}: " + ", ".join(f"{n} has {len(a):,} rows" for n, a in found.items())
+        )
+    return found

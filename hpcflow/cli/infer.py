@@ -1,0 +1,201 @@
+"""Run a trained graph on all samples of an HDF5 file, each rank its part, into another HDF5 file.
+
+The graph is what FILE.py:FUNCTION builds, with the variables of a checkpoint, or an ONNX model.
+Datasets of DATA.h5 have the names of its inputs, those of OUT.h5 the names of its outputs, row by
+row. Under a launcher (srun, mpirun) this process is one of its ranks; otherwise -n N starts N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow import launch
+from hpcflow.cli.built import HELP, Named, build, is_onnx
+from hpcflow.cli.run import check_folder, enter
+from hpcflow.errors import DataError, HpcflowError, LaunchError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow infer`."""
+    parser.add_argument(
+        "checkpoint", metavar="CKPT", help="checkpoint, folder of them, or MODEL.onnx"
+    )
+    parser.add_argument("data", metavar="DATA.h5", help="the samples")
+    parser.add_argument("--model", metavar="FILE.py:FUNCTION", help=HELP)
+    parser.add_argument("--out", default="out.h5", metavar="OUT.h5", help="the file to write")
+    parser.add_argument("--batch", type=int, default=256, metavar="N", help="samples at once (256)")
+    parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="number of ranks")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Become a rank of the job, or start the launcher that makes the ranks."""
+    try:
+        place = launch.detect()
+        _check(args)
+        if place is None and args.ranks is not None:
+            _start(args)
+        serving = enter()
+    except HpcflowError as error:
+        print(f"hpcflow infer: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    if serving is not None:
+        serving()
+        return 0
+    Job(args).run()
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if is_onnx(args.checkpoint) == bool(args.model):
+        raise LaunchError(
+            "an ONNX model is the graph itself, a checkpoint needs one",
+            hint="hpcflow infer CKPT DATA.h5 --model FILE.py:FUNCTION, or infer MODEL.onnx DATA.h5",
+        )
+    if args.batch < 1:
+        raise LaunchError(f"--batch {args.batch}: at least one sample is computed at once")
+    for path in (args.checkpoint, args.data):
+        if not os.path.exists(path):
+            raise LaunchError(f"there is no {path}", hint="give its path")
+
+
+def _start(args: argparse.Namespace) -> None:
+    """Turn this process into the launcher of the ranks."""
+    options = [f"--out={args.out}", f"--batch={args.batch}"]
+    options += [f"--model={args.model}"] if args.model else []
+    check_folder()
+    program = [sys.executable, "-m", "hpcflow", "infer", args.checkpoint, args.data, *options]
+    start = launch.command(args.ranks, program)
+    print(f"hpcflow: starting {args.ranks} ranks by {start.why}", file=sys.stderr, flush=True)
+    start.become()
+
+
+class Job:
+    """This rank's part of the samples, and at the end the one file of all."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from hpcflow.checkpoint.team import Team
+        from hpcflow.runtime.context import current
+
+        self.args, self.out = args, Path(args.out)
+        self.team = Team(current())
+        self.part = self.out.with_name(f"{self.out.name}.part-{self.team.number:05d}")
+
+    def run(self) -> None:
+        """Compute the part, write it, and have the chief join the parts."""
+        session, inputs, outputs = self._session()
+        rows = {name: _opened(self.args.data, name) for name in inputs}
+        count = _length(self.args.data, rows)
+        who, of = self.team.number, self.team.size
+        start, stop = count * who // of, count * (who + 1) // of
+        with _writing(self.part) as file:
+            for low in range(start, stop, self.args.batch):
+                high = min(low + self.args.batch, stop)
+                batch = {inputs[name]: r.rows(np.arange(low, high)) for name, r in rows.items()}
+                made = session.run(list(outputs.values()), _cast(batch))
+                for name, array in zip(outputs, made, strict=True):
+                    _put(file, name, array, low - start, stop - start, high - low)
+        told = self.team.gather({"part": str(self.part), "rows": stop - start})
+        if told is not None:
+            self._join([Path(row["part"]) for row in told if row["rows"]], count)
+        self.team.say()  # nobody leaves before the file is there
+
+    def _session(self) -> tuple[Any, Named, Named]:
+        from hpcflow.ops.state import global_variables, global_variables_initializer
+        from hpcflow.runtime.session import Session
+        from hpcflow.train.saver import Saver
+
+        if is_onnx(self.args.checkpoint):
+            from hpcflow.onnx import import_model
+
+            made = import_model(self.args.checkpoint, trainable=False)
+            return Session(), made.inputs, made.outputs
+        inputs, outputs = build(self.args.model)
+        session = Session()
+        if global_variables():
+            session.run(global_variables_initializer())  # what is not there cannot be restored
+            Saver().restore(session, self.args.checkpoint)
+        return session, inputs, outputs
+
+    def _join(self, parts: list[Path], count: int) -> None:
+        """One file of all parts, under its name when it is whole."""
+        draft = self.out.with_name(f"{self.out.name}.tmp")
+        with _writing(draft) as file:
+            at = 0
+            for part in parts:
+                with _reading(part) as one:
+                    for name in one:
+                        _copy(one[name], file, name, at, count)
+                    at += max((len(one[name]) for name in one), default=0)
+        os.replace(draft, self.out)
+        for path in self.out.parent.glob(f"{self.out.name}.part-*"):
+            path.unlink()
+        print(f"{self.out}: {count:,} rows by {self.team.size} ranks")
+
+
+def _opened(path: str, name: str) -> Any:
+    from hpcflow.data.h5 import hdf5
+
+    rows = hdf5(path, name)
+    rows.open()
+    return rows
+
+
+def _length(path: str, rows: dict[str, Any]) -> int:
+    """How many samples there are; DataError if the inputs differ in it."""
+    counts = {name: len(r) for name, r in rows.items()}
+    if len(set(counts.values())) != 1:
+        raise DataError(f"{path}: " + ", ".join(f"{n} has {c:,} rows" for n, c in counts.items()))
+    return next(iter(counts.values()))
+
+
+def _cast(batch: dict[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+    """Samples in the dtypes of the inputs, as far as that keeps their values' kind."""
+    return {t: a.astype(t.dtype, casting="same_kind", copy=False) for t, a in batch.items()}
+
+
+def _writing(path: Path) -> Any:
+    from hpcflow.runtime.hdf5 import library
+
+    return library().File(path, "w")
+
+
+def _reading(path: Path) -> Any:
+    from hpcflow.data.h5 import opened
+
+    return opened(path)
+
+
+def _put(file: Any, name: str, array: np.ndarray, at: int, rows: int, batch: int) -> None:
+    """Write the rows of one batch; DataError if the output has no row for each sample."""
+    if array.ndim == 0 or len(array) != batch:
+        raise DataError(
+            f"output {name!r} of shape {list(array.shape)} has no row for each of {batch} samples"
+        )
+    if name not in file:
+        file.create_dataset(name, (rows, *array.shape[1:]), array.dtype)
+    file[name][at : at + batch] = array
+
+
+STRIPE = 16 << 20  # bytes copied at once
+
+
+def _copy(source: Any, file: Any, name: str, at: int, count: int) -> None:
+    """Rows of a part to their place in the whole."""
+    if name not in file:
+        file.create_dataset(name, (count, *source.shape[1:]), source.dtype)
+    for low, high in _stripes(source):
+        file[name][at + low : at + high] = source[low:high]
+
+
+def _stripes(source: Any) -> Iterator[tuple[int, int]]:
+    size = max(1, int(np.prod(source.shape[1:])) * source.dtype.itemsize)
+    step = max(1, STRIPE // size)
+    for low in range(0, len(source), step):
+        yield low, min(low + step, len(source))
