@@ -44,12 +44,13 @@ class _Block:
 
     def __init__(self, outputs: Sequence[Tensor], since: int) -> None:
         self.outputs = list(outputs)
+        graph = get_default_graph()
         inside: dict[Operation, None] = {}
         entering: dict[Tensor, None] = {}
         stack = list(outputs)
         while stack:
             t = stack.pop()
-            if not _repeatable(t.op, since):
+            if t.op.graph is not graph or not _repeatable(t.op, since):
                 entering[t] = None
             elif t.op not in inside:
                 inside[t.op] = None
@@ -59,7 +60,8 @@ class _Block:
 
     def gradients(self, op: Operation, *grads: Any) -> list[Any]:
         """The gradients of what enters, by operations that are made again behind `grads`."""
-        given = op.inputs[len(self.outputs) :]
+        graph = get_default_graph()  # inside the gradient of a loop another one than forward's
+        given = [graph.adopt(t) for t in op.inputs[len(self.outputs) :]]
         pairs = [
             (again, g)
             for again, g in zip(self.again(given, grads), grads, strict=True)

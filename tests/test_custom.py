@@ -321,3 +321,66 @@ def test_a_block_inside_a_block_and_second_derivatives() -> None:
     values = run([*firsts, *seconds])
     np.testing.assert_allclose(values[0], values[1], rtol=1e-14)
     np.testing.assert_allclose(values[2], values[3], rtol=1e-13)
+
+
+# -- in loops
+
+
+def test_recomputation_inside_a_loop_and_around_one() -> None:
+    def step(x: hf.Tensor) -> hf.Tensor:
+        return hf.tanh(hf.exp(x * 0.1) * x)
+
+    def looped(wrap: Any) -> Any:
+        def build(x: hf.Tensor) -> hf.Tensor:
+            f = wrap(step)
+            return hf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, f(y)), [0, x])[1]
+
+        return build
+
+    x = hf.placeholder(hf.float64, [3])
+    results = []
+    for build in (looped(lambda f: f), looped(hf.recompute), hf.recompute(looped(lambda f: f))):
+        y = build(x)
+        results.append(run([y, hf.gradients(y, x)[0]], {x: [0.1, 0.2, 0.3]}))
+    for y, slope in results[1:]:
+        np.testing.assert_array_equal(y, results[0][0])
+        np.testing.assert_allclose(slope, results[0][1], rtol=1e-15)
+
+
+def test_a_loop_keeps_only_what_enters_a_recomputed_block() -> None:
+    def kept(wrap: Any) -> int:
+        with hf.Graph().as_default() as graph:
+            x = hf.placeholder(hf.float64, [3])
+            f = wrap(lambda y: hf.tanh(hf.exp(hf.sin(y)) * y))
+            y = hf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, f(y)), [0, x])[1]
+            hf.gradients(y, x)
+            return max(op.attrs["lists"] for op in graph.get_operations() if op.type == "While")
+
+    assert kept(hf.recompute) == 1 < kept(lambda f: f)
+
+
+def test_a_gradient_of_ones_own_inside_a_loop() -> None:
+    w = hf.Variable(2.0)
+
+    @hf.custom_gradient
+    def f(x: hf.Tensor) -> Any:
+        return x * w, lambda dy, variables: (dy * 10, [dy * x])
+
+    x = hf.placeholder(hf.float32, [])
+    y = hf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, f(y)), [0, x])[1]
+    dx, dw = hf.gradients(y, [x, w])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        values = [v.item() for v in session.run([y, dx, dw], {x: 1.0})]
+    assert values == [8, 1000, 4 + 10 * 2 + 100]
+
+
+def test_python_functions_and_prints_inside_a_loop(capfd: Any) -> None:
+    x = hf.placeholder(hf.float64, [2])
+
+    def body(i: hf.Tensor, y: hf.Tensor) -> Any:
+        return i + 1, hf.py_func(lambda a: a + 1, [hf.Print(y, [i])], hf.float64)
+
+    y = hf.while_loop(lambda i, y: i < 3, body, [0, x], shape_invariants=[(), None])[1]
+    assert run(y, {x: [1.0, 2.0]}).tolist() == [4, 5]
+    assert capfd.readouterr().err == "[0]\n[1]\n[2]\n"

@@ -23,7 +23,8 @@ def _same(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 
 
 def _declared(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
-    return [Spec(np.dtype(attrs["dtype"]), tuple(attrs["shape"]))]
+    shape = attrs["shape"]
+    return [Spec(np.dtype(attrs["dtype"]), None if shape is None else tuple(shape))]
 
 
 def _nothing(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
