@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import CheckpointError
+from hpcflow.graph.dtypes import bfloat16
 from hpcflow.runtime.hdf5 import library
 
 ALIGN_FROM, PAGE = 64 << 10, 4096  # large datasets begin at pages
@@ -100,20 +101,29 @@ def add(file: Any, place: Place) -> int | None:
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
-    kind = h5py.h5t.py_create(np.dtype(place.dtype), logical=True)
+    kind = h5py.h5t.py_create(on_disk(place.dtype), logical=True)
     if place.shape:
         space = h5py.h5s.create_simple(place.shape)
     else:
         space = h5py.h5s.create(h5py.h5s.SCALAR)
     made = h5py.h5d.create(file.id, place.path.encode(), kind, space, plist, links)
     h5py.Dataset(made).attrs["name"] = place.name
+    if on_disk(place.dtype) != place.dtype:
+        h5py.Dataset(made).attrs["dtype"] = place.dtype
     offset = made.get_offset()
     return None if offset is None else int(offset)
+
+
+def on_disk(dtype: str) -> np.dtype:
+    """The type of a dataset: HDF5 has no bfloat16, its bits are kept as uint16."""
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
 
 
 def write_rows(file: Any, path: str, start: int, rows: np.ndarray) -> None:
     """Write rows of a dataset, this rank alone (MPI-IO: independent)."""
     dataset = file[path]
+    if rows.dtype == bfloat16:
+        rows = rows.view(dataset.dtype)
     if dataset.shape == ():
         dataset[()] = rows.reshape(())
     else:
@@ -137,7 +147,7 @@ def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
     if not place.shape:
         file[place.path] = h5py.ExternalLink(sources[0].file, place.path)
         return
-    dtype = np.dtype(place.dtype)
+    dtype = on_disk(place.dtype)
     if not sources:
         made = file.create_dataset(place.path, place.shape, dtype)
     else:
@@ -149,6 +159,8 @@ def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
         fill = dtype.type(np.nan) if dtype.kind in "fc" else None
         made = file.create_virtual_dataset(place.path, layout, fillvalue=fill)
     made.attrs["name"] = place.name
+    if dtype != place.dtype:
+        made.attrs["dtype"] = place.dtype
 
 
 def reserve(path: Path) -> None:

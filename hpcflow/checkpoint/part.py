@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcflow.checkpoint import h5, stamp
 from hpcflow.checkpoint.layout import Array, Slab
+from hpcflow.graph.dtypes import text_of
 from hpcflow.runtime.state import Store, VariableState
 
 Record = dict[str, Any]  # what the index says of a file: its slabs, where they are, their digests
@@ -30,7 +31,7 @@ def held(store: Store, wanted: Mapping[str, str]) -> list[Record]:
             found.append(
                 {
                     "name": wanted[state.variable],
-                    "dtype": state.dtype.str,
+                    "dtype": text_of(state.dtype),
                     "shape": list(state.whole),
                     "start": state.rows[0],
                     "stop": state.rows[1],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
 
+bfloat16 = np.dtype(ml_dtypes.bfloat16)  # float32 without its last 16 bits
 float16 = np.dtype("float16")
 float32 = np.dtype("float32")
 float64 = np.dtype("float64")
@@ -30,7 +32,7 @@ tensor_array = np.dtype("V5")  # a TensorArray: an array of tensors that one ste
 OPAQUE = {resource: "resource", history: "history", tensor_array: "tensor_array"}
 
 NUMERIC = (
-    *(float16, float32, float64, int8, int16, int32, int64),
+    *(bfloat16, float16, float32, float64, int8, int16, int32, int64),
     *(uint8, uint16, uint32, uint64, complex64, complex128),
 )
 
@@ -55,9 +57,31 @@ def name_of(dtype: np.dtype) -> str:
     return "string" if dtype == string else OPAQUE.get(dtype, str(dtype))
 
 
+def kind_of(dtype: np.dtype) -> str:
+    """NumPy's letter for a kind of data, "f" also for bfloat16, which NumPy does not know."""
+    return "f" if dtype == bfloat16 else dtype.kind
+
+
 def is_floating(dtype: np.dtype) -> bool:
     """True for real and complex floating types: those with gradients."""
-    return dtype.kind in "fc"
+    return kind_of(dtype) in "fc"
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """True for floats of 16 bits: they are stored so, and computed with as float32."""
+    return dtype in (float16, bfloat16)
+
+
+def text_of(dtype: np.dtype) -> str:
+    """A dtype as text that `as_dtype` reads again, on any machine."""
+    return "bfloat16" if dtype == bfloat16 else dtype.str
+
+
+def limits(dtype: np.dtype) -> Any:
+    """The smallest and the largest number, as `.min` and `.max`."""
+    if kind_of(dtype) == "f":
+        return ml_dtypes.finfo(dtype)
+    return np.iinfo(dtype)
 
 
 def as_strings(value: Any) -> np.ndarray:

@@ -47,7 +47,7 @@ def _squeeze(xp: Any, node: Node) -> Callable[..., Any]:
     return _under_known_shape(node) or (lambda x: xp.squeeze(x, axis))
 
 
-@kernel("Transpose", "out")
+@kernel("Transpose", "out", moves=True)
 def _transpose(xp: Any, node: Node) -> Callable[..., Any]:
     perm = node.attrs["perm"]
     return lambda x, out: xp.copyto(out, x.transpose(perm))
@@ -57,7 +57,7 @@ def _transpose(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 def _fact(type: str, of: Callable[[Any], Any]) -> None:
-    @kernel(type, "out")
+    @kernel(type, "out", moves=True)
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         dtype = node.outputs[0].dtype
         return lambda x, out: xp.copyto(out, xp.asarray(of(x), dtype))
@@ -71,7 +71,7 @@ _fact("Rank", lambda x: x.ndim)
 # -- filling and broadcasting
 
 
-@kernel("Fill", "out")
+@kernel("Fill", "out", moves=True)
 def _fill(xp: Any, node: Node) -> Callable[..., Any]:
     if "value" in node.attrs:
         value = node.attrs["value"]
@@ -79,18 +79,18 @@ def _fill(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda value, *more: xp.copyto(more[-1], value)
 
 
-@kernel("ZerosLike", "out")
+@kernel("ZerosLike", "out", moves=True)
 def _zeros_like(xp: Any, node: Node) -> Callable[..., Any]:
     zero: Any = b"" if node.outputs[0].dtype.kind == "O" else 0
     return lambda x, out: out.fill(zero)
 
 
-@kernel("OnesLike", "out")
+@kernel("OnesLike", "out", moves=True)
 def _ones_like(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda x, out: out.fill(1)
 
 
-@kernel("BroadcastTo", "out")
+@kernel("BroadcastTo", "out", moves=True)
 def _broadcast_to(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda x, *more: xp.copyto(more[-1], x)
 

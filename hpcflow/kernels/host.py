@@ -41,8 +41,8 @@ def _py_func(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-kernel("PyFunc", "new", on="cpu")(_py_func)
-kernel("PyFuncStateless", "new", on="cpu")(_py_func)
+kernel("PyFunc", "new", on="cpu", moves=True)(_py_func)
+kernel("PyFuncStateless", "new", on="cpu", moves=True)(_py_func)
 
 
 def _returned(index: int, value: Any, dtype: np.dtype) -> np.ndarray:
@@ -87,7 +87,7 @@ def described(xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], most
     ]
 
 
-@kernel("Print", "out", inplace=(0,))  # not a view: it must run even where nothing moves
+@kernel("Print", "out", inplace=(0,), moves=True)  # not a view: it must run
 def _print(xp: Any, node: Node) -> Callable[..., Any]:
     attrs = node.attrs
     left = [attrs["first_n"]]
@@ -102,7 +102,7 @@ def _print(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("Assert", "out")
+@kernel("Assert", "out", moves=True)
 def _assert(xp: Any, node: Node) -> Callable[..., Any]:
     attrs = node.attrs
 
@@ -127,5 +127,5 @@ def _same(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-kernel("IdentityN", "out")(_same)
-kernel("CustomGradient", "out")(_same)
+kernel("IdentityN", "out", moves=True)(_same)
+kernel("CustomGradient", "out", moves=True)(_same)

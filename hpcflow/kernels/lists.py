@@ -11,12 +11,12 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.kernels.table import Node, kernel
 
 
-@kernel("ListEmpty", "new")
+@kernel("ListEmpty", "new", moves=True)
 def _empty(xp: Any, node: Node) -> Callable[..., Any]:
     return list
 
 
-@kernel("ListPush", "new")
+@kernel("ListPush", "new", moves=True)
 def _push(xp: Any, node: Node) -> Callable[..., Any]:
     """Keeps a copy: the value's own memory serves the next iteration."""
     if node.inputs[1].dtype in OPAQUE:
@@ -33,7 +33,7 @@ def _push(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("ListPop", "new")
+@kernel("ListPop", "new", moves=True)
 def _pop(xp: Any, node: Node) -> Callable[..., Any]:
     back = xp.asarray if xp is not np else lambda value: value
     if node.attrs["dtype"] in OPAQUE:

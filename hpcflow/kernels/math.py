@@ -125,7 +125,7 @@ def _sigmoid_grad(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("Select", "out", inplace=(1, 2))
+@kernel("Select", "out", inplace=(1, 2), moves=True)
 def _select(xp: Any, node: Node) -> Callable[..., Any]:
     if xp is not np or node.outputs[0].dtype.kind == "O":
         return lambda condition, x, y, out: xp.copyto(out, xp.where(condition, x, y))
@@ -144,7 +144,7 @@ def _select(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("Cast", "out")
+@kernel("Cast", "out", moves=True)
 def _cast(xp: Any, node: Node) -> Callable[..., Any]:
     to_real = node.inputs[0].dtype.kind == "c" and node.outputs[0].dtype.kind != "c"
 

@@ -14,7 +14,7 @@ def diagonal(xp: Any, x: Any) -> Any:
     return (..., places, places)
 
 
-@kernel("MatrixDiag", "out")
+@kernel("MatrixDiag", "out", moves=True)
 def _diag(xp: Any, node: Node) -> Callable[..., Any]:
     def run(x: Any, out: Any) -> None:
         out.fill(0)
@@ -23,12 +23,12 @@ def _diag(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("MatrixDiagPart", "out")
+@kernel("MatrixDiagPart", "out", moves=True)
 def _diag_part(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda x, out: xp.copyto(out, x[diagonal(xp, x)])
 
 
-@kernel("MatrixSetDiag", "out", inplace=(0,))
+@kernel("MatrixSetDiag", "out", inplace=(0,), moves=True)
 def _set_diag(xp: Any, node: Node) -> Callable[..., Any]:
     def run(x: Any, d: Any, out: Any) -> None:
         xp.copyto(out, x)
@@ -37,7 +37,7 @@ def _set_diag(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("MatrixBandPart", "out")
+@kernel("MatrixBandPart", "out", moves=True)
 def _band(xp: Any, node: Node) -> Callable[..., Any]:
     lower, upper = node.attrs["num_lower"], node.attrs["num_upper"]
 

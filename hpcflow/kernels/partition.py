@@ -12,7 +12,7 @@ from hpcflow.kernels.slicing import check_indices
 from hpcflow.kernels.table import Node, kernel
 
 
-@kernel("DynamicPartition", "new")
+@kernel("DynamicPartition", "new", moves=True)
 def _partition(xp: Any, node: Node) -> Callable[..., Any]:
     num = node.attrs["num"]
 
@@ -31,7 +31,7 @@ def _partition(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("DynamicStitch", "new")
+@kernel("DynamicStitch", "new", moves=True)
 def _stitch(xp: Any, node: Node) -> Callable[..., Any]:
     def run(*inputs: Any) -> Any:
         half = len(inputs) // 2

@@ -84,7 +84,7 @@ def _draws(type: str, parameters: int = 0) -> Callable[[Make], Make]:
     def add(make: Make) -> Make:
         for prefix, how in (("", _Stateful), ("Stateless", _Stateless)):
 
-            @kernel(prefix + type, "out")
+            @kernel(prefix + type, "out", moves=True)
             def row(xp: Any, node: Node, how: Any = how) -> Callable[..., Any]:
                 return how(xp, node, make(xp, node), parameters)
 

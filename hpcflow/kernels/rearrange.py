@@ -13,13 +13,13 @@ from hpcflow.kernels.slicing import check_indices
 from hpcflow.kernels.table import Node, kernel
 
 
-@kernel("Reverse", "out")
+@kernel("Reverse", "out", moves=True)
 def _reverse(xp: Any, node: Node) -> Callable[..., Any]:
     axes = node.attrs["axis"]
     return lambda x, out: xp.copyto(out, xp.flip(x, axes))
 
 
-@kernel("ReverseSequence", "out")
+@kernel("ReverseSequence", "out", moves=True)
 def _reverse_sequence(xp: Any, node: Node) -> Callable[..., Any]:
     def run(x: Any, lengths: Any, out: Any) -> None:
         along, batch = node.attrs["seq_axis"] % x.ndim, node.attrs["batch_axis"] % x.ndim

@@ -142,7 +142,7 @@ for _type in ("Update", "Add", "Sub"):
     _scatter_nd(_type)
 
 
-@kernel("ReadRows", "out")
+@kernel("ReadRows", "out", moves=True)
 def _read_rows(xp: Any, node: Node) -> Callable[..., Any]:
     def run(var: Any, indices: Any, out: Any) -> None:
         check_indices(xp, indices, var.shape[0], "rows: index")
@@ -173,7 +173,7 @@ def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("PieceRows", "new")
+@kernel("PieceRows", "new", moves=True)
 def _piece_rows(xp: Any, node: Node) -> Callable[..., Any]:
     start, stop, size = (node.attrs[name] for name in ("start", "stop", "size"))
 
@@ -190,7 +190,7 @@ def _piece_rows(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("JoinRows", "out")
+@kernel("JoinRows", "out", moves=True)
 def _join_rows(xp: Any, node: Node) -> Callable[..., Any]:
     def run(indices: Any, *args: Any) -> None:
         out, pieces = args[-1], len(args) // 2

@@ -21,7 +21,7 @@ def _places(xp: Any, indices: Any, whole: Any, what: str = "scatter_nd") -> tupl
     return rows, whole.reshape(count, math.prod(whole.shape[depth:]))
 
 
-@kernel("GatherNd", "out")
+@kernel("GatherNd", "out", moves=True)
 def _gather_nd(xp: Any, node: Node) -> Callable[..., Any]:
     def run(params: Any, indices: Any, out: Any) -> None:
         rows, table = _places(xp, indices, params, "gather_nd")

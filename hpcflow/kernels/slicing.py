@@ -64,7 +64,7 @@ def _taken(x: Any, index: tuple[Any, ...]) -> Any:
         raise RangeError(f"an index is outside shape {list(x.shape)}: {error}") from None
 
 
-@kernel("StridedSlice", "out")
+@kernel("StridedSlice", "out", moves=True)
 def _strided(xp: Any, node: Node) -> Callable[..., Any]:
     index = _index(node.attrs["key"])
     return lambda x, *more: xp.copyto(more[-1], _taken(x, index(more)))
@@ -90,7 +90,7 @@ def _window(begin: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple
     return tuple(slice(b, b + n) for b, n in zip(starts, shape, strict=True))
 
 
-@kernel("Slice", "out")
+@kernel("Slice", "out", moves=True)
 def _slice(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda x, begin, size, out: xp.copyto(out, x[_window(begin, out.shape, x.shape)])
 
@@ -107,7 +107,7 @@ def _slice_grad(xp: Any, node: Node) -> Callable[..., Any]:
 # -- gather and one_hot
 
 
-@kernel("Gather", "out")
+@kernel("Gather", "out", moves=True)
 def _gather(xp: Any, node: Node) -> Callable[..., Any]:
     axis, batch = node.attrs["axis"], node.attrs.get("batch_dims", 0)
 
@@ -162,7 +162,7 @@ def add_rows(xp: Any, out: Any, rows: Any, values: Any) -> None:
         xp.add.at(flat, places.reshape(-1), values[i : i + step].reshape(-1))
 
 
-@kernel("OneHot", "out")
+@kernel("OneHot", "out", moves=True)
 def _one_hot(xp: Any, node: Node) -> Callable[..., Any]:
     attrs = node.attrs
 
@@ -181,7 +181,7 @@ def _one_hot(xp: Any, node: Node) -> Callable[..., Any]:
 # -- joining and parting
 
 
-@kernel("Concat", "out")
+@kernel("Concat", "out", moves=True)
 def _concat(xp: Any, node: Node) -> Callable[..., Any]:
     axis = node.attrs["axis"]
     return lambda *args: xp.concatenate(args[:-1], axis, args[-1])
@@ -191,7 +191,7 @@ def _along(axis: int, rank: int, what: Any) -> tuple[Any, ...]:
     return (slice(None),) * (axis % rank) + (what,)
 
 
-@kernel("Split", "out")
+@kernel("Split", "out", moves=True)
 def _split(xp: Any, node: Node) -> Callable[..., Any]:
     axis, parts = node.attrs["axis"], len(node.outputs)
 
@@ -205,7 +205,7 @@ def _split(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("Pack", "out")
+@kernel("Pack", "out", moves=True)
 def _pack(xp: Any, node: Node) -> Callable[..., Any]:
     axis = node.attrs["axis"]
 
@@ -217,7 +217,7 @@ def _pack(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("Unpack", "out")
+@kernel("Unpack", "out", moves=True)
 def _unpack(xp: Any, node: Node) -> Callable[..., Any]:
     axis = node.attrs["axis"]
 
@@ -228,7 +228,7 @@ def _unpack(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("Pad", "out")
+@kernel("Pad", "out", moves=True)
 def _pad(xp: Any, node: Node) -> Callable[..., Any]:
     paddings, value = node.attrs["paddings"], node.attrs["value"]
 
@@ -245,7 +245,7 @@ def _tiles(shape: tuple[int, ...], times: tuple[int, ...]) -> list[int]:
     return [n for pair in zip(times, shape, strict=True) for n in pair]
 
 
-@kernel("Tile", "out")
+@kernel("Tile", "out", moves=True)
 def _tile(xp: Any, node: Node) -> Callable[..., Any]:
     times = node.attrs["multiples"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from hpcflow.errors import DeviceError
+from hpcflow.kernels.half import widened
 
 Form = Literal["ufunc", "out", "new", "view", "update"]
 # ufunc   f(*inputs, out=o), or f(*inputs) -> a new value: NumPy's convention, no wrapper between
@@ -50,14 +51,24 @@ ANY = "xp"  # the kind of device of kernels written against the array module `xp
 
 
 def kernel(
-    type: str, form: Form, *, on: str = ANY, inplace: tuple[int, ...] = ()
+    type: str,
+    form: Form,
+    *,
+    on: str = ANY,
+    inplace: tuple[int, ...] = (),
+    moves: bool = False,
 ) -> Callable[
     [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
 ]:
-    """Decorator: `make(xp, node)` is the kernel of op `type` on devices of kind `on`."""
+    """Decorator: `make(xp, node)` is the kernel of op `type` on devices of kind `on`.
+
+    Floats of 16 bits reach it as float32 and its results are rounded, so that sums have 32 bits.
+    Not so those of ufuncs, which do it themselves, and of a kernel that only `moves` elements.
+    """
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
-        _TABLE[type, on] = Kernel(form, make, inplace)
+        direct = moves or form in ("ufunc", "view")
+        _TABLE[type, on] = Kernel(form, make if direct else widened(form, make), inplace)
         return make
 
     return add

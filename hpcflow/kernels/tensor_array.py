@@ -78,7 +78,7 @@ def _stacked(xp: Any, rows: list[Any], node: Node) -> Any:
     return xp.zeros((0, *(d or 0 for d in shape)), node.attrs["dtype"])
 
 
-@kernel("TensorArrayNew", "new")
+@kernel("TensorArrayNew", "new", moves=True)
 def _new(xp: Any, node: Node) -> Callable[..., Any]:
     dynamic = node.attrs["dynamic"]
 
@@ -90,7 +90,7 @@ def _new(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayWrite", "new")
+@kernel("TensorArrayWrite", "new", moves=True)
 def _write(xp: Any, node: Node) -> Callable[..., Any]:
     """Keeps a copy: the value's own memory serves the next iteration."""
 
@@ -101,29 +101,29 @@ def _write(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayRead", "new")
+@kernel("TensorArrayRead", "new", moves=True)
 def _read(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda array, index: array.get(xp, index, node)
 
 
-@kernel("TensorArraySize", "new")
+@kernel("TensorArraySize", "new", moves=True)
 def _size(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda array: xp.asarray(array.size, np.int32)
 
 
-@kernel("TensorArrayStack", "new")
+@kernel("TensorArrayStack", "new", moves=True)
 def _stack(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda array: _stacked(xp, [array.row(xp, i, node) for i in range(array.size)], node)
 
 
-@kernel("TensorArrayGather", "new")
+@kernel("TensorArrayGather", "new", moves=True)
 def _gather(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda array, indices: _stacked(
         xp, [array.row(xp, i, node) for i in indices.tolist()], node
     )
 
 
-@kernel("TensorArrayUnstack", "new")
+@kernel("TensorArrayUnstack", "new", moves=True)
 def _unstack(xp: Any, node: Node) -> Callable[..., Any]:
     def run(array: Elements, value: Any) -> Elements:
         whole = xp.array(value)
@@ -134,7 +134,7 @@ def _unstack(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayScatter", "new")
+@kernel("TensorArrayScatter", "new", moves=True)
 def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
     write = Elements.add if node.attrs["add"] else Elements.put
 
@@ -149,7 +149,7 @@ def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayConcat", "new")
+@kernel("TensorArrayConcat", "new", moves=True)
 def _concat(xp: Any, node: Node) -> Callable[..., Any]:
     def run(array: Elements) -> tuple[Any, Any]:
         rows = [array.get(xp, i, node) for i in range(array.size)]
@@ -161,7 +161,7 @@ def _concat(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArraySplit", "new")
+@kernel("TensorArraySplit", "new", moves=True)
 def _split(xp: Any, node: Node) -> Callable[..., Any]:
     def run(array: Elements, value: Any, lengths: Any) -> Elements:
         whole, at = xp.array(value), 0
@@ -175,7 +175,7 @@ def _split(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayEmpty", "new")
+@kernel("TensorArrayEmpty", "new", moves=True)
 def _empty(xp: Any, node: Node) -> Callable[..., Any]:
     def run(like: Elements) -> Elements:
         return Elements(like.size, like.dynamic, like.like or like)
@@ -183,7 +183,7 @@ def _empty(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayAccumulate", "new")
+@kernel("TensorArrayAccumulate", "new", moves=True)
 def _accumulate(xp: Any, node: Node) -> Callable[..., Any]:
     def run(total: Elements, more: Elements) -> Elements:
         for i, value in more.items.items():
@@ -194,7 +194,7 @@ def _accumulate(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("TensorArrayAddN", "new")
+@kernel("TensorArrayAddN", "new", moves=True)
 def _add_n(xp: Any, node: Node) -> Callable[..., Any]:
     def run(first: Elements, *others: Elements) -> Elements:
         total = Elements(first.size, first.dynamic, first.like)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.composite import Composite
-from hpcflow.graph.dtypes import as_array, as_dtype, int32
+from hpcflow.graph.dtypes import as_array, as_dtype, int32, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import (
@@ -351,7 +351,8 @@ def range(
     tensors = [t for t in given if isinstance(t, Tensor)]
     if dtype is None:
         arrays = [as_array(t).dtype for t in given if not isinstance(t, Tensor)]
-        plain = [d for d in arrays if d.kind == "f" and all(t.dtype.kind != "f" for t in tensors)]
+        whole = all(kind_of(t.dtype) != "f" for t in tensors)
+        plain = [d for d in arrays if d.kind == "f" and whole]
         dtype = max([*(t.dtype for t in tensors), *plain] or arrays, key=_rank_of)
     dtype = as_dtype(dtype)
     if not tensors:
@@ -360,7 +361,7 @@ def range(
 
 
 def _rank_of(dtype: np.dtype) -> tuple[bool, int]:
-    return dtype.kind == "f", dtype.itemsize
+    return kind_of(dtype) == "f", dtype.itemsize
 
 
 def _as(value: Any, dtype: np.dtype) -> Tensor:

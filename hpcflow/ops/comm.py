@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.body import at_root
-from hpcflow.graph.dtypes import float64, int64
+from hpcflow.graph.dtypes import float32, float64, int64, is_half
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
 from hpcflow.ops.indexed_slices import IndexedSlices
+from hpcflow.ops.rules import one
 
 ONE_OF_A_GRAPH = {"ReplicaShare": "replica_share", "ReplicaOffset": "replica_offset"}
 _MOVES = NoGrad("made when the plan is cut, after gradients are taken")
@@ -70,6 +71,9 @@ def replica_sum(x: Any, name: str | None = None) -> Any:
         rows = graph.create_op("ReplicaGather", both, {}, name or "replica_gather")
         return IndexedSlices(rows.outputs[0], rows.outputs[1], x.dense_shape)
     x = convert_to_tensor(x)
+    if is_half(x.dtype):  # MPI cannot add them, and their sum would have their few digits
+        total = replica_sum(one("Cast", [x], {"dtype": float32}))
+        return one("Cast", [total], {"dtype": x.dtype}, name)
     return get_default_graph().create_op("ReplicaSum", [x], {}, name or "replica_sum").outputs[0]
 
 

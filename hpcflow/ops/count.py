@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.dtypes import as_dtype, int32, int64
+from hpcflow.graph.dtypes import as_dtype, int32, int64, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, merge
@@ -82,7 +82,7 @@ def bincount(
         require_alike("bincount", *inputs)
     attrs: Attrs = {"minlength": int(minlength or 0), "dtype": as_dtype(dtype)}
     attrs["maxlength"] = None if maxlength is None else int(maxlength)
-    if attrs["dtype"].kind not in "iuf":
+    if kind_of(attrs["dtype"]) not in "iuf":
         raise DTypeError(f"bincount cannot count in {attrs['dtype']}")
     return one("Bincount", inputs, attrs, name)
 

@@ -10,6 +10,7 @@ import numpy as np
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import (
     as_dtype,
+    bfloat16,
     bool_,
     complex64,
     complex128,
@@ -18,6 +19,8 @@ from hpcflow.graph.dtypes import (
     int32,
     int64,
     is_floating,
+    kind_of,
+    limits,
 )
 from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
@@ -263,7 +266,7 @@ OPERATORS.update(
 def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
     """`value` as another dtype; what that cannot hold becomes its smallest or largest number."""
     x, dtype = convert_to_tensor(value), as_dtype(dtype)
-    if x.dtype.kind not in "iuf" or dtype.kind not in "iuf":
+    if kind_of(x.dtype) not in "iuf" or kind_of(dtype) not in "iuf":
         raise DTypeError(f"saturate_cast from {x.dtype} to {dtype}", hint="hf.cast")
     low, high = _held(x.dtype, dtype)
     if low is not None:
@@ -277,11 +280,10 @@ def _held(given: np.dtype, taken: np.dtype) -> tuple[Any, Any]:
         return None, None
     bounds: list[Any] = []
     for dtype in (given, taken):
-        info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-        bounds.append((info.min, info.max))
+        bounds.append((limits(dtype).min, limits(dtype).max))
     (low, high), (least, most) = bounds
     low, high = max(low, least), min(high, most)
-    if given.kind == "f" and taken.kind != "f":  # 2**31 - 1 is no float32: the one below it
+    if kind_of(given) == "f" and kind_of(taken) != "f":  # 2**31 - 1 is no float32: the one below it
         top, bottom = given.type(high), given.type(low)
         low = np.nextafter(bottom, given.type(0)) if int(bottom) < least else bottom
         high = np.nextafter(top, given.type(0)) if int(top) > most else top
@@ -306,6 +308,11 @@ def to_int32(x: Any, name: str | None = None) -> Tensor:
 def to_int64(x: Any, name: str | None = None) -> Tensor:
     """`x` as int64."""
     return cast(x, int64, name)
+
+
+def to_bfloat16(x: Any, name: str | None = None) -> Tensor:
+    """`x` as bfloat16."""
+    return cast(x, bfloat16, name)
 
 
 def to_complex64(x: Any, name: str | None = None) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
-from hpcflow.graph.dtypes import as_dtype, bool_
+from hpcflow.graph.dtypes import as_dtype, bool_, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
@@ -137,7 +137,7 @@ def add_check_numerics_ops() -> Operation:
     checks: list[Tensor] = []
     for operation in graph.get_operations():
         for t in operation.outputs:
-            if t.dtype.kind != "f" or operation.type == "CheckNumerics":
+            if kind_of(t.dtype) != "f" or operation.type == "CheckNumerics":
                 continue
             with graph.control_dependencies([checks[-1].op] if checks else []):
                 checks.append(check_numerics(t, t.name))

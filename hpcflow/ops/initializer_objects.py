@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.dtypes import as_dtype, float32
+from hpcflow.graph.dtypes import as_dtype, float32, kind_of
 from hpcflow.graph.graph import Tensor
 from hpcflow.ops.array import constant, expand_dims, range
 from hpcflow.ops.broadcast import ones, zeros
@@ -195,7 +195,7 @@ class Identity(Initializer):
 
 
 def _floating(dtype: Any) -> np.dtype:
-    if as_dtype(dtype).kind != "f":
+    if kind_of(as_dtype(dtype)) != "f":
         raise DTypeError(f"this initializer draws floats, not {as_dtype(dtype)}")
     return as_dtype(dtype)
 

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, RangeError, ShapeError
-from hpcflow.graph.dtypes import as_dtype, float32, float64, int64, uint64
+from hpcflow.graph.dtypes import as_dtype, bfloat16, float32, float64, int64, is_floating, uint64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, broadcast, show
 from hpcflow.ops.array import constant, shape_argument
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.comm import replica_offset
-from hpcflow.ops.math import add, cast, divide, maximum, multiply, subtract
+from hpcflow.ops.math import add, cast, divide, maximum, minimum, multiply, subtract
 from hpcflow.ops.rules import Attrs, one, require, told_shape
 
 _DRAW = NoGrad("a random draw does not depend on its inputs")
@@ -121,6 +121,9 @@ class Source:
     ) -> Tensor:
         """A random op of the table; `shape` are the axes in front of those of `parameters`."""
         dtype = as_dtype(dtype)
+        if dtype == bfloat16:
+            found = self.draw(type, shape, float32, name, parameters, kinds, **facts)
+            return _in_bfloat16(found, facts)
         if dtype.kind not in kinds:
             raise DTypeError(f"{type} does not draw {dtype}", hint="draw float32 and hf.cast it")
         known, inputs = shape_argument(shape)
@@ -147,6 +150,15 @@ class Source:
         if self.batch and known == ():
             raise ShapeError("batch=True of a scalar: there is no axis 0", line=user_line())
         return self.batch
+
+
+def _in_bfloat16(found: Tensor, facts: Attrs) -> Tensor:
+    """What was drawn in float32, rounded, and still below the limit of a uniform draw."""
+    rounded = cast(found, bfloat16)
+    if "maxval" not in facts:
+        return rounded
+    low, high = (bfloat16.type(facts[name]) for name in ("minval", "maxval"))
+    return minimum(rounded, np.nextafter(high, low))
 
 
 def uniform(
@@ -225,7 +237,7 @@ def gamma(
 def poisson(source: Source, shape: Any, lam: Any, dtype: Any, name: str | None) -> Tensor:
     """Poisson numbers by `source`."""
     lam = convert_to_tensor(lam)
-    rate = lam if lam.dtype.kind == "f" else cast(lam, float64)
+    rate = lam if is_floating(lam.dtype) else cast(lam, float64)
     return source.draw("RandomPoisson", shape, dtype, name, [rate], "iuf")
 
 

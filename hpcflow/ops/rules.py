@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GradientError, ShapeError
-from hpcflow.graph.dtypes import as_array, as_strings
+from hpcflow.graph.dtypes import as_array, as_strings, kind_of
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -58,7 +58,7 @@ def operands(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     x, y = _as_tensor(x), _as_tensor(y)
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         a, b = as_array(x), as_array(y)
-        if _KIND_ORDER.index(b.dtype.kind) > _KIND_ORDER.index(a.dtype.kind):
+        if _KIND_ORDER.index(kind_of(b.dtype)) > _KIND_ORDER.index(kind_of(a.dtype)):
             y = convert_to_tensor(b)
         else:
             x = convert_to_tensor(a)
@@ -88,10 +88,9 @@ def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
     if dtype.kind == "O":
         return as_strings(value)
     array = np.asarray(value)
-    fits = array.dtype.kind == dtype.kind or (
-        array.dtype.kind in "iuf" and dtype.kind in "iufc"[("iufc".index(array.dtype.kind)) :]
-    )
-    if array.dtype.kind in "iu" and dtype.kind in "iu":
+    given, taken = kind_of(array.dtype), kind_of(dtype)
+    fits = given == taken or (given in "iuf" and taken in "iufc"["iufc".index(given) :])
+    if given in "iu" and taken in "iu":
         info = np.iinfo(dtype)
         fits = array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)
     if not fits and array.size:
@@ -131,7 +130,7 @@ def has_tensors(value: Any) -> bool:
 
 def require(type: str, spec: Spec, kinds: str) -> None:
     """DTypeError unless the dtype of `spec` is of one of `kinds` (numpy's letters)."""
-    if spec.dtype.kind not in kinds:
+    if kind_of(spec.dtype) not in kinds:
         wanted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
         raise DTypeError(
             f"{type} takes {wanted}, not {spec.dtype}", hint="hf.cast(x, hf.float32) converts"

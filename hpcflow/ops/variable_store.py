@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError, VariableNameError
-from hpcflow.graph.dtypes import as_dtype
+from hpcflow.graph.dtypes import as_dtype, is_floating
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.shape import Shape, as_shape, is_known, merge, show
@@ -111,7 +111,7 @@ class _Value:
     def __init__(self, name: str, shape: Shape, dtype: Any, initializer: Any) -> None:
         self.name, self.dtype = name, dtype
         if initializer is None:
-            floating = dtype.kind in "fc"
+            floating = is_floating(dtype)
             initializer = glorot_uniform_initializer() if floating else zeros_initializer()
         self.initializer: Any = initializer() if inspect.isclass(initializer) else initializer
         self.takes_shape = callable(self.initializer) and _takes_shape(self.initializer)

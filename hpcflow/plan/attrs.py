@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.graph.dtypes import string
+from hpcflow.graph.dtypes import string, text_of
 from hpcflow.graph.strings import pack
 
 
@@ -38,4 +38,4 @@ def digest_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
     """dtype, shape and a digest of the elements."""
     data = pack(array) if array.dtype == string else np.ascontiguousarray(array).tobytes()
     digest = hashlib.blake2b(data, digest_size=16)
-    return array.dtype.str, array.shape, digest.hexdigest()
+    return text_of(array.dtype), array.shape, digest.hexdigest()

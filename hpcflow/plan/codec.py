@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import HpcflowError, VerifyError
-from hpcflow.graph.dtypes import as_dtype, string
+from hpcflow.graph.dtypes import as_dtype, string, text_of
 from hpcflow.graph.shape import Spec
 from hpcflow.graph.strings import pack, unpack
 from hpcflow.plan.ir import Node, Part, Ref
@@ -84,7 +84,7 @@ def _node_out(node: Node, blobs: list[bytes]) -> dict[str, Any]:
         "inputs": [list(ref) for ref in node.inputs],
         "control": list(node.control),
         "attrs": attrs,
-        "specs": [[s.dtype.str, None if s.shape is None else list(s.shape)] for s in node.specs],
+        "specs": [[text_of(s.dtype), s.shape and list(s.shape)] for s in node.specs],
         "device": node.device,
         "colocate": list(node.colocate),
         "line": node.line,
@@ -102,7 +102,7 @@ def _value_out(value: Any, blobs: list[bytes]) -> Any:
     if isinstance(value, complex):
         return ["complex", value.real.hex(), value.imag.hex()]
     if isinstance(value, np.dtype):
-        return ["dtype", value.str]
+        return ["dtype", text_of(value)]
     if isinstance(value, (tuple, list)):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return [kind, [_value_out(v, blobs) for v in value]]
@@ -114,7 +114,7 @@ def _value_out(value: Any, blobs: list[bytes]) -> Any:
             blobs.append(pack(array))
             return ["strings", len(blobs[-1]), list(array.shape)]
         blobs.append(array.tobytes())
-        return ["array", array.dtype.str, list(array.shape)]
+        return ["array", text_of(array.dtype), list(array.shape)]
     if isinstance(value, Part):
         return ["part", _part_out(value, blobs)]
     raise TypeError(f"{type(value).__name__} {value!r} is not plain data")

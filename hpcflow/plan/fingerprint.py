@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpcflow.graph.body import Function, all_operations
+from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import Graph, Operation
 from hpcflow.plan.attrs import canonical
 
@@ -65,7 +66,7 @@ def _digest(op: Operation) -> str:
         tuple(sorted(c.name for c in op.control_inputs)),
         op.device,
         tuple(sorted(op.colocate)),
-        tuple((t.dtype.str, t.shape) for t in op.outputs),
+        tuple((text_of(t.dtype), t.shape) for t in op.outputs),
         canonical(_same_everywhere(op.attrs)),
     )
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()

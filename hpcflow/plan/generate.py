@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.graph.dtypes import OPAQUE, is_floating
 from hpcflow.graph.shape import is_known
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.storage import Storage, assign
@@ -351,7 +351,7 @@ class _Writer:
             self.emit(f"{left}{name}({', '.join(args)})", node.name)
         if self.check:
             for ref, text in zip(refs, outs, strict=True):
-                if node.specs[ref.index].dtype.kind in "fc":
+                if is_floating(node.specs[ref.index].dtype):
                     self.emit(f"{self.hook('check')}({text}, {node.name!r})", node.name)
 
     def empty(self, node: Node, ref: Ref) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcflow.errors import FeedError, FetchError, HpcflowError
 from hpcflow.graph.composite import Composite
-from hpcflow.graph.dtypes import as_strings, name_of, string
+from hpcflow.graph.dtypes import as_strings, kind_of, name_of, string
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import merge, show
 
@@ -136,7 +136,7 @@ def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
 
 def _converted(tensor: Tensor, value: Any, array: np.ndarray) -> np.ndarray:
     """Python numbers, read as `array`, in the dtype of `tensor`, if that can hold them."""
-    given, taken = array.dtype.kind, tensor.dtype.kind
+    given, taken = kind_of(array.dtype), kind_of(tensor.dtype)
     fits = {"i": "biu", "u": "biu", "b": "biu", "f": "biuf", "c": "biufc"}
     if array.size and given not in fits[taken]:  # an empty list is of any type
         raise _unfit(tensor, value)

@@ -15,6 +15,7 @@ from hpcflow.checkpoint.layout import GRAPH, Array
 from hpcflow.checkpoint.load import load, newest_good, open_good
 from hpcflow.checkpoint.save import save
 from hpcflow.errors import CheckpointError
+from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import Graph
 from hpcflow.ops.state import Variable, global_variables
 from hpcflow.plan.fingerprint import fingerprint, op_digests
@@ -94,7 +95,7 @@ class Saver:
         return {variable.name: name for name, variable in self.variables.items()}
 
     def _arrays(self) -> list[Array]:
-        return [Array(n, v.dtype.str, tuple(v.shape)) for n, v in self.variables.items()]  # type: ignore[arg-type]
+        return [Array(n, text_of(v.dtype), tuple(v.shape)) for n, v in self.variables.items()]  # type: ignore[arg-type]
 
 
 def _check(variables: Mapping[Any, Any]) -> None:
@@ -152,7 +153,7 @@ def describe(graph: Graph) -> str:
             "control": sorted(c.name for c in op.control_inputs),
             "device": op.device,
             "outputs": [
-                [t.dtype.str, None if t.shape is None else list(t.shape)] for t in op.outputs
+                [text_of(t.dtype), None if t.shape is None else list(t.shape)] for t in op.outputs
             ],
             "digest": digests[op.name],
         }

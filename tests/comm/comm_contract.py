@@ -14,6 +14,7 @@ import pytest
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError
+from hpcflow.graph.dtypes import bfloat16
 
 DTYPES = ("f4", "f8", "i4", "i8")
 COUNTS = (0, 1, 7, 1000, 100_003)
@@ -74,7 +75,8 @@ def sends_round_a_ring(comm: Communicator) -> None:
 def shapes_and_strange_dtypes_travel(comm: Communicator) -> None:
     """Bytes are bytes: any shape, booleans, records, zero dimensions."""
     record = np.dtype([("a", "i4"), ("b", "f8")])
-    for tag, (shape, dtype) in enumerate([((3, 4), "?"), ((), "f8"), ((2, 0), "f4"), (5, record)]):
+    pairs = [((3, 4), "?"), ((), "f8"), ((2, 0), "f4"), (5, record), ((2, 3), bfloat16)]
+    for tag, (shape, dtype) in enumerate(pairs):
         out, into = np.ones(shape, dtype), np.zeros(shape, dtype)
         done(comm.recv(into, comm.rank, tag), comm.send(out, comm.rank, tag))
         assert np.array_equal(into, out)

@@ -14,7 +14,7 @@ import numpy as np
 
 import hpcflow.kernels.load  # noqa: F401 - fills the kernel table
 from hpcflow.errors import FeedError, UninitializedError
-from hpcflow.graph.dtypes import as_strings, resource, string
+from hpcflow.graph.dtypes import as_strings, is_floating, resource, string
 from hpcflow.graph.graph import Operation, Tensor, as_operation
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec, merge
@@ -140,5 +140,5 @@ def _fixed(value: Any) -> np.ndarray:
 
 
 def _garbage(spec: Spec) -> np.ndarray:
-    rubbish = np.nan if spec.dtype.kind in "fc" else 1
+    rubbish = np.nan if is_floating(spec.dtype) else 1
     return np.full(spec.shape, rubbish, spec.dtype)  # type: ignore[arg-type]

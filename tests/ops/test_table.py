@@ -10,6 +10,7 @@ import pytest
 
 from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError
+from hpcflow.graph.dtypes import kind_of
 from hpcflow.graph.graph import Graph, Tensor
 from hpcflow.graph.registry import OPS, NoGrad
 from hpcflow.graph.shape import Spec, merge
@@ -67,7 +68,7 @@ def made(case: Case, dtype: np.dtype) -> list[np.ndarray]:
 
 def wide(x: np.ndarray) -> np.ndarray:
     """The same numbers in double precision."""
-    return x.astype({"f": F64, "c": C128}.get(x.dtype.kind, x.dtype))
+    return x.astype({"f": F64, "c": C128}.get(kind_of(x.dtype), x.dtype))
 
 
 def as_list(results: object) -> list:

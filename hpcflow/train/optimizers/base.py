@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError, GraphError, ShapeError
+from hpcflow.graph.dtypes import float32, is_half
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import constant
@@ -18,6 +21,11 @@ from hpcflow.ops.math import cast
 from hpcflow.ops.state import Variable, trainable_variables
 
 Pairs = Sequence[tuple[Any, Variable]]
+
+
+def computed(var: Variable) -> np.dtype:
+    """The dtype of slots, hyperparameters and arithmetic: float32 for variables of 16 bits."""
+    return float32 if is_half(var.dtype) else var.dtype
 
 
 class Optimizer:
@@ -148,7 +156,7 @@ class Optimizer:
     ) -> Variable:
         """The slot `name` of `var`, made at first use beside it: like `var`, full of `value`."""
         if (var, name) not in self._slots:
-            full, dtype = f"{var.name}/{suffix}", dtype or var.dtype
+            full, dtype = f"{var.name}/{suffix}", dtype or computed(var)
             shape = var.shape if shape is None else shape
             with var.graph.colocate_with(var.op), var.graph.name_scope(None):
                 self._slots[var, name] = Variable(
@@ -159,19 +167,20 @@ class Optimizer:
         return self._slots[var, name]
 
     def _scalar(self, name: str, value: Any, var: Variable) -> Tensor:
-        """The hyperparameter `name` in the dtype of `var`; a tensor or variable may change.
+        """The hyperparameter `name` in the dtype of updates of `var`; a tensor may change.
 
         A function of no arguments gives it once, when it is first used.
         """
-        if (name, var.dtype) not in self._scalars:
+        dtype = computed(var)
+        if (name, dtype) not in self._scalars:
             graph, value = var.graph, value() if callable(value) else value
             with graph.name_scope(f"{self.name}/"), graph.control_dependencies(None):
                 if isinstance(value, (int, float)):
-                    made = constant(value, var.dtype, name=name)
+                    made = constant(value, dtype, name=name)
                 else:
-                    made = cast(convert_to_tensor(value), var.dtype, name)
-            self._scalars[name, var.dtype] = made
-        return self._scalars[name, var.dtype]
+                    made = cast(convert_to_tensor(value), dtype, name)
+            self._scalars[name, dtype] = made
+        return self._scalars[name, dtype]
 
 
 def _joined(grad: Any, var: Variable) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import abs, maximum, sign
@@ -25,7 +26,7 @@ class GradientDescentOptimizer(FormulaOptimizer):
         return update("ApplyGradientDescent", [var], [rate, grad])
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
-        if self._only_if is not None:
+        if self._only_if is not None or is_half(var.dtype):
             return super()._apply_sparse(grad, var)
         rate = self._scalar("learning_rate", self._numbers["learning_rate"], var)
         with var.graph.colocate_with(var.op):  # rows of one index are subtracted one by one

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.graph.dtypes import float64, int64
+from hpcflow.graph.dtypes import float64, int64, is_half
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.ops.array import constant
 from hpcflow.ops.control import group
@@ -19,7 +19,7 @@ from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import cast, where
 from hpcflow.ops.rows import sum_equal_rows
 from hpcflow.ops.state import Variable, update
-from hpcflow.train.optimizers.base import Optimizer
+from hpcflow.train.optimizers.base import Optimizer, computed
 
 
 class FormulaOptimizer(Optimizer):
@@ -59,7 +59,8 @@ class FormulaOptimizer(Optimizer):
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         self._slots_of(var)
-        fused = None if self._only_if is not None else self._fused(grad, var)
+        simple = self._only_if is None and not is_half(var.dtype)
+        fused = self._fused(grad, var) if simple else None
         return fused if fused is not None else self._by_formula(grad, var, None)
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
@@ -80,7 +81,7 @@ class FormulaOptimizer(Optimizer):
             graph.control_dependencies([grad.op]),  # reads see what others have done until then
         ):
             cells = Cells(self, var, indices)
-            self._formula(cells, grad)
+            self._formula(cells, cast(grad, computed(var)))
             return group(*cells.updates, name=self.name)
 
 
@@ -108,7 +109,7 @@ class Cells:
         return self._read(self._of(name))
 
     def number(self, name: str) -> Tensor:
-        """A hyperparameter as a scalar of the variable's dtype."""
+        """A hyperparameter as a scalar of the dtype of updates."""
         return self._optimizer._scalar(name, self._optimizer._numbers[name], self._var)
 
     def exact(self, name: str) -> Tensor:
@@ -116,8 +117,8 @@ class Cells:
         return cast(self.number(name), float64)
 
     def rounded(self, x: Any) -> Tensor:
-        """A scalar in the variable's dtype."""
-        return cast(convert_to_tensor(x), self._var.dtype)
+        """A scalar in the dtype of updates."""
+        return cast(convert_to_tensor(x), computed(self._var))
 
     def rest(self, name: str) -> Tensor:
         """One minus a hyperparameter."""
@@ -142,22 +143,28 @@ class Cells:
 
     def subtract(self, delta: Tensor) -> None:
         """The variable shall move by `-delta`."""
+        if is_half(self._var.dtype):  # rounded once
+            self.set(self.value - delta)
+            return
         self._change("AssignSub", self._var, delta, self._indices)
 
     def _of(self, name: str) -> Variable:
         return self._optimizer._slots[self._var, name]
 
     def _read(self, variable: Variable) -> Tensor:
-        if self._indices is None:
-            return variable.read_value()
-        return variable.sparse_read(self._indices)
+        """The value in the dtype of updates; `_change` rounds it to the variable's."""
+        indices = self._indices
+        found = variable.read_value() if indices is None else variable.sparse_read(indices)
+        return cast(found, computed(variable))
 
     def _change(self, type: str, variable: Variable, value: Tensor, indices: Tensor | None) -> None:
+        value = cast(value, variable.dtype)
         only_if = self._optimizer._only_if
         if only_if is not None:
             kept = constant(0, value.dtype)
             if type == "Assign":
                 kept = variable.read_value() if indices is None else self._read(variable)
+                kept = cast(kept, value.dtype)
             value = where(only_if, value, kept)
         if indices is None:
             made = update(type, [variable], [value])

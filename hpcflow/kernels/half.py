@@ -1,0 +1,86 @@
+"""Floats of 16 bits: kernels get them as float32, and what they compute is rounded to 16 bits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.graph.dtypes import float32, is_half
+
+Make = Callable[[Any, Any], Callable[..., Any]]
+
+
+def widened(form: str, make: Make) -> Make:
+    """`make` such that its kernel never sees floats of 16 bits."""
+
+    def made(xp: Any, node: Any) -> Callable[..., Any]:
+        if not any(is_half(s.dtype) for s in (*node.inputs, *node.outputs)):
+            return make(xp, node)
+        return _WRAPPERS[form](xp, node, make(xp, _wide_node(node)))
+
+    return made
+
+
+def _wide_node(node: Any) -> Any:
+    """The node as if all its floats of 16 bits were float32."""
+    attrs = dict(node.attrs)
+    if "dtype" in attrs and is_half(attrs["dtype"]):
+        attrs["dtype"] = float32
+    inputs, outputs = ([_wide_spec(s) for s in specs] for specs in (node.inputs, node.outputs))
+    return dataclasses.replace(node, attrs=attrs, inputs=inputs, outputs=outputs)
+
+
+def _wide_spec(spec: Any) -> Any:
+    return spec._replace(dtype=float32) if is_half(spec.dtype) else spec
+
+
+def _wide(arrays: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
+    """Copies in float32 of those that are stored in 16 bits."""
+    pairs = zip(arrays, specs, strict=True)
+    return [x.astype(float32) if is_half(s.dtype) else x for x, s in pairs]
+
+
+def _out(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    count = len(node.outputs)
+
+    def call(*args: Any) -> None:
+        inputs, outs = args[: len(args) - count], args[len(args) - count :]
+        wide = [xp.empty(o.shape, float32) if is_half(o.dtype) else o for o in outs]
+        run(*_wide(inputs, node.inputs), *wide)
+        for out, found in zip(outs, wide, strict=True):
+            if out is not found:
+                xp.copyto(out, found, casting="same_kind")
+
+    return call
+
+
+def _new(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    def rounded(value: Any, spec: Any) -> Any:
+        return value.astype(spec.dtype) if is_half(spec.dtype) else value
+
+    def call(*inputs: Any) -> Any:
+        found = run(*_wide(inputs, node.inputs))
+        if len(node.outputs) != 1:
+            if not node.outputs:
+                return found
+            return tuple(rounded(v, s) for v, s in zip(found, node.outputs, strict=True))
+        return rounded(found, node.outputs[0])
+
+    return call
+
+
+def _update(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    handles = sum(s.dtype.kind == "V" and not is_half(s.dtype) for s in node.inputs)
+
+    def call(*arrays: Any) -> None:
+        wide = _wide(arrays, arrays)
+        run(*wide)
+        for array, found in zip(arrays[:handles], wide, strict=False):
+            if array is not found:
+                xp.copyto(array, found, casting="same_kind")
+
+    return call
+
+
+_WRAPPERS = {"out": _out, "new": _new, "update": _update}
