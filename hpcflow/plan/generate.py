@@ -99,7 +99,7 @@ class _Writer:
         self.simple = len(self.strands) == 1 and not any(
             n.type in ("Send", "Recv") or n.row.waits for n in part.nodes.values()
         )
-        self.pins: list[str] = []  # statements that end the pins held over strands
+        self.pins: list[str] = []  # statements that end the pins a step still holds
         self.since_poll = 0.0
 
     # -- text
@@ -171,21 +171,18 @@ class _Writer:
     def release(self) -> None:
         """The last function: hands over the results, lets go of what the step held."""
         self.emit("def release():", depth=1)
-        if not self.simple:
-            at = len(self.out)
-            results = [f"r{i}" for i in range(len(self.part.fetches))]
-            for text in self.pins:
-                self.emit(text)
-            for box in self.store.boxes:
-                self.emit(f"{box} = None")
-            self.emit(f"_ = ({''.join(r + ', ' for r in results)})")
-            if self.shared:
-                self.emit(" = ".join(sorted(self.shared)) + " = None")
-                self.out.insert(at, "        nonlocal " + ", ".join(sorted(self.shared)))
-                self.lines.insert(at, "")
-            self.emit("return _")
-        else:
-            self.emit("return ()")
+        at = len(self.out)
+        results = [] if self.simple else [f"r{i}, " for i in range(len(self.part.fetches))]
+        for text in self.pins:
+            self.emit(text)
+        for box in self.store.boxes:
+            self.emit(f"{box} = None")
+        self.emit(f"_ = ({''.join(results)})")
+        if self.shared:
+            self.emit(" = ".join(sorted(self.shared)) + " = None")
+            self.out.insert(at, "        nonlocal " + ", ".join(sorted(self.shared)))
+            self.lines.insert(at, "")
+        self.emit("return _")
 
     # -- nodes
 
@@ -216,7 +213,7 @@ class _Writer:
             return
         how = "pin" if node.name in self.store.pinned else "read"
         self.emit(f"{target} = {var}.{how}()", node.name)
-        if self.store.pinned.get(node.name) == "step":
+        if node.name in self.store.pinned:
             self.pins.append(f"if {target} is not None: {var}.unpin({target})")
 
     def do_Assign(self, node: Node) -> None:

@@ -281,7 +281,9 @@ class _Assigner:
             last = max(uses, key=number.__getitem__)
             if any(w < number[last] for w in self.later_writes(node)):
                 self.store.pinned[node.name] = "use"
-                self.store.after.setdefault(last, []).append(f"{var}.unpin({text})")
+                self.store.shared.add(text)  # a step that fails before its last use ends the pin
+                ends = [f"{var}.unpin({text})", f"{text} = None"]
+                self.store.after.setdefault(last, []).extend(ends)
 
     def views(self, ref: Ref) -> list[Ref]:
         """The values that lie in the memory of `ref`, itself among them."""

@@ -105,6 +105,7 @@ class LocalStep(Step):
                     engine.freed.notify_all()
 
     def _told(self, error: Exception) -> BaseException:
+        self.instance.release()
         told = self.compiled.explain(error, self.engine.rank)
         if told is error:
             raise error

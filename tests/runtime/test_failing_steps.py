@@ -220,3 +220,31 @@ def test_ctrl_c_while_a_step_waits_for_a_queue_on_another_rank(seed):
 
     ((instances, left),) = run_ranks(2, body, seed=seed, ps=1)
     assert set(instances) == {1} and left == 0
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_step_that_fails_holds_no_version_of_a_variable(waits):
+    """It fails between the read of a version and the last use of it, behind an update."""
+    with hf.Graph().as_default():
+        x = vector("x")
+        v = hf.Variable(np.zeros(3, np.float32), name="v")
+        before = v.value()
+        with hf.control_dependencies([before]):
+            update = v.assign_add(ONE)
+        with hf.control_dependencies([update]):
+            checked = hf.check_numerics(x, "the input")
+        fetches = [before * 2.0 + checked]
+        if waits:
+            queue = hf.FIFOQueue(1, hf.float32, shapes=[(3,)])
+            fetches.append(queue.size())
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        for i in range(8):
+            if i % 2:
+                with pytest.raises(NumericError):
+                    session.run(fetches, {x: ONE * np.nan})
+            else:
+                np.testing.assert_array_equal(session.run(fetches, {x: ONE})[0], ONE * (2 * i + 1))
+        state = session.store.states["v"]
+        assert not state.pins and not state.old
+        np.testing.assert_array_equal(session.run(v), ONE * 8)
