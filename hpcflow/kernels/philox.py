@@ -18,6 +18,7 @@ _HALF, _LOW = u64(32), u64(0xFFFFFFFF)
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
+FEW = 48  # blocks that NumPy's generator makes one by one in less time than arrays are begun
 
 
 def product(a: Any, m: Any) -> tuple[Any, Any]:
@@ -30,14 +31,17 @@ def product(a: Any, m: Any) -> tuple[Any, Any]:
 
 def rounds(xp: Any, key: int, c0: Any, c1: int, c2: int, c3: int = 0) -> tuple[Any, Any, Any, Any]:
     """The four words at each counter; `c0` is an array of uint64, the others are numbers."""
-    x0, x1, x2, x3 = c0, *(xp.full(c0.shape, u64(c), u64) for c in (c1, c2, c3))
-    k0, k1 = key & ALL, key >> 64
-    for _ in range(_ROUNDS):
-        high0, low0 = product(x0, u64(_MULTIPLIERS[0]))
-        high1, low1 = product(x2, u64(_MULTIPLIERS[1]))
-        x0, x1, x2, x3 = high1 ^ x1 ^ u64(k0), low1, high0 ^ x3 ^ u64(k1), low0
-        k0, k1 = (k0 + _WEYL[0]) & ALL, (k1 + _WEYL[1]) & ALL
-    return x0, x1, x2, x3
+    even, odd = xp.empty((2, *c0.shape), u64), xp.empty((2, *c0.shape), u64)
+    even[0], even[1] = c0, u64(c2)
+    odd[0], odd[1] = u64(c1), u64(c3)
+    keys = [[(k + i * w) & ALL for k, w in zip((key & ALL, key >> 64), _WEYL, strict=True)]
+            for i in range(_ROUNDS)]  # fmt: skip
+    by_round = xp.asarray(np.array(keys, u64)[..., None])
+    multipliers = xp.asarray(np.array(_MULTIPLIERS, u64)[:, None])
+    for i in range(_ROUNDS):
+        high, low = product(even, multipliers)
+        even, odd = high[::-1] ^ odd ^ by_round[i], low[::-1]
+    return even[0], odd[0], even[1], odd[1]
 
 
 class Words:
@@ -51,6 +55,9 @@ class Words:
 
     def at(self, blocks: Any, attempt: int = 0) -> tuple[Any, Any, Any, Any]:
         """The four words of each of `blocks`, an array of uint64."""
+        if self.xp is np and len(blocks) <= FEW:
+            found = [self._raw(int(block), 4, attempt) for block in blocks]
+            return tuple(np.array(found, u64).reshape(-1, 4).T)
         return rounds(self.xp, self.key, blocks, attempt, self.ordinal)
 
     def run(self, first: int, count: int) -> Any:
@@ -62,8 +69,9 @@ class Words:
         blocks = self.xp.arange(whole, dtype=u64) + u64(block & ALL)
         return self.xp.stack(self.at(blocks), axis=-1).reshape(-1)[skipped : skipped + count]
 
-    def _raw(self, block: int, count: int) -> np.ndarray:
-        before = ((self.ordinal << 128) + (block & ALL) - 1) % (1 << 256)  # it counts, then draws
+    def _raw(self, block: int, count: int, attempt: int = 0) -> np.ndarray:
+        counter = (self.ordinal << 128) + (attempt << 64) + (block & ALL)
+        before = (counter - 1) % (1 << 256)  # it counts, then draws
         state = self._state["state"]
         state["counter"][:] = [before >> shift & ALL for shift in (0, 64, 128, 192)]
         state["key"][:] = [self.key & ALL, self.key >> 64]

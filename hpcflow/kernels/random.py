@@ -16,7 +16,7 @@ from hpcflow.kernels import numbers, rejection
 from hpcflow.kernels.philox import ALL, Words, u64
 from hpcflow.kernels.table import Node, kernel
 
-PIECE = 1 << 14  # elements at a time: what is computed on the way stays in the cache
+PIECE = 12 << 10  # elements at a time: what is computed on the way stays in the cache
 GPU_PIECE = 1 << 22
 Make = Callable[[Any, Node], Callable[..., Any]]
 
@@ -167,13 +167,18 @@ def _elements(xp: Any, piece: Callable[..., Any]) -> Callable[..., None]:
 @_draws("RandomUniformInt", 2)
 def _whole(xp: Any, node: Node) -> Callable[..., None]:
     dtype = node.attrs["dtype"]
+    end = len(node.inputs) - ("key" not in node.attrs) - bool(node.attrs.get("batch"))
+    known = all(spec.value is not None for spec in node.inputs[end - 2 : end])
+    checked = False
 
     def fill(words: Words, first: int, out: Any, low: Any, high: Any) -> None:
-        if out.size and (low >= high).any():
+        nonlocal checked
+        if out.size and not checked and (low >= high).any():
             raise RangeError(
                 f"random_uniform of integers from {low.min()} to below {high.min()}: none is there",
                 hint="maxval must be above minval",
             )
+        checked = known  # a GPU is not waited for each time
         shape = () if low.size == high.size == 1 else out.shape
         low = xp.broadcast_to(low.reshape(()) if not shape else low, shape).reshape(-1).astype(u64)
         high = xp.broadcast_to(high.reshape(()) if not shape else high, shape).reshape(-1)

@@ -6,13 +6,13 @@ attempt, so none depends on its neighbors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.gamma import lgamma
 from hpcflow.kernels.numbers import box_muller, open_unit
 from hpcflow.kernels.philox import Words, product, u64
 
@@ -58,16 +58,35 @@ def whole(words: Words, first: int, count: int, span: Any) -> Any:
 
     A span of 0 stands for 2**64.
     """
+    bits = words.run(first, count)
     every = span == 0
+    if every.all():
+        return bits
     rest = (u64(0) - span) % words.xp.where(every, u64(1), span)  # of 2**64 by the span
+    high, low = _below(bits, span)
+    if not rest.any() and not every.any():
+        return high
 
     def attempt(four: Four, span: Any, rest: Any, every: Any) -> tuple[Any, Any]:
         high, low = product(four[0], span)
         return words.xp.where(every, four[0], high), low >= rest
 
-    bits = words.run(first, count)
-    begun = attempt((bits, bits, bits, bits), span, rest, every)
-    return until_taken(words, attempt, first, begun, span, rest, every)
+    if every.any():
+        high = words.xp.where(every, bits, high)
+    return until_taken(words, attempt, first, (high, low >= rest), span, rest, every)
+
+
+def _below(bits: Any, span: Any) -> tuple[Any, Any]:
+    """`product`, with less work if `span` is one number of at most 32 bits."""
+    if span.size > 1 or int(span[0]) >> 32:
+        return product(bits, span)
+    upper, lower = bits >> u64(32), bits & u64(0xFFFFFFFF)
+    upper *= span
+    lower *= span
+    lower >>= u64(32)
+    upper += lower
+    upper >>= u64(32)
+    return upper, bits * span
 
 
 # -- gamma: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", ACM
@@ -83,9 +102,13 @@ def gamma(words: Words, first: int, count: int, alpha: Any) -> Any:
         x = box_muller(xp, four[0], four[1], DOUBLE)[0]
         v = 1 + x / xp.sqrt(9 * d)
         inside = v > 0
-        v = xp.where(inside, v, 1.0) ** 3
-        limit = 0.5 * x * x + d - d * v + d * xp.log(v)
-        return d * v, inside & (xp.log(open_unit(four[2])) < limit)
+        v = xp.where(inside, v * v * v, 1.0)
+        square, u = x * x, open_unit(four[2])
+        taken = u < 1 - 0.0331 * square * square  # implied by what follows, and quicker
+        left = xp.nonzero(inside & ~taken)[0]
+        v_, d_ = v[left], xp.broadcast_to(d, v.shape)[left]
+        taken[left] = xp.log(u[left]) < 0.5 * square[left] + d_ - d_ * v_ + d_ * xp.log(v_)
+        return d * v, inside & taken
 
     four = _four(words, first, count)
     d = xp.where(small, alpha + 1, alpha) - 1 / 3
@@ -104,14 +127,13 @@ def gamma(words: Words, first: int, count: int, alpha: Any) -> Any:
 def poisson(words: Words, first: int, count: int, rate: Any) -> Any:
     """Poisson numbers of `rate`, float64 of 1 or `count` elements, in float64."""
     xp = words.xp
-    rate = xp.broadcast_to(rate, (count,))
-    few = rate < FEW
+    many = xp.nonzero(rate >= FEW)[0]
+    if rate.size == 1 and many.size:
+        begun = _many(xp, _four(words, first, count), rate)
+        return until_taken(words, partial(_many, xp), first, begun, rate)
     four = _four(words, first, count)
-    found = xp.empty(count, DOUBLE)
-    if few.any():
-        found[few] = _few(xp, open_unit(four[0][few]), rate[few])
-    if not few.all():
-        many = xp.nonzero(~few)[0]
+    found = _few(xp, open_unit(four[0]), xp.where(rate < FEW, rate, 0.0))
+    if many.size:
         places, own = many.astype(u64) + u64(first), rate[many]
         begun = _many(xp, tuple(w[many] for w in four), own)
         found[many] = until_taken(words, partial(_many, xp), places, begun, own)
@@ -120,15 +142,17 @@ def poisson(words: Words, first: int, count: int, rate: Any) -> Any:
 
 def _few(xp: Any, u: Any, rate: Any) -> Any:
     """The first number at which the summed probabilities reach `u`."""
-    k, p = xp.zeros(u.shape, DOUBLE), xp.exp(-rate)
-    total = p.copy()
+    found = xp.zeros(u.shape, DOUBLE)
+    p = xp.exp(-rate)
+    total, k = p, 0
     left = u > total
     while left.any():
-        k += left
-        p = p * rate / xp.maximum(k, 1)
-        total += p
+        k += 1
+        found += left
+        p = p * rate / k
+        total = total + p
         left &= (u > total) & (p > 1e-20)
-    return k
+    return found
 
 
 def _many(xp: Any, four: Any, rate: Any) -> tuple[Any, Any]:
@@ -142,7 +166,24 @@ def _many(xp: Any, four: Any, rate: Any) -> tuple[Any, Any]:
     k = xp.floor((2 * a / us + b) * u + rate + 0.43)
     surely = (us >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
     never = (k < 0) | ((us < 0.013) & (v > us)) | ~inside
-    height = xp.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (us * us) + b))
     k = xp.maximum(k, 0.0)
-    under = height <= k * xp.log(rate) - rate - lgamma(xp, k + 1)
-    return k, (surely | under) & ~never
+    left = xp.nonzero(~(surely | never))[0]
+    a, b, rate = (xp.broadcast_to(values, k.shape)[left] for values in (a, b, rate))
+    us, v, n = us[left], v[left], k[left]
+    height = xp.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (us * us) + b))
+    surely[left] = height <= n * xp.log(rate) - rate - _log_factorial(xp, n)
+    return k, surely & ~never
+
+
+_TABLE = [math.lgamma(n + 1) for n in range(16)]
+_HALF_LOG = 0.5 * math.log(2 * math.pi)
+
+
+def _log_factorial(xp: Any, n: Any) -> Any:
+    """Of whole numbers: small ones by a table, others by Stirling's series."""
+    z = xp.maximum(n, 15.0) + 1
+    w = 1 / (z * z)
+    tail = (((w / -1680 + 1 / 1260) * w - 1 / 360) * w + 1 / 12) / z
+    large = (z - 0.5) * xp.log(z) - z + _HALF_LOG + tail
+    small = xp.asarray(_TABLE)[xp.minimum(n, 15.0).astype(np.int64)]
+    return xp.where(n < 16, small, large)

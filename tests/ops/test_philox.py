@@ -104,6 +104,12 @@ def test_numbers_drawn_by_trying_depend_on_their_place_alone() -> None:
                 assert part.tobytes() == all_[first : first + count].tobytes()
 
 
+def test_factorials() -> None:
+    n = np.concatenate([np.arange(200.0), 10.0 ** np.arange(3, 16)])
+    found = rejection._log_factorial(np, n)
+    np.testing.assert_allclose(found, special.gammaln(n + 1), rtol=1e-14, atol=1e-13)
+
+
 def test_sine_cosine_and_the_inverse_error_function() -> None:
     for dtype, tolerance in (("float32", 2e-7), ("float64", 5e-16)):
         d = np.dtype(dtype)

@@ -93,6 +93,31 @@ def test_a_batch_of_known_size_is_told() -> None:
         assert all((a == b).all() for a, b in zip(joined, whole, strict=True)) == told
 
 
+def test_a_replica_of_two_tasks_draws_on_the_second() -> None:
+    def body(context: Context, device: str | None) -> list[np.ndarray]:
+        x = hf.placeholder(hf.float32, [None, 3])
+        with hf.device(device):
+            y = hf.nn.dropout(x, 0.5)
+        data = Dataset({x: ROWS}, BATCH, seed=1)
+        with Session() as session:
+            return [session.run(y, batch) for batch in data.epoch(0)]
+
+    (whole,) = run_ranks(1, lambda context: body(context, None))
+    parts = run_ranks(4, lambda context: body(context, "/job:worker/task:1"), tasks_per_replica=2)
+    for step, alone in enumerate(whole):
+        assert np.concatenate([part[step] for part in parts]).tobytes() == alone.tobytes()
+
+
+def test_asynchronous_workers_draw_apart() -> None:
+    def body(context: Context) -> np.ndarray:
+        x = hf.placeholder(hf.float32, [None, 8])
+        with Session() as session:
+            return session.run(hf.nn.dropout(x, 0.5), {x: np.ones((9, 8), np.float32)})
+
+    first, second = run_ranks(3, body, ps=1)
+    assert 0.25 < (first != second).mean() < 0.75
+
+
 def test_draws_inside_a_loop_are_those_of_the_joined_batch() -> None:
     def body(context: Context) -> list[np.ndarray]:
         x = hf.placeholder(hf.float32, [None, 3])
