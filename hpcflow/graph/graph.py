@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, HpcflowError
 from hpcflow.graph import device as device_names
+from hpcflow.graph import sessions
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
@@ -90,6 +91,10 @@ class Tensor:
         """Add what the caller knows of the static shape; ShapeError if it contradicts."""
         self.shape = merge(self.shape, as_shape(shape))
 
+    def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
+        """Its value, computed by `session`, by default the default one: `session.run(tensor)`."""
+        return sessions.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
+
     def consumers(self) -> list[Operation]:
         """Operations that take this tensor as input."""
         return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
@@ -159,6 +164,10 @@ class Operation:
         self.line = ""  # the user's line that made it: "model.py:31"
         self.outputs: tuple[Tensor, ...] = ()
         self.index = -1
+
+    def run(self, feed_dict: Any = None, session: Any = None) -> None:
+        """Run it in `session`, by default the default one: `session.run(operation)`."""
+        sessions.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
 
     def __repr__(self) -> str:
         return f"<hf.Operation {self.name!r} type={self.type}>"
@@ -429,7 +438,7 @@ class Graph:
         try:
             yield self
         finally:
-            _stack().pop()
+            sessions.remove_last(_stack(), self)
 
 
 _local = threading.local()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph import sessions
 from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, resource, string
 from hpcflow.graph.graph import (
@@ -20,6 +21,7 @@ from hpcflow.graph.graph import (
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
+from hpcflow.ops.array import placeholder
 from hpcflow.ops.control import group
 from hpcflow.ops.scatter import RowUpdates
 
@@ -105,6 +107,7 @@ class Variable(RowUpdates):
                 self.initializer = self._update("Assign", [value], initial=True)
         self.trainable = trainable
         self._value: Tensor | None = None
+        self._load: tuple[Tensor, Operation] | None = None  # what `load` runs
         if trainable:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
         graph.add_to_collections(names, self)
@@ -152,6 +155,30 @@ class Variable(RowUpdates):
         self, type: str, inputs: Sequence[Tensor], name: str | None = None, initial: bool = False
     ) -> Operation:
         return update(type, [self], inputs, name, initial=initial)
+
+    def eval(self, session: Any = None) -> Any:
+        """Its value in `session`, by default the default one."""
+        return sessions.chosen(session, self.graph, repr(self.name)).run(self)
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Set it to `value` in `session`, by default the default one.
+
+        Ranks:  every rank that runs the script, with the same value.
+        Errors: GraphError if the graph is finalized and this is its first load.
+        """
+        chosen = sessions.chosen(session, self.graph, repr(self.name))
+        if self._load is None:
+            with self.graph.as_default(), self.graph.control_dependencies(None):
+                fed = placeholder(self.dtype, self.shape, f"{self.name}/load")
+                self._load = fed, self._update("Assign", [fed], f"{self.name}/Load")
+        fed, done = self._load
+        chosen.run(done, {fed: value})
+
+    def count_up_to(self, limit: int) -> Tensor:
+        """See `hf.count_up_to`."""
+        from hpcflow.ops.counting import count_up_to
+
+        return count_up_to(self, limit)
 
     def get_shape(self) -> Shape:
         """TensorFlow 1's name for `shape`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
@@ -30,10 +30,12 @@ def make_plan(
     settings: Settings,
     replica: int = 0,
     evaluate: Evaluate | None = None,
+    done: Container[Operation] = (),
 ) -> Plan:
     """The plan of one step of `replica`: `feeds` (with the shapes of the fed arrays) to `fetches`.
 
     `evaluate(node, arrays)` computes a pure node, for constant folding; without it nothing folds.
+    Operations that are `done` ran in an earlier part of the step and do not run again.
     The caller verifies it (`hpcflow.plan.verify`) before it runs.
     Errors: FeedError, FetchError, ShapeError, PlacementError, VerifyError.
     """
@@ -48,7 +50,7 @@ def make_plan(
         program = simplify(shard(program, homes), evaluate, floats)
         return mapped(program, lambda inner: lower(inner, inside=True))
 
-    program, why = place(lower(prune(graph, fetches, feeds)), graph, cluster, homes)
+    program, why = place(lower(prune(graph, fetches, feeds, done)), graph, cluster, homes)
     program, edges = split(program, cluster)
     program = join(bucket(program, settings), cluster.tasks()[0])
     return partition(order(program), cluster, why, edges)

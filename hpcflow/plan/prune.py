@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from hpcflow.errors import FeedError, FetchError, ShapeError
@@ -19,11 +19,15 @@ STANDS_FOR_ITS_FEED = ("Placeholder", "ReplicaShare", "ReplicaOffset")
 
 
 def prune(
-    graph: Graph, fetches: Sequence[Tensor | Operation], feeds: Mapping[Tensor, Spec]
+    graph: Graph,
+    fetches: Sequence[Tensor | Operation],
+    feeds: Mapping[Tensor, Spec],
+    done: Container[Operation] = (),
 ) -> Program:
     """What computing `fetches` needs when `feeds` are given, in creation order.
 
     Every feed has its node, used or not. Shapes are inferred anew from those of the fed arrays.
+    Operations that are `done` do not run again, and nothing waits for them.
     Errors: FeedError (missing, unknown, wrong dtype or shape), FetchError, ShapeError.
     """
     for fetch in fetches:
@@ -32,7 +36,7 @@ def prune(
     for tensor, spec in feeds.items():
         _check_feed(graph, tensor, spec)
     given = {names[t.op, t.index]: (t, spec) for t, spec in feeds.items()}
-    return _Builder(graph, fetches, names).program(given)
+    return _Builder(graph, fetches, names, done).program(given)
 
 
 def _check_fetch(graph: Graph, fetch: object) -> None:
@@ -92,8 +96,9 @@ class _Builder:
         graph: Graph,
         fetches: Sequence[Tensor | Operation],
         names: Mapping[tuple[Operation, int], str],
+        done: Container[Operation] = (),
     ) -> None:
-        self.graph, self.fetches, self.names = graph, fetches, names
+        self.graph, self.fetches, self.names, self.done = graph, fetches, names, done
         self.nodes: dict[str, Node] = {}
         self.outputs: dict[Operation, list[int]] = {}  # of a frame: which of the owner's it has
         needed = self._reach()
@@ -162,7 +167,7 @@ class _Builder:
                 stack.append(fetch.op)
         while stack:
             op = stack.pop()
-            if op in seen or self._replaced(op):
+            if op in seen or op in self.done or self._replaced(op):
                 continue
             if op.type == "Placeholder":
                 raise FeedError(
@@ -196,7 +201,8 @@ class _Builder:
             self.nodes.setdefault(op.name, self._node(op))
 
     def _control(self, op: Operation) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._final(c).name for c in op.control_inputs))
+        waited = [c for c in op.control_inputs if c not in self.done]
+        return tuple(dict.fromkeys(self._final(c).name for c in waited))
 
     def _node(self, op: Operation) -> Node:
         inputs = tuple(self.ref(t) for t in op.inputs)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from hpcflow.errors import FeedError, FetchError, HpcflowError
+from hpcflow.graph import sessions
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.graph.shape import Shape, Spec, known
@@ -22,17 +24,26 @@ from hpcflow.runtime.agree import agree
 from hpcflow.runtime.context import Context, current
 from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.link import Sums
+from hpcflow.runtime.partial import PartialRun
 from hpcflow.runtime.spanning import make_step
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
 
 SPECIALISED = 8  # plans kept for known shapes of one fetch; then one plan serves any shape
 GROWING_RUNS = 100  # runs in a row with new operations that are a leak
 _numbers = itertools.count()  # of families, over all sessions: served ranks keep sums by them
+S = TypeVar("S", bound="Session")
 _NO_FEEDS: dict[Any, Any] = {}
 
 
+class DeviceAttributes(NamedTuple):
+    """A device that steps may use: its full name, and "CPU" or "GPU"."""
+
+    name: str
+    device_type: str
+
+
 class Session:
-    """Runs operations of a graph.
+    """Runs operations of a graph; within `with session:` it and its graph are the default ones.
 
     Ranks: every rank that runs the script has one of its own; in collective mode all run the same
     steps in the same order.
@@ -47,6 +58,7 @@ class Session:
         self._growth = Growth()
         self._lock = threading.Lock()
         self._closed = False
+        self._entered: list[contextlib.ExitStack] = []
 
     def run(self, fetches: Any, feed_dict: Feeds | None = None) -> Any:
         """Compute `fetches`, a tensor, operation, variable, or lists, tuples and dicts of them.
@@ -69,6 +81,62 @@ class Session:
         arrays = {t: as_fed(t, value) for t, value in feeds.items()}
         return self._plan(wanted, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
 
+    def make_callable(
+        self, fetches: Any, feed_list: Sequence[Any] | None = None
+    ) -> Callable[..., Any]:
+        """A function that computes `fetches` and takes the values of `feed_list` in that order."""
+        structure(self.graph, fetches, [])
+        fed = [self._fed(key) for key in feed_list or ()]
+        find = functools.partial(self._find, fetches, name=object())
+
+        def call(*values: Any) -> Any:
+            if len(values) != len(fed):
+                raise FeedError(
+                    f"the callable takes {len(fed)} values, not {len(values)}",
+                    rank=self.context.rank,
+                    hint=f"give those of {', '.join(t.name for t in fed)}" if fed else None,
+                )
+            runner = self._runners.get(find.keywords["name"], find)
+            return runner(dict(zip(fed, values, strict=True)))
+
+        return call
+
+    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> PartialRun:
+        """A step whose feeds come bit by bit: what `partial_run` may fetch, and be fed, in all."""
+        wanted: list[Tensor | Operation] = []
+        structure(self.graph, fetches, wanted)
+        return PartialRun(wanted, [self._fed(key) for key in feeds or ()])
+
+    def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: Feeds | None = None) -> Any:
+        """Compute `fetches` of the step `handle` that all feeds given so far are enough for.
+
+        Each operation of the step runs once at most: what later fetches need of it is kept. A
+        variable is read when the first fetch that needs it is computed.
+        Errors: FeedError, FetchError for what was not set up, came before, or lacks a feed.
+        """
+        wanted: list[Tensor | Operation] = []
+        rebuild = structure(self.graph, fetches, wanted)
+        given = {self._fed(key): value for key, value in (feed_dict or {}).items()}
+        handle.feed({t: as_fed(t, value) for t, value in given.items()})
+        part = handle.begin(wanted)
+        values = []
+        if part.wanted:
+            step = self._step(part.wanted, part.feeds, frozenset(handle.done))
+            values = step.run(*part.feeds.values())
+        return rebuild(handle.end(part, values, wanted))
+
+    def list_devices(self) -> list[DeviceAttributes]:
+        """The devices of all tasks that a step of this rank may use, servers' too."""
+        cluster, found = self.context.cluster, []
+        for task in cluster.tasks():
+            devices = cluster.server_devices if task.startswith("/job:ps") else cluster.devices
+            found += [DeviceAttributes(f"{task}/{d}", d.partition(":")[0].upper()) for d in devices]
+        return found
+
+    def as_default(self) -> contextlib.AbstractContextManager[Session]:
+        """Inside, `Tensor.eval` and `Operation.run` use this session; it is not closed after."""
+        return sessions.as_default(self)
+
     def close(self) -> None:
         """Let go of plans; variables on servers stay until the job ends.
 
@@ -80,18 +148,23 @@ class Session:
         self._runners.clear()
         self._families.clear()
 
-    def __enter__(self) -> Session:
+    def __enter__(self: S) -> S:
+        """Make it and its graph the default ones until it is closed."""
+        stack = contextlib.ExitStack()
+        stack.enter_context(self.graph.as_default())
+        stack.enter_context(self.as_default())
+        self._entered.append(stack)
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._entered:
+            self._entered.pop().close()
         self.close()
 
     # -- finding the step of a run
 
-    def _find(self, fetches: Any, feed_dict: Feeds) -> Any:
+    def _find(self, fetches: Any, feed_dict: Feeds, name: Any = None) -> Any:
         """Run for the first time, or with feeds of other shapes than the last time."""
-        if self._closed:
-            raise FetchError("the session is closed", hint="make a new hf.Session()")
         if any(isinstance(key, Composite) for key in feed_dict):
             return self.run(fetches, by_tensor(feed_dict))
         wanted: list[Tensor | Operation] = []
@@ -99,20 +172,31 @@ class Session:
         fed = {self._fed(key): key for key in feed_dict}
         fed = {t: fed[t] for t in sorted(fed, key=lambda t: (t.op.index, t.index))}
         arrays = {t: as_fed(t, feed_dict[key]) for t, key in fed.items()}
-        with self._lock:
-            self._growth.watch(self.graph)
-            key = (tuple(wanted), tuple(arrays))
-            if key not in self._families:
-                self._families[key] = Family(wanted)
-            step = self._families[key].step(arrays, self._make)
-        name = _name(fetches)
+        step = self._step(wanted, arrays)
+        found = _name(fetches) if name is None else name
         try:
-            self._runners[name] = step.runner(
-                name, fed, rebuild, functools.partial(self._find, fetches)
+            self._runners[found] = step.runner(
+                found, fed, rebuild, functools.partial(self._find, fetches, name=name)
             )
         except TypeError:
             pass  # dicts and nested lists are looked up by structure each time
         return rebuild(step.run(*arrays.values()))
+
+    def _step(
+        self,
+        wanted: Sequence[Tensor | Operation],
+        arrays: Mapping[Tensor, np.ndarray],
+        done: frozenset[Operation] = frozenset(),
+    ) -> Step:
+        """The step that computes `wanted` from feeds of the shapes of `arrays`, made if need be."""
+        if self._closed:
+            raise FetchError("the session is closed", hint="make a new hf.Session()")
+        with self._lock:
+            self._growth.watch(self.graph)
+            key = (tuple(wanted), tuple(arrays), done)
+            if key not in self._families:
+                self._families[key] = Family(wanted, done)
+            return self._families[key].step(arrays, self._make)
 
     def _fed(self, key: Any) -> Tensor:
         tensor = self.graph.get_tensor_by_name(key) if isinstance(key, str) else key
@@ -126,7 +210,12 @@ class Session:
             )
         return tensor
 
-    def _plan(self, wanted: Sequence[Tensor | Operation], specs: dict[Tensor, Spec]) -> Plan:
+    def _plan(
+        self,
+        wanted: Sequence[Tensor | Operation],
+        specs: dict[Tensor, Spec],
+        done: frozenset[Operation] = frozenset(),
+    ) -> Plan:
         context = self.context
         try:
             plan = make_plan(
@@ -137,6 +226,7 @@ class Session:
                 context.settings,
                 context.replica,
                 functools.partial(evaluate, context),
+                done,
             )
             if context.on_plan is None:
                 verify(plan)
@@ -146,7 +236,7 @@ class Session:
         return plan
 
     def _make(self, family: Family, specs: dict[Tensor, Spec]) -> Step:
-        context, plan = self.context, self._plan(family.wanted, specs)
+        context, plan = self.context, self._plan(family.wanted, specs, family.done)
         if context.on_plan is not None:
             return PlannedStep(context, plan)
         if plan.collectives and context.group is not None and family.sums is None:
@@ -154,6 +244,20 @@ class Session:
             family.sums = Sums(context.group)
         compiled = context.compile(plan.parts[plan.driver], self.store, fetched(family.wanted))
         return make_step(context, plan, compiled, family.wanted, family.number, family.sums)
+
+
+class InteractiveSession(Session):
+    """A session that is the thread's default one, with its graph, until it is closed."""
+
+    def __init__(self, graph: Graph | None = None) -> None:
+        super().__init__(graph)
+        self.__enter__()
+
+    def close(self) -> None:
+        """End being the default session, and let go of plans."""
+        while self._entered:
+            self._entered.pop().close()
+        super().close()
 
 
 def _name(fetches: Any) -> Any:
@@ -170,8 +274,10 @@ class Family:
     Their collectives have one storage, for replicas are fed shares of different sizes.
     """
 
-    def __init__(self, wanted: Sequence[Tensor | Operation]) -> None:
-        self.number, self.wanted = next(_numbers), wanted
+    def __init__(
+        self, wanted: Sequence[Tensor | Operation], done: frozenset[Operation] = frozenset()
+    ) -> None:
+        self.number, self.wanted, self.done = next(_numbers), wanted, done
         self.sums: Sums | None = None
         self._steps: dict[tuple[Any, ...], Step] = {}  # shapes -> step
         self._general: Step | None = None
