@@ -14,7 +14,7 @@ from hpcflow.graph.graph import Operation, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one call computes: `wanted` and what later calls need, from `feeds`, by running `ops`."""
+    """What one call computes: `wanted`, also for later calls, from `feeds`, by running `ops`."""
 
     wanted: list[Tensor | Operation]
     feeds: dict[Tensor, np.ndarray]
@@ -38,7 +38,7 @@ class PartialRun:
         self._check_whole()
 
     def _check_whole(self) -> None:
-        """Errors: FetchError if a loop or condition would run twice: for itself and its gradient."""
+        """Errors: FetchError if a loop would run twice: for itself and for its gradient."""
         for op in _by_place(self._all):
             if op in op.graph.extensions:
                 raise FetchError(
