@@ -39,8 +39,11 @@ def as_default(session: Any) -> Iterator[Any]:
 
 
 def remove_last(stack: list[Any], item: Any) -> None:
-    """Take the topmost `item` itself out of a stack."""
-    del stack[next(i for i in reversed(range(len(stack))) if stack[i] is item)]
+    """Take the topmost `item` itself out of a stack; one of another thread is not in it."""
+    for i in reversed(range(len(stack))):
+        if stack[i] is item:
+            del stack[i]
+            return
 
 
 def chosen(session: Any, graph: Graph, what: str) -> Any:

@@ -138,10 +138,12 @@ class Session:
         return sessions.as_default(self)
 
     def close(self) -> None:
-        """Let go of plans; variables on servers stay until the job ends.
+        """End being the default, let go of plans; variables on servers stay until the job ends.
 
         Steps that other threads wait for end with CancelledError.
         """
+        while self._entered:
+            self._entered.pop().close()
         self._closed = True
         for family in list(self._families.values()):
             family.cancel("the session was closed")
@@ -157,8 +159,6 @@ class Session:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._entered:
-            self._entered.pop().close()
         self.close()
 
     # -- finding the step of a run
@@ -252,12 +252,6 @@ class InteractiveSession(Session):
     def __init__(self, graph: Graph | None = None) -> None:
         super().__init__(graph)
         self.__enter__()
-
-    def close(self) -> None:
-        """End being the default session, and let go of plans."""
-        while self._entered:
-            self._entered.pop().close()
-        super().close()
 
 
 def _name(fetches: Any) -> Any:
