@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
-from hpcflow.graph.dtypes import as_dtype, int32, int64, resource
+from hpcflow.graph.dtypes import as_dtype, int32, int64, is_floating, resource
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, as_shape, is_known, merge
@@ -83,7 +83,7 @@ class ConditionalAccumulatorBase:
         if reduction_type not in ("MEAN", "SUM"):
             raise GraphError(f"reduction_type {reduction_type!r} is neither MEAN nor SUM")
         self._dtype, self._shape = as_dtype(dtype), as_shape(shape)
-        if self._dtype.kind not in "fc":
+        if not is_floating(self._dtype):
             raise DTypeError(f"an accumulator of gradients is of floats, not {self._dtype}")
         graph = get_default_graph()
         attrs: Attrs = {"dtype": self._dtype, "shape": self._shape, "shared_name": shared_name}

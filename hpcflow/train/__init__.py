@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         limit_epochs,
         range_input_producer,
         slice_input_producer,
+        string_input_producer,
     )
     from hpcflow.train.runners import (
         QueueRunner,
@@ -135,9 +136,11 @@ __all__ = [
     "shuffle_batch_join",
     "slice_input_producer",
     "start_queue_runners",
+    "string_input_producer",
 ]
 
 _LATER = {
+    "string_input_producer": "hpcflow.train.producers",
     "maybe_batch": "hpcflow.train.batches",
     "maybe_batch_join": "hpcflow.train.batches",
     "maybe_shuffle_batch": "hpcflow.train.batches",

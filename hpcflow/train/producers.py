@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError, ShapeError
-from hpcflow.graph.dtypes import int64
+from hpcflow.graph.dtypes import int64, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.shape import Shape, as_shape, is_known, merge
@@ -92,6 +92,29 @@ def range_input_producer(
     with get_default_graph().name_scope(name or "range_input_producer"):
         numbers = range_(limit)
         return input_producer(numbers, [], num_epochs, shuffle, seed, capacity, shared_name)
+
+
+def string_input_producer(
+    string_tensor: Any,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    name: str | None = None,
+    cancel_op: Operation | None = None,
+) -> FIFOQueue:
+    """A queue of the strings of a vector, names of files say; see `input_producer`.
+
+    Errors: ShapeError if there are none.
+    """
+    with get_default_graph().name_scope(name or "string_input_producer"):
+        strings = convert_to_tensor(string_tensor, string)
+        if strings.shape is not None and 0 in strings.shape:
+            raise ShapeError("there are no strings to produce", op=strings.op.name)
+        return input_producer(
+            strings, [], num_epochs, shuffle, seed, capacity, shared_name, None, cancel_op
+        )
 
 
 def slice_input_producer(

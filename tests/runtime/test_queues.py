@@ -438,3 +438,23 @@ def test_collective_replicas_train_from_queues_of_their_own():
     for steps, value in run_ranks(2, body, seed=1):
         assert steps == 7
         np.testing.assert_allclose(value, -0.5 * 7 * 3 / 2 * np.ones(3))
+
+
+def test_strings_wait_in_a_queue_on_a_server():
+    def body(context):
+        with hf.device("/job:ps/task:0"):
+            queue = hf.PaddingFIFOQueue(9, hf.string, shapes=[(None,)], name="q")
+        x = hf.placeholder(hf.string, [None])
+        put, taken = queue.enqueue(x), queue.dequeue_many(2)
+        session = hf.Session()
+        session.run(put, {x: ["one"]})
+        session.run(put, {x: ["two", "", "drei"]})
+        found = session.run(taken)
+        session.run(queue.close())
+        for _ in range(3):
+            with pytest.raises(OutOfRangeError):
+                session.run(hf.string_join([taken, taken]))
+        return found.tolist()
+
+    (found,) = run_ranks(2, body, seed=1, ps=1)
+    assert found == [[b"one", b"", b""], [b"two", b"", b"drei"]]

@@ -197,3 +197,14 @@ def test_what_is_not_kept_never_enters_the_batch():
         ]
     with pytest.raises(ShapeError, match="one boolean"):
         hf.train.maybe_batch(number, [True, False], 2)
+
+
+def test_strings_through_queues():
+    name = hf.train.string_input_producer(["a", "bc", "def"], num_epochs=2, shuffle=False).dequeue()
+    names, lengths = hf.train.batch([name, hf.string_length(name)], 3)
+    with running() as session:
+        found = until_the_end(session, [names, lengths])
+    assert [list(one) for one, _ in found] == [[b"a", b"bc", b"def"]] * 2
+    assert [one.tolist() for _, one in found] == [[1, 2, 3]] * 2
+    with pytest.raises(ShapeError, match="no strings"):
+        hf.train.string_input_producer([])
