@@ -27,6 +27,7 @@ from hpcflow.layers.pool import (
     max_pooling2d,
     max_pooling3d,
 )
+from hpcflow.layers.recurrent import gru, lstm, rnn
 
 __all__ = [
     "average_pooling1d",
@@ -44,11 +45,14 @@ __all__ = [
     "embedding",
     "flatten",
     "group_norm",
+    "gru",
     "layer_norm",
+    "lstm",
     "max_pooling1d",
     "max_pooling2d",
     "max_pooling3d",
     "multi_head_attention",
+    "rnn",
     "separable_conv1d",
     "separable_conv2d",
 ]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError, VariableNameError
+from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import as_array, float32
 from hpcflow.graph.graph import Graph, get_default_graph
 from hpcflow.graph.keys import GraphKeys
@@ -198,7 +199,7 @@ class VariableScope:
             if wrap is not None:
                 getter = functools.partial(wrap, getter)
         initializer = self._initializer if initializer is None else initializer
-        with name_scope(None):
+        with at_root(get_default_graph()) as root, root.name_scope(None):
             return getter(
                 name=_join(self._name, name),
                 shape=shape,

@@ -1,0 +1,89 @@
+"""Recurrent layers over sequences of variable lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.layers.base import Function, named, of_rank
+from hpcflow.ops.dynamic_rnn import bidirectional_dynamic_rnn, dynamic_rnn
+from hpcflow.ops.join import concat
+from hpcflow.ops.rnn_cell import BasicRNNCell, GRUCell, LSTMCell, RNNCell
+from hpcflow.ops.rnn_wrappers import DropoutWrapper, MultiRNNCell
+from hpcflow.ops.variable_scope import variable_scope
+
+
+def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
+    """The layer of cells that `make(units, activation)` gives."""
+
+    def recurrent(
+        inputs: Any,
+        units: int,
+        num_layers: int = 1,
+        sequence_length: Any = None,
+        initial_state: Any = None,
+        bidirectional: bool = False,
+        dropout_rate: Any = 0.0,
+        training: bool = False,
+        activation: Function | None = None,
+        time_major: bool = False,
+        name: str | None = None,
+        reuse: Any = None,
+    ) -> tuple[Tensor, Any]:
+        x = of_rank(convert_to_tensor(inputs), 3, what)
+        if num_layers < 1:
+            raise ShapeError(f"{what} of {num_layers} layers", line=user_line())
+
+        def cell() -> RNNCell:
+            drops = training and not (isinstance(dropout_rate, (int, float)) and not dropout_rate)
+            made = [make(units, activation) for _ in range(num_layers)]
+            if drops:  # between the layers and of what comes out
+                made = [DropoutWrapper(c, output_keep_prob=1 - dropout_rate) for c in made]
+            return made[0] if num_layers == 1 else MultiRNNCell(made)
+
+        with variable_scope(name, what, [x], reuse=reuse):
+            facts: dict[str, Any] = {"dtype": x.dtype, "time_major": time_major}
+            if not bidirectional:
+                return dynamic_rnn(cell(), x, sequence_length, initial_state, **facts)
+            states = (None, None) if initial_state is None else initial_state
+            both, last = bidirectional_dynamic_rnn(
+                cell(), cell(), x, sequence_length, *states, **facts
+            )
+            return concat(both, 2), last
+
+    return named(recurrent, what, doc)
+
+
+rnn = _recurrent(
+    "rnn",
+    lambda units, activation: BasicRNNCell(units, activation),
+    """Recurrent layers, `activation([x, state] @ kernel + bias)`: outputs and last state.
+
+    As `hf.layers.lstm`.
+    """,
+)
+gru = _recurrent(
+    "gru",
+    lambda units, activation: GRUCell(units, activation),
+    """Layers of gated recurrent units: outputs and last state.
+
+    As `hf.layers.lstm`.
+    """,
+)
+lstm = _recurrent(
+    "lstm",
+    lambda units, activation: LSTMCell(units, activation=activation),
+    """Layers of long short-term memory: outputs and last state.
+
+    Several layers are stacked; `bidirectional` runs another stack backward and joins the outputs.
+    While `training`, `dropout_rate` of what leaves each layer is dropped. Beyond its
+    `sequence_length` (integers [batch]) a sample's outputs are zeros and its state stays.
+
+    Shapes:    [batch, time, features] to [batch, time, units], twice the units if bidirectional;
+               with `time_major` time is the first axis. The state is that of the cell, a tuple of
+               those of several layers, a pair (forward, backward) if bidirectional.
+    Variables: those of `hf.nn.rnn_cell`'s cells.
+    """,
+)
