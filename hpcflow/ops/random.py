@@ -20,7 +20,16 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, RangeError, ShapeError
-from hpcflow.graph.dtypes import as_dtype, bfloat16, float32, float64, int64, is_floating, uint64
+from hpcflow.graph.dtypes import (
+    as_dtype,
+    bfloat16,
+    float32,
+    float64,
+    int64,
+    is_floating,
+    limits,
+    uint64,
+)
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, broadcast, show
@@ -63,9 +72,9 @@ def _whole(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for spec in _parameters(inputs, attrs, 2):
         require("a limit of whole numbers", spec, "iu")
     told = _told(inputs, attrs, 2)
-    limits = [spec.shape for spec in _parameters(inputs, attrs, 2)]
-    if told is not None and len(broadcast([told, *limits]) or told) != len(told):
-        raise ShapeError(f"limits of shapes {' and '.join(map(show, limits))} for {show(told)}")
+    shapes = [spec.shape for spec in _parameters(inputs, attrs, 2)]
+    if told is not None and len(broadcast([told, *shapes]) or told) != len(told):
+        raise ShapeError(f"limits of shapes {' and '.join(map(show, shapes))} for {show(told)}")
     return [Spec(attrs["dtype"], told)]
 
 
@@ -184,22 +193,22 @@ def _uniform_int(
         raise DTypeError("random_uniform of integers needs maxval")
     wide = uint64 if dtype == uint64 else int64
     info = np.iinfo(dtype)
-    limits = []
+    ends = []
     for value, most in ((minval, info.max), (maxval, info.max + 1)):
         if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
-            limits.append(cast(value, wide))
+            ends.append(cast(value, wide))
             continue
         array = np.asarray(value)
         if array.dtype.kind not in "iu" or (array.size and not _fits(array, info.min, most)):
             raise DTypeError(f"{value!r} is no limit of {dtype}", line=user_line())
-        limits.append(constant(array.astype(wide)))
-    low, high = (t.constant for t in limits)
+        ends.append(constant(array.astype(wide)))
+    low, high = (t.constant for t in ends)
     if low is not None and high is not None and low.size and (low >= high).any():
         raise RangeError(
             f"random_uniform of integers from {minval} to below {maxval}: none is there",
             line=user_line(),
         )
-    return source.draw("RandomUniformInt", shape, dtype, name, limits, "iu")
+    return source.draw("RandomUniformInt", shape, dtype, name, ends, "iu")
 
 
 def _fits(array: np.ndarray, least: int, most: int) -> bool:
@@ -231,7 +240,7 @@ def gamma(
         beta = convert_to_tensor(beta, dtype)
         every = add(alpha, zeros_like(beta))
         drawn = divide(source.draw("RandomGamma", shape, dtype, None, [every]), beta)
-        return maximum(drawn, np.finfo(dtype).tiny)
+        return maximum(drawn, float(limits(dtype).tiny))
 
 
 def poisson(source: Source, shape: Any, lam: Any, dtype: Any, name: str | None) -> Tensor:

@@ -30,7 +30,8 @@ def train(
     """
     features, labels = data(SAMPLES)
     x, y, loss, step, variables = net(hf.train.AdamOptimizer(0.01), cut)
-    extra = hf.random_normal([3], name="noise") if noise else loss
+    kept = hf.reduce_sum(hf.nn.dropout(x, 0.5) * x) if noise else loss
+    extra = hf.stack([hf.random_normal([]), hf.replica_sum(kept)]) if noise else loss
     dataset = hf.data.Dataset({x: features, y: labels}, batch=BATCH, seed=seed, context=context)
     session = hf.train.TrainingSession(
         context=context, checkpoints=folder, **{"save_every": 1, **options}

@@ -85,7 +85,7 @@ def test_limits_may_be_tensors() -> None:
     with pytest.raises(DTypeError, match="no limit"):
         hf.random_uniform([3], 0, 1.5, "int32")
     with pytest.raises(ShapeError):
-        hf.random_uniform([3], 0, high, "int32") + hf.random_uniform([4], 0, high, "int32")
+        hf.random_uniform([4], 0, high, "int32")
 
 
 def test_a_float_never_rounds_to_its_upper_limit() -> None:
@@ -131,6 +131,25 @@ def test_shapes_stand_before_those_of_the_parameters() -> None:
     told = hf.placeholder("int32", [2])
     assert evaluate(hf.random_poisson(1.0, told), {told: [2, 5]}).shape == (2, 5)
     assert hf.random_poisson([1, 2], [3]).shape == (3, 2)
+
+
+@pytest.mark.parametrize("dtype", [hf.float16, hf.bfloat16])
+def test_draws_of_sixteen_bits(dtype: np.dtype) -> None:
+    """They are those of float32, rounded."""
+    p = hf.constant([[0.5, 0.5]], dtype)
+    for t, mean in (
+        (hf.random_normal([N], 3.0, 0.5, dtype), 3.0),
+        (hf.truncated_normal([N], 3.0, 0.5, dtype), 3.0),
+        (hf.random_uniform([N], 1, 2, dtype), 1.5),
+        (hf.random_gamma([N], 3.0, 2.0, dtype), 1.5),
+        (hf.random_poisson(hf.constant(2.0, dtype), [N], dtype), 2.0),
+        (hf.nn.dropout(hf.ones([N], dtype), 0.75), 1.0),
+        (hf.multinomial(p, N), 0.5),
+        (hf.random.stateless_normal([N], [1, 2], 3.0, 0.5, dtype), 3.0),
+    ):
+        found = evaluate(t)
+        assert found.dtype == (np.int64 if mean == 0.5 else dtype)
+        np.testing.assert_allclose(found.astype("f8").mean(), mean, rtol=0.03)
 
 
 def test_parameters_that_make_no_sense() -> None:
