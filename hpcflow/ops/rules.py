@@ -139,8 +139,8 @@ def require(type: str, spec: Spec, kinds: str) -> None:
 
 def require_equal(type: str, inputs: Sequence[Spec]) -> None:
     """DTypeError unless all inputs have one dtype."""
-    found = dict.fromkeys(str(s.dtype) for s in inputs)
-    if len(found) > 1:
+    if any(s.dtype != inputs[0].dtype for s in inputs):
+        found = dict.fromkeys(str(s.dtype) for s in inputs)
         raise DTypeError(
             f"{type} of {' and '.join(found)}", hint="hf.cast(x, dtype) makes them the same"
         )
