@@ -9,6 +9,7 @@ from typing import Any
 from hpcflow.errors import CancelledError, GraphError, OutOfRangeError
 from hpcflow.graph.graph import Operation, Tensor, get_default_graph
 from hpcflow.graph.keys import GraphKeys
+from hpcflow.graph.sessions import chosen
 from hpcflow.logs import logger
 from hpcflow.ops.queues import QueueBase
 from hpcflow.train.coordinator import Coordinator
@@ -123,15 +124,17 @@ def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS)
 
 
 def start_queue_runners(
-    sess: Any,
+    sess: Any = None,
     coord: Coordinator | None = None,
     daemon: bool = True,
     start: bool = True,
     collection: str = GraphKeys.QUEUE_RUNNERS,
 ) -> list[threading.Thread]:
-    """Start the threads of all queue runners of the graph in `sess`.
+    """Start the threads of all queue runners of the graph in `sess`, or the default session.
 
     They belong to `coord`, if there is one; the threads are returned.
     """
-    runners = sess.graph.get_collection(collection)
-    return [t for qr in runners for t in qr.create_threads(sess, coord, daemon, start)]
+    graph = get_default_graph() if sess is None else sess.graph
+    session = chosen(sess, graph, "start_queue_runners")
+    runners = graph.get_collection(collection)
+    return [t for qr in runners for t in qr.create_threads(session, coord, daemon, start)]

@@ -122,7 +122,8 @@ def test_runners_fill_a_queue_and_stop_with_their_coordinator():
     hf.train.add_queue_runner(hf.train.QueueRunner(queue, [put] * 3))
     taken, coord, session = queue.dequeue(), hf.train.Coordinator(), hf.Session()
     session.run(hf.global_variables_initializer())
-    threads = hf.train.start_queue_runners(session, coord)
+    with session.as_default():
+        threads = hf.train.start_queue_runners(coord=coord)
     assert len(threads) == 4
     assert hf.train.start_queue_runners(session, coord) == []  # they run
     found = [int(session.run(taken)) for _ in range(50)]
