@@ -36,6 +36,7 @@ from hpcflow.ops.convolutions import (
     conv2d_backprop_input,
     conv2d_transpose,
     conv3d,
+    conv3d_backprop_filter_v2,
     conv3d_transpose,
     convolution,
     depthwise_conv2d,
@@ -60,6 +61,10 @@ from hpcflow.ops.embedding import (
 )
 from hpcflow.ops.math import sigmoid, tanh
 from hpcflow.ops.moments import moments, normalize_moments, sufficient_statistics, weighted_moments
+from hpcflow.ops.morphology import (
+    dilation2d,
+    erosion2d,
+)
 from hpcflow.ops.nn import (
     bias_add,
     dropout,
@@ -81,6 +86,7 @@ from hpcflow.ops.nn_losses import (
     weighted_cross_entropy_with_logits,
 )
 from hpcflow.ops.norm import (
+    batch_norm_with_global_normalization,
     batch_normalization,
     fused_batch_norm,
     group_normalization,
@@ -120,6 +126,7 @@ __all__ = [
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "batch_norm_with_global_normalization",
     "batch_normalization",
     "bias_add",
     "bidirectional_dynamic_rnn",
@@ -131,6 +138,7 @@ __all__ = [
     "conv2d_backprop_input",
     "conv2d_transpose",
     "conv3d",
+    "conv3d_backprop_filter_v2",
     "conv3d_transpose",
     "convolution",
     "crelu",
@@ -142,11 +150,13 @@ __all__ = [
     "depthwise_conv2d_native",
     "depthwise_conv2d_native_backprop_filter",
     "depthwise_conv2d_native_backprop_input",
+    "dilation2d",
     "dropout",
     "dynamic_rnn",
     "elu",
     "embedding_lookup",
     "embedding_lookup_sparse",
+    "erosion2d",
     "fixed_unigram_candidate_sampler",
     "fused_batch_norm",
     "gelu",

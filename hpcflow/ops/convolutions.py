@@ -310,3 +310,29 @@ def conv2d_backprop_filter(
         groups,
         name,
     )
+
+
+def conv3d_backprop_filter_v2(
+    input: Any,
+    filter_sizes: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NDHWC",
+    dilations: Any = None,
+    name: str | None = None,
+    groups: int = 1,
+) -> Tensor:
+    """The gradient of `conv3d` by its filter, of shape `filter_sizes`."""
+    return filter_gradient(
+        input,
+        filter_sizes,
+        out_backprop,
+        3,
+        strides,
+        padding,
+        data_format,
+        dilations,
+        groups,
+        name,
+    )

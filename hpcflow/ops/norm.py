@@ -137,6 +137,21 @@ def batch_normalization(
     return add(multiply(x, cast(factor, x.dtype)), cast(shift, x.dtype), name)
 
 
+def batch_norm_with_global_normalization(
+    t: Any,
+    m: Any,
+    v: Any,
+    beta: Any,
+    gamma: Any,
+    variance_epsilon: float,
+    scale_after_normalization: bool,
+    name: str | None = None,
+) -> Tensor:
+    """`batch_normalization` under its older name; `gamma` counts if it scales after."""
+    scale = gamma if scale_after_normalization else None
+    return batch_normalization(t, m, v, beta, scale, variance_epsilon, name)
+
+
 def channel_axis(x: Tensor, data_format: str | None) -> int:
     """The axis of the channels; ShapeError if the rank of `x` is unknown."""
     if x.shape is None or not x.shape:

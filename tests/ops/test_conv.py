@@ -148,6 +148,11 @@ def test_transposed() -> None:
         hf.nn.conv3d_transpose(cube, rod, [1, 4, 4, 4, 1], 2),
         input_grad(cube, rod, (1, 4, 4, 4, 1), a3),
     )
+    whole = draw(1, 4, 4, 4, 1)
+    check(
+        hf.nn.conv3d_backprop_filter_v2(whole, rod.shape, cube, 2, "SAME"),
+        filter_grad(whole, cube, rod.shape, a3),
+    )
     small, k = draw(1, 3, 3, 2), draw(2, 2, 1, 2)
     check(
         hf.nn.atrous_conv2d_transpose(small, k, [1, 5, 5, 1], 2, "VALID"),

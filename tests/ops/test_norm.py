@@ -53,6 +53,9 @@ def test_batch_normalization() -> None:
     check(hf.nn.batch_normalization(x, hf.constant(m), v, b, s, 0.01), whole * s + b)
     check(hf.nn.batch_normalization(x, hf.constant(m), v, None, s, 0.01), whole * s)
     check(hf.nn.batch_normalization(x, hf.constant(m), v, b, None, 0.01), whole + b)
+    older = hf.nn.batch_norm_with_global_normalization
+    check(older(x, hf.constant(m), v, b, s, 0.01, True), whole * s + b)
+    check(older(x, hf.constant(m), v, b, s, 0.01, False), whole + b)
     given = [hf.constant(a) for a in (x, m, v, b, s)]
     y = hf.nn.batch_normalization(*given, variance_epsilon=0.01)
     w = draw(*x.shape)
