@@ -5,6 +5,7 @@ from hpcflow.ops.initializer_objects import GlorotNormal as glorot_normal
 from hpcflow.ops.initializer_objects import GlorotUniform as glorot_uniform
 from hpcflow.ops.initializer_objects import Identity as identity
 from hpcflow.ops.initializer_objects import Ones as ones
+from hpcflow.ops.initializer_objects import Orthogonal as orthogonal
 from hpcflow.ops.initializer_objects import RandomNormal as random_normal
 from hpcflow.ops.initializer_objects import RandomUniform as random_uniform
 from hpcflow.ops.initializer_objects import TruncatedNormal as truncated_normal
@@ -28,6 +29,7 @@ __all__ = [
     "lecun_uniform",
     "local_variables",
     "ones",
+    "orthogonal",
     "random_normal",
     "random_uniform",
     "truncated_normal",

@@ -15,6 +15,11 @@ from hpcflow.kernels.table import Node, kernel
 TILE = 32 << 10  # elements: variable, slots, gradient and scratch of a tile fit a core's L2 cache
 
 
+@kernel("IsVariableInitialized", "new", moves=True)
+def _is_initialized(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array: xp.asarray(array is not None)
+
+
 @kernel("AssignAdd", "update")
 def _assign_add(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda var, x: xp.add(var, x, var)

@@ -15,10 +15,12 @@ import numpy as np
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, float32, kind_of
 from hpcflow.graph.graph import Tensor
-from hpcflow.ops.array import constant, expand_dims, range
+from hpcflow.ops.array import constant, expand_dims, range, reshape, transpose
 from hpcflow.ops.broadcast import ones, zeros
+from hpcflow.ops.decompositions import qr
 from hpcflow.ops.initializers import CUT, fans
-from hpcflow.ops.math import cast, equal, multiply
+from hpcflow.ops.math import cast, equal, multiply, sign
+from hpcflow.ops.matrix import matrix_diag_part
 from hpcflow.ops.random import random_normal, random_uniform, truncated_normal
 
 
@@ -194,6 +196,31 @@ class Identity(Initializer):
         return multiply(cast(on, dtype), constant(self.gain, dtype))
 
 
+class Orthogonal(Initializer):
+    """A matrix with orthonormal columns, or rows if it is wide, times `gain`.
+
+    Axes before the last are joined. Drawn evenly among all such matrices (Saxe et al.,
+    arXiv:1312.6120): Q of a normal matrix, with the signs of the diagonal of R.
+    """
+
+    def __init__(self, gain: float = 1.0, seed: Any = None, dtype: Any = float32) -> None:
+        super().__init__(_floating(dtype))
+        self.gain, self.seed = gain, seed
+
+    def _make(self, shape: list[int], dtype: np.dtype, full: list[int]) -> Tensor:
+        if len(full) < 2:
+            raise ShapeError(f"an orthogonal matrix has two axes; the variable has shape {full}")
+        if shape != full:
+            raise ShapeError(
+                "an orthogonal matrix cannot be made in pieces", hint="leave the partitioner"
+            )
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        tall = [max(rows, columns), min(rows, columns)]
+        q, r = qr(random_normal(tall, dtype=dtype, seed=self.seed))
+        value = multiply(multiply(q, sign(matrix_diag_part(r))), constant(self.gain, dtype))
+        return reshape(value if rows >= columns else transpose(value), shape)
+
+
 def _floating(dtype: Any) -> np.dtype:
     if kind_of(as_dtype(dtype)) != "f":
         raise DTypeError(f"this initializer draws floats, not {as_dtype(dtype)}")
@@ -228,5 +255,6 @@ random_normal_initializer = RandomNormal
 truncated_normal_initializer = TruncatedNormal
 uniform_unit_scaling_initializer = UniformUnitScaling
 variance_scaling_initializer = VarianceScaling
+orthogonal_initializer = Orthogonal
 glorot_uniform_initializer = GlorotUniform
 glorot_normal_initializer = GlorotNormal

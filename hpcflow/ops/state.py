@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import sessions
 from hpcflow.graph.body import at_root, innermost
-from hpcflow.graph.dtypes import as_dtype, resource, string
+from hpcflow.graph.dtypes import as_dtype, bool_, resource, string
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -69,6 +69,12 @@ op("AssignSub", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
 op("ApplyGradientDescent", infer=_update(1, (2,)), grad=_UPDATE, writes=(0,))
 op("ApplyMomentum", infer=_update(2, (4,)), grad=_UPDATE, writes=(0, 1))
 op("ApplyAdam", infer=_update(4, (8,)), grad=_UPDATE, writes=(0, 1, 2, 3))
+op(
+    "IsVariableInitialized",
+    infer=lambda inputs, attrs: [Spec(bool_, ())],
+    grad=NoGrad("it is no number"),
+    reads=(0,),
+)
 op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=True, waits=True)
 
 
@@ -174,6 +180,20 @@ class Variable(RowUpdates):
         fed, done = self._load
         chosen.run(done, {fed: value})
 
+    def initialized_value(self) -> Tensor:
+        """Its value if it has one, else its initial value: for initial values of other variables.
+
+        Both may be given their values in one step.
+        """
+        from hpcflow.ops.flow import cond
+
+        with self.graph.as_default(), self.graph.control_dependencies(None):
+            with self.graph.colocate_with(self.op):
+                there = is_variable_initialized(self)
+            value = cond(there, self.read_value, lambda: self.initial_value)
+        value.set_shape(self.shape)
+        return value
+
     def count_up_to(self, limit: int) -> Tensor:
         """See `hf.count_up_to`."""
         from hpcflow.ops.counting import count_up_to
@@ -243,6 +263,14 @@ def _through_value(name: str) -> Callable[..., Tensor]:
 
 
 act_as_tensor(Variable)
+
+
+def is_variable_initialized(variable: Variable) -> Tensor:
+    """Whether `variable` has a value; a boolean scalar."""
+    graph = variable.graph
+    with graph.colocate_with(variable.op):
+        made = graph.create_op("IsVariableInitialized", [variable.handle], {}, None)
+    return made.outputs[0]
 
 
 def assign(variable: Variable, value: Any, name: str | None = None) -> Operation:

@@ -322,6 +322,8 @@ class _Writer:
     def argument(self, node: Node, index: int, ref: Ref) -> str:
         if index in node.row.writes:
             return f"{self.store.variable(ref)}.write()"
+        if node.type == "IsVariableInitialized":
+            return f"{self.store.variable(ref)}.array"  # None until it has a value
         if index in node.row.reads:
             return f"{self.store.variable(ref)}.read()"
         return self.store.expr[ref]

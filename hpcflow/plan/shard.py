@@ -13,7 +13,12 @@ from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.rewrite import constant, infer, live, substitute
 from hpcflow.plan.variables import Home, Piece
 
-CUTS = ("ReadVariable", "ReadRows", "WaitInitialized")  # besides all ops that write
+CUTS = (
+    "ReadVariable",
+    "ReadRows",
+    "WaitInitialized",
+    "IsVariableInitialized",
+)  # besides all ops that write
 WHOLE_ONLY = "ScatterNd"  # ops that name elements, not rows
 
 
@@ -53,6 +58,9 @@ class _Sharder:
                     hint='put the variable on one server with hf.device("/job:ps/task:0"), '
                     "or raise HPCFLOW_SHARD_BYTES",
                 )
+            elif node.type == "IsVariableInitialized":  # the pieces get their values together
+                first = Ref(_part(handles[0], 0))
+                self._add(node.but(inputs=(first,), colocate=()))
             elif node.type == "ReadVariable":
                 self._read(node, self.cut[handles[0]])
             elif node.type == "ReadRows":

@@ -13,6 +13,7 @@ from hpcflow.train.progress import Progress
 from hpcflow.train.session import TrainingSession
 
 if TYPE_CHECKING:
+    from hpcflow.train.averages import ExponentialMovingAverage
     from hpcflow.train.batches import (
         batch,
         batch_join,
@@ -91,6 +92,7 @@ __all__ = [
     "Cells",
     "Coordinator",
     "DynamicLossScale",
+    "ExponentialMovingAverage",
     "FormulaOptimizer",
     "FtrlOptimizer",
     "GradientDescentOptimizer",
@@ -141,6 +143,7 @@ __all__ = [
 
 _LATER = {
     "string_input_producer": "hpcflow.train.producers",
+    "ExponentialMovingAverage": "hpcflow.train.averages",
     "maybe_batch": "hpcflow.train.batches",
     "maybe_batch_join": "hpcflow.train.batches",
     "maybe_shuffle_batch": "hpcflow.train.batches",

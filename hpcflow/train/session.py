@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.device import parse
 from hpcflow.graph.graph import Graph
+from hpcflow.graph.keys import GraphKeys
 from hpcflow.logs import logger, numbers, together
-from hpcflow.ops.state import global_variables_initializer
+from hpcflow.ops.state import variables_initializer
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
@@ -57,12 +58,15 @@ class TrainingSession(Session):
         self.preemption = Preemption(self.context)
         self._begun: float | None = None
         self._met = True  # with the other workers, since the last step
-        variables = self.graph.get_collection("variables")
+        variables = [
+            *self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
+            *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES),
+        ]
         for variable in variables:
             variable.value()  # so that each can be fetched: no read can be added later
         if variables:
             with self.graph.as_default():
-                start = global_variables_initializer()
+                start = variables_initializer(variables)
         self.graph.finalize()
         tell_idle_tasks(self.graph, self.context)
         if variables:

@@ -103,6 +103,8 @@ def _run(op: Operation, inputs: list[Any], state: State) -> list[Any]:
         if inputs[0] not in state:
             raise UninitializedError(f"variable {inputs[0]!r} has no value", op=op.name)
         return [state[inputs[0]].copy()]
+    if op.type == "IsVariableInitialized":
+        return [np.bool_(inputs[0] in state)]
     if op.type == "Assign":
         state[inputs[0]] = inputs[1].copy()
         return []

@@ -80,6 +80,22 @@ def test_constants() -> None:
         exact([3])
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (7, 3), (3, 7), (2, 3, 4)])
+def test_orthogonal(shape: Any) -> None:
+    made = drawn(hf.orthogonal_initializer(2.0, dtype="float64"), *shape)
+    matrix = made.reshape(-1, shape[-1])
+    small = matrix.T @ matrix if matrix.shape[0] >= matrix.shape[1] else matrix @ matrix.T
+    np.testing.assert_allclose(small, 4 * np.eye(len(small)), atol=1e-12)
+    with pytest.raises(ShapeError, match="has two axes"):
+        drawn(hf.orthogonal_initializer(), 3)
+
+
+def test_orthogonal_matrices_are_even() -> None:
+    """Neither sign of an entry is more likely."""
+    first = [drawn(hf.orthogonal_initializer(), 3, 3)[0, 0] for _ in range(60)]
+    assert 15 < np.sum(np.array(first) > 0) < 45
+
+
 def test_seeds() -> None:
     same = [drawn(hf.glorot_normal_initializer(seed=s), 50).tobytes() for s in (1, 1, 2)]
     assert same[0] == same[1] != same[2]

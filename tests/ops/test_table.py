@@ -36,6 +36,7 @@ ELSEWHERE = {
     **dict.fromkeys(["Send", "Recv", "Copy", "Feed", "AllReduce", "Broadcast"], PLAN),
     **dict.fromkeys(["ReplicaSum", "ReplicaShare", "ReplicaOffset", "WaitInitialized"], PLAN),
     **dict.fromkeys([s + t for t in DRAWS for s in ("", "Stateless")], "test_random.py"),
+    "IsVariableInitialized": "tests/runtime/test_session_tf1.py",
     **dict.fromkeys(["AssignAdd", "AssignSub", "ApplyGradientDescent"], "test_state.py"),
     **dict.fromkeys(["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue"], WAITS),
     **dict.fromkeys(["QueueClose", "QueueDequeue", "QueueDequeueMany", "QueueDequeueUpTo"], WAITS),

@@ -116,6 +116,21 @@ def test_variables_made_after_the_first_run() -> None:
         assert session.run([v, u * w]) == [1, 8]
 
 
+def test_whether_a_variable_has_a_value() -> None:
+    v = hf.Variable(hf.random_uniform([2]), name="v")
+    w = hf.Variable(v.initialized_value() * 2.0)
+    there = hf.is_variable_initialized(v)
+    with hf.Session() as session:
+        assert not session.run(there)
+        session.run([v.initializer, w.initializer])  # in one step: the same draw
+        assert session.run(there)
+        a, b = session.run([v, w])
+        assert (a * 2).tolist() == b.tolist()
+        v.load([3.0, 4.0])
+        session.run(w.initializer)
+        assert w.eval().tolist() == [6, 8]
+
+
 def test_operators_of_variables() -> None:
     b, n = hf.Variable([True, False]), hf.Variable([5, -7])
     with hf.Session() as session:

@@ -1,0 +1,145 @@
+"""Moving averages of variables and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import DTypeError, GraphError
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.keys import GraphKeys
+from hpcflow.graph.shape import is_known, show
+from hpcflow.ops.broadcast import zeros
+from hpcflow.ops.comm import replica_share, replica_sum
+from hpcflow.ops.control import group
+from hpcflow.ops.math import cast, divide, minimum, multiply, pow, subtract
+from hpcflow.ops.state import Variable, moving_average_variables, trainable_variables
+
+
+class ExponentialMovingAverage:
+    """Keeps `average -= (1 - decay) * (average - value)` of variables and tensors.
+
+    With `num_updates`, a number, tensor or variable, the decay is at most
+    `(1 + num_updates) / (10 + num_updates)`. The average of a variable starts at the variable's
+    initial value. That of a tensor starts at 0; it, and with `zero_debias` all, is read divided by
+    `1 - decay ** updates` (Kingma and Ba, arXiv:1412.6980, section 3), which takes a fixed decay.
+
+    Ranks:  the average lives where its variable does and each step updates it once; of a tensor
+            that differs between synchronous replicas, the mean over the joined batch is averaged.
+    """
+
+    def __init__(
+        self,
+        decay: Any,
+        num_updates: Any = None,
+        zero_debias: bool = False,
+        name: str = "ExponentialMovingAverage",
+    ) -> None:
+        self._decay, self._num_updates, self._zero_debias = decay, num_updates, zero_debias
+        self._name = name
+        self._averages: dict[Any, Variable] = {}
+        self._counts: dict[Any, Variable] = {}  # updates of those that start at 0
+        self._values: dict[Any, Tensor] = {}
+
+    @property
+    def name(self) -> str:
+        """The name that its variables end in."""
+        return self._name
+
+    def apply(self, var_list: Sequence[Any] | None = None) -> Operation:
+        """One operation that updates the averages of `var_list`, by default what is trained.
+
+        Let it follow the training step: `with hf.control_dependencies([train])`.
+        Errors: GraphError for what has an average here already, DTypeError for what is no float.
+        """
+        given = list(trainable_variables() if var_list is None else var_list)
+        for one in given:
+            if one.dtype.kind != "f":
+                raise DTypeError(f"{one.name!r} is {one.dtype}: an average is of floats")
+            if one in self._averages:
+                raise GraphError(f"the moving average of {one.name!r} is computed already")
+        for one in given:
+            self._make(one)
+        with get_default_graph().name_scope(self._name):
+            return group(*(self._update(one) for one in given))
+
+    def average(self, var: Any) -> Any:
+        """The average of `var`: a variable, or a tensor if it is debiased; None if there is none.
+
+        It is the value at the start of a step.
+        """
+        if var not in self._counts:
+            return self._averages.get(var)
+        if var not in self._values:
+            average, graph = self._averages[var], var.graph
+            with graph.as_default(), graph.name_scope(None), graph.control_dependencies(None):
+                weight = subtract(1.0, pow(self._decay_of(var), cast(self._counts[var], var.dtype)))
+                self._values[var] = divide(average, weight, f"{average.name}/debiased")
+        return self._values[var]
+
+    def average_name(self, var: Any) -> str:
+        """The name of the variable that keeps the average of `var`, whether or not it is made."""
+        if var in self._averages:
+            return self._averages[var].name
+        return f"{var.op.name}/{self._name}"
+
+    def variables_to_restore(
+        self, moving_avg_variables: Sequence[Variable] | None = None
+    ) -> dict[str, Variable]:
+        """What a `Saver` takes to restore averages in place of the variables: {name: variable}.
+
+        The averages of `moving_avg_variables`, by default of all that are trained or averaged, and
+        all other variables by their own names.
+        """
+        graph = get_default_graph()
+        averaged: list[Any] = (
+            [*trainable_variables(), *moving_average_variables()]
+            if moving_avg_variables is None
+            else list(moving_avg_variables)
+        )
+        found = {self.average_name(v): v for v in dict.fromkeys(averaged)}
+        taken = {*averaged, *self._averages.values()}
+        for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES):
+            if v not in taken and v.name not in found:
+                found[v.name] = v
+        return found
+
+    def _make(self, one: Any) -> None:
+        """The variables that keep the average of `one`."""
+        graph, is_state = one.graph, isinstance(one, Variable)
+        if not is_known(one.shape):
+            raise GraphError(
+                f"the average of {one.name!r} needs its shape, which is {show(one.shape)}",
+                op=one.op.name,
+                line=one.op.line,
+                hint="set_shape",
+            )
+        debias = self._zero_debias or not is_state
+        start = (lambda: zeros(one.shape, one.dtype)) if debias else one.initialized_value
+        name = f"{one.op.name}/{self._name}"
+        with graph.as_default(), graph.name_scope(None), graph.colocate_with(one.op):
+            self._averages[one] = Variable(start, trainable=False, name=name)
+            if debias:
+                self._counts[one] = Variable(0, trainable=False, name=f"{name}/updates")
+        if is_state:
+            graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, one)
+
+    def _decay_of(self, one: Any) -> Tensor:
+        return cast(convert_to_tensor(self._decay), one.dtype)
+
+    def _update(self, one: Any) -> Operation:
+        average, graph = self._averages[one], one.graph
+        if isinstance(one, Variable):
+            value = one.read_value()
+        else:
+            value = replica_sum(multiply(one, cast(replica_share(), one.dtype)))
+        with graph.colocate_with(average.op):
+            decay = self._decay_of(one)
+            if self._num_updates is not None:
+                n = cast(convert_to_tensor(self._num_updates), one.dtype)
+                decay = minimum(decay, divide(n + 1.0, n + 10.0))
+            change = multiply(subtract(average.read_value(), value), subtract(1.0, decay))
+            done = average.assign_sub(change)
+            if one not in self._counts:
+                return done
+            return group(done, self._counts[one].assign_add(1))

@@ -1,0 +1,107 @@
+"""Moving averages, against the formulas written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.errors import DTypeError, GraphError
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[None]:
+    with hf.Graph().as_default():
+        yield
+
+
+def test_the_average_of_a_variable() -> None:
+    v = hf.Variable([1.0, 2.0], name="v")
+    ema = hf.train.ExponentialMovingAverage(0.9)
+    assert ema.average(v) is None and ema.average_name(v) == "v/ExponentialMovingAverage"
+    step = v.assign_add([1.0, 1.0])
+    with hf.control_dependencies([step]):
+        update = ema.apply()
+    average = ema.average(v)
+    assert average.name == "v/ExponentialMovingAverage" and not average.trainable
+    assert hf.moving_average_variables() == [v]
+    expected = value = np.array([1.0, 2.0])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        for _ in range(5):
+            session.run(update)
+            value = value + 1
+            expected = 0.9 * expected + 0.1 * value
+            np.testing.assert_allclose(session.run(average), expected, rtol=1e-6)
+
+
+def test_num_updates() -> None:
+    v, n = hf.Variable(0.0), hf.Variable(0, trainable=False)
+    ema = hf.train.ExponentialMovingAverage(0.99, num_updates=n)
+    update = ema.apply([v])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        session.run(v.assign(10.0))
+        expected = 0.0
+        for i in range(4):
+            session.run(n.assign(i))
+            session.run(update)
+            decay = min(0.99, (1 + i) / (10 + i))
+            expected = decay * expected + (1 - decay) * 10
+            assert session.run(ema.average(v)) == pytest.approx(expected)
+
+
+def test_tensors_are_debiased() -> None:
+    x = hf.placeholder("float32", [2], name="x")
+    ema = hf.train.ExponentialMovingAverage(0.8, name="mean")
+    update = ema.apply([x])
+    average = ema.average(x)
+    assert average is ema.average(x) and ema.average_name(x) == "x/mean"
+    total = weight = np.zeros(2)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        for i in range(4):
+            fed = np.array([i, 1.0], "f4")
+            session.run(update, {x: fed})
+            total, weight = 0.8 * total + 0.2 * fed, 0.8 * weight + 0.2
+            np.testing.assert_allclose(session.run(average), total / weight, rtol=1e-5)
+
+
+def test_zero_debias() -> None:
+    v = hf.Variable(5.0)
+    ema = hf.train.ExponentialMovingAverage(0.9, zero_debias=True)
+    update = ema.apply([v])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        for _ in range(3):
+            session.run(update)
+            assert session.run(ema.average(v)) == pytest.approx(5.0)
+
+
+def test_variables_to_restore(tmp_path) -> None:
+    v, other = hf.Variable(1.0, name="v"), hf.Variable(7.0, trainable=False, name="other")
+    ema = hf.train.ExponentialMovingAverage(0.5)
+    update = ema.apply([v])
+    restored = ema.variables_to_restore()
+    assert restored == {"v/ExponentialMovingAverage": v, "other": other}
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        session.run(v.assign(3.0))
+        session.run(update)
+        path = hf.train.Saver().save(session, tmp_path, 1)
+        hf.train.Saver(restored).restore(session, path)
+        assert session.run([v, other]) == [2, 7]
+
+
+def test_errors() -> None:
+    v = hf.Variable(1.0)
+    ema = hf.train.ExponentialMovingAverage(0.5)
+    ema.apply([v])
+    with pytest.raises(GraphError, match="is computed already"):
+        ema.apply([v])
+    with pytest.raises(DTypeError, match="an average is of floats"):
+        ema.apply([hf.Variable(1)])
+    with pytest.raises(GraphError, match="needs its shape"):
+        ema.apply([hf.placeholder("float32", [None])])
