@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.body import innermost
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
@@ -165,7 +166,7 @@ class RowUpdates:
         if distinct:
             attrs["distinct"] = True
         assert self.handle.dtype == resource
-        graph = self.op.graph
+        graph = innermost(self.op.graph)
         with graph.colocate_with(self.op):
             return graph.create_op(
                 type, [self.handle, *inputs], attrs, name or f"{self.name}/{type}"
