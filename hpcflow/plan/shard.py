@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,20 @@ CUTS = (
     "IsVariableInitialized",
 )  # besides all ops that write
 WHOLE_ONLY = "ScatterNd"  # ops that name elements, not rows
+ELEMENTWISE = frozenset(  # what formulas of optimizers are made of
+    "Abs Add AddN Cast Div Equal Exp Greater GreaterEqual Identity IsFinite Less LessEqual Log "
+    "LogicalAnd Maximum Minimum Mul Neg Pow RealDiv Reciprocal Rsqrt Select Sign Sqrt Square "
+    "Sub".split()
+)
+COPIES, ROWS = "copies", "rows"  # one scalar each, or its rows; else indices: those picked
+
+
+class Cut(NamedTuple):
+    """A value in pieces, each where a piece of the variable is; `space` says what pieces hold."""
+
+    parts: tuple[Ref, ...]
+    pieces: tuple[Piece, ...]
+    space: str | Ref
 
 
 def shard(program: Program, homes: Mapping[str, Home]) -> Program:
@@ -28,6 +42,8 @@ def shard(program: Program, homes: Mapping[str, Home]) -> Program:
     A part has attrs `piece` (its rows) and `whole` (the shape of the variable); a slot of another
     shape than its owner's is copied to every part and has `copy` (its number, of how many). A read
     becomes the parts' reads and a Concat; an update one of each part, fed rows of its values.
+    What is computed element by element beside such a variable, as by optimizers, is computed for
+    each part on its server: only gradients go there, and nothing comes between read and update.
     """
     cut = {
         name: home for name, home in homes.items() if len(home.pieces) > 1 and name in program.nodes
@@ -41,15 +57,16 @@ class _Sharder:
         self.nodes: dict[str, Node] = {}
         self.order: dict[str, tuple[str, ...]] = {}  # whom to follow instead of a cut node
         self.rows: dict[tuple[Ref, Piece], Ref] = {}
+        self.values: dict[Ref, Cut] = {}
+        self.picks: dict[tuple[Ref, ...], tuple[str, ...]] = {}  # indices(, values) -> PieceRows
 
     def run(self) -> Program:
         for node in self.program.nodes.values():
             handles = [ref.node for ref in node.inputs if ref.node in self.cut]
             if node.name in self.cut:
                 self._variable(node)
-            elif not handles:  # beside a variable in several places is anywhere
-                loose = tuple(c for c in node.colocate if c not in self.cut)
-                self._add(node.but(colocate=loose))
+            elif not handles:
+                self._beside(node)
             elif not (node.type in CUTS or node.row.writes) or node.type.startswith(WHOLE_ONLY):
                 raise PlacementError(
                     f"{node.type} cannot use variable {handles[0]!r}, which is cut over servers",
@@ -93,15 +110,15 @@ class _Sharder:
 
     def _read(self, node: Node, home: Home) -> None:
         handle = node.inputs[0].node
+        parts = []
+        for i, piece in enumerate(home.pieces):
+            given, attrs = Ref(_part(handle, i)), self._piece_attrs(node, home, piece)
+            parts.append(self._add(self._cut_node(node, home, i, attrs, (given,))))
+        space = COPIES if home.copied else ROWS
+        self.values[Ref(node.name)] = Cut(tuple(parts), home.pieces, space)
         if home.copied:
             self._add(node.but(inputs=(Ref(_part(handle, 0)),), colocate=()))
             return
-        parts = []
-        for i, piece in enumerate(home.pieces):
-            given = Ref(_part(handle, i))
-            parts.append(
-                self._add(self._cut_node(node, i, self._piece_attrs(node, home, piece), (given,)))
-            )
         specs = [self.nodes[ref.node].specs[0] for ref in parts]
         attrs = {"axis": 0}
         made = infer("Concat", specs, attrs, op=node.name, line=node.line)
@@ -123,49 +140,118 @@ class _Sharder:
         parts = []
         for i, piece in enumerate(home.pieces):
             inputs = tuple(
-                Ref(_part(ref.node, i)) if ref.node in self.cut else self._rows(ref, home, piece)
+                Ref(_part(ref.node, i)) if ref.node in self.cut else self._piece_of(ref, home, i)
                 for ref in node.inputs
             )
             attrs = self._piece_attrs(node, home, piece)
-            parts.append(self._add(self._cut_node(node, i, attrs, inputs)).node)
+            parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)).node)
         self.order[node.name] = tuple(parts)
 
     def _read_rows(self, node: Node, home: Home) -> None:
         """Each server reads the rows that it has; they are put in the order asked for."""
         handle, indices = node.inputs
-        pieces = [self._of_piece(node, home, i, (indices,)) for i in range(len(home.pieces))]
+        picks = self._picked(node, home, (indices,))
         parts = []
-        for i, piece in enumerate(pieces):
-            given = (Ref(_part(handle.node, i)), Ref(piece, 0))
+        for i, pick in enumerate(picks):
+            given = (Ref(_part(handle.node, i)), Ref(pick, 0))
             attrs = self._piece_attrs(node, home, home.pieces[i])
-            parts.append(self._add(self._cut_node(node, i, attrs, given)))
-        inputs = (indices, *(Ref(piece, 1) for piece in pieces), *parts)
-        specs = [self._spec(ref) for ref in inputs]
-        made = infer("JoinRows", specs, {}, op=node.name, line=node.line)
-        self._add(Node(node.name, "JoinRows", inputs, (), {}, made, line=node.line))
+            parts.append(self._add(self._cut_node(node, home, i, attrs, given)))
+        self._join(node, Cut(tuple(parts), home.pieces, indices))
         self.order[node.name] = tuple(ref.node for ref in parts)
+
+    def _join(self, node: Node, cut: Cut) -> None:
+        """The whole value under the name of `node`, for those who need it; else it is dropped."""
+        self.values[Ref(node.name)] = cut
+        type, inputs, attrs = "JoinRows", cut.parts, {}
+        if cut.space == COPIES:
+            type, inputs = "Identity", cut.parts[:1]
+        elif cut.space == ROWS:
+            type, attrs = "Concat", {"axis": 0}
+        elif isinstance(cut.space, Ref):
+            places = (Ref(pick, 1) for pick in self.picks[(cut.space,)])
+            inputs = (cut.space, *places, *cut.parts)
+        specs = infer(type, [self._spec(r) for r in inputs], attrs, op=node.name, line=node.line)
+        self._add(Node(node.name, type, inputs, (), attrs, specs, line=node.line))
 
     def _update_rows(self, node: Node, home: Home) -> None:
         """Each server is sent the indices and values of its own rows."""
         handle, indices, values = node.inputs
-        whole = self.program.spec(values).shape == ()
+        cut, whole = self.values.get(values), self.program.spec(values).shape == ()
+        there = cut is not None and (cut.pieces, cut.space) == (home.pieces, indices)
+        picks = self._picked(node, home, (indices,) if there or whole else (indices, values))
         parts = []
         for i, part in enumerate(home.pieces):
-            piece = self._of_piece(node, home, i, (indices,) if whole else (indices, values))
-            given = (Ref(_part(handle.node, i)), Ref(piece, 0), values if whole else Ref(piece, 2))
+            rows = cut.parts[i] if there and cut else values if whole else Ref(picks[i], 2)
+            given = (Ref(_part(handle.node, i)), Ref(picks[i], 0), rows)
             attrs = self._piece_attrs(node, home, part)
-            parts.append(self._add(self._cut_node(node, i, attrs, given)).node)
+            parts.append(self._add(self._cut_node(node, home, i, attrs, given)).node)
         self.order[node.name] = tuple(parts)
 
-    def _of_piece(self, node: Node, home: Home, i: int, inputs: tuple[Ref, ...]) -> str:
-        """The node that picks what belongs to a piece out of indices and values of rows."""
-        piece, rows = home.pieces[i], home.pieces[-1].stop
-        attrs = {"start": piece.start, "stop": piece.stop, "size": rows}
-        specs = [self._spec(ref) for ref in inputs]
-        made = infer("PieceRows", specs, attrs, op=node.name, line=node.line)
-        name = f"{node.name}/rows_{piece.start}_{piece.stop}"
-        self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
-        return name
+    def _picked(self, node: Node, home: Home, inputs: tuple[Ref, ...]) -> tuple[str, ...]:
+        """The nodes that pick what belongs to each piece out of indices and values of rows."""
+        if inputs not in self.picks:
+            names = []
+            specs = [self._spec(ref) for ref in inputs]
+            for piece in home.pieces:
+                attrs = {"start": piece.start, "stop": piece.stop, "size": home.pieces[-1].stop}
+                made = infer("PieceRows", specs, attrs, op=node.name, line=node.line)
+                name = f"{node.name}/rows_{piece.start}_{piece.stop}"
+                self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
+                names.append(name)
+            self.picks[inputs] = tuple(names)
+        return self.picks[inputs]
+
+    # -- what is computed beside a cut variable
+
+    def _beside(self, node: Node) -> None:
+        """A node that uses no cut variable: computed in pieces if that can be, else anywhere."""
+        owner = next((c for c in node.colocate if c in self.cut and not self.cut[c].copied), None)
+        if owner is None or node.type not in ELEMENTWISE or not self._in_pieces(node, owner):
+            loose = tuple(c for c in node.colocate if c not in self.cut)
+            self._add(node.but(colocate=loose))
+        if owner is not None and node.type == "SumEqualRows":
+            self._send_rows(node, owner)
+
+    def _send_rows(self, node: Node, owner: str) -> None:
+        """The rows of a gradient, each on the server that has the row of the variable."""
+        home, indices = self.cut[owner], Ref(node.name, 1)
+        picks = self._picked(node, home, (indices, Ref(node.name, 0)))
+        self.picks[(indices,)] = picks
+        parts = tuple(Ref(pick, 2) for pick in picks)
+        self.values[Ref(node.name, 0)] = Cut(parts, home.pieces, indices)
+
+    def _in_pieces(self, node: Node, owner: str) -> bool:
+        """Compute a node for each piece of `owner`; False if its inputs do not fit them."""
+        home, shape = self.cut[owner], tuple(self.program.nodes[owner].attrs["shape"])
+        cuts = [self.values[ref] for ref in node.inputs if ref in self.values]
+        if any(cut.pieces != home.pieces for cut in cuts):
+            return False
+        spaces = {cut.space for cut in cuts} - {COPIES}
+        if not spaces:
+            made = node.specs[0].shape
+            spaces = {COPIES} if cuts or made == () else {ROWS} if made == shape else set()
+        if len(spaces) != 1:
+            return False
+        (space,) = spaces
+        for ref in node.inputs:
+            if ref not in self.values and (given := self.program.spec(ref).shape) != ():
+                if space != ROWS or given != shape:
+                    return False
+        parts = []
+        for i in range(len(home.pieces)):
+            inputs = tuple(self._piece_of(ref, home, i) for ref in node.inputs)
+            mate = node.but(colocate=(_part(owner, i),))
+            parts.append(self._add(self._cut_node(mate, home, i, node.attrs, inputs)))
+        self._join(node, Cut(tuple(parts), home.pieces, space))
+        self.order[node.name] = tuple(ref.node for ref in parts)
+        return True
+
+    def _piece_of(self, ref: Ref, home: Home, i: int) -> Ref:
+        """What piece `i` needs of a value."""
+        cut = self.values.get(ref)
+        if cut is not None and cut.pieces == home.pieces:
+            return cut.parts[i]
+        return self._rows(ref, home, home.pieces[i])
 
     def _spec(self, ref: Ref) -> Spec:
         return self.nodes[ref.node].specs[ref.index]
@@ -176,11 +262,26 @@ class _Sharder:
         rows = piece.stop - piece.start
         return node.attrs | {"shape": (rows, *node.attrs["shape"][1:])}
 
-    def _cut_node(self, node: Node, i: int, attrs: dict[str, Any], inputs: tuple[Ref, ...]) -> Node:
+    def _cut_node(
+        self, node: Node, home: Home, i: int, attrs: dict[str, Any], inputs: tuple[Ref, ...]
+    ) -> Node:
+        """The node of piece `i`; it follows of what is computed in pieces that of this piece."""
         given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
         specs = infer(node.type, given, attrs, op=node.name, line=node.line)
-        part = _part(node.name, i)
-        return node.but(name=part, inputs=inputs, attrs=attrs, specs=specs, colocate=())
+        control: dict[str, None] = {}
+        for name in node.control:
+            cut = self.values.get(Ref(name))
+            there = cut is not None and cut.pieces == home.pieces
+            control[cut.parts[i].node if there and cut else name] = None
+        mates = tuple(c for c in node.colocate if c not in self.cut)
+        return node.but(
+            name=_part(node.name, i),
+            inputs=inputs,
+            control=tuple(control),
+            attrs=attrs,
+            specs=specs,
+            colocate=mates,
+        )
 
     def _rows(self, ref: Ref, home: Home, piece: Piece) -> Ref:
         """The rows of a value that belong to a piece; scalars serve all pieces."""

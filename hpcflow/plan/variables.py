@@ -8,6 +8,7 @@ from hpcflow.graph.body import all_operations, variable_of
 from hpcflow.graph.device import DeviceName, parse
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Graph, Operation
+from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import size_of
 from hpcflow.plan.ir import Cluster
 from hpcflow.plan.nested import OWNERS
@@ -97,8 +98,14 @@ def _handles(op: Operation) -> list[str]:
 
 
 def _slots(graph: Graph) -> set[str]:
-    """Variables that some update changes together with an earlier one."""
-    return {slot for op in all_operations(graph) for slot in _handles(op)[1:]}
+    """Variables that some update changes together with an earlier one, or beside another one."""
+    found, variables = set(), {op.name for op in graph.get_operations() if op.type == "Variable"}
+    for op in all_operations(graph):
+        first, *others = _handles(op) or [""]
+        found.update(others)
+        if lookup(op.type).writes and not variables.isdisjoint({*op.colocate} - {first}):
+            found.add(first)
+    return found
 
 
 def _bytes(op: Operation, rows: int | None = None) -> int:

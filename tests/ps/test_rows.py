@@ -103,3 +103,64 @@ def test_replicas_gather_their_rows_however_many_each_has(replicas):
     for v, w in run_ranks(replicas, body, seed=9):
         np.testing.assert_allclose(v, expected(parts=3), rtol=1e-12)
         np.testing.assert_array_equal(w, np.full(3, 12.0 * replicas))
+
+
+OPTIMIZERS = {
+    "adagrad": lambda rate: hf.train.AdagradOptimizer(rate, 1.0),
+    "adam": lambda rate: hf.train.AdamWOptimizer(0.0, rate),
+}
+
+
+def counted(name, sparse, rate=None):
+    """A table whose gradient is 1 everywhere, so that slots count the updates, and its slot."""
+    v = hf.Variable(np.zeros((8, 3)), name="v")
+    ids = hf.placeholder(hf.int64, [None], name="ids")
+    loss = hf.reduce_sum(
+        hf.gather(v, ids) if sparse else v * hf.cast(hf.reduce_max(ids) > 0, hf.float64)
+    )
+    optimizer = OPTIMIZERS[name](0.1 if rate is None else rate)
+    train = optimizer.minimize(loss)
+    slot = "accumulator" if name == "adagrad" else "step"
+    return v, ids, train, optimizer.get_slot(v, slot)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("settings", [{}, {"shard_bytes": 64}], ids=["whole", "cut"])
+def test_no_update_of_an_asynchronous_worker_is_lost(name, sparse, settings):
+    """Reads, formula and update run together on the server: nobody else's comes in between."""
+    steps = 25
+
+    def body(context):
+        rate = hf.placeholder(hf.float64, [], name="rate")  # one more message to wait for
+        _, ids, train, slot = counted(name, sparse, rate)
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        for _ in range(steps):
+            session.run(train, {ids: np.arange(8), rate: 0.1})
+        context.barrier()
+        return session.run(slot)
+
+    for found in run_ranks(5, body, ps=2, seed=3, **settings):
+        expected = 1 + 3 * steps if name == "adagrad" else 3 * steps
+        np.testing.assert_array_equal(found, np.full(found.shape, expected))
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_of_a_table_over_servers_only_gradients_move_to_train_it(name, sparse):
+    def body(context):
+        _, ids, train, _ = counted(name, sparse)
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        plan = session.plan(train, {ids: np.arange(4)})
+        return [(e.source, e.dest, e.spec.shape) for e in plan.edges if not e.token]
+
+    (moved,) = run_ranks(3, body, ps=2, shard_bytes=64)
+    for server in ("/job:ps/task:0", "/job:ps/task:1"):
+        there = sorted((s for a, b, s in moved if b == server), key=str)
+        back = [s for a, b, s in moved if a == server]
+        if sparse:
+            assert there == [(None, 3), (None,)] and back == []
+        else:
+            assert there == [(4, 3)] and back == []

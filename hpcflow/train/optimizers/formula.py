@@ -13,13 +13,15 @@ from typing import Any
 
 from hpcflow.graph.dtypes import float64, int64, is_half
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
-from hpcflow.ops.array import constant
+from hpcflow.ops.array import constant, identity
 from hpcflow.ops.control import group
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import cast, where
 from hpcflow.ops.rows import sum_equal_rows
 from hpcflow.ops.state import Variable, update
 from hpcflow.train.optimizers.base import Optimizer, computed
+
+ONLY_IF = "only_if"  # the number that says whether an update is done at all
 
 
 class FormulaOptimizer(Optimizer):
@@ -82,14 +84,35 @@ class FormulaOptimizer(Optimizer):
         ):
             cells = Cells(self, var, indices)
             self._formula(cells, cast(grad, computed(var)))
+        # numbers are made where they are, not beside `var`
+        numbers = {name: self._scalar(name, n, var) for name, n in self._numbers.items()}
+        if self._only_if is not None:
+            numbers[ONLY_IF] = self._only_if
+        with graph.name_scope(f"{var.name}/update"), graph.colocate_with(var.op):
+            # all that comes from elsewhere is here before anything is read: nobody else's update
+            # can come in between the reads and what they lead to
+            grad = identity(grad, "gradient")
+            here = {k: n if n.constant is not None else identity(n, k) for k, n in numbers.items()}
+            cells = Cells(
+                self, var, indices, here, [grad, *(n for n in here.values() if n.op.inputs)]
+            )
+            self._formula(cells, grad)
             return group(*cells.updates, name=self.name)
 
 
 class Cells:
     """A variable and its slots, whole or the rows `indices`, before and after an update."""
 
-    def __init__(self, optimizer: FormulaOptimizer, var: Variable, indices: Tensor | None) -> None:
+    def __init__(
+        self,
+        optimizer: FormulaOptimizer,
+        var: Variable,
+        indices: Tensor | None,
+        numbers: dict[str, Tensor],
+        after: list[Tensor],
+    ) -> None:
         self._optimizer, self._var, self._indices = optimizer, var, indices
+        self._numbers, self._after = numbers, after
         self.updates: list[Operation] = []
 
     @property
@@ -102,15 +125,17 @@ class Cells:
     @property
     def value(self) -> Tensor:
         """The variable's value."""
-        return self._read(self._var)
+        return self._read(self._var, self._indices)
 
     def slot(self, name: str) -> Tensor:
         """A slot's value."""
-        return self._read(self._of(name))
+        return self._read(self._of(name), self._indices)
 
     def number(self, name: str) -> Tensor:
         """A hyperparameter as a scalar of the dtype of updates."""
         return self._optimizer._scalar(name, self._optimizer._numbers[name], self._var)
+        """A hyperparameter as a scalar of the variable's dtype."""
+        return self._numbers[name]
 
     def exact(self, name: str) -> Tensor:
         """The same in float64: one minus a decay keeps its digits, as do powers of it."""
@@ -127,7 +152,7 @@ class Cells:
     def step(self) -> Tensor:
         """The number of this update of the variable, from 1, in float64; it is counted."""
         slot = self._of("step")
-        count = slot.read_value() + 1
+        count = self._read(slot, None) + 1
         self._change("Assign", slot, count, None)
         return cast(count, float64)
 
@@ -165,6 +190,12 @@ class Cells:
             if type == "Assign":
                 kept = variable.read_value() if indices is None else self._read(variable)
                 kept = cast(kept, value.dtype)
+    def _read(self, variable: Variable, indices: Tensor | None) -> Tensor:
+        with variable.graph.control_dependencies(self._after):
+            return variable.read_value() if indices is None else variable.sparse_read(indices)
+
+        only_if = self._numbers.get(ONLY_IF)
+                kept = self._read(variable, indices)
             value = where(only_if, value, kept)
         if indices is None:
             made = update(type, [variable], [value])
