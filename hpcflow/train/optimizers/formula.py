@@ -75,15 +75,6 @@ class FormulaOptimizer(Optimizer):
 
     def _by_formula(self, grad: Tensor, var: Variable, indices: Tensor | None) -> Operation:
         graph = var.graph
-        for name, value in self._numbers.items():  # made where they are, not beside `var`
-            self._scalar(name, value, var)
-        with (
-            graph.name_scope(f"{var.name}/update"),
-            graph.colocate_with(var.op),
-            graph.control_dependencies([grad.op]),  # reads see what others have done until then
-        ):
-            cells = Cells(self, var, indices)
-            self._formula(cells, cast(grad, computed(var)))
         # numbers are made where they are, not beside `var`
         numbers = {name: self._scalar(name, n, var) for name, n in self._numbers.items()}
         if self._only_if is not None:
@@ -93,10 +84,9 @@ class FormulaOptimizer(Optimizer):
             # can come in between the reads and what they lead to
             grad = identity(grad, "gradient")
             here = {k: n if n.constant is not None else identity(n, k) for k, n in numbers.items()}
-            cells = Cells(
-                self, var, indices, here, [grad, *(n for n in here.values() if n.op.inputs)]
-            )
-            self._formula(cells, grad)
+            after = [grad, *(n for n in here.values() if n.op.inputs)]
+            cells = Cells(self, var, indices, here, after)
+            self._formula(cells, cast(grad, computed(var)))
             return group(*cells.updates, name=self.name)
 
 
@@ -133,8 +123,6 @@ class Cells:
 
     def number(self, name: str) -> Tensor:
         """A hyperparameter as a scalar of the dtype of updates."""
-        return self._optimizer._scalar(name, self._optimizer._numbers[name], self._var)
-        """A hyperparameter as a scalar of the variable's dtype."""
         return self._numbers[name]
 
     def exact(self, name: str) -> Tensor:
@@ -176,26 +164,19 @@ class Cells:
     def _of(self, name: str) -> Variable:
         return self._optimizer._slots[self._var, name]
 
-    def _read(self, variable: Variable) -> Tensor:
+    def _read(self, variable: Variable, indices: Tensor | None) -> Tensor:
         """The value in the dtype of updates; `_change` rounds it to the variable's."""
-        indices = self._indices
-        found = variable.read_value() if indices is None else variable.sparse_read(indices)
+        with variable.graph.control_dependencies(self._after):
+            found = variable.read_value() if indices is None else variable.sparse_read(indices)
         return cast(found, computed(variable))
 
     def _change(self, type: str, variable: Variable, value: Tensor, indices: Tensor | None) -> None:
         value = cast(value, variable.dtype)
-        only_if = self._optimizer._only_if
+        only_if = self._numbers.get(ONLY_IF)
         if only_if is not None:
             kept = constant(0, value.dtype)
             if type == "Assign":
-                kept = variable.read_value() if indices is None else self._read(variable)
-                kept = cast(kept, value.dtype)
-    def _read(self, variable: Variable, indices: Tensor | None) -> Tensor:
-        with variable.graph.control_dependencies(self._after):
-            return variable.read_value() if indices is None else variable.sparse_read(indices)
-
-        only_if = self._numbers.get(ONLY_IF)
-                kept = self._read(variable, indices)
+                kept = cast(self._read(variable, indices), value.dtype)
             value = where(only_if, value, kept)
         if indices is None:
             made = update(type, [variable], [value])
