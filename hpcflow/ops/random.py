@@ -9,6 +9,7 @@ Axis 0 is the batch if its size is not known when the graph is built, as in `hf.
 placeholder [None, 784]; `batch=True` or `batch=False` say it where that is wrong. Then replicas
 over which `hf.data` deals a joined batch draw what one would draw for all of it, and others draw
 apart. Else all replicas draw the same, as they must for what they have in common: initial values.
+Where another axis is the batch (time first), say `batch=False`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from hpcflow.graph.dtypes import (
 )
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Shape, Spec, broadcast, show
+from hpcflow.graph.shape import Shape, Spec, broadcast, merge, show
 from hpcflow.ops.array import constant, shape_argument
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.comm import replica_offset
@@ -73,9 +74,7 @@ def _whole(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require("a limit of whole numbers", spec, "iu")
     told = _told(inputs, attrs, 2)
     shapes = [spec.shape for spec in _parameters(inputs, attrs, 2)]
-    if told is not None and len(broadcast([told, *shapes]) or told) != len(told):
-        raise ShapeError(f"limits of shapes {' and '.join(map(show, shapes))} for {show(told)}")
-    return [Spec(attrs["dtype"], told)]
+    return [Spec(attrs["dtype"], merge(told, broadcast([told, *shapes])))]
 
 
 def _each(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

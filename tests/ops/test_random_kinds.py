@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 import hpcflow as hf
@@ -16,6 +21,7 @@ from hpcflow.errors import (
     ShapeError,
 )
 from hpcflow.graph.graph import Graph
+from hpcflow.kernels.table import Node, find
 from tests.ops.evaluate import evaluate
 from tests.ops.test_random import draws
 from tests.ops.test_table import OtherModule
@@ -84,8 +90,9 @@ def test_limits_may_be_tensors() -> None:
         hf.random_uniform([3], 0, 129, "int8")
     with pytest.raises(DTypeError, match="no limit"):
         hf.random_uniform([3], 0, 1.5, "int32")
-    with pytest.raises(ShapeError):
-        hf.random_uniform([4], 0, high, "int32")
+    for shape in ([4], [1], []):
+        with pytest.raises(ShapeError):
+            hf.random_uniform(shape, 0, high, "int32")
 
 
 def test_a_float_never_rounds_to_its_upper_limit() -> None:
@@ -252,6 +259,55 @@ def test_large_draws_are_made_in_pieces_that_join() -> None:
         at = 49990
         part = evaluate(make([11], batch=True), {hf.replica_offset(): at})
         assert (part == whole[at:]).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 40), max_size=4).map(sorted),
+    row=st.lists(st.integers(0, 5), max_size=2),
+    seed=st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 2),
+)
+def test_shares_of_any_sizes_join(cuts: list[int], row: list[int], seed: tuple[int, int]) -> None:
+    r, at = hf.random, np.array(seed)
+    with Graph().as_default():
+        n = hf.placeholder("int32", [])
+        shape = hf.stack([n, *row]) if row else hf.expand_dims(n, 0)
+        made = [
+            r.stateless_uniform(shape, at),
+            r.stateless_uniform(shape, at, 0, 3 << 61, "int64"),
+            r.stateless_normal(shape, at),
+            r.stateless_truncated_normal(shape, at, dtype="float64"),
+            r.stateless_gamma(shape, at, 0.5),
+            r.stateless_poisson(shape, at, 15.0),
+        ]
+        whole = evaluate(made, {n: 40})
+        ends = [0, *cuts, 40]
+        parts = [
+            evaluate(made, {n: stop - start, hf.replica_offset(): start})
+            for start, stop in itertools.pairwise(ends)
+        ]
+    for value, *shares in zip(whole, *parts, strict=True):
+        assert np.concatenate(shares).tobytes() == value.tobytes()
+
+
+def test_what_is_computed_on_the_way_is_small() -> None:
+    n = 1 << 19
+    for t in (
+        hf.random_normal([n]),
+        hf.truncated_normal([n], dtype="float64"),
+        hf.random_uniform([n], 0, 10, "int32"),
+        hf.random_gamma([n], 2.0),
+        hf.random_poisson(hf.constant(np.full(2, 20.0)), [n // 2]),
+    ):
+        kernel = find(t.op.type, "cpu").make(
+            np, Node(t.op.type, t.op.attrs, [x.spec for x in t.op.inputs], [t.spec])
+        )
+        out = np.empty(t.shape, t.dtype)
+        tracemalloc.start()
+        kernel(*(x.constant for x in t.op.inputs), out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 4 << 20, t.op.type
 
 
 def test_what_another_array_module_draws() -> None:
