@@ -1,43 +1,115 @@
-"""If, Loop and Scan: the branch that is taken, and loops of a known number of rounds, unrolled."""
+"""If, Loop and Scan: branches and loops of the graph, or what is known of them unrolled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from hpcflow.graph.graph import Tensor
+from hpcflow.graph.body import Body
+from hpcflow.graph.dtypes import int32, int64
+from hpcflow.graph.graph import Tensor, get_default_graph
+from hpcflow.graph.shape import Spec
 from hpcflow.onnx.node import Node
 from hpcflow.onnx.table import imports
-from hpcflow.ops.array import constant
+from hpcflow.onnx.values import NeedsValue
+from hpcflow.ops import flow, math
+from hpcflow.ops.array import constant, reshape
 from hpcflow.ops.join import stack, unstack
+from hpcflow.ops.tensor_array import TensorArray
 
-MOST_ROUNDS = 10_000  # of a loop that is unrolled
+MOST_UNROLLED = 64  # rounds of a loop that is unrolled without need
+MOST_ROUNDS = 10_000  # of one that must be
 
 
 @imports("If")
 def _if(node: Node, condition: Tensor) -> Sequence[Tensor]:
-    taken = bool(node.value(condition, "the condition").reshape(()))
-    return node.body(node.attr("then_branch" if taken else "else_branch"), [])
+    """The branch taken alone, if the condition is known; else both, of which one runs."""
+    known = node.maybe(condition, "the condition")
+    branches = [node.attr("then_branch"), node.attr("else_branch")]
+    if known is not None:
+        return node.body(branches[0 if known.reshape(()) else 1], [])
+    yes, no = (lambda graph=graph: node.body(graph, []) for graph in branches)
+    made: list[Tensor] = flow.cond(reshape(condition, []), yes, no, strict=True)
+    return made
 
 
 @imports("Loop")
 def _loop(
     node: Node, most: Tensor | None, condition: Tensor | None, *carried: Tensor
 ) -> Sequence[Tensor]:
-    body = node.attr("body")
-    states, made = list(carried), []
-    rounds = MOST_ROUNDS if most is None else int(node.value(most, "the number of rounds"))
-    goes_on = constant(True) if condition is None else condition
-    for i in range(rounds):
-        if not node.value(goes_on, "the condition").reshape(()):
+    """Unrolled if the number of rounds is known and small; else a loop of the graph."""
+    rounds = None if most is None else node.maybe(most, "the number of rounds")
+    count = None if rounds is None else int(rounds.reshape(()))
+    goes_on = constant(True) if condition is None else reshape(condition, [])
+    is_known = node.maybe(goes_on, "the condition") is not None
+    if count is not None and count <= MOST_UNROLLED and is_known:
+        made = _unrolled(node, count, goes_on, carried)
+        if made is not None:
+            return made
+    try:
+        return _looped(node, most, goes_on, carried)
+    except NeedsValue:  # something in the body must be known in each round: it is unrolled then
+        count = MOST_ROUNDS if most is None else int(node.value(most, "the number of rounds"))
+        made = _unrolled(node, count, goes_on, carried)
+        if made is None:
+            raise
+        return made
+
+
+def _unrolled(
+    node: Node, count: int, goes_on: Tensor, carried: Sequence[Tensor]
+) -> list[Tensor] | None:
+    """The rounds one after the other; None if the condition of one is not known."""
+    body, states = node.attr("body"), list(carried)
+    rows: list[list[Tensor]] = []
+    for i in range(count):
+        known = node.maybe(goes_on, "the condition")
+        if known is None:
+            return None
+        if not known.reshape(()):
             break
         goes_on, *outputs = node.body(body, [constant(np.int64(i)), goes_on, *states])
         states = outputs[: len(carried)]
-        made.append(outputs[len(carried) :])
-    if not made and len(body.output) > 1 + len(carried):
+        rows.append(outputs[len(carried) :])
+    if not rows and len(body.output) > 1 + len(carried):
         raise node.declined("a loop of no rounds has outputs of each round")
-    return [*states, *(stack(column) for column in zip(*made, strict=True))]
+    return [*states, *(stack(column) for column in zip(*rows, strict=True))]
+
+
+def _looped(
+    node: Node, most: Tensor | None, goes_on: Tensor, carried: Sequence[Tensor]
+) -> list[Tensor]:
+    """A while_loop: its variables are the round, the condition, the states and the arrays."""
+    body, states = node.attr("body"), len(carried)
+    limit = constant(np.int64(np.iinfo(np.int64).max)) if most is None else reshape(most, [])
+    after = _round(node, goes_on, carried)
+    columns = [TensorArray(s.dtype, size=0, dynamic_size=True) for s in after[states:]]
+    shapes = [flow.either(t.shape, s.shape) for t, s in zip(carried, after, strict=False)]
+
+    def once(i: Tensor, go: Tensor, *rest: Any) -> list[Any]:
+        go, *outputs = node.body(body, [i, go, *rest[:states]])
+        arrays = zip(rest[states:], outputs[states:], strict=True)
+        written = [array.write(math.cast(i, int32), value) for array, value in arrays]
+        return [math.add(i, np.int64(1)), reshape(go, []), *outputs[:states], *written]
+
+    done = flow.while_loop(
+        lambda i, go, *rest: math.logical_and(go, math.less(i, limit)),
+        once,
+        [constant(np.int64(0)), goes_on, *carried, *columns],
+        shape_invariants=[(), (), *shapes, *[None] * len(columns)],
+    )
+    return [*done[2 : 2 + states], *(array.stack() for array in done[2 + states :])]
+
+
+def _round(node: Node, goes_on: Tensor, carried: Sequence[Tensor]) -> list[Spec]:
+    """What the body makes of the states: they, and the outputs of each round; nothing is kept."""
+    scratch = Body(get_default_graph(), "round")
+    loop = [Spec(int64, ()), goes_on.spec, *(t.spec for t in carried)]
+    with scratch.inside():
+        params = [scratch.parameter(Spec(s.dtype, s.shape), "state") for s in loop]
+        return [t.spec for t in node.body(node.attr("body"), params)[1:]]
 
 
 @imports("Scan", since=9)

@@ -10,6 +10,7 @@ from hpcflow.ops import conv, math
 from hpcflow.ops.array import expand_dims, reshape, shape, squeeze, transpose
 from hpcflow.ops.einsum import einsum
 from hpcflow.ops.join import pad
+from hpcflow.ops.linalg import matrix_determinant
 from hpcflow.ops.matmul import matmul
 
 FORMATS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -104,6 +105,11 @@ def _matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
         y = squeeze(y, -1 if right else -2)
         return squeeze(y, -1) if right else y
     return squeeze(y, -1) if right else y
+
+
+@imports("Det")
+def _det(node: Node, x: Tensor) -> Tensor:
+    return matrix_determinant(x)
 
 
 @imports("Einsum")

@@ -48,8 +48,6 @@ OPS.update(
 TESTS: dict[str, str] = {
     r"^test_bernoulli": _DRAWS,
     r"^test_training_dropout(_default)?(_mask)?$": _DRAWS,
-    r"^test_dft_inverse(_opset19)?$": "the reference's own rounding is beyond the tolerance",
-    r"^test_det_": "there is no determinant yet",
     r"^test_squeezenet$": "its logits are equal numbers so large that the last bit decides",
     r"^test_cast_e8m0_": "numbers that are powers of two alone are scales of quantized tensors",
 }

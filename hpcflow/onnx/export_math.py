@@ -199,3 +199,26 @@ def _cumsum(to: Emitter, op: Operation) -> Any:
 def _top_k(to: Emitter, op: Operation) -> Any:
     values, at = to.node("TopK", op.inputs[0], to.ints([op.attrs["k"]]), outputs=2)
     return [values, to.cast(at, op.outputs[1].dtype)]
+
+
+@exports("IsFinite")
+def _is_finite(to: Emitter, op: Operation) -> Any:
+    x = op.inputs[0]
+    return to.node("Not", to.node("Or", to.node("IsNaN", x), to.node("IsInf", x)))
+
+
+@exports("DivNoNan")
+def _div_no_nan(to: Emitter, op: Operation) -> Any:
+    x, y = op.inputs
+    none, zero = to.node("Equal", y, to.number(0, y)), to.number(0, x)
+    return to.node("Where", none, zero, to.node("Div", x, y))
+
+
+@exports("Einsum")
+def _einsum(to: Emitter, op: Operation) -> Any:
+    return to.node("Einsum", *op.inputs, equation=op.attrs["equation"])
+
+
+@exports("MatrixDeterminant")
+def _determinant(to: Emitter, op: Operation) -> Any:
+    return to.node("Det", op.inputs[0])

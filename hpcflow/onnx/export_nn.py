@@ -144,3 +144,18 @@ def _elu(to: Emitter, op: Operation) -> Any:
 def _relu6(to: Emitter, op: Operation) -> Any:
     x = op.inputs[0]
     return to.node("Clip", x, to.number(0, x), to.number(6, x))
+
+
+@exports("Normalize")
+def _normalize(to: Emitter, op: Operation) -> list[Any]:
+    """The moments have sizes of 1; those of 16-bit numbers are of 32 bits."""
+    x, moment = op.inputs[0], op.outputs[1]
+    axes = op.attrs["axis"]
+    axes = list(axes) if axes is not None else None
+    wide: Any = to.name(x) if x.dtype == moment.dtype else to.cast(x, moment.dtype)
+    mean = to.node("ReduceMean", wide, axes=axes, keepdims=1)
+    centered = to.node("Sub", wide, mean)
+    variance = to.node("ReduceMean", to.node("Mul", centered, centered), axes=axes, keepdims=1)
+    widened = to.node("Add", variance, to.number(op.attrs["epsilon"], moment))
+    y = to.node("Div", centered, to.node("Sqrt", widened))
+    return [y if x.dtype == moment.dtype else to.cast(y, x.dtype), mean, variance]

@@ -267,3 +267,25 @@ def _one_hot(to: Emitter, op: Operation) -> Any:
     if scalar:
         hot = to.node("Squeeze", hot, to.ints([0]))
     return to.cast(hot, dtype) if dtype == bool_ else hot
+
+
+@exports("Where")
+def _where(to: Emitter, op: Operation) -> Any:
+    if rank_of(op.inputs[0]) == 0:
+        raise refused(op, "a scalar has no positions there")
+    return to.node("Transpose", to.node("NonZero", op.inputs[0]), perm=[1, 0])
+
+
+@exports("ScatterNd")
+def _scatter_nd(to: Emitter, op: Operation) -> Any:
+    index, updates = op.inputs[:2]
+    zero = to.constant(np.zeros((), updates.dtype))
+    empty = to.node("Expand", zero, _sizes(to, op, 2))
+    return to.node("ScatterND", empty, to.cast(index, int64), updates, reduction="add")
+
+
+@exports("TensorScatterAdd", "TensorScatterUpdate")
+def _tensor_scatter(to: Emitter, op: Operation) -> Any:
+    x, index, updates = op.inputs
+    added = "add" if op.type == "TensorScatterAdd" else None
+    return to.node("ScatterND", x, to.cast(index, int64), updates, reduction=added)

@@ -126,6 +126,8 @@ def _say(emitter: Emitter, op: Operation, variables: Mapping[Operation, np.ndarr
         return
     if any(t.dtype.kind == "c" for t in (*op.inputs, *op.outputs)):
         raise refused(op, "ONNX does not compute with complex numbers")
+    if any(t.dtype.kind == "O" for t in (*op.inputs, *op.outputs)):
+        raise refused(op, "strings are not exported")
     say = find(op.type)
     if say is None:
         why = WHY.get(op.type)

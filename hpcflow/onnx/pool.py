@@ -5,22 +5,44 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor
+from hpcflow.onnx.conv import FORMATS
 from hpcflow.onnx.node import Node
 from hpcflow.onnx.table import imports
 from hpcflow.onnx.windows import Window, slices, window
-from hpcflow.ops import math, reduce
+from hpcflow.ops import math, pool, reduce
 from hpcflow.ops.array import constant
 from hpcflow.ops.join import stack
+
+_LARGEST: dict[int, Any] = {1: pool.max_pool1d, 2: pool.max_pool, 3: pool.max_pool3d}
+_MEAN: dict[int, Any] = {1: pool.avg_pool1d, 2: pool.avg_pool, 3: pool.avg_pool3d}
+
+
+def _is_plain(w: Window, x: Tensor) -> bool:
+    """True if our own pooling is the same: nothing is rounded up."""
+    return len(w.kernel) in _LARGEST and w.extra == w.pads and x.dtype.kind == "f"
+
+
+def _as_ours(w: Window) -> dict[str, Any]:
+    """The arguments of our pooling."""
+    return {
+        "ksize": w.kernel,
+        "strides": w.strides,
+        "padding": w.pads,
+        "data_format": FORMATS[len(w.kernel)],
+    }
 
 
 @imports("MaxPool")
 def _max_pool(node: Node, x: Tensor) -> Sequence[Tensor]:
     w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    if not node.wants(1) and _is_plain(w, x):
+        return [_LARGEST[len(w.kernel)](x, dilations=w.dilations, **_as_ours(w))]
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     parts = slices(x, w, lowest)
     y = functools.reduce(math.maximum, parts)
@@ -54,6 +76,9 @@ def _places(node: Node, x: Tensor, w: Window, which: Tensor) -> Tensor:
 @imports("AveragePool")
 def _average_pool(node: Node, x: Tensor) -> Tensor:
     w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    if _is_plain(w, x) and set(w.dilations) == {1}:
+        counted = bool(node.attr("count_include_pad", 0))
+        return _MEAN[len(w.kernel)](x, count_include_pad=counted, **_as_ours(w))
     total = math.add_n(slices(x, w, 0))
     counts = _counts(w, bool(node.attr("count_include_pad", 0)))
     return math.divide(total, counts.astype(x.dtype))

@@ -209,25 +209,37 @@ def _slice(
 ) -> Tensor:
     return _cut(
         x,
-        node.integers("starts", starts),
-        node.integers("ends", ends),
+        _limits(node, "starts", starts),
+        _limits(node, "ends", ends),
         node.integers("axes", axes),
         node.integers("steps", steps),
     )
 
 
-def _cut(x: Tensor, starts: Sequence[int], ends: Sequence[int], axes: Any, steps: Any) -> Tensor:
-    """NumPy's slices; a size that ends may pass is cut there, as theirs."""
+def _limits(node: Node, name: str, given: Tensor) -> list[Any]:
+    """Numbers where they are known, else scalars of the vector."""
+    value = node.maybe(given, name)
+    if value is None:
+        return [given[i] for i in range(node.known(given)[0])]
+    return [int(v) for v in value.reshape(-1)]
+
+
+def _cut(x: Tensor, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Tensor:
+    """NumPy's slices: limits that lie outside are those of the axis."""
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     rank = len(x.shape) if x.shape is not None else max(axes) + 1
     key: list[slice] = [slice(None)] * rank
-    for axis, start, stop, step in zip(axes, starts, ends, steps, strict=True):
-        end: int | None = stop
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         size = None if x.shape is None else x.shape[axis]
-        if size is not None:  # the far ends of int64 are as good as none
-            start, end = (min(max(v, -size - 1), size) for v in (start, stop))
-        elif step < 0 and stop < -(2**31) + 1:
-            end = None
-        key[axis] = slice(start, end, step)
+        key[axis] = slice(_near(start, size), _near(end, size, step), step)
     return getitem(x, tuple(key))
+
+
+def _near(limit: Any, size: int | None, step: int = 1) -> Any:
+    """A limit without the far ends of int64; None for one before the first element."""
+    if isinstance(limit, Tensor):
+        return limit
+    if size is not None:
+        return min(max(limit, -size - 1), size)
+    return None if step < 0 and limit < -(2**31) + 1 else limit

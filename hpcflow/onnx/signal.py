@@ -1,30 +1,22 @@
-"""Discrete Fourier transforms as products with their matrices, and weights of mel bands.
-
-A complex number is the last axis of two. The matrix costs n * n for n samples: frames of audio, not
-whole recordings.
-"""
+"""Fourier transforms, whose complex numbers are a last axis of two, and weights of mel bands."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpcflow.graph.dtypes import float64
+from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.dtypes import from_onnx
 from hpcflow.onnx.node import Node
 from hpcflow.onnx.table import imports
-from hpcflow.ops import math
+from hpcflow.ops import fft, math
 from hpcflow.ops.array import constant, expand_dims, transpose
+from hpcflow.ops.broadcast import zeros_like
+from hpcflow.ops.complex import complex, imag
+from hpcflow.ops.complex import real as real_part
 from hpcflow.ops.gather import gather
 from hpcflow.ops.join import pad, stack
-from hpcflow.ops.matmul import matmul
 from hpcflow.ops.slicing import getitem
-
-
-def _waves(rows: int, length: int, columns: int, sign: float) -> np.ndarray:
-    """`exp(sign * 2 pi i j k / length)` for j < rows, k < columns."""
-    turns = np.outer(np.arange(rows), np.arange(columns)) % length / length
-    return np.exp(sign * 2j * np.pi * turns)
 
 
 def _of_length(x: Tensor, axis: int, have: int, length: int) -> Tensor:
@@ -35,46 +27,34 @@ def _of_length(x: Tensor, axis: int, have: int, length: int) -> Tensor:
     return pad(x, [(0, length - have) if a == axis else (0, 0) for a in range(rank)])
 
 
-def _parts(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Real and imaginary part; None if the last axis has one number."""
-    last = (x.shape or (None,))[-1]
-    return x[..., 0], None if last == 1 else x[..., 1]
-
-
 def transformed(
     node: Node, x: Tensor, axis: int, length: int | None, inverse: bool, half: bool
 ) -> Tensor:
-    """The transform along `axis`; of one side, or from one side, if `half`. In float64."""
+    """The transform along `axis`; of one side, or from one side, if `half`."""
     have = node.known(x)[axis]
     if length is None:
         length = 2 * (have - 1) if inverse and half else have
-    rows = length // 2 + 1 if inverse and half else length
-    x = _of_length(x, axis, have, rows)
-    rank = len(x.shape or ()) - 1
+    x = _of_length(x, axis, have, length // 2 + 1 if inverse and half else length)
+    wide = x if x.dtype.itemsize > 2 else math.cast(x, float32)
+    rank = node.rank(x) - 1
     perm = list(range(rank))
     perm[axis], perm[-1] = perm[-1], perm[axis]
-    columns = length // 2 + 1 if half and not inverse else length
-    waves = _waves(rows, length, columns, 1.0 if inverse else -1.0)
-    if inverse:
-        waves = waves / length
-        if half:  # each but the first, and the last of an even length, stands for two
-            twice = np.full(rows, 2.0)
-            twice[0] = 1.0
-            if length % 2 == 0:
-                twice[-1] = 1.0
-            waves = waves * twice[:, None]
-    cosine, sine = constant(waves.real), constant(waves.imag)
-    wide = math.cast(x, float64)
-    real, imaginary = (None if p is None else transpose(p, perm) for p in _parts(wide))
-    assert real is not None
-    made_real, made_imaginary = matmul(real, cosine), matmul(real, sine)
-    if imaginary is not None:
-        made_real = math.subtract(made_real, matmul(imaginary, sine))
-        made_imaginary = math.add(made_imaginary, matmul(imaginary, cosine))
-    made_real = math.cast(transpose(made_real, perm), x.dtype)
+    real = transpose(wide[..., 0], perm)
+    is_real = node.known(x)[-1] == 1
+    whole = real if is_real else complex(real, transpose(wide[..., 1], perm))
     if inverse and half:
-        return expand_dims(made_real, -1)
-    return stack([made_real, math.cast(transpose(made_imaginary, perm), x.dtype)], -1)
+        given = complex(whole, zeros_like(whole)) if is_real else whole
+        made = transpose(fft.irfft(given, [length]), perm)
+        return math.cast(expand_dims(made, -1), x.dtype)
+    if half and is_real:
+        spectrum = fft.rfft(whole)
+    else:
+        given = complex(whole, zeros_like(whole)) if is_real else whole
+        spectrum = (fft.ifft if inverse else fft.fft)(given)
+        if half:
+            spectrum = getitem(spectrum, (..., slice(0, length // 2 + 1)))
+    parts = [math.cast(transpose(f(spectrum), perm), x.dtype) for f in (real_part, imag)]
+    return stack(parts, -1)
 
 
 @imports("DFT")

@@ -47,12 +47,15 @@ class Values:
             if any(t in self._found for t in op.outputs):
                 continue
             told = [self.told.get(t) if t.constant is None else t.constant for t in op.outputs]
+            sources = sources_of(op)
             if told and all(value is not None for value in told):
                 self._found.update(zip(op.outputs, told, strict=True))  # type: ignore[arg-type]
+            elif op.type == "Parameter" and sources and sources[0] in self._found:
+                self._found[op.outputs[0]] = self._found[sources[0]]
             elif op in self.inputs or op.type.startswith("Placeholder") or not lookup(op.type).pure:
                 missing[self.inputs.get(op, op.name)] = None
-            elif all(t in self._found for t in op.inputs):
-                values = compute(op, [self._found[t] for t in op.inputs])
+            elif all(t in self._found for t in sources):
+                values = compute(op, [self._found[t] for t in sources])
                 self._found.update(zip(op.outputs, values, strict=True))
         if tensor not in self._found:
             raise NeedsValue(missing, what)
@@ -62,16 +65,28 @@ class Values:
         return any(t in self._found or t in self.told for t in op.outputs)
 
 
+def sources_of(op: Operation) -> Sequence[Tensor]:
+    """What an operation computes its outputs from; of a body's parameter what it captured."""
+    if op.type != "Parameter":
+        return op.inputs
+    captures: dict[Tensor, Tensor] = getattr(op.graph, "captures", {})
+    return [outer for outer, parameter in captures.items() if parameter is op.outputs[0]]
+
+
 def _before(last: Operation, is_known: Callable[[Operation], bool]) -> list[Operation]:
-    """Operations that `last` depends on, and itself, in the order of the graph."""
-    seen, stack = {last}, [last]
+    """Operations that `last` depends on, and itself at the end, each behind its sources."""
+    order: list[Operation] = []
+    seen: set[Operation] = set()
+    stack = [(last, False)]
     while stack:
-        op = stack.pop()
-        for t in () if is_known(op) else op.inputs:
-            if t.op not in seen:
-                seen.add(t.op)
-                stack.append(t.op)
-    return sorted(seen, key=lambda op: op.index)
+        op, is_done = stack.pop()
+        if is_done:
+            order.append(op)
+        elif op not in seen:
+            seen.add(op)
+            stack.append((op, True))
+            stack += [(t.op, False) for t in (() if is_known(op) else sources_of(op))]
+    return order
 
 
 def compute(op: Operation, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -41,7 +41,7 @@ def linear() -> onnx.ModelProto:
     )
 
 
-def value(fetch: hf.Tensor, feeds: dict[Any, Any] | None = None) -> Any:
+def value(fetch: Any, feeds: dict[Any, Any] | None = None) -> Any:
     session = hf.Session()
     if hf.global_variables():
         session.run(hf.global_variables_initializer())
@@ -140,6 +140,34 @@ def test_branches_see_names_around_them() -> None:
     prepared = prepare(model(BRANCH))
     np.testing.assert_array_equal(prepared.run([x, np.array(True)])[0], [2, 4])
     np.testing.assert_array_equal(prepared.run([x, np.array(False)])[0], [-1, -2])
+
+
+LOOP = """m (float[2] x, int64 n, bool go) => (float[2] y, float[N,2] all) {
+  y, all = Loop (n, go, x) <
+    body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t, float[2] u) { f = CastLike(i, s)  t = Add(s, f)  u = Mul(t, x)  d = Identity(c) }> }"""
+
+
+def test_loops_of_any_number_of_rounds_train() -> None:
+    made = import_model(model(LOOP))
+    x, n, go = made.inputs.values()
+    slope = hf.gradients(hf.reduce_sum(made.outputs["all"]), x)[0]
+    start = np.array([1, 2], np.float32)
+    for rounds in (1, 3, 5):
+        sums = start + np.cumsum(np.arange(rounds, dtype=np.float32))[:, None]
+        feeds = {x: start, n: np.int64(rounds), go: np.array(True)}
+        y, rows, g = value([made.outputs["y"], made.outputs["all"], slope], feeds)
+        np.testing.assert_allclose(y, sums[-1])
+        np.testing.assert_allclose(rows, sums * start)
+        np.testing.assert_allclose(g, (sums + start).sum(0), rtol=1e-6)
+
+
+def test_a_branch_may_be_taken_by_a_fed_condition() -> None:
+    made = import_model(model(BRANCH))
+    x, c = made.inputs.values()
+    slope = hf.gradients(made.outputs["y"], x)[0]
+    start = np.array([1, 2], np.float32)
+    np.testing.assert_array_equal(value(slope, {x: start, c: np.array(True)}), [2, 2])
+    np.testing.assert_array_equal(value(slope, {x: start, c: np.array(False)}), [-1, -1])
 
 
 def test_older_operators_are_built_as_they_were() -> None:
