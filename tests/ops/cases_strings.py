@@ -280,3 +280,51 @@ case(
     {"layout": ("x", None), "message": "", "first_n": 1, "summarize": 3},
 )
 case("Shape", [t(2, 3)], lambda x: np.array([2, 3]), {"dtype": I32})
+
+# -- sequences
+
+
+def _words(x: np.ndarray, skip: bool) -> tuple[Any, Any, Any]:
+    rows = [[w for w in s.replace(b",", b" ").split(b" ") if w or not skip] for s in x]
+    places = [[i, j] for i, row in enumerate(rows) for j in range(len(row))]
+    values = np.array([w for row in rows for w in row] + [None], object)[:-1]
+    longest = max(map(len, rows), default=0)
+    return np.array(places, int).reshape(-1, 2), values, np.array([len(rows), longest])
+
+
+for _skip in (True, False):
+    for _count in (0, 4):
+        case(
+            "StringSplit",
+            [t(_count, texts=[b"a b", b" a,,bc ", b""])],
+            lambda x, skip=_skip: _words(x, skip),
+            {"delimiter": " ,", "skip_empty": _skip},
+        )
+
+# neither sequence at [0, 0], no hypothesis at [0, 1] and [1, 1], two changes of two at [1, 0]
+case(
+    "EditDistance",
+    [
+        v([[1, 0, 0], [1, 0, 1]], I64),
+        lambda rng, d: np.array([b"a", b"b"], object),
+        v([2, 2, 2], I64),
+        v([[0, 1, 0], [1, 0, 0], [1, 0, 1], [1, 1, 0]], I64),
+        lambda rng, d: np.array([b"a", b"b", b"c", b"a"], object),
+        v([2, 2, 2], I64),
+    ],
+    lambda *_: np.array([[0.0, 1.0], [1.0, 1.0]]),
+    {"normalize": True},
+)
+case(
+    "EditDistance",
+    [
+        v([[0, i] for i in range(6)] + [[2, 0]], I64),
+        lambda rng, d: np.frombuffer(b"kittenx", np.uint8).astype(np.int32),
+        v([3, 6], I64),
+        v([[0, i] for i in range(7)], I64),
+        lambda rng, d: np.frombuffer(b"sitting", np.uint8).astype(np.int32),
+        v([3, 7], I64),
+    ],
+    lambda *_: np.array([3.0, 0.0, 1.0]),
+    {"normalize": False},
+)

@@ -1,0 +1,76 @@
+"""Sequences in sparse tensors: strings cut into words, distances between sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import DTypeError
+from hpcflow.graph.dtypes import float32, int64, string
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.shape import Spec
+from hpcflow.ops.rules import Attrs, make, one, require, require_equal, require_rank
+from hpcflow.ops.sparse import SparseTensor
+
+
+def _string_split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("string_split", inputs[0], "O")
+    require_rank("string_split", inputs[0], 1)
+    return [Spec(int64, (None, 2)), Spec(string, (None,)), Spec(int64, (2,))]
+
+
+def _edit_distance(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("edit_distance", (inputs[1], inputs[4]))
+    told = inputs[2].value
+    if told is not None:
+        return [Spec(float32, tuple(int(d) for d in told[:-1]))]
+    lengths = {s.shape[0] for s in (inputs[2], inputs[5]) if s.shape is not None} - {None}
+    known = next(iter(lengths), None)
+    return [Spec(float32, None if known is None else (None,) * (known - 1))]
+
+
+op(
+    "StringSplit",
+    infer=_string_split,
+    grad=NoGrad("strings are not differentiable"),
+    device="cpu",
+)
+op(
+    "EditDistance",
+    infer=_edit_distance,
+    grad=NoGrad("it counts edits"),
+    device="cpu",
+)
+
+
+def string_split(
+    source: Any, delimiter: str = " ", skip_empty: bool = True, name: str | None = None
+) -> SparseTensor:
+    """The words of a vector of strings: row i of a sparse matrix has those of string i.
+
+    Each character of `delimiter` ends a word; without any each byte is one.
+    """
+    text = source if isinstance(source, Tensor) else convert_to_tensor(source, string)
+    attrs: Attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty)}
+    return SparseTensor(*make("StringSplit", [text], attrs, name).outputs)
+
+
+def edit_distance(
+    hypothesis: SparseTensor,
+    truth: SparseTensor,
+    normalize: bool = True,
+    name: str | None = "edit_distance",
+) -> Tensor:
+    """Levenshtein's distance between the sequences along the last axis of two sparse tensors.
+
+    How many elements must come in, go out or change; with `normalize` for each element of `truth`:
+    1 where only `hypothesis` is empty, infinity where only `truth` is.
+    Shapes: the dense shape of `hypothesis` without its last axis.
+    Errors: RangeError when it runs if `truth` has sequences outside of it.
+    """
+    for given in (hypothesis, truth):
+        if not isinstance(given, SparseTensor):
+            raise DTypeError(f"edit_distance is of sparse tensors, not {given!r}", line=user_line())
+    inputs = [*hypothesis.parts(), *truth.parts()]
+    return one("EditDistance", inputs, {"normalize": bool(normalize)}, name)
