@@ -51,8 +51,10 @@ class QueueRunner:
     ) -> list[threading.Thread]:
         """A thread for each enqueue in `sess`, none if they run there already.
 
-        With `coord` one more, which waits for its stop.
+        With `coord` one more, which waits for its stop. None where the program is only planned.
         """
+        if sess.context.on_plan is not None:
+            return []
         with self._lock:
             if self._running.get(id(sess), 0):
                 return []

@@ -126,3 +126,27 @@ def test_a_script_that_ends_by_itself_shows_its_last_plan(tmp_path):
         "print(hf.Session().run(hf.add(hf.constant(1.0), 2.0)))\nsys.exit(0)\n"
     )
     assert "mode single" in plan(infer, str(infer)).stdout
+
+
+def test_queue_runners_of_a_planned_script_do_not_run(tmp_path):
+    path = tmp_path / "queued.py"
+    path.write_text("""
+import numpy as np
+import hpcflow as hf
+
+row = hf.train.input_producer(np.zeros((90, 3), "f4"), num_epochs=2).dequeue()
+with hf.device("/job:ps/task:0"):
+    queue = hf.FIFOQueue(10, hf.float32, shapes=[(3,)], name="shared")
+hf.train.add_queue_runner(hf.train.QueueRunner(queue, [queue.enqueue(row)]))
+w = hf.Variable(np.zeros((3, 1), "f4"), name="w")
+loss = hf.reduce_mean(hf.matmul(queue.dequeue_many(30), w))
+train = hf.train.GradientDescentOptimizer(0.1).minimize(loss)
+coord, session = hf.train.Coordinator(), hf.Session()
+session.run([hf.global_variables_initializer(), hf.local_variables_initializer()])
+threads = hf.train.start_queue_runners(session, coord)
+while True:
+    session.run(train)
+""")
+    done = plan(path, "--ranks", "3", "--ps", "1", str(path))
+    assert "shared_DequeueMany:0" in done.stdout and "enqueue" not in done.stdout
+    assert "Traceback" not in done.stderr
