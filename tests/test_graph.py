@@ -235,6 +235,24 @@ def test_a_finalized_graph(graph: hf.Graph) -> None:
     assert graph.version == version
 
 
+def test_an_operation_cannot_be_altered() -> None:
+    x = hf.reshape(hf.constant([1.0, 2.0]), [2, 1])
+    with hf.Session() as session:
+        session.run(x)
+    changes = [
+        lambda: setattr(x.op, "inputs", ()),
+        lambda: setattr(x.op, "device", "/cpu:0"),
+        lambda: x.op.attrs.update(shape=(1, 2)),
+        lambda: x.op.attrs.__setitem__("shape", (1, 2)),
+        lambda: x.op.attrs.pop("shape"),
+    ]
+    for change in changes:
+        with pytest.raises(GraphError, match="'Reshape' is made and cannot be altered") as info:
+            change()
+        assert "test_graph.py:" in str(info.value.line)
+    assert {**x.op.attrs, "more": 1}["more"] == 1
+
+
 def test_tensors_of_another_graph() -> None:
     x = hf.constant(1.0)
     with hf.Graph().as_default(), pytest.raises(GraphError, match="'Const:0' is of another graph"):

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,8 +147,27 @@ for _name in ("neg", "abs", "invert", "lt", "le", "gt", "ge", "getitem"):
     _plain(_name)
 
 
+class Attributes(dict[str, Any]):
+    """The attributes of an operation: plans are made from them, so they cannot be changed."""
+
+    __slots__ = ("op",)
+
+    def __init__(self, op: Operation, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.op = op
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise _altered(self.op, "attributes")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = clear = setdefault = _refuse
+
+
 class Operation:
-    """A node of the graph: an op of the table with its inputs, attributes and wishes."""
+    """A node of the graph: an op of the table with its inputs, attributes and wishes.
+
+    It cannot be altered once it is made: GraphError.
+    """
 
     __slots__ = (
         *("attrs", "colocate", "control_inputs", "device", "graph", "index", "inputs"),
@@ -165,12 +184,26 @@ class Operation:
         self.outputs: tuple[Tensor, ...] = ()
         self.index = -1
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "index", -1) >= 0:
+            raise _altered(self, repr(name))
+        object.__setattr__(self, name, value)
+
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
         """Run it in `session`, by default the default one: `session.run(operation)`."""
         sessions.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
 
     def __repr__(self) -> str:
         return f"<hf.Operation {self.name!r} type={self.type}>"
+
+
+def _altered(op: Operation, what: str) -> GraphError:
+    return GraphError(
+        f"operation {op.name!r} is made and cannot be altered: its {what}",
+        op=op.name,
+        line=op.line,
+        hint="make another operation: plans of what has run keep the old one",
+    )
 
 
 class Graph:
@@ -281,9 +314,10 @@ class Graph:
                 error.op, error.line = error.op or name, error.line or line
                 raise
             op = Operation(self, name, type, inputs)
-            op.attrs, op.line, op.index = attrs, line, len(self._operations)
+            op.attrs, op.line = Attributes(op, attrs), line
             op.outputs = tuple(Tensor(op, i, spec) for i, spec in enumerate(specs))
             self._apply_scopes(op)
+            op.index = len(self._operations)  # from here on it cannot be altered
             self._operations.append(op)
             self._by_name[name] = op
         return op
