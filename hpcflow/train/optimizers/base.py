@@ -60,6 +60,7 @@ class Optimizer:
         """Pairs (gradient, variable) for `var_list`, by default the trainable variables.
 
         A gradient is a tensor, IndexedSlices where only rows of the variable are read, or None.
+        Each piece of a partitioned variable is one of its own.
         `grad_loss` is a factor, 1 if None.
 
         Shapes: `loss` is a scalar: a mean over the samples that this replica is fed; terms that
@@ -75,7 +76,8 @@ class Optimizer:
                 line=loss.op.line,
                 hint="minimize hf.reduce_mean(losses), a mean over the samples",
             )
-        variables = trainable_variables() if var_list is None else list(var_list)
+        given: Sequence[Any] = trainable_variables() if var_list is None else var_list
+        variables = [piece for v in given for piece in (v if hasattr(v, "partitions") else [v])]
         if not variables:
             raise GradientError(
                 "there are no trainable variables",
