@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.errors import NumericError
 from hpcflow.kernels.reduce import reducer
 from hpcflow.kernels.table import Node, kernel
 
@@ -116,4 +117,13 @@ def _sum_to_shape(xp: Any, node: Node) -> Callable[..., Any]:
 @kernel("Range", "new")
 def _range(xp: Any, node: Node) -> Callable[..., Any]:
     dtype: np.dtype = node.outputs[0].dtype
-    return lambda *limits: xp.arange(*[v.item() for v in limits], dtype=dtype)
+
+    def run(*limits: Any) -> Any:
+        values = [v.item() for v in limits]
+        if values[-1] == 0:
+            raise NumericError("range with a step of 0")
+        if any(v - v != 0 for v in values):  # NaN and infinity
+            raise NumericError(f"range of {values}")
+        return xp.arange(*values, dtype=dtype)
+
+    return run

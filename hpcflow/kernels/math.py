@@ -13,7 +13,6 @@ from hpcflow.kernels.table import Node, kernel
 # op -> NumPy's ufunc; generated code calls it with nothing between
 UFUNCS = {
     **{"Add": "add", "Sub": "subtract", "Mul": "multiply", "RealDiv": "true_divide"},
-    "Pow": "power",
     **{"Maximum": "maximum", "Minimum": "minimum"},
     **{"Neg": "negative", "Abs": "absolute", "Square": "square", "Sqrt": "sqrt"},
     **{"Exp": "exp", "Log": "log", "Log1p": "log1p", "Sin": "sin", "Cos": "cos", "Tanh": "tanh"},
@@ -54,6 +53,19 @@ def _whole(type: str, name: str) -> None:
             return function(x, y, *out)
 
         return run
+
+
+@kernel("Pow", "ufunc", inplace=(0, 1))
+def _pow(xp: Any, node: Node) -> Callable[..., Any]:
+    if node.outputs[0].dtype.kind != "i":
+        return xp.power
+
+    def run(x: Any, y: Any, *out: Any) -> Any:
+        if xp.any(y < 0):
+            raise NumericError("integers to negative powers", hint="hf.cast(x, hf.float32)")
+        return xp.power(x, y, *out)
+
+    return run
 
 
 _whole("FloorDiv", "floor_divide")

@@ -30,7 +30,9 @@ from hpcflow.ops.rules import (
     has_tensors,
     normal_axis,
     one,
+    require,
     require_equal,
+    require_rank,
     static_axes,
     told_shape,
     with_value,
@@ -164,7 +166,7 @@ def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
 
 
 def _reshape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    target = told_shape(inputs, 1, attrs)
+    target = told_shape(inputs, 1, attrs, -1)
     shape = None if target is None else _deduce(target, inputs[0].shape)
     return [with_value(Spec(inputs[0].dtype, shape), lambda x: x.reshape(shape), inputs[:1])]
 
@@ -328,6 +330,12 @@ def rank(input: Any, name: str | None = None) -> Tensor:
 
 def _range(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("range", inputs)
+    for s in inputs:
+        require("range", s, "iuf")
+        require_rank("range", s, 0)
+    step = inputs[-1].value
+    if step is not None and step == 0:
+        raise ShapeError("range with a step of 0")
     limits: list[Any] = [s.value.item() for s in inputs if s.value is not None]
     if len(limits) < len(inputs):
         return [Spec(inputs[0].dtype, (None,))]

@@ -43,7 +43,9 @@ def _broadcast_back(op: Operation, g: Tensor) -> list[Any]:
 
 def _sum_to_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = told_shape(inputs, 1, attrs)
-    broadcast([inputs[0].shape, target])
+    found = broadcast([inputs[0].shape, target])
+    if found is not None and inputs[0].shape is not None:
+        merge(found, inputs[0].shape)  # the input itself is never stretched
     return [Spec(inputs[0].dtype, target)]
 
 

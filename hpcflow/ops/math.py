@@ -124,6 +124,12 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
     return divided
 
 
+def _powers(x: np.ndarray, y: np.ndarray) -> Any:
+    if (y < 0).any():
+        raise NumericError("integers to negative powers", hint="hf.cast(x, hf.float32)")
+    return np.power(x, y)
+
+
 def times(g: Tensor, slope: Tensor) -> Tensor:
     """The gradient `g` behind a function whose derivative is `slope`."""
     return multiply(g, conj(slope))
@@ -195,7 +201,7 @@ def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
     return times(g, multiply(z, logs))
 
 
-_power: Binary = binary("Pow", _ARITHMETIC, (_power_base, _power_exponent), "`x ** y`.", np.power)
+_power: Binary = binary("Pow", _ARITHMETIC, (_power_base, _power_exponent), "`x ** y`.", _powers)
 
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:

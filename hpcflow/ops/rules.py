@@ -196,13 +196,20 @@ def as_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(inputs[0].dtype, inputs[0].shape)]
 
 
-def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs) -> Shape:
-    """The shape in input `at` if there is one and its value is known, else in `attrs`."""
+def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs, least: int = 0) -> Shape:
+    """The shape in input `at` if there is one and its value is known, else in `attrs`.
+
+    Errors: ShapeError if it is no vector, or a size is below `least`.
+    """
     if len(inputs) > at:
         require(f"the shape in input {at}", inputs[at], "iu")
+        require_rank("a shape", inputs[at], 1)
         value = inputs[at].value
         if value is not None:
-            return tuple(int(d) for d in value)
+            told = tuple(int(d) for d in value)
+            if min(told, default=0) < least:
+                raise ShapeError(f"shape {told} has a negative size")
+            return told
     shape: Shape = attrs["shape"]
     return shape
 

@@ -35,6 +35,7 @@ from hpcflow.ops.rules import (
 def _strided(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for s in inputs[1:]:
         require("an index", s, "iu")
+        require_rank("an index", s, 0)
     given, key = inputs[0].shape, filled(attrs["key"], [s.value for s in inputs[1:]])
     spec = Spec(inputs[0].dtype, None if given is None else sliced(given, key))
     return [with_value(spec, lambda x, *_: x[index_of(key)], inputs)]

@@ -225,6 +225,7 @@ def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     indices, values, shape, b = inputs
     for s in (indices, shape):
         require("places", s, "iu")
+    merge(shape.shape, (2,))
     require("sparse_tensor_dense_matmul", values, "iufc")
     require_equal("sparse_tensor_dense_matmul", (values, b))
     require_rank("sparse_tensor_dense_matmul's indices", indices, 2)
