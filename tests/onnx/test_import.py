@@ -144,7 +144,8 @@ def test_branches_see_names_around_them() -> None:
 
 LOOP = """m (float[2] x, int64 n, bool go) => (float[2] y, float[N,2] all) {
   y, all = Loop (n, go, x) <
-    body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t, float[2] u) { f = CastLike(i, s)  t = Add(s, f)  u = Mul(t, x)  d = Identity(c) }> }"""
+    body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t, float[2] u) {
+      f = CastLike(i, s)  t = Add(s, f)  u = Mul(t, x)  d = Identity(c) }> }"""
 
 
 def test_loops_of_any_number_of_rounds_train() -> None:
