@@ -52,7 +52,6 @@ class SpanningStep(Step):
         self.broken: BaseException | None = None
         self.closed = ""  # why no step begins any more
         self.patient = any(n.row.patient for p in plan.parts.values() for n in p.nodes.values())
-        self.rests = self.patient and not (self.peers or plan.collectives)
         self.company: Callable[[], Any] = contextlib.nullcontext
         if plan.collectives and context.control is not None:
             nodes = (n for part in plan.parts.values() for n in part.nodes.values())
@@ -90,10 +89,10 @@ class SpanningStep(Step):
         begin = functools.partial(self._begin, mine, arrays)
         try:
             with self.company():
-                engine.with_baton(begin, lambda: not mine or mine[0].finished, self.rests)
+                engine.with_baton(begin, lambda: not mine or mine[0].finished, self.patient)
                 while not mine:  # other threads have all instances, and drive them
                     self._wait_for_one()
-                    engine.with_baton(begin, lambda: not mine or mine[0].finished, self.rests)
+                    engine.with_baton(begin, lambda: not mine or mine[0].finished, self.patient)
                 if mine[0].error is not None:
                     raise mine[0].error
         except BaseException as error:
