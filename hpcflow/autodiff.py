@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GradientError, ShapeError
+from hpcflow.graph.body import Body
 from hpcflow.graph.dtypes import is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
     OPERATORS,
+    Graph,
     Operation,
     Tensor,
     convert_to_tensor,
@@ -49,8 +51,9 @@ def gradients(
     Errors:   GradientError names an op on the way that has no gradient, and says why.
     """
     targets = [convert_to_tensor(y) for y in _listed(ys)]
-    sources = [_source(x) for x in _listed(xs)]
-    stops = {_source(t) for t in _listed(stop_gradients)}
+    inside = targets[0].graph if targets else get_default_graph()
+    sources = [_source(x, inside) for x in _listed(xs)]
+    stops = {_source(t, inside) for t in _listed(stop_gradients)}
     graph = get_default_graph()
     reached = _reached_from(sources, targets, stops)
     with graph.name_scope(name) as scope, graph.control_dependencies(None):
@@ -99,14 +102,19 @@ def _listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
-def _source(x: Any) -> Tensor:
-    """A tensor itself; a variable's handle, through which all its reads go."""
+def _source(x: Any, inside: Graph) -> Tensor:
+    """A tensor itself; a variable's handle, through which all its reads go.
+
+    In the body of a loop or a branch, `inside`, what stands there for one from outside: for a
+    variable its value, unless the body reads it itself.
+    """
     handle = getattr(x, "handle", None)
     if isinstance(handle, Tensor):
-        return handle
+        is_read = not isinstance(inside, Body) or handle in inside.captures
+        x = handle if is_read else x.as_tensor()
     if not isinstance(x, Tensor):
         raise GradientError(f"{x!r} is not a tensor or a variable of the graph")
-    return x
+    return x if x.graph is inside or not isinstance(inside, Body) else inside.adopt(x)
 
 
 def _carries(t: Tensor) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph.body import innermost
 from hpcflow.graph.dtypes import as_dtype, int32, int64, is_floating, resource
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
@@ -127,8 +128,9 @@ class ConditionalAccumulatorBase:
             "shape": self._shape,
             "sparse": self._type.startswith("Sparse"),
         }
-        with self.graph.colocate_with(self._handle.op):
-            return self.graph.create_op(type, [self._handle, *inputs], attrs, name)
+        graph = innermost(self.graph)
+        with graph.colocate_with(self._handle.op):
+            return graph.create_op(type, [self._handle, *inputs], attrs, name)
 
     def _apply(self, local_step: Any, gradient: Sequence[Tensor], name: str | None) -> Operation:
         step = cast(local_step, int64)

@@ -70,8 +70,8 @@ op("While", infer=_while, grad=while_gradient, stateful=True)
 
 
 def components(leaf: Any) -> list[Any]:
-    """The tensors that a leaf stands for: itself, or those that `unpacked` rebuilds it from."""
-    return list(leaf.components()) if hasattr(leaf, "components") else [leaf]
+    """The tensors that a leaf stands for: itself, or the parts it is made of."""
+    return list(leaf.parts()) if hasattr(leaf, "parts") else [leaf]
 
 
 def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]]:
@@ -83,7 +83,7 @@ def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]
         rest, made = list(tensors), []
         for leaf, part in zip(leaves, parts, strict=True):
             own, rest = rest[: len(part)], rest[len(part) :]
-            made.append(leaf.rebuilt(own) if hasattr(leaf, "components") else own[0])
+            made.append(leaf.of(own) if hasattr(leaf, "parts") else own[0])
         return nest.pack(given, made)
 
     return [t for part in parts for t in part], rebuild
@@ -150,7 +150,7 @@ def _value(leaf: Any) -> Any:
             line=leaf.line,
             hint="return tensors under hf.control_dependencies([operation])",
         )
-    return leaf if hasattr(leaf, "components") else convert_to_tensor(leaf)
+    return leaf if hasattr(leaf, "parts") else convert_to_tensor(leaf)
 
 
 def case(
@@ -277,7 +277,7 @@ def _loop_params(
         shapes = []
         for leaf, shape in zip(leaves, told, strict=True):
             for t in components(leaf):
-                shapes.append(as_shape(shape) if not hasattr(leaf, "components") else t.shape)
+                shapes.append(as_shape(shape) if not hasattr(leaf, "parts") else t.shape)
         for t, shape in zip(inits, shapes, strict=True):
             merge(t.shape, shape)
     return [

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcflow.errors import GradientError
 from hpcflow.graph.body import Body, Function, closed, variable_of
 from hpcflow.graph.dtypes import int32, is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
@@ -146,6 +147,15 @@ def latest(operation: Operation) -> Operation:
     return operation
 
 
+def refuse_twice(operation: Operation) -> None:
+    """GradientError for the gradient of a gradient: what was kept is no function of inputs."""
+    if "of" in operation.attrs:
+        raise GradientError(
+            f"the gradient of {operation.attrs['of']!r} is not differentiated again",
+            hint="take the gradient inside the body, or unroll the loop in Python",
+        )
+
+
 def extend(operation: Operation, attrs: Attrs, inputs: Sequence[Tensor]) -> Operation:
     """An operation that gives what `operation` does, and more."""
     graph = operation.graph
@@ -167,6 +177,7 @@ def extend(operation: Operation, attrs: Attrs, inputs: Sequence[Tensor]) -> Oper
 
 def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     """The gradient of what the branches use, from the branch that was taken."""
+    refuse_twice(op)
     op = latest(op)
     sides = ("then", "else")
     outers = list(dict.fromkeys(o for s in sides for o, _ in op.attrs[s].captures if carries(o)))
@@ -177,7 +188,7 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     if not wanted:
         return [None] * len(op.inputs)
     kept = _extended_cond(op, backs)
-    made: Attrs = {}
+    made: Attrs = {"of": op.name}
     for side, back in backs.items():
         with back.inside():
             pairs = [(found[side].get(o), o) for o in wanted]
@@ -233,6 +244,7 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     Its variables are the number of those to come, the gradients of the loop variables, the sums of
     the gradients of what the body uses from outside, and the lists that forward kept.
     """
+    refuse_twice(op)
     given_to, op = op, latest(op)
     body: Function = op.attrs["body"]
     if not op.attrs["back_prop"]:
@@ -261,7 +273,7 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     step = closed(back, [count, *flows, *sums, *back.kept], [*ends, *back.rests])
     test = _remaining(graph, step)
     inputs = [ran, *inits, *kept, *step.outer]
-    attrs: Attrs = {"cond": test, "body": step, "lists": 0, "back_prop": False, "history": "keep"}
+    attrs: Attrs = {"cond": test, "body": step, "lists": 0, "of": op.name}
     answer = graph.create_op("While", inputs, attrs, f"{hint(op)}_grad").outputs
     first = dict(zip(moving, answer[1:], strict=False))
     totals = dict(zip(used, answer[1 + len(flows) :], strict=False))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.shape import show
@@ -70,7 +71,7 @@ class PartitionedVariable:
     def value(self) -> Tensor:
         """The pieces at the start of a step, joined; made once."""
         if self._value is None:
-            with self.graph.name_scope(None), self.graph.control_dependencies(None):
+            with at_root(self.graph) as graph, graph.name_scope(None):
                 read = [piece.value() for piece in self._pieces]
                 self._value = concat(read, self.axis, name=f"{self.name}/concat")
         return self._value
@@ -98,7 +99,7 @@ class PartitionedVariable:
     def _each(self, method: str, value: Any, name: str | None) -> Operation:
         whole = convert_to_tensor(value, self.dtype)
         starts, shapes = (f(self.shape, self.partitions) for f in (offsets, pieces_of))
-        with self.graph.as_default():
+        with innermost(self.graph).as_default():
             done = [
                 getattr(piece, method)(slice(whole, start, shape))
                 for piece, start, shape in zip(self._pieces, starts, shapes, strict=True)

@@ -128,6 +128,11 @@ class Variable(RowUpdates):
         """The device asked for."""
         return self.op.device
 
+    @property
+    def here(self) -> Graph:
+        """Where operations on it are made now: its graph, or the body of a loop or branch in it."""
+        return innermost(self.graph)
+
     def value(self) -> Tensor:
         """Its value at the start of a step, one read shared by all uses."""
         if self._value is None:

@@ -205,22 +205,22 @@ class TensorArray:
         """The tensor that is the array, of no use to other operations."""
         return self.flow
 
-    def components(self) -> list[Tensor]:
+    def parts(self) -> tuple[Tensor, ...]:
         """The tensors it is made of: loops and branches carry them."""
-        return [self.flow]
+        return (self.flow,)
 
-    def rebuilt(self, components: Sequence[Tensor]) -> TensorArray:
+    def of(self, parts: Sequence[Tensor]) -> TensorArray:
         """The same array in another state."""
         other = TensorArray.__new__(TensorArray)
         other.__dict__.update(self.__dict__)
-        (other.flow,) = components
+        (other.flow,) = parts
         return other
 
     def identity(self) -> TensorArray:
         """The array after the control dependencies in force."""
         from hpcflow.ops.array import identity
 
-        return self.rebuilt([identity(self.flow)])
+        return self.of([identity(self.flow)])
 
     # -- writing
 
@@ -279,7 +279,7 @@ class TensorArray:
     def _next(
         self, type: str, inputs: list[Tensor], name: str | None, attrs: Attrs | None = None
     ) -> TensorArray:
-        return self.rebuilt([one(type, [self.flow, *inputs], attrs or {}, name)])
+        return self.of([one(type, [self.flow, *inputs], attrs or {}, name)])
 
     def _attrs(self) -> Attrs:
         return {"dtype": self.dtype, "shape": self.element_shape}

@@ -14,6 +14,7 @@ from hpcflow.errors import (
     AssertError,
     DTypeError,
     FetchError,
+    GradientError,
     GraphError,
     OutOfRangeError,
     RangeError,
@@ -530,3 +531,64 @@ def test_a_closed_queue_ends_a_loop_that_waits_and_the_next_step_can_follow() ->
         with pytest.raises(OutOfRangeError, match="closed"):
             session.run(total, {n: 4})
         assert session.run(total, {n: 0}) == 0
+
+
+# -- what goes through them
+
+
+def test_values_made_of_several_tensors_go_through() -> None:
+    p = hf.placeholder(hf.bool, [])
+    here = hf.SparseTensor([[0, 0], [1, 2]], [1.0, 2.0], [2, 3])
+    y = hf.cond(p, lambda: here, lambda: hf.SparseTensor([[0, 1]], [5.0], [2, 3]))
+    dense = hf.sparse_tensor_to_dense(y)
+    with hf.Session() as session:
+        assert session.run(dense, {p: False}).tolist() == [[0, 5, 0], [0, 0, 0]]
+        assert session.run(y, {p: True}).values.tolist() == [1, 2]
+
+
+def test_rows_of_a_table_looked_up_in_a_loop() -> None:
+    table = hf.Variable(np.ones((4, 2)), name="table")
+    ids = hf.placeholder(hf.int32, [None])
+    _, y = hf.while_loop(
+        lambda i, y: i < hf.shape(ids)[0],
+        lambda i, y: (i + 1, y * 2.0 + hf.nn.embedding_lookup(table, hf.gather(ids, i))),
+        [0, hf.zeros([2], hf.float64)],
+    )
+    (g,) = hf.gradients(y, [table])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        assert session.run(g, {ids: [1, 1, 3]})[:, 0].tolist() == [0, 4 + 2, 0, 1]
+
+
+def test_an_optimizer_in_a_branch() -> None:
+    """Every other call trains: slots are made outside, updates happen inside."""
+    v = hf.Variable(np.array([1.0, 2.0]))
+    p = hf.placeholder(hf.bool, [])
+    optimizer = hf.train.MomentumOptimizer(0.1, 0.9)
+    (g,) = hf.gradients(hf.reduce_sum(v * v), [v])
+    train = hf.cond(p, lambda: optimizer.apply_gradients([(g, v)]), lambda: hf.no_op())
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        value, accum = np.array([1.0, 2.0]), np.zeros(2)
+        for taken in (True, False, True):
+            session.run(train, {p: taken})
+            if taken:
+                accum = 0.9 * accum + 2 * value
+                value = value - 0.1 * accum
+        np.testing.assert_allclose(session.run(v), value)
+
+
+def test_gradients_of_gradients_are_refused_not_wrong() -> None:
+    x, p = hf.placeholder(hf.float64, []), hf.placeholder(hf.bool, [])
+    y = hf.cond(p, lambda: x * x * x, lambda: x)
+    _, z = hf.while_loop(lambda i, z: i < 3, lambda i, z: (i + 1, z * x), [0, x])
+    for value in (y, z):
+        (g,) = hf.gradients(value, [x])
+        with pytest.raises(GradientError, match="not differentiated again"):
+            hf.gradients(g, [x])
+    v = hf.Variable(np.float64(2))
+    inside = hf.cond(p, lambda: hf.gradients(x * x * x * v, [x, v]), lambda: [x, x])
+    (g,) = hf.gradients(inside[0], [x])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        assert session.run([g, inside[1]], {p: True, x: 3.0}) == [36, 27]

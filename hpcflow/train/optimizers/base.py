@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError, GraphError, ShapeError
+from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import float32, is_half
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.shape import show
@@ -144,7 +145,7 @@ class Optimizer:
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
         """The operation that updates rows of `var`; unless overridden all of it, which is told."""
-        with var.graph.colocate_with(var.op):
+        with var.here.colocate_with(var.op):
             return self._apply_dense(convert_to_tensor(grad), var)
 
     def _slot(
@@ -175,8 +176,8 @@ class Optimizer:
         """
         dtype = computed(var)
         if (name, dtype) not in self._scalars:
-            graph, value = var.graph, value() if callable(value) else value
-            with graph.name_scope(f"{self.name}/"), graph.control_dependencies(None):
+            value = value() if callable(value) else value
+            with at_root(var.graph) as graph, graph.name_scope(f"{self.name}/"):
                 if isinstance(value, (int, float)):
                     made = constant(value, dtype, name=name)
                 else:
@@ -189,7 +190,7 @@ def _joined(grad: Any, var: Variable) -> Any:
     """The sum over replicas, made where the variable lives."""
     if grad is None:
         return None
-    with var.graph.colocate_with(var.op):
+    with var.here.colocate_with(var.op):
         return replica_sum(grad, f"{var.name}/gradient")
 
 

@@ -29,7 +29,7 @@ class GradientDescentOptimizer(FormulaOptimizer):
         if self._only_if is not None or is_half(var.dtype):
             return super()._apply_sparse(grad, var)
         rate = self._scalar("learning_rate", self._numbers["learning_rate"], var)
-        with var.graph.colocate_with(var.op):  # rows of one index are subtracted one by one
+        with var.here.colocate_with(var.op):  # rows of one index are subtracted one by one
             return var.scatter_sub(grad.with_values(grad.values * rate))
 
 
@@ -58,8 +58,8 @@ class MomentumOptimizer(FormulaOptimizer):
         numbers = [self._scalar(n, self._numbers[n], var) for n in ("learning_rate", "momentum")]
         attrs = {"dtype": var.dtype, "shape": var.shape, "use_nesterov": self._nesterov}
         inputs = [var.handle, accum.handle, *numbers, grad]
-        with var.graph.colocate_with(var.op):
-            return var.graph.create_op("ApplyMomentum", inputs, attrs, f"{var.name}/ApplyMomentum")
+        with var.here.colocate_with(var.op):
+            return var.here.create_op("ApplyMomentum", inputs, attrs, f"{var.name}/ApplyMomentum")
 
 
 class ProximalGradientDescentOptimizer(FormulaOptimizer):

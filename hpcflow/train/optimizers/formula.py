@@ -69,12 +69,12 @@ class FormulaOptimizer(Optimizer):
         if not self.ROWS:
             return super()._apply_sparse(grad, var)
         self._slots_of(var)
-        with var.graph.colocate_with(var.op):
+        with var.here.colocate_with(var.op):
             rows = sum_equal_rows(grad, f"{var.name}/distinct")
         return self._by_formula(rows.values, var, rows.indices)
 
     def _by_formula(self, grad: Tensor, var: Variable, indices: Tensor | None) -> Operation:
-        graph = var.graph
+        graph = var.here
         # numbers are made where they are, not beside `var`
         numbers = {name: self._scalar(name, n, var) for name, n in self._numbers.items()}
         if self._only_if is not None:

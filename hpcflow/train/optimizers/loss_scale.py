@@ -139,7 +139,7 @@ class LossScaleOptimizer(Optimizer):
 def _times(g: Any, factor: Tensor, var: Variable) -> Any:
     if g is None:
         return None
-    with var.graph.colocate_with(var.op):
+    with var.here.colocate_with(var.op):
         if isinstance(g, IndexedSlices):
             return g.with_values(g.values * cast(factor, g.dtype))
         return g * cast(factor, g.dtype)
@@ -147,5 +147,5 @@ def _times(g: Any, factor: Tensor, var: Variable) -> Any:
 
 def _finite(g: Any, var: Variable) -> Tensor:
     values = g.values if isinstance(g, IndexedSlices) else g
-    with var.graph.colocate_with(var.op):
+    with var.here.colocate_with(var.op):
         return reduce_all(is_finite(values))
