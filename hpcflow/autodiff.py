@@ -66,7 +66,7 @@ def gradients(
         return [_with_shape(_asked_for(found.total(x), x), x) for x in sources]
 
 
-OPERATORS["gradients"] = gradients  # type: ignore[assignment]  # those of functions need it
+OPERATORS["gradients"] = gradients  # those of functions need it
 
 
 def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:

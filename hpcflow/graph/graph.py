@@ -21,7 +21,7 @@ from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
-OPERATORS: dict[str, Callable[..., Tensor]] = {}  # filled by hpcflow.ops: how `a + b` makes an op
+OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by hpcflow.ops: how `a + b` makes an op
 
 
 class Tensor:
@@ -288,6 +288,10 @@ class Graph:
     def clear_collection(self, name: Hashable) -> None:
         """Forget what was remembered under `name`."""
         self._collections.pop(name, None)
+
+    def as_graph_def(self) -> dict[str, Any]:
+        """The graph as plain data, which JSON can hold, for `hf.import_graph_def`."""
+        return OPERATORS["as_graph_def"](self)
 
     # -- making operations
 

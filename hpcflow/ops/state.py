@@ -234,6 +234,18 @@ def _initial(given: Any, dtype: Any) -> Tensor:
     return value
 
 
+def variable_of_op(
+    made: Operation, initializer: Operation, read: Tensor | None, trainable: bool
+) -> Variable:
+    """The variable whose operations were imported; `read` is its read at the start of a step."""
+    variable = Variable.__new__(Variable)
+    variable.name, variable.op, variable.handle = made.name, made, made.outputs[0]
+    variable.dtype, variable.shape = made.attrs["dtype"], tuple(made.attrs["shape"])
+    variable.initializer, variable.initial_value = initializer, initializer.inputs[1]
+    variable.trainable, variable._value, variable._load = trainable, read, None
+    return variable
+
+
 def update(
     type: str,
     variables: Sequence[Variable],
