@@ -173,7 +173,7 @@ class _Beam:
 
     def step(self, logs: np.ndarray) -> None:
         """One step more, of classes with these log-probabilities."""
-        last = np.array([self.label[n] for n in self.nodes])
+        last = np.array([self.label[n] for n in self.nodes], np.int64)
         count, rows = len(last), np.arange(len(last))
         total = np.logaddexp(self.to_blank, self.to_label)
         grown = total[:, None] + logs

@@ -41,6 +41,8 @@ def _edit_distance(xp: Any, node: Node) -> Callable[..., Any]:
 
     def run(hi: Any, hv: Any, hs: Any, ti: Any, tv: Any, ts: Any) -> Any:
         shape = tuple(int(d) for d in hs[:-1])
+        if min(shape, default=0) < 0:
+            raise RangeError(f"edit_distance of shape {list(shape)}")
         out = np.zeros(shape, np.float32)
         hypotheses, truths = _sequences(hi, hv, shape), _sequences(ti, tv, shape)
         for place in {**hypotheses, **truths}:

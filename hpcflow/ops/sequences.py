@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.errors import DTypeError
+from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import float32, int64, string
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Spec
+from hpcflow.graph.shape import Spec, merge
 from hpcflow.ops.rules import Attrs, make, one, require, require_equal, require_rank
 from hpcflow.ops.sparse import SparseTensor
 
@@ -22,8 +22,17 @@ def _string_split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _edit_distance(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_equal("edit_distance", (inputs[1], inputs[4]))
+    for places, values, whole in (inputs[:3], inputs[3:]):
+        for s, rank in ((places, 2), (values, 1), (whole, 1)):
+            require_rank("a part of a sparse tensor", s, rank)
+        for s in (places, whole):
+            require("places", s, "iu")
+        if places.shape is not None and values.shape is not None:
+            merge(places.shape[:1], values.shape)
     told = inputs[2].value
     if told is not None:
+        if told.min(initial=0) < 0:
+            raise ShapeError(f"edit_distance of shape {told.tolist()}")
         return [Spec(float32, tuple(int(d) for d in told[:-1]))]
     lengths = {s.shape[0] for s in (inputs[2], inputs[5]) if s.shape is not None} - {None}
     known = next(iter(lengths), None)
