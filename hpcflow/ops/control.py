@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
+from hpcflow.graph.composite import Composite
 from hpcflow.graph.graph import Operation, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 
@@ -28,17 +29,24 @@ def tuple(
 ) -> list[Any]:
     """`tensors`, each of them there only when all of them (and `control_inputs`) are.
 
-    A None among them stays None.
+    A None among them stays None; IndexedSlices and sparse tensors stay what they are.
     """
     graph = get_default_graph()
-    given = [None if t is None else convert_to_tensor(t) for t in tensors]
+    given = [t if t is None or isinstance(t, Composite) else convert_to_tensor(t) for t in tensors]
     if all(t is None for t in given):
         raise GraphError("hf.tuple needs at least one tensor")
     with graph.name_scope(name or "tuple"):
-        gate = group(*(t for t in given if t is not None), *(control_inputs or ()))
+        parts = [p for t in given if t is not None for p in _parts(t)]
+        gate = group(*parts, *(control_inputs or ()))
         with graph.control_dependencies([gate]):
             return [None if t is None else _identity(t) for t in given]
 
 
+def _parts(t: Any) -> Sequence[Any]:
+    return t.parts() if isinstance(t, Composite) else [t]
+
+
 def _identity(t: Any) -> Any:
+    if isinstance(t, Composite):
+        return t.of([_identity(part) for part in t.parts()])
     return get_default_graph().create_op("Identity", [t], {}).outputs[0]

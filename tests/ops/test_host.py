@@ -265,3 +265,16 @@ def test_tuple_waits_for_all(graph: hf.Graph) -> None:
     with pytest.raises(GraphError):
         hf.tuple([None])
     assert re.match(r"tuple", x.name)
+
+
+def test_tuple_of_rows_and_sparse_tensors() -> None:
+    table = hf.Variable(np.zeros((4, 2), np.float32))
+    (rows,) = hf.gradients(hf.gather(table, [1, 3]) * 2, table)
+    sparse = hf.SparseTensor([[0, 1]], [5.0], [2, 2])
+    a, b = hf.tuple([rows, sparse])
+    assert isinstance(a, hf.IndexedSlices)
+    assert isinstance(b, hf.SparseTensor)
+    with hf.Session() as session:
+        session.run(table.initializer)
+        found, values = session.run([a, b])
+    assert (found.indices.tolist(), values.values.tolist()) == ([1, 3], [5])
