@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         add_queue_runner,
         start_queue_runners,
     )
-    from hpcflow.train.saver import Saver, latest_checkpoint
+    from hpcflow.train.saver import Saver, checkpoint_exists, latest_checkpoint
     from hpcflow.train.schedules import (
         cosine_decay,
         cosine_decay_restarts,
@@ -114,6 +114,7 @@ __all__ = [
     "add_queue_runner",
     "batch",
     "batch_join",
+    "checkpoint_exists",
     "cosine_decay",
     "cosine_decay_restarts",
     "exponential_decay",
@@ -197,6 +198,7 @@ _LATER = {
     "Saver": "hpcflow.train.saver",
     "get_global_step": "hpcflow.train.counter",
     "get_or_create_global_step": "hpcflow.train.counter",
+    "checkpoint_exists": "hpcflow.train.saver",
     "latest_checkpoint": "hpcflow.train.saver",
 }
 

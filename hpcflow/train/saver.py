@@ -131,6 +131,14 @@ def is_folder(path: Path) -> bool:
     return path.is_dir() and not (path / folder.INDEX).exists()
 
 
+def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
+    """Whether there is a checkpoint at this path, or one at least if it is a folder of them."""
+    path = Path(checkpoint_prefix)
+    if is_folder(path):
+        return latest_checkpoint(path) is not None
+    return (path / folder.INDEX).exists()
+
+
 def latest_checkpoint(checkpoint_dir: str | Path) -> Path | None:
     """The newest checkpoint of a folder whose index can be read, None if there is none.
 

@@ -256,3 +256,20 @@ def test_a_partial_run_through_a_loop() -> None:
             session.partial_run_setup([total, slope], [x, n])
     with pytest.raises(GraphError):
         bool(total)
+
+
+def test_which_variables_have_no_value() -> None:
+    assert hf.report_uninitialized_variables().shape == (0,)
+    a, b = hf.Variable(1.0, name="a"), hf.Variable([2], name="b")
+    local = hf.get_local_variable("local", [2])
+    report, some = hf.report_uninitialized_variables(), hf.report_uninitialized_variables([b])
+    check = hf.assert_variables_initialized()
+    with hf.Session() as session:
+        assert session.run(report).tolist() == [b"a", b"b", b"local"]
+        a.initializer.run()
+        assert session.run([report, some])[0].tolist() == [b"b", b"local"]
+        with pytest.raises(UninitializedError, match="'b' has no value"):
+            session.run(check)
+        session.run([b.initializer, local.initializer])
+        session.run(check)
+        assert session.run([report, some])[1].tolist() == []

@@ -91,6 +91,8 @@ def test_variables_to_restore(tmp_path) -> None:
         session.run(v.assign(3.0))
         session.run(update)
         path = hf.train.Saver().save(session, tmp_path, 1)
+        assert hf.train.checkpoint_exists(path) and hf.train.checkpoint_exists(tmp_path)
+        assert not hf.train.checkpoint_exists(tmp_path / "none")
         hf.train.Saver(restored).restore(session, path)
         assert session.run([v, other]) == [2, 7]
 
