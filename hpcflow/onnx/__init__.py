@@ -14,7 +14,14 @@ except ImportError as error:
         "hpcflow.onnx needs the package onnx", hint="pip install 'hpcflow[onnx]'"
     ) from error
 
-from hpcflow.onnx.backend import HpcflowBackend, prepare, run_model, run_node, supports_device
+from hpcflow.onnx.backend import (
+    HpcflowBackend,
+    is_compatible,
+    prepare,
+    run_model,
+    run_node,
+    supports_device,
+)
 from hpcflow.onnx.exporter import export_model
 from hpcflow.onnx.importer import Imported, import_model
 
@@ -23,6 +30,7 @@ __all__ = [
     "Imported",
     "export_model",
     "import_model",
+    "is_compatible",
     "prepare",
     "run_model",
     "run_node",

@@ -11,9 +11,10 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from hpcflow.errors import DeviceError, OnnxError
 from hpcflow.graph.graph import Graph
-from hpcflow.onnx.dtypes import carried, is_narrow
-from hpcflow.onnx.importer import Importer, import_model
+from hpcflow.onnx.dtypes import carried, from_onnx, is_narrow
+from hpcflow.onnx.importer import Importer, import_model, name_for
 from hpcflow.onnx.values import NeedsValue
+from hpcflow.ops.array import placeholder
 from hpcflow.runtime.session import Session
 
 KEPT = 16  # graphs kept of one model, for shapes and for values on which shapes depend
@@ -27,6 +28,7 @@ class Prepared(BackendRep):
         initial = {proto.name for proto in model.graph.initializer}
         self.names = [v.name for v in model.graph.input if v.name not in initial]
         self._types = [v.type.tensor_type.elem_type for v in model.graph.output]
+        self._exact = False  # whether sizes that the model leaves open must be known
         self._fixed: set[str] = set()  # inputs whose values are constants of the graph
         self._kept: dict[Any, Ready] = {}
 
@@ -48,12 +50,20 @@ class Prepared(BackendRep):
     def _ready(self, arrays: Mapping[str, np.ndarray]) -> Ready:
         while True:
             fixed = {name: arrays[name] for name in sorted(self._fixed)}
-            key = tuple((name, a.shape, a.tobytes()) for name, a in fixed.items())
+            rest = {name: a for name, a in arrays.items() if name not in fixed}
+            shapes = {name: a.shape for name, a in rest.items()} if self._exact else {}
+            key = (
+                tuple((name, a.shape, a.tobytes()) for name, a in fixed.items()),
+                tuple(shapes.items()),
+            )
             if key in self._kept:
                 return self._kept[key]
             try:
-                ready = Ready(self.model, fixed, self.device)
+                ready = Ready(self.model, fixed, shapes, self.device)
             except NeedsValue as missing:
+                if not self._exact:
+                    self._exact = True
+                    continue
                 more = set(missing.inputs) & set(arrays)
                 if not more - self._fixed:
                     raise
@@ -66,14 +76,22 @@ class Prepared(BackendRep):
 
 
 class Ready:
-    """A graph of the model with some inputs fixed, and its session."""
+    """A graph of the model with some inputs fixed, others of known shapes, and its session."""
 
     def __init__(
-        self, model: onnx.ModelProto, fixed: Mapping[str, np.ndarray], device: str
+        self,
+        model: onnx.ModelProto,
+        fixed: Mapping[str, np.ndarray],
+        shapes: Mapping[str, tuple[int, ...]],
+        device: str,
     ) -> None:
         graph = Graph()
+        types = {v.name: v.type.tensor_type.elem_type for v in model.graph.input}
         with graph.as_default(), graph.device(device):
-            made = import_model(model, fixed, trainable=False)
+            given: dict[str, Any] = dict(fixed)
+            for name, shape in shapes.items():
+                given[name] = placeholder(from_onnx(types[name]), shape, name_for(name))
+            made = import_model(model, given, trainable=False)
         self.fed = {name: t for name, t in made.inputs.items() if name not in fixed}
         self.fetches = list(made.outputs.values())
         self.session = Session(graph)

@@ -171,7 +171,9 @@ def _eye_like(node: Node, x: Tensor) -> Tensor:
 
 @imports("Range")
 def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
-    return array.range(start, limit, delta)
+    """Vectors of one element are common in models, where scalars are meant."""
+    first, last, step = (t if t.shape == () else reshape(t, []) for t in (start, limit, delta))
+    return array.range(first, last, step)
 
 
 # -- cutting and repeating

@@ -22,7 +22,7 @@ class NeedsValue(OnnxError):
         names = ", ".join(map(repr, self.inputs))
         super().__init__(
             f"{what} must be known when the model is imported; it depends on {names}",
-            hint="give its value: import_model(model, {name: array})",
+            hint="give it to import_model: {name: an array, or a placeholder of known shape}",
         )
 
 

@@ -226,6 +226,16 @@ def test_narrow_types_go_in_and_out() -> None:
     np.testing.assert_array_equal(y.astype(int), [1, -3, 7])
 
 
+def test_sizes_that_a_model_leaves_open_are_those_that_are_fed() -> None:
+    text = "m (float[1,1,H,W] x) => (float[1,1,N,M] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }"
+    with pytest.raises(OnnxError, match=r"shape of an input .*'x'"):
+        import_model(model(text))
+    prepared = prepare(model(text))
+    for size in (3, 5):
+        x = np.arange(size * size, dtype=np.float32).reshape(1, 1, size, size)
+        np.testing.assert_array_equal(prepared.run([x])[0], x[..., 1:, 1:])
+
+
 def test_one_node_runs() -> None:
     node = helper.make_node("LeakyRelu", ["x"], ["y"], alpha=0.5)
     (y,) = run_node(node, [np.array([-2, 3], np.float32)])
