@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,10 +118,13 @@ class ExponentialMovingAverage:
         debias = self._zero_debias or not is_state
         start = (lambda: zeros(one.shape, one.dtype)) if debias else one.initialized_value
         name = f"{one.op.name}/{self._name}"
-        with graph.as_default(), graph.name_scope(None), graph.colocate_with(one.op):
-            self._averages[one] = Variable(start, trainable=False, name=name)
+        with graph.as_default(), graph.name_scope(None):
+            # that of a tensor lives where variables do, not where the tensor is computed
+            with graph.colocate_with(one.op) if is_state else contextlib.nullcontext():
+                average = self._averages[one] = Variable(start, trainable=False, name=name)
             if debias:
-                self._counts[one] = Variable(0, trainable=False, name=f"{name}/updates")
+                with graph.colocate_with(average.op):
+                    self._counts[one] = Variable(0, trainable=False, name=f"{name}/updates")
         if is_state:
             graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, one)
 

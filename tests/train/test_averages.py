@@ -9,6 +9,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, GraphError
+from tests.runtime.ranks import run_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +108,34 @@ def test_errors() -> None:
         ema.apply([hf.Variable(1)])
     with pytest.raises(GraphError, match="needs its shape"):
         ema.apply([hf.placeholder("float32", [None])])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings"), [(1, {}), (3, {}), (2, {"ps": 1}), (3, {"ps": 2, "shard_bytes": 16})]
+)
+def test_each_step_updates_an_average_once(ranks: int, settings: dict) -> None:
+    """On one rank, on replicas, with a server, and for a variable that is cut over two."""
+
+    def body(context):
+        x = hf.placeholder("float32", [None, 4], name="x")
+        with hf.variable_scope("m"):
+            w = hf.get_variable("w", [4, 2], initializer=hf.ones_initializer())
+            own = hf.get_local_variable("own", [], initializer=hf.constant_initializer(4.0))
+        loss = hf.reduce_mean(hf.reduce_sum(hf.matmul(x, w), 1))
+        train = hf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        ema = hf.train.ExponentialMovingAverage(0.5)
+        with hf.control_dependencies([train]):
+            update = ema.apply([w, loss])
+        mean, there = ema.average(loss), hf.is_variable_initialized(w)
+        with hf.train.TrainingSession() as session:
+            for _ in range(3):
+                session.step(update, {x: np.ones((2, 4), "f4")})
+            return session.run([w, ema.average(w), own, mean, there])
+
+    for w, average, own, mean, there in run_ranks(ranks, body, **settings):
+        np.testing.assert_allclose(w, np.full((4, 2), 0.7), rtol=1e-6)
+        expected = (((1 + 0.9) / 2 + 0.8) / 2 + 0.7) / 2
+        np.testing.assert_allclose(average, np.full((4, 2), expected), rtol=1e-6)
+        assert own == 4 and there
+        weighted = (8 * 0.125 + 7.2 * 0.25 + 6.4 * 0.5) / 0.875
+        assert mean == pytest.approx(weighted, rel=1e-5)
