@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,22 @@ def test_a_network_cut_over_three_ranks_learns(ranks: int, tmp_path: Path) -> No
     result, _ = run("model_parallel.py", tmp_path, ranks, "--tasks-per-replica", "3")
     assert result["replicas"] == ranks // 3 and result["accuracy"] > 0.965
     assert set(result["updates"].values()) == {result["steps"][0]}
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_four_subgraphs_at_once(ranks: int, tmp_path: Path) -> None:
+    """The paper's Figure 2, on one rank and with the parameters on a server."""
+    start = ["-m", "hpcflow", "run", "-n", str(ranks), "--ps", "1"] if ranks else []
+    done = subprocess.run(
+        [sys.executable, *start, str(ROOT / "examples" / "pipeline.py"), "--epochs", "12"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HPCFLOW_RUN_DIR": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = re.search(r"(\d+) steps, (\d+) checkpoints kept, held-out accuracy (\S+)", done.stdout)
+    assert told is not None, done.stdout
+    steps, kept, accuracy = int(told[1]), int(told[2]), float(told[3])
+    assert steps == -(-12 * TRAINED_ON // 64) and kept >= 1 and accuracy > 0.94

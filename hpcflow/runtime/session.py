@@ -182,6 +182,15 @@ class Session:
             pass  # dicts and nested lists are looked up by structure each time
         return rebuild(step.run(*arrays.values()))
 
+    def prepare(self, fetches: Any) -> None:
+        """Make the plan of `fetches` and give each rank its part; nothing runs.
+
+        Every rank then has a place for the variables that it hosts.
+        """
+        wanted: list[Tensor | Operation] = []
+        structure(self.graph, fetches, wanted)
+        self._step(wanted, {})
+
     def _step(
         self,
         wanted: Sequence[Tensor | Operation],

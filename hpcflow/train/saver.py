@@ -88,6 +88,8 @@ class Saver:
         return found.facts
 
     def _load(self, sess: Session, found: Any, with_draws: bool) -> None:
+        if sess.context.on_plan is None:  # a session that has run nothing has no variables yet
+            sess.prepare([v.initializer for v in self.variables.values()])
         wanted, arrays = self._wanted(), self._arrays()
         load(sess.context, sess.store, found, wanted, arrays, with_draws)
 
