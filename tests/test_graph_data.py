@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,15 @@ def test_a_prefix_inputs_and_elements() -> None:
             w = session.run(hf.global_variables()[0])
             np.testing.assert_allclose(session.run(y), w.sum(0, keepdims=True), rtol=1e-6)
         assert graph.get_operation_by_name("other/y").type == "Add"
+
+
+def test_a_graph_as_a_file(tmp_path: Path) -> None:
+    graph = net()
+    path = hf.train.write_graph(graph, tmp_path / "new", "graph.json")
+    assert path == tmp_path / "new" / "graph.json"
+    assert json.loads(path.read_text()) == through_json(graph)
+    assert hf.train.write_graph(graph.as_graph_def(), path.parent, path.name) == path
+    assert [f.name for f in path.parent.iterdir()] == ["graph.json"]
 
 
 def test_errors() -> None:

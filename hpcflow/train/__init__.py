@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         LooperThread,
     )
     from hpcflow.train.counter import get_global_step, get_or_create_global_step
+    from hpcflow.train.graph_file import write_graph
     from hpcflow.train.lbfgs import LBFGS, LBFGSResult
     from hpcflow.train.optimizers.accumulate import AccumulatingOptimizer
     from hpcflow.train.optimizers.adam import (
@@ -140,9 +141,11 @@ __all__ = [
     "slice_input_producer",
     "start_queue_runners",
     "string_input_producer",
+    "write_graph",
 ]
 
 _LATER = {
+    "write_graph": "hpcflow.train.graph_file",
     "string_input_producer": "hpcflow.train.producers",
     "ExponentialMovingAverage": "hpcflow.train.averages",
     "maybe_batch": "hpcflow.train.batches",

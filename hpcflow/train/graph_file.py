@@ -1,0 +1,29 @@
+"""A graph as a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcflow.graph.graph import Graph
+
+
+def write_graph(
+    graph_or_graph_def: Graph | Mapping[str, Any], logdir: str | Path, name: str
+) -> Path:
+    """Write a graph, or what `as_graph_def` made of it, as JSON to `logdir/name`; the path.
+
+    `hf.import_graph_def(json.loads(path.read_text()))` reads it. Call it on one rank.
+    Errors: GraphError for what is no plain data.
+    """
+    given = graph_or_graph_def
+    data = given.as_graph_def() if isinstance(given, Graph) else dict(given)
+    path = Path(logdir, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    draft.write_text(json.dumps(data, allow_nan=False))
+    draft.replace(path)  # whole or not at all
+    return path
