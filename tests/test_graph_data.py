@@ -120,3 +120,34 @@ def test_errors() -> None:
         hf.py_func(lambda x: x, [hf.constant(1.0)], "float32", name="mine")
         with pytest.raises(GraphError, match=r"'mine' .* cannot be plain data"):
             graph.as_graph_def()
+
+
+@pytest.mark.parametrize("scope", ["", "import"])
+def test_loops_and_branches_with_their_gradients(scope: str) -> None:
+    graph = hf.Graph()
+    with graph.as_default():
+        x = hf.placeholder(hf.float64, [None], name="x")
+        v = hf.Variable([1.0, 2.0], name="v", dtype=hf.float64)
+
+        def step(i: Any, y: Any) -> Any:
+            return i + 1, hf.cond(i > 1, lambda: hf.sin(y) * v, lambda: y * y + 1.0)
+
+        _, y = hf.while_loop(lambda i, y: i < 4, step, [0, x])
+        (g,) = hf.gradients(y, [v])
+        hf.global_variables_initializer()
+
+    def values(graph: hf.Graph, prefix: str) -> Any:
+        with graph.as_default(), hf.Session() as session:
+            session.run(f"{prefix}init")
+            wanted = [f"{prefix}{t.name}" for t in (y, g)]
+            return session.run(wanted, {f"{prefix}x:0": [0.1, 0.2]})
+
+    again = hf.Graph()
+    with again.as_default():
+        hf.import_graph_def(through_json(graph), name=scope)
+    prefix = f"{scope}/" if scope else ""
+    for mine, its in zip(values(graph, ""), values(again, prefix), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    bodies = through_json(graph)["bodies"], through_json(again)["bodies"]
+    names = [[prefix + n["name"] for n in body["nodes"]] for body in bodies[0]]
+    assert [[n["name"] for n in body["nodes"]] for body in bodies[1]] == names

@@ -1,8 +1,9 @@
 """A graph as plain data, which JSON can hold, and back.
 
-{"format": FORMAT, "seed": int, "nodes": [...], "collections": {name: [...]}}: a node is an
-operation with its name, type, inputs, control inputs, attributes, device and colocation, in the
-order made.
+{"format": FORMAT, "seed": int, "nodes": [...], "bodies": [...], "collections": {name: [...]}}: a
+node is an operation with its name, type, inputs, control inputs, attributes, device and colocation,
+in the order made; a body has the nodes of a loop's body, a condition or a branch, which functions
+among the attributes name by its number.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import GraphError
+from hpcflow.graph.body import Body, Function
 from hpcflow.graph.dtypes import as_dtype, string, text_of
 from hpcflow.graph.graph import (
     OPERATORS,
@@ -37,21 +39,50 @@ def as_graph_def(graph: Graph) -> GraphDef:
     """The graph as plain data, for `hf.import_graph_def`; lines of the program are left out.
 
     Of what its collections hold: variables, operations, tensors, texts and numbers.
-    Errors: GraphError for an operation made of Python functions or of bodies of loops.
+    Errors: GraphError for an operation made of Python functions.
     """
     names = graph.get_all_collection_keys()
     held = {name: [_item_out(item, graph) for item in graph.get_collection(name)] for name in names}
+    bodies = _Bodies()
+    nodes = [_node_out(op, bodies) for op in graph.get_operations()]
     return {
         "format": FORMAT,
         "seed": graph.seed,
-        "nodes": [_node_out(op) for op in graph.get_operations()],
+        "nodes": nodes,
+        "bodies": bodies.written,
         "collections": {name: [x for x in items if x] for name, items in held.items()},
     }
 
 
-def _node_out(op: Operation) -> dict[str, Any]:
+class _Bodies:
+    """The bodies met so far, each written once: functions may share one."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+        self._numbers: dict[int, int] = {}
+
+    def function(self, f: Function) -> list[Any]:
+        """A function: the number of its body, and names of what it takes and gives."""
+        if id(f.body) not in self._numbers:
+            nodes = [_node_out(op, self) for op in f.body.get_operations()]
+            self._numbers[id(f.body)] = len(self.written)
+            self.written.append({"name": f.body.prefix[:-1], "nodes": nodes})
+        return [
+            "function",
+            self._numbers[id(f.body)],
+            [t.name for t in f.params],
+            [[outer.name, param.name] for outer, param in f.captures],
+            [t.name for t in f.results],
+            [op.name for op in f.targets],
+        ]
+
+
+def _node_out(op: Operation, bodies: _Bodies) -> dict[str, Any]:
     try:
-        attrs = {name: _value_out(value) for name, value in op.attrs.items()}
+        attrs = {
+            name: bodies.function(value) if isinstance(value, Function) else _value_out(value)
+            for name, value in op.attrs.items()
+        }
     except TypeError as error:
         raise GraphError(
             f"{op.name!r} ({op.type}) cannot be plain data: {error}",
@@ -151,16 +182,18 @@ class _Reader:
         }
         self.ops: dict[str, Operation] = {}
         self.variables: dict[str, Variable] = {}
+        self.bodies: dict[int, Body] = {}
 
     def read(self, graph_def: Mapping[str, Any]) -> None:
         if graph_def["format"] != FORMAT:
             raise ValueError(f"its format is {graph_def['format']!r}")
+        self.written = graph_def["bodies"]
         there = {f"{n['name']}:{i}" for n in graph_def["nodes"] for i in range(len(n["shapes"]))}
         unknown = sorted(set(self.given) - there)
         if unknown:
             raise GraphError(f"input_map names {unknown[0]!r}, which the imported graph lacks")
         for node in graph_def["nodes"]:
-            self.ops[node["name"]] = self._operation(node)
+            self.ops[node["name"]] = self._operation(node, self.graph)
         for name, items in graph_def["collections"].items():
             for item in items:
                 self.graph.add_to_collection(name, self._item(*item))
@@ -181,9 +214,30 @@ class _Reader:
             raise GraphError(f"the imported graph has no tensor {name!r}")
         return self.ops[op].outputs[int(index)]
 
-    def _operation(self, node: Mapping[str, Any]) -> Operation:
-        graph, wanted = self.graph, self.prefix + node["name"]
-        full = graph.unique_name(node["name"])
+    def _function(
+        self, outer: Graph, number: int, params: Any, captures: Any, results: Any, targets: Any
+    ) -> Function:
+        """A function of a body in `outer`, which is made when it is first met."""
+        if number not in self.bodies:
+            told = self.written[number]
+            body = self.bodies[number] = Body(outer, told["name"])
+            for node in told["nodes"]:
+                with body.inside(), body.device(None):
+                    self.ops[node["name"]] = self._operation(node, body)
+        body = self.bodies[number]
+        pairs = tuple((self._tensor(o), self._tensor(p)) for o, p in captures)
+        body.captures.update(pairs)
+        return Function(
+            body,
+            tuple(self._tensor(t) for t in params),
+            pairs,
+            tuple(self._tensor(t) for t in results),
+            tuple(self.ops[t] for t in targets),
+        )
+
+    def _operation(self, node: Mapping[str, Any], graph: Graph) -> Operation:
+        wanted = self.prefix + node["name"]
+        full = self.graph.unique_name(node["name"])
         if full != wanted:
             raise GraphError(
                 f"the graph has an operation {wanted!r} already",
@@ -195,9 +249,17 @@ class _Reader:
                 stack.enter_context(graph.colocate_with(self.ops[mate]))
             stack.enter_context(graph.device(node["device"]))
             stack.enter_context(graph.control_dependencies([self.ops[c] for c in node["control"]]))
-            attrs = {key: _value_in(value) for key, value in node["attrs"].items()}
+            attrs = {
+                key: self._function(graph, *value[1:]) if _is_function(value) else _value_in(value)
+                for key, value in node["attrs"].items()
+            }
             inputs = [self._tensor(t) for t in node["inputs"]]
+            extended = self.ops.get(node["attrs"].get("extends", ""))
+            if extended is not None:
+                attrs["extends"] = extended.name
             made = graph.create_op(node["type"], inputs, attrs, f"{full}/")
+            if extended is not None:
+                graph.extensions[extended] = made
         for t, shape in zip(made.outputs, node["shapes"], strict=True):
             if shape is not None:
                 t.set_shape(shape)
@@ -217,6 +279,10 @@ class _Reader:
                 trainable,
             )
         return self.variables[value]
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, list) and value[:1] == ["function"]
 
 
 def _value_in(value: Any) -> Any:
