@@ -83,6 +83,13 @@ def merge(a: Shape, b: Shape) -> Shape:
     return tuple(_merge_dim(x, y, a, b) for x, y in zip(a, b, strict=True))
 
 
+def either(a: Shape, b: Shape) -> Shape:
+    """What is known of a value that has one of two shapes."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
 def _merge_dim(x: int | None, y: int | None, a: Shape, b: Shape) -> int | None:
     if x is not None and y is not None and x != y:
         raise ShapeError(f"shapes {show(a)} and {show(b)} do not agree")

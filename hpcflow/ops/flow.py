@@ -18,7 +18,7 @@ from hpcflow.graph.graph import (
     user_line,
 )
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
+from hpcflow.graph.shape import Shape, Spec, as_shape, either, merge, show
 from hpcflow.ops.array import constant
 from hpcflow.ops.flow_grad import cond_gradient, while_gradient
 from hpcflow.ops.host import Assert
@@ -28,13 +28,6 @@ from hpcflow.ops.reduce import reduce_any, reduce_sum
 from hpcflow.ops.rules import Attrs
 
 HISTORIES = ("keep", "host", "recompute")
-
-
-def either(a: Shape, b: Shape) -> Shape:
-    """What is known of a value that has one of two shapes."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def _cond(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hpcflow.graph.body import Function
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.shape import Shape, Spec, merge
+from hpcflow.graph.shape import Spec, either, merge
 from hpcflow.plan.ir import Node, Part, Program, Ref
 
 OWNERS = ("If", "While")  # of functions, in the graph
@@ -48,13 +48,6 @@ def within(nodes: Mapping[str, Node]) -> Iterator[Node]:
         for _, program in inner(node):
             yield from program.nodes.values()
             yield from within(program.nodes)
-
-
-def either(a: Shape, b: Shape) -> Shape:
-    """What is known of a value that has one of two shapes."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 # -- from functions to programs

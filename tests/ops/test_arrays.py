@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,56 +13,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, HpcflowError, RangeError, ShapeError
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[hf.Graph]:
-    with hf.Graph().as_default() as g:
-        yield g
-
-
-def run(fetches: Any, feeds: Any = None) -> Any:
-    with hf.Session() as session:
-        return session.run(fetches, feeds)
-
-
-def fed(x: np.ndarray, known: bool = False) -> hf.Tensor:
-    return hf.placeholder(x.dtype, x.shape if known else [None] * x.ndim)
-
-
-def both_ways(f: Any, x: np.ndarray) -> np.ndarray:
-    """`f` of a tensor of known and of unknown sizes, which must give the same."""
-    results = []
-    for known in (True, False):
-        t = fed(x, known)
-        results.append(run(f(t), {t: x}))
-    assert results[0].tobytes() == results[1].tobytes()
-    assert results[0].shape == results[1].shape
-    return results[0]
-
-
-def slope(f: Any, x: np.ndarray, known: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The gradient of a weighted sum of `f(x)`, and its central differences."""
-    t = fed(x, known)
-    y = f(t)
-    value = run(y, {t: x})
-    w = np.random.default_rng(1).standard_normal(value.shape)
-    (g,) = hf.gradients(y, t, hf.constant(w))
-    found = run(g, {t: x})
-    expected = np.zeros(x.shape)
-    with hf.Session() as session:
-        for place in np.ndindex(x.shape):
-            step = np.zeros(x.shape)
-            step[place] = 1e-6
-            up, down = (session.run(y, {t: x + s}) for s in (step, -step))
-            expected[place] = (w * (up - down)).sum() / 2e-6
-    return found, expected
-
-
-def check_slope(f: Any, x: np.ndarray) -> None:
-    for known in (True, False):
-        np.testing.assert_allclose(*slope(f, x, known), atol=1e-7)
-
+from tests.ops.sessions import both_ways, check_slope, fed, graph, run, slope  # noqa: F401 - graph is a fixture
 
 X = np.arange(24.0).reshape(2, 3, 4)
 

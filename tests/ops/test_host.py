@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,7 @@ from hpcflow.plan.ir import Cluster
 from hpcflow.plan.make import make_plan
 from hpcflow.settings import Settings
 from tests.ops.evaluate import evaluate
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[hf.Graph]:
-    with hf.Graph().as_default() as g:
-        yield g
-
-
-def run(fetches: Any, feeds: Any = None) -> Any:
-    with hf.Session() as session:
-        return session.run(fetches, feeds)
-
+from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
 
 # -- py_func
 
@@ -253,7 +241,7 @@ def test_the_setting_names_op_step_and_rank() -> None:
 # -- tuple
 
 
-def test_tuple_waits_for_all(graph: hf.Graph) -> None:
+def test_tuple_waits_for_all() -> None:
     a, b = hf.constant(1.0), hf.constant(2.0)
     check = hf.Assert(hf.constant(False), ["never"])
     x, none, y = hf.tuple([a, None, b])

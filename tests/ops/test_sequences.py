@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,17 +10,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.errors import DTypeError, RangeError
 from hpcflow.kernels.sequences import levenshtein
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[hf.Graph]:
-    with hf.Graph().as_default() as g:
-        yield g
-
-
-def run(fetches: Any, feeds: Any = None) -> Any:
-    with hf.Session() as session:
-        return session.run(fetches, feeds)
+from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
 
 
 def test_string_split() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,8 @@ from hpcflow.plan.codec import decode, encode
 from hpcflow.plan.ir import Cluster
 from hpcflow.plan.make import make_plan
 from hpcflow.settings import Settings
+from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
 from tests.runtime.ranks import run_ranks
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[hf.Graph]:
-    with hf.Graph().as_default() as g:
-        yield g
-
-
-def run(fetches: Any, feeds: Any = None) -> Any:
-    with hf.Session() as session:
-        return session.run(fetches, feeds)
-
 
 # -- what a string is
 
