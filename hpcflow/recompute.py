@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError
+from hpcflow.graph.body import last_name
 from hpcflow.graph.dtypes import is_floating
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import lookup
@@ -90,7 +91,7 @@ class _Block:
                 graph.control_dependencies(None),
                 graph.control_dependencies(after if first else []),
             ):
-                copy = graph.create_op(op.type, inputs, op.attrs, op.name.rpartition("/")[2])
+                copy = graph.create_op(op.type, inputs, op.attrs, last_name(op))
             new.add(copy)
             for mine, its in zip(copy.outputs, op.outputs, strict=True):
                 mine.shape = merge(mine.shape, its.shape)

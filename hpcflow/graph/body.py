@@ -31,6 +31,11 @@ op(
 )
 
 
+def last_name(op: Operation) -> str:
+    """The name of an operation without its scopes."""
+    return op.name.rpartition("/")[2]
+
+
 class Body(Graph):
     """A graph whose parameters the operation that runs it feeds; names are the outer graph's."""
 
@@ -39,9 +44,7 @@ class Body(Graph):
         self.outer = outer
         self._collections = outer.root._collections  # what the program remembers
         self.captures: dict[Tensor, Tensor] = {}  # outer tensor -> its parameter
-        self.after: dict[
-            Operation, None
-        ] = {}  # outer operations that some operation inside follows
+        self.after: dict[Operation, None] = {}  # outer operations that some inside follow
         scope, around = self._scopes(), outer._scopes()
         self.prefix = outer.unique_name(name) + "/"  # its own operations' names begin with it
         scope["name"] = self.prefix
@@ -71,11 +74,11 @@ class Body(Graph):
     def _captured(self, t: Tensor) -> Tensor:
         if t.constant is not None:
             return self._own_constant(t)
-        return self.parameter(t.spec, t.op.name.rpartition("/")[2])
+        return self.parameter(t.spec, last_name(t.op))
 
     def _own_constant(self, t: Tensor) -> Tensor:
         with self.inside(), self.device(None):
-            return convert_to_tensor(t.constant, name=t.op.name.rpartition("/")[2])
+            return convert_to_tensor(t.constant, name=last_name(t.op))
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nest
-from hpcflow.graph.body import Function, trace
+from hpcflow.graph.body import Function, last_name, trace
 from hpcflow.graph.dtypes import bool_, int32
 from hpcflow.graph.graph import (
     Operation,
@@ -273,10 +273,7 @@ def _loop_params(
                 shapes.append(as_shape(shape) if not hasattr(leaf, "parts") else t.shape)
         for t, shape in zip(inits, shapes, strict=True):
             merge(t.shape, shape)
-    return [
-        (Spec(t.dtype, shape), t.op.name.split("/")[-1])
-        for t, shape in zip(inits, shapes, strict=True)
-    ]
+    return [(Spec(t.dtype, shape), last_name(t.op)) for t, shape in zip(inits, shapes, strict=True)]
 
 
 def _shapes_of(invariants: Any, like: Any) -> list[Any]:
@@ -315,7 +312,7 @@ def _next_values(made: Any, structure: Any, single: bool) -> list[Any]:
 def _check_invariant(param: Tensor, result: Tensor) -> None:
     """The body's value must be of the kind that the loop variable is."""
     facts: Any = {"op": result.op.name, "line": result.op.line or user_line()}
-    name = param.op.name.split("/")[-1]
+    name = last_name(param.op)
     if param.dtype != result.dtype:
         raise DTypeError(
             f"loop variable {name!r} is {param.dtype} and becomes {result.dtype}",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import GradientError
-from hpcflow.graph.body import Body, Function, closed, variable_of
+from hpcflow.graph.body import Body, Function, closed, last_name, variable_of
 from hpcflow.graph.dtypes import int32, is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
     OPERATORS,
@@ -71,19 +71,19 @@ class Backward(Body):
         op = t.op
         inputs = [self.adopt(i) for i in op.inputs]
         with self.inside(), self.beside(op):
-            made = self.create_op(op.type, inputs, op.attrs, hint(op))
+            made = self.create_op(op.type, inputs, op.attrs, last_name(op))
         self._found.update(zip(op.outputs, made.outputs, strict=True))
         return made.outputs[t.index]
 
     def _taken(self, t: Tensor) -> Tensor:
         forward = self.forward.body
         with forward.inside(), forward.beside(t.op):
-            start = lists.LIST
-            head = forward.parameter(start, f"kept_{hint(t.op)}") if self.loop else lists.empty()
+            name = f"kept_{last_name(t.op)}"
+            head = forward.parameter(lists.LIST, name) if self.loop else lists.empty()
             self.pushes.append(lists.push(head, t, host=self.how == "host"))
         self.heads.append(head)
         with self.inside():
-            param = self.parameter(lists.LIST, f"kept_{hint(t.op)}")
+            param = self.parameter(lists.LIST, name)
             with self.beside(t.op):
                 rest, value = lists.pop(param, t)
         self.kept.append(param)
@@ -107,11 +107,6 @@ class Backward(Body):
             seeds = [self.adopt(g) for _, g in given]
             found: Any = OPERATORS["gradients"]([y for y, _ in given], list(xs), seeds)
             return [None if g is None else convert_to_tensor(g) for g in found]
-
-
-def hint(op: Operation) -> str:
-    """The last part of a name."""
-    return op.name.rpartition("/")[2]
 
 
 def spec_of(t: Tensor) -> Spec:
@@ -198,7 +193,7 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
         f = closed(back, [], full)
         made[side] = f.but(captures=(*f.captures, *lists_of))
     inputs = [op.inputs[0], *made["then"].outer, *made["else"].outer]
-    answer = graph.create_op("If", inputs, made, f"{hint(op)}_grad")
+    answer = graph.create_op("If", inputs, made, f"{last_name(op)}_grad")
     by_outer = dict(zip(wanted, answer.outputs, strict=True))
     return [None] + [by_outer.pop(t, None) for t in op.inputs[1:]]
 
@@ -274,7 +269,7 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     test = _remaining(graph, step)
     inputs = [ran, *inits, *kept, *step.outer]
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "of": op.name}
-    answer = graph.create_op("While", inputs, attrs, f"{hint(op)}_grad").outputs
+    answer = graph.create_op("While", inputs, attrs, f"{last_name(op)}_grad").outputs
     first = dict(zip(moving, answer[1:], strict=False))
     totals = dict(zip(used, answer[1 + len(flows) :], strict=False))
     begin = len(given_to.attrs["body"].params) - given_to.attrs["lists"]

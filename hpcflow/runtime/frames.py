@@ -105,11 +105,13 @@ def _loop(held: Held, instance: Instance) -> Run:
     outside = len(held.node.inputs) + held.empty
     names = [f"v{i}" for i in range(outside)]
     variables = names[: held.variables]
-    seconds = sum(map(held.compiled["body"].seconds, held.parts["body"].part.nodes.values()))
     polls = "", "pass"
-    if not instance.code.simple and seconds:
-        every = max(1, int(POLL_EVERY_S / seconds))
-        polls = "n = 0", f"n += 1\n        if n % {every} == 0: poll()"
+    if not instance.code.simple:  # a step that sends or waits: messages move in the loop too
+        body = held.compiled["body"]
+        seconds = sum(map(body.seconds, body.part.nodes.values()))
+        if seconds:
+            every = max(1, int(POLL_EVERY_S / seconds))
+            polls = "n = 0", f"n += 1\n        if n % {every} == 0: poll()"
     source = _LOOP.format(
         slots=_listed(names) if names else "_",
         count=polls[0],
