@@ -99,9 +99,16 @@ def taken(rows: Tensor, indices: Tensor) -> Tensor:
     return one("Gather", [rows, indices], {"axis": 0, "dense": True})
 
 
-def sum_equal_rows(slices: IndexedSlices, name: str | None = None) -> IndexedSlices:
-    """The same tensor with each row named once, in rising order, those named often added up."""
-    summed, indices, _ = make("SumEqualRows", [slices.values, slices.indices], {}, name).outputs
+def sum_equal_rows(
+    slices: IndexedSlices, name: str | None = None, optional: bool = False
+) -> IndexedSlices:
+    """The same tensor with each row named once, in rising order, those named often added up.
+
+    It is done where the rows are made, before they are sent. `optional` if what follows adds equal
+    rows up itself: then it is done only where rows go to servers, to send fewer of them.
+    """
+    attrs = {"optional": True} if optional else {}
+    summed, indices, _ = make("SumEqualRows", [slices.values, slices.indices], attrs, name).outputs
     return IndexedSlices(summed, indices, slices.dense_shape)
 
 

@@ -10,7 +10,7 @@ from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
-from hpcflow.plan.rewrite import bypass, constant, live
+from hpcflow.plan.rewrite import bypass, constant, live, substitute
 
 LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
 APART = 1 << 32  # samples between replicas whose batches are not dealt
@@ -30,6 +30,7 @@ def replicate(
     single, ps:  a sum over replicas is the value itself, the share is 1.
     collective:  it is an AllReduce (of rows an AllGather), the share 1 / replicas; initial values
                  come from replica 0.
+    but in ps:   rows are not added up where that is optional.
     ps:          replica 0 initializes the variables in `served`, those on servers; the others wait
                  until it has.
 
@@ -40,6 +41,8 @@ def replicate(
     collective = cluster.mode == "collective"
     share = 1 / cluster.replicas if collective else 1.0
     program = _scalars(program, {"ReplicaShare": share, "ReplicaOffset": replica * APART})
+    if cluster.mode != "ps":
+        program = _without_sums_of_rows(program)
     if collective:
         return _all_reduces(_from_root(program), graph)
     sums = [n.name for n in program.nodes.values() if n.type in LOWERED]
@@ -47,6 +50,17 @@ def replicate(
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
     return live(program)
+
+
+def _without_sums_of_rows(program: Program) -> Program:
+    """Without those that only make messages to servers shorter."""
+    values = {
+        Ref(node.name, i): node.inputs[i]
+        for node in program.nodes.values()
+        if node.type == "SumEqualRows" and node.attrs.get("optional")
+        for i in range(len(node.inputs))
+    }
+    return substitute(program, values) if values else program
 
 
 def refuse_sums(program: Program) -> None:

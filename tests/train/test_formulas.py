@@ -127,7 +127,10 @@ def test_variables_on_servers(name: str, settings: dict) -> None:
         (found,) = run_ranks(3, lambda context, s=sparse: trained(name, sparse=s), ps=2, **settings)
         with hf.Graph().as_default():
             alone = trained(name, sparse=sparse)
-        np.testing.assert_array_equal(found, alone)
+        if sparse and name == "descent":  # equal rows are added up before they are sent
+            np.testing.assert_allclose(found, alone, rtol=3e-7, atol=3e-7)
+        else:
+            np.testing.assert_array_equal(found, alone)
 
 
 def test_a_table_trained_by_rows_moves_only_rows() -> None:
@@ -140,7 +143,7 @@ def test_a_table_trained_by_rows_moves_only_rows() -> None:
         return [edge.spec.shape for edge in plan.edges if not edge.token]
 
     ((whole),) = run_ranks(2, body, ps=1)
-    assert sorted(whole, key=len) == [(4,), (4, 2)]
+    assert sorted(whole, key=len) == [(None,), (None, 2)]  # as many as differ
 
 
 def test_what_an_optimizer_does_not_take() -> None:

@@ -12,6 +12,7 @@ from hpcflow.ops.array import constant
 from hpcflow.ops.control import group
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import add, cast, equal, multiply, where
+from hpcflow.ops.rows import sum_equal_rows
 from hpcflow.ops.state import Variable
 from hpcflow.train.optimizers.base import Optimizer, Pairs
 from hpcflow.train.optimizers.formula import FormulaOptimizer
@@ -23,7 +24,8 @@ class AccumulatingOptimizer(Optimizer):
     With micro batches of one size that is the update of one batch of all their samples. The sums
     are variables beside those trained (float32 for 16-bit ones), and with the count of runs in
     checkpoints. `global_step` counts updates. Gradients are summed over replicas in every run.
-    Those of rows are added up in whole variables: slots of rows not read move too.
+    Those of rows are added up where the table is, and each run works on all of it: slots of rows
+    not read move too.
     """
 
     def __init__(self, optimizer: Optimizer, steps: int) -> None:
@@ -74,10 +76,15 @@ class AccumulatingOptimizer(Optimizer):
 
     def _added(self, g: Any, v: Variable, due: Tensor) -> tuple[Tensor, Operation]:
         """The mean of the gradients so far, and what keeps their sum."""
-        dense = g.dense() if isinstance(g, IndexedSlices) else g
         dtype = float32 if v.dtype.itemsize == 2 else v.dtype
         held = self._slot(v, "sum", "gradient_sum", dtype=dtype)
-        total = add(held.value(), cast(dense, dtype))
+        if isinstance(g, IndexedSlices):  # only rows go where the sum is
+            rows = sum_equal_rows(g, optional=True)
+            added = held.scatter_add(rows.with_values(cast(rows.values, dtype)))
+            with v.here.control_dependencies([added]):
+                total = held.read_value()
+        else:
+            total = add(held.value(), cast(g, dtype))
         mean = cast(multiply(total, 1 / self._steps), v.dtype)
         return mean, held.assign(where(due, 0, total))
 

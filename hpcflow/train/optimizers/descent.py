@@ -8,6 +8,7 @@ from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import abs, maximum, sign
+from hpcflow.ops.rows import sum_equal_rows
 from hpcflow.ops.state import Variable, update
 from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
 
@@ -30,7 +31,8 @@ class GradientDescentOptimizer(FormulaOptimizer):
             return super()._apply_sparse(grad, var)
         rate = self._scalar("learning_rate", self._numbers["learning_rate"], var)
         with var.here.colocate_with(var.op):  # rows of one index are subtracted one by one
-            return var.scatter_sub(grad.with_values(grad.values * rate))
+            rows = sum_equal_rows(grad, f"{var.name}/distinct", optional=True)
+            return var.scatter_sub(rows.with_values(rows.values * rate))
 
 
 class MomentumOptimizer(FormulaOptimizer):
