@@ -125,6 +125,10 @@ class LonelyCollectiveError(CommError):
     """One rank ran a plan with collectives that the others of its group did not run."""
 
 
+class DeathError(CommError):
+    """A rank of the job has died."""
+
+
 class GraphMismatchError(HpcflowError):
     """The ranks built different graphs; the message names the first operation that differs."""
 

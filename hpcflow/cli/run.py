@@ -17,10 +17,13 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from hpcflow import launch
+from hpcflow.comm import deaths
+from hpcflow.comm.ledger import base as ledgers
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.settings import PREFIX, Settings
 
 TAKES_SCRIPT = True
+KILLS_AT_ONCE = "mpirun of MPICH"  # all ranks when one has died: none of them can say who it was
 LET_RANK_0_SPEAK_S = 2.0  # a launcher ends all ranks when the first one has failed
 
 
@@ -140,6 +143,8 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> NoReturn
     noun = "rank" if args.ranks == 1 else "ranks"
     print(f"hpcflow: starting {args.ranks} {noun} by {start.why}", file=sys.stderr, flush=True)
     sys.stdout.flush()
+    if KILLS_AT_ONCE in start.why and hasattr(os, "pidfd_open"):
+        deaths.witness(ledgers())
     try:
         start.become()
     except OSError as error:

@@ -9,9 +9,11 @@ One file per rank, `rank-NNNNNN`, of RECORD_BYTES in native byte order:
     32   8  peer        the rank waited for, -1 for any or all
     40   8  since       wall-clock seconds as a float; 0: waits for nothing
     48   8  heartbeat   wall-clock seconds; when the rank's interpreter was last seen to run
+    56   8  ending      1 once the rank has said why it ends
     64  16  kind        recv, send, collective, queue, token, inside ...
     80  112 op          name of the operation, cut to fit
     192 64  host
+    256 64  task        /job:worker/task:3, as users count
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ import os
 import pathlib
 import shutil
 import struct
+import tempfile
 import time
 
-RECORD_BYTES = 256
+RECORD_BYTES = 320
 INSIDE = "inside"  # the kind of a rank that is busy in an op, a host function say: never a stall
 PATIENT = "queue"  # of one that waits for what other steps do, as long as it takes: never a stall
-_RECORD = struct.Struct("=Qqqqqdd8x16s112s64s")
-_KIND, _OP, _HOST = slice(64, 80), slice(80, 192), slice(192, 256)
+_RECORD = struct.Struct("=Qqqqqddq16s112s64s64s")
+_KIND, _OP = slice(64, 80), slice(80, 192)
 _SEQUENCE, _STEP, _PEER = 0, 3, 4  # as eight-byte words
-_SINCE, _HEARTBEAT = 5, 6
+_SINCE, _HEARTBEAT, _ENDING = 5, 6, 7
 PREFIX = "hpcflow-ledger-"  # of the names of directories
 DEAD_S = 300.0  # a job with no heartbeat for so long may be dead
 ATTEMPTS = 100  # readings of a record that is being written
@@ -50,6 +53,13 @@ class Entry:
     peer: int
     since: float  # wall clock; 0 where the rank waits for nothing
     heartbeat: float
+    ending: bool = False  # it has said why it ends
+    task: str = ""
+
+    @property
+    def name(self) -> str:
+        """`rank 3 (/job:ps/task:0)`, as reports call it."""
+        return f"rank {self.rank} ({self.task})" if self.task else f"rank {self.rank}"
 
     @property
     def may_stall(self) -> bool:
@@ -68,12 +78,15 @@ class Ledger:
     `directory` belongs to this run alone, and is best in memory (/dev/shm or a local disk).
     """
 
-    def __init__(self, directory: str | os.PathLike[str], rank: int, host: str) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], rank: int, host: str, task: str = ""
+    ) -> None:
         self.directory, self.rank, self.host = pathlib.Path(directory), rank, host
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"rank-{rank:06d}"
         record = _RECORD.pack(
-            0, rank, os.getpid(), -1, -1, 0.0, time.time(), b"", b"", host.encode()[:64]
+            *(0, rank, os.getpid(), -1, -1, 0.0, time.time(), 0),
+            *(b"", b"", host.encode()[:64], task.encode()[:64]),
         )
         path.write_bytes(record)
         with path.open("r+b") as file:
@@ -105,6 +118,10 @@ class Ledger:
         """The interpreter runs; called by the watchdog, so that one that does not is seen."""
         self._times[_HEARTBEAT] = time.time()
 
+    def ends(self) -> None:
+        """This rank has said why it ends: its death is no news."""
+        self._words[_ENDING] = 1
+
     def read(self) -> Entry | None:
         """This rank's own record; None in the rare case that each reading met a writer."""
         return _decode(self._memory)
@@ -121,17 +138,40 @@ class Ledger:
 
 def read_all(directory: str | os.PathLike[str]) -> list[Entry]:
     """The records of all ranks in `directory`, by rank; those that cannot be read are left out."""
-    entries = []
-    for path in sorted(pathlib.Path(directory).glob("rank-*")):
-        try:
-            with path.open("rb") as file:
-                with mmap.mmap(file.fileno(), RECORD_BYTES, access=mmap.ACCESS_READ) as record:
-                    entry = _decode(record)
-        except (OSError, ValueError):  # gone, or not yet written, in this moment
-            continue
-        if entry is not None:
-            entries.append(entry)
-    return entries
+    paths = sorted(pathlib.Path(directory).glob("rank-*"))
+    return [entry for path in paths if (entry := read_one(path)) is not None]
+
+
+def read_one(path: pathlib.Path) -> Entry | None:
+    """The record in a file; None if it is gone, or not yet written."""
+    try:
+        with path.open("rb") as file:
+            with mmap.mmap(file.fileno(), RECORD_BYTES, access=mmap.ACCESS_READ) as record:
+                return _decode(record)
+    except (OSError, ValueError):
+        return None
+
+
+def first(mark: pathlib.Path) -> bool:
+    """Whether this rank is the first to make `mark`, as all of a node tend to do at once."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:  # a full disk: everyone speaks
+        return True
+    return True
+
+
+def remove(directory: pathlib.Path) -> None:
+    """Remove the directory of a job that has ended in order, if this is its last rank here."""
+    if not any(directory.glob("rank-*")):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def base() -> str:
+    """The folder of the ledgers of all jobs, best in memory."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
 def sweep(base: str | os.PathLike[str], host: str) -> None:
@@ -165,9 +205,11 @@ def _decode(memory: memoryview | mmap.mmap) -> Entry | None:
     for _ in range(ATTEMPTS):
         data = bytes(memory[:RECORD_BYTES])
         (again,) = struct.unpack_from("=Q", memory)
-        sequence, rank, pid, step, peer, since, heartbeat, kind, op, host = _RECORD.unpack(data)
+        sequence, rank, pid, step, peer, since, heartbeat, ending, *texts = _RECORD.unpack(data)
         if sequence == again and not sequence % 2:
-            texts = [text.rstrip(b"\0").decode(errors="replace") for text in (kind, op, host)]
-            return Entry(rank, pid, texts[2], step, texts[1], texts[0], peer, since, heartbeat)
+            kind, op, host, task = (t.rstrip(b"\0").decode(errors="replace") for t in texts)
+            return Entry(
+                *(rank, pid, host, step, op, kind, peer, since, heartbeat, bool(ending), task)
+            )
         time.sleep(1e-5)
     return None

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from hpcflow.comm.ledger import INSIDE, Entry, Ledger, alive, read_all
+from hpcflow.comm.ledger import INSIDE, Entry, Ledger, alive, first, read_all
 from hpcflow.errors import StallError
 from hpcflow.logs import logger
 
@@ -113,7 +113,7 @@ def describe_stall(mine: Entry, entries: Iterable[Entry], size: int, path: pathl
     now = time.time()
     missing = missing_in(mine, entries)
     if mine.peer >= 0:
-        whom = f"rank {mine.peer}"
+        whom = next((entry.name for entry in missing), f"rank {mine.peer}")
     else:
         whom = f"{len(missing)} of {size} ranks" if missing else f"ranks among {size}, none here"
     head = f"{mine.kind} '{mine.op}' at step {mine.step} has waited {now - mine.since:.0f} s"
@@ -147,20 +147,20 @@ def write_report(
     now = time.time()
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = []
-    first = _first(directory / f"told-{mine.host}-{path.stem}")
-    if first:
+    first_here = first(directory / f"told-{mine.host}-{path.stem}")
+    if first_here:
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         parts.append(f"StallError: {message}\n\nranks on {mine.host}\n")
         parts += [f"  {entry.rank:>6} on {_state(entry, now)}\n" for entry in entries]
         parts.append(f"  told by rank {mine.rank} at {when}\n")
         parts += [_left_stacks(entry, directory) for entry in entries if _silent(entry, now)]
     append(path, "".join(parts) + _stacks_of(mine.rank, mine.host))
-    if first:
+    if first_here:
         for entry in missing_in(mine, entries)[:MOST_NAMED]:
             mark = asked_path(directory, entry.rank)
             mark.with_name(f".{mark.name}").write_text(str(path.absolute()))
             mark.with_name(f".{mark.name}").replace(mark)
-    return first
+    return first_here
 
 
 def asked_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
@@ -175,15 +175,6 @@ def append(path: pathlib.Path, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
-
-
-def _first(mark: pathlib.Path) -> bool:
-    """Whether this rank is the first to make `mark`; all of a node tend to stall at once."""
-    try:
-        mark.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
 
 
 def _silent(entry: Entry, now: float) -> bool:

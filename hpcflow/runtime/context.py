@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import os
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -20,7 +19,8 @@ import numpy as np
 
 from hpcflow import launch, logs, threads
 from hpcflow.comm.base import Communicator
-from hpcflow.comm.ledger import PREFIX, Ledger, sweep
+from hpcflow.comm.deaths import Deaths, say_next
+from hpcflow.comm.ledger import PREFIX, Ledger, base, remove, sweep
 from hpcflow.comm.watchdog import Watchdog
 from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from hpcflow.graph.device import parse
@@ -67,6 +67,7 @@ class Context:
         self._meetings: Communicator | None = None  # they too, for `meet` alone
         self.control: Control | None = None
         self.watchdog: Watchdog | None = None
+        self.deaths: Deaths | None = None
         self.on_plan: Callable[[Plan], None] | None = None  # planning: called instead of running
         self._plans = 0
         self._tag = 0
@@ -117,26 +118,35 @@ class Context:
         """Open this rank's ledger of waits and the watchdog that reads it. All ranks call it."""
         assert self.world is not None
         token = self.world.broadcast_text(f"{os.getpid()}-{time.time_ns()}")
-        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
-        sweep(base, self.hosts[self.rank])
-        folder = os.path.join(base, PREFIX + token)
-        self.engine.ledger = Ledger(folder, self.rank, self.hosts[self.rank])
+        sweep(base(), self.hosts[self.rank])
+        folder = os.path.join(base(), PREFIX + token)
+        host, task = self.hosts[self.rank], task_name(self.rank, self)
+        ledger = self.engine.ledger = Ledger(folder, self.rank, host, task)
         self.watchdog = Watchdog(
-            self.engine.ledger,
+            ledger,
             self.size,
             self.settings.run_dir,
             self.settings.stall_s,
             self.settings.stall_abort_s,
             functools.partial(failing.on_stall, self),
         )
+        if hasattr(os, "pidfd_open"):
+            tell = functools.partial(failing.on_death, self)
+            self.deaths = Deaths(ledger.directory, host, self.rank, tell)
+
+    def say_next(self, text: str) -> None:
+        """What to do if a rank dies from now on, for the report of its death."""
+        if self.engine.ledger is not None:
+            say_next(self.engine.ledger.directory, text)
 
     def _unwatch(self) -> None:
+        if self.deaths is not None:
+            self.deaths.stop()
         if self.watchdog is not None:
             self.watchdog.stop()
             ledger, self.engine.ledger = self.engine.ledger, None
             ledger.close()
-            with contextlib.suppress(OSError):  # not empty until the last rank of the node leaves
-                os.rmdir(ledger.directory)
+            remove(ledger.directory)
 
     # -- making steps
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import time
 import traceback
 import zlib
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcflow import logs
+from hpcflow.comm.deaths import describe
+from hpcflow.comm.ledger import Entry, first
+from hpcflow.errors import DeathError
 
 if TYPE_CHECKING:
     from hpcflow.runtime.context import Context
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 ABORTED = 86  # exit code of ranks that another rank's failure ends
 LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
 LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
+LET_LAUNCHER_END_S = 2.0  # the job of a rank that has died, before the others do it
+LET_ENGINE_END_S = 3.0  # the job by MPI, before this process just ends
 TOLD_S = 1.0  # a rank whose note is not printed by then has died
 _TOLD = "told"
 _RANK = re.compile(r"^(\s*rank +)\d+$", re.MULTILINE)  # the only line in which equal errors differ
@@ -84,8 +90,13 @@ def on_error(
         hook(kind, error, trace)
         logs.on_failure(text)
         return
+    if isinstance(error, DeathError):  # said already
+        assert context.world is not None
+        context.world.abort(ABORTED)
     prefix = f"[rank {context.rank} on {context.hosts[context.rank]}] "
     ledger = context.engine.ledger
+    if ledger is not None:
+        ledger.ends()
     note = Note(ledger.directory, text, context.rank) if ledger is not None else None
     sys.stdout.flush()
     prints = note is None or note.is_first()
@@ -108,6 +119,8 @@ def on_error(
 def on_stall(context: Context, error: BaseException) -> None:
     """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
     ledger = context.engine.ledger
+    if ledger is not None:
+        ledger.ends()
     note = Note(ledger.directory, str(error), context.rank) if ledger is not None else None
     if note is None or note.is_first():
         sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {error}\n")
@@ -116,3 +129,31 @@ def on_stall(context: Context, error: BaseException) -> None:
         note.told()
     logs.on_failure(str(error))
     os._exit(ABORTED)
+
+
+def on_death(context: Context, dead: Sequence[Entry]) -> None:
+    """Ranks of this node have died: say so, and end the job if its launcher does not.
+
+    Called by a thread that may make no MPI call. Nothing is said of those whom a signal to all
+    ranks has ended.
+    """
+    ledger, engine = context.engine.ledger, context.engine
+    if ledger is None or context.stop.number:
+        return
+    text = describe(dead, ledger.directory)
+    if first(ledger.directory / "died"):
+        sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {text}\n")
+        sys.stderr.flush()
+        logs.on_failure(text)
+
+    def end() -> None:
+        def fail() -> bool:
+            raise DeathError(text, rank=context.rank)
+
+        engine.control = fail  # called by whoever waits, who may end the job by MPI
+        time.sleep(LET_ENGINE_END_S)
+        os._exit(ABORTED)
+
+    timer = threading.Timer(LET_LAUNCHER_END_S, end)
+    timer.daemon = True
+    timer.start()

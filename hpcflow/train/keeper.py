@@ -35,11 +35,13 @@ class Keeper:
         every: int | str | None,
         max_to_keep: int,
         form: str,
+        resumes: bool,
     ) -> None:
         self.session, self.context, self.directory = session, session.context, directory
         self.steps_between, self.seconds_between = interval(EVERY if every is None else every)
         self.saver = Saver(session.graph.get_collection("variables"), max_to_keep, form)
         self.datasets: list[Any] = session.graph.get_collection("datasets")
+        self._resumes = resumes  # the same job, started again, goes on
         self.first_step = self.first_samples = 0  # what was done before this run
         self._is_joint = self.context.cluster.mode != "ps"
         self._last: dict[int, tuple[int, int]] = {}  # dataset -> epoch and step of its last batch
@@ -83,7 +85,16 @@ class Keeper:
         mine = {"steps": steps, "samples": samples, "last": last}
         path = self.saver._save(self.session, self.directory, self._facts, mine)
         self._saved_at, self._saved_time = steps, time.monotonic()
+        self._say_next(path)
         return path
+
+    def _say_next(self, path: Path) -> None:
+        """If a rank dies from now on: what then goes on from where."""
+        if self._resumes:
+            text = f"the same command goes on from {path}"
+        else:
+            text = f"start it again with resume=True: it goes on from {path}"
+        self.context.say_next(text)
 
     def _facts(self, rows: Sequence[Any]) -> dict[str, Any]:
         steps = [row["steps"] for row in rows]
@@ -105,6 +116,7 @@ class Keeper:
             folder.sweep(self.directory)
         found = newest_good(self.context, self.directory)
         if found is None:
+            self.context.say_next(f"the same command begins anew: {self.directory} is empty")
             if self.context.is_chief:
                 logger.info("no checkpoint in %s: training begins anew", self.directory)
             return
@@ -119,6 +131,7 @@ class Keeper:
         for dataset, position in zip(self.datasets, positions, strict=True):
             dataset.restore(position)
         self.first_step, self.first_samples = facts["step"], facts.get("samples", 0)
+        self._say_next(found.path)
         if self.context.is_chief:
             with contextlib.suppress(OSError):  # a save may have died before it was named
                 folder.point(found.path)

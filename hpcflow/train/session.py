@@ -77,7 +77,8 @@ class TrainingSession(Session):
         if checkpoints is not None and self.context.on_plan is None:
             from hpcflow.train.keeper import Keeper
 
-            self._keeper = Keeper(self, Path(checkpoints), save_every, max_to_keep, form)
+            folder = Path(checkpoints)
+            self._keeper = Keeper(self, folder, save_every, max_to_keep, form, resume)
             if resume:
                 self._keeper.resume()
         self._log = runlog.of(self.context)

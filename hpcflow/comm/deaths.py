@@ -1,0 +1,198 @@
+"""Who of this node's ranks has died without a word, seen by the kernel's own notice of it.
+
+A launcher names a process at best. Here the ledgers say which rank that was, what it did, and the
+file `next` beside them what to do. Ranks of other nodes are watched by the ranks there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from hpcflow.comm.ledger import PREFIX, Entry, read_all, read_one
+
+LOOK_S = 0.5  # for ranks that have opened their ledger since
+LET_SIGNAL_COME_S = 0.05  # who dies of a signal that all were sent is no news
+NEXT = "next"
+UNSAVED = (
+    "start it again; nothing was saved: TrainingSession(checkpoints=DIR, resume=True) lets the "
+    "same command go on where it was"
+)
+
+
+class Deaths:
+    """Calls `tell` with the ranks of this node that have died, from a thread of its own.
+
+    A rank that has left in order, or has said why it ends, is none of them.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, host: str, rank: int, tell: Callable[[list[Entry]], None]
+    ) -> None:
+        self._watched = Watched(directory, host, rank)
+        self._tell = tell
+        self._wake, self._stopped = os.pipe()
+        self._watched.poll.register(self._wake, select.POLLHUP)
+        self._thread = threading.Thread(target=self._watch, name="hpcflow-deaths", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        os.close(self._stopped)
+        self._thread.join()
+        os.close(self._wake)
+        self._watched.close()
+
+    def _watch(self) -> None:
+        while True:
+            gone = self._watched.wait(LOOK_S)
+            if gone is None:
+                return
+            if gone:
+                time.sleep(LET_SIGNAL_COME_S)
+            dead = [entry for path in gone if (entry := read_one(path)) is not None]
+            if dead and not any(entry.ending for entry in read_all(self._watched.directory)):
+                self._tell(dead)
+
+
+class Watched:
+    """The processes of the ranks of a node, each by a descriptor that tells when it has ended."""
+
+    def __init__(self, directory: pathlib.Path, host: str, rank: int = -1) -> None:
+        self.directory, self._host, self._rank = directory, host, rank
+        self.poll = select.poll()
+        self._ranks: dict[int, pathlib.Path] = {}  # descriptor -> ledger
+        self._known: set[pathlib.Path] = set()
+
+    def wait(self, seconds: float) -> list[pathlib.Path] | None:
+        """The ledgers of those that end within so many seconds; None if told to stop."""
+        self._look()
+        gone = []
+        for descriptor, _ in self.poll.poll(int(seconds * 1000)):
+            if descriptor not in self._ranks:
+                return None
+            gone.append(self._ranks.pop(descriptor))
+            self.poll.unregister(descriptor)
+            os.close(descriptor)
+        return gone
+
+    @property
+    def left(self) -> int:
+        """How many are there still."""
+        return len(self._ranks)
+
+    def _look(self) -> None:
+        for path in self.directory.glob("rank-*"):
+            if path in self._known:
+                continue
+            entry = read_one(path)
+            if entry is None:
+                continue
+            self._known.add(path)
+            if entry.host != self._host or entry.rank == self._rank:
+                continue
+            with contextlib.suppress(OSError):  # of another container, or ended in this moment
+                descriptor = os.pidfd_open(entry.pid)
+                self._ranks[descriptor] = path
+                self.poll.register(descriptor, select.POLLIN)
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        for descriptor in self._ranks:
+            os.close(descriptor)
+        self._ranks.clear()
+
+
+def witness(base: str) -> None:
+    """Start a process that reports deaths in the job that this process will be the launcher of.
+
+    For launchers that kill all ranks before one of them could speak. It sees the ranks of this node
+    and ends when the launcher does; `base` is where ledgers are.
+    """
+    launcher = os.getpid()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    if os.fork() == 0:  # no child of the launcher's: it would wonder
+        with contextlib.suppress(KeyboardInterrupt):
+            _testify(launcher, pathlib.Path(base))
+    os._exit(0)
+
+
+def _testify(launcher: int, base: pathlib.Path) -> None:
+    """Say who dies first of the ranks that `launcher` has started here."""
+    end = os.pidfd_open(launcher)
+    watched = None
+    while watched is None and not select.select([end], [], [], LOOK_S)[0]:
+        watched = _ledgers_of(launcher, base)
+    if watched is None:
+        return
+    watched.poll.register(end, select.POLLIN)
+    gone: list[pathlib.Path] | None = []
+    dead: list[Entry] = []
+    while gone is not None and not dead:
+        gone = watched.wait(LOOK_S)
+        dead = [entry for path in gone or () if (entry := read_one(path)) is not None]
+    if dead and not any(entry.ending for entry in read_all(watched.directory)):
+        os.write(2, f"hpcflow: {describe(dead, watched.directory)}\n".encode())
+
+
+def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:
+    """The ledgers of the job of a launcher on this node, None as long as there are none."""
+    for directory in base.glob(PREFIX + "*"):
+        entry = next(iter(read_all(directory)), None)
+        if entry is not None and launcher in _ancestors(entry.pid):
+            return Watched(directory, entry.host)
+    return None
+
+
+def _ancestors(pid: int) -> list[int]:
+    """The processes from the parent of `pid` up."""
+    found: list[int] = []
+    try:
+        while pid > 1:
+            with open(f"/proc/{pid}/stat") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+            found.append(pid)
+    except OSError:
+        pass
+    return found
+
+
+def describe(dead: Sequence[Entry], directory: pathlib.Path) -> str:
+    """What has died, what it was, and what to do next, for people."""
+    rows = []
+    for entry in dead:
+        rows.append(
+            f"{entry.name} on {entry.host} has died: process {entry.pid} is gone without a word "
+            "(killed, out of memory, or crashed outside Python)"
+        )
+        was = "a server: the variables that it held are lost"
+        if "/job:ps" not in entry.task:
+            was = "a worker"
+        seen = f", last seen to wait in step {entry.step}" if entry.step > 0 else ""
+        rows.append(f"  was   {was}{seen}")
+    rows.append(f"  next  {what_next(directory)}")
+    return "\n".join(rows)
+
+
+def what_next(directory: pathlib.Path) -> str:
+    """What the ranks of this node have said that could be done if the job ends now."""
+    try:
+        return (directory / NEXT).read_text()
+    except OSError:
+        return UNSAVED
+
+
+def say_next(directory: pathlib.Path, text: str) -> None:
+    """Write down what could be done if the job ends now."""
+    draft = directory / f".{NEXT}-{os.getpid()}"
+    with contextlib.suppress(OSError):  # a full disk must not end the job
+        draft.write_text(text)
+        draft.replace(directory / NEXT)

@@ -1,0 +1,167 @@
+"""Ranks that die without a word, as by kill -9: the job ends, says who it was, and can go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hpcflow.comm import deaths
+from hpcflow.comm.deaths import Deaths
+from hpcflow.comm.ledger import Ledger, read_all
+from tests.comm.test_ledger import until
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+    import os, signal, sys
+    import hpcflow as hf
+    from tests.runtime.nets import data, net
+
+    rank = int(sys.argv[1])
+    features, labels = data(48)
+    x, y, loss, train, _ = net()
+    dataset = hf.data.Dataset({x: features, y: labels}, batch=8, seed=1)
+    with hf.train.TrainingSession(checkpoints="saved", save_every=4, resume=True) as session:
+        context = session.context
+        reports = context.reports()
+        for batch in dataset.epochs(12):
+            session.step([train, loss], batch)
+            if session.steps == 12 and session.is_chief and not os.path.exists("killed"):
+                pid = reports[rank]["pid"]
+                open("killed", "w").close()
+                print("KILLED", pid, flush=True)
+                os.kill(pid, signal.SIGKILL)
+        session.wait()
+        if session.is_chief:
+            print("FINISHED", flush=True)
+"""
+
+
+def run(folder: Path, *options: str) -> tuple[int, str]:
+    """Exit code and output of the job; the same command each time."""
+    (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
+    head, words = options[:-1], options[-1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcflow", "run", *head, "script.py", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("rank", "task", "was"),
+    [
+        (2, "/job:ps/task:0", "a server: the variables that it held are lost"),
+        (1, "/job:worker/task:1", "a worker"),
+    ],
+)
+def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path, rank, task, was):
+    """Whoever it was, all others end, and the checkpoint is taken up."""
+    job = ("-n", "3", "--ps", "1", str(rank))
+    code, output = run(tmp_path, *job)
+    assert code != 0, output
+    pid = re.search(r"KILLED (\d+)", output).group(1)
+    assert re.search(rf"rank {rank} \({task}\) on \S+ has died: process {pid} is", output), output
+    assert output.count("has died") == 1, "once, and of the one alone"
+    assert re.search(rf"^  was   {was}", output, re.MULTILINE)
+    assert "FINISHED" not in output and "Traceback" not in output
+    (where,) = re.findall(r"next  the same command goes on from (\S+)", output)
+    assert (tmp_path / where).exists()
+    code, output = run(tmp_path, *job)
+    assert code == 0, output
+    step = int(re.search(r"resumed step=(\d+)", output).group(1))
+    assert f"step-{step}" in where and step > 0
+    assert "FINISHED" in output
+
+
+def a_rank(folder: Path, rank: int, last: str) -> subprocess.Popen[str]:
+    """A process with a ledger, which does `last` when its input ends."""
+    program = f"""
+        import os, sys
+        from hpcflow.comm.ledger import Ledger
+        ledger = Ledger({str(folder)!r}, {rank}, "nid1", "/job:ps/task:{rank}")
+        print("there", flush=True)
+        sys.stdin.read()
+        {last}
+        os._exit(3)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "there\n"
+    return process
+
+
+@pytest.mark.parametrize("last", ["pass", "ledger.ends()", "ledger.close()"])
+def test_only_a_death_without_a_word_is_told(tmp_path, last):
+    """Not that of one that has printed its error, and not the end of one that has left."""
+    other = a_rank(tmp_path, 0, last)
+    told = []
+    watch = Deaths(tmp_path, "nid1", 1, told.append)
+    until(lambda: watch._watched.left == 1)
+    other.communicate()
+    until(lambda: watch._watched.left == 0)
+    watch.stop()
+    assert [entry.task for dead in told for entry in dead] == ["/job:ps/task:0"] * (last == "pass")
+
+
+def test_a_rank_of_another_node_is_not_looked_for(tmp_path):
+    """Its process number may be anything's here."""
+    ledger = Ledger(tmp_path, 0, "nid2")
+    watch = Deaths(tmp_path, "nid1", 1, lambda dead: None)
+    until(lambda: watch._watched._known)
+    assert watch._watched.left == 0
+    watch.stop()
+    ledger.close()
+
+
+def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
+    """For launchers that kill the others at once: it is none of their processes."""
+    program = f"""
+        import os, subprocess, sys, time
+        from hpcflow.comm import deaths
+        deaths.LOOK_S = 0.05
+        deaths.witness({str(tmp_path)!r})
+        rank = '''if True:
+            import sys, time
+            from hpcflow.comm.ledger import Ledger
+            ledger = Ledger({str(tmp_path / (deaths.PREFIX + "job"))!r}, int(sys.argv[1]), "n", "t")
+            print("there", flush=True)
+            time.sleep(60)'''
+        ranks = [
+            subprocess.Popen([sys.executable, "-c", rank, str(r)], stdout=subprocess.PIPE)
+            for r in range(3)
+        ]
+        for process in ranks:
+            process.stdout.readline()
+        time.sleep(0.5)
+        ranks[1].kill()
+        ranks[1].wait()
+        for process in ranks:
+            process.kill()
+        time.sleep(0.5)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "hpcflow: rank 1 (t) on n has died" in done.stderr
+    assert "nothing was saved" in done.stderr
+    assert len(read_all(tmp_path / (deaths.PREFIX + "job"))) == 3
