@@ -459,7 +459,7 @@ from hpcflow.ops.variable_scope import (
 from hpcflow.recompute import recompute
 
 if TYPE_CHECKING:
-    from hpcflow import data, layers, onnx, train
+    from hpcflow import data, layers, onnx, test, train
     from hpcflow.kernels.table import kernel
     from hpcflow.runtime.device import Device, register_device
     from hpcflow.runtime.session import InteractiveSession, Session
@@ -539,12 +539,12 @@ __all__ = [
     "string_to_hash_bucket_strong", "string_to_number", "string_upper", "strings", "substr",
     "subtract", "svd", "tan", "tanh", "tensor_scatter_add", "tensor_scatter_nd_add",
     "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "tensor_scatter_sub",
-    "tensor_scatter_update", "tensordot", "tile", "to_bfloat16", "to_complex64", "to_complex128",
-    "to_double", "to_float", "to_int32", "to_int64", "trace", "train", "trainable_variables",
-    "transpose", "truediv", "truncated_normal", "truncated_normal_initializer", "truncatediv",
-    "truncatemod", "tuple", "uint8", "uint16", "uint32", "uint64",
-    "uniform_unit_scaling_initializer", "unique", "unique_with_counts", "unravel_index",
-    "unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min",
+    "tensor_scatter_update", "tensordot", "test", "tile", "to_bfloat16", "to_complex64",
+    "to_complex128", "to_double", "to_float", "to_int32", "to_int64", "trace", "train",
+    "trainable_variables", "transpose", "truediv", "truncated_normal",
+    "truncated_normal_initializer", "truncatediv", "truncatemod", "tuple", "uint8", "uint16",
+    "uint32", "uint64", "uniform_unit_scaling_initializer", "unique", "unique_with_counts",
+    "unravel_index", "unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min",
     "unsorted_segment_prod", "unsorted_segment_sqrt_n", "unsorted_segment_sum", "unstack",
     "variable_axis_size_partitioner", "variable_scope", "variables_initializer",
     "variance_scaling_initializer", "verify_tensor_all_finite", "where", "while_loop", "write_file",
@@ -562,6 +562,7 @@ _RUNTIME = {
     "kernel": "hpcflow.kernels.table",
     "onnx": "hpcflow.onnx",
     "register_device": "hpcflow.runtime.device",
+    "test": "hpcflow.test",
     "train": "hpcflow.train",
 }
 

@@ -37,7 +37,7 @@ class Settings:
     trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ, **given: object) -> Settings:
+    def from_environ(cls, environ: Mapping[str, str] = os.environ, /, **given: object) -> Settings:
         """Defaults, then `HPCFLOW_*`, then `given`; an unreadable value is an error naming it."""
         found: dict[str, object] = {}
         for field in dataclasses.fields(cls):

@@ -362,13 +362,15 @@ class Graph:
 
     @staticmethod
     def _device_for(op: Operation, scopes: list[Any]) -> device_names.DeviceName:
+        """Inner scopes first: a function sees in `op.device` what they ask for."""
         wish = device_names.DeviceName()
-        for given in scopes:
+        for given in reversed(scopes):
             if given is None:
-                wish = device_names.DeviceName()
-                continue
-            text = given(op) if callable(given) else given
-            wish = device_names.parse(text or "").within(wish)
+                break
+            if callable(given):
+                op.device = str(wish)
+                given = given(op)
+            wish = wish.within(device_names.parse(given or ""))
         return wish
 
     def unique_name(self, name: str) -> str:
@@ -440,7 +442,10 @@ class Graph:
 
     @contextlib.contextmanager
     def device(self, name: str | Callable[[Operation], str] | None) -> Iterator[None]:
-        """Operations made inside run on a device that fits `name`; inner scopes win by part."""
+        """Operations made inside run on a device that fits `name`; inner scopes win by part.
+
+        A function is given each operation, whose `device` is what inner scopes ask for.
+        """
         if isinstance(name, str):
             device_names.parse(name)
         with self._within("device", [*self._scopes()["device"], name]):

@@ -29,7 +29,11 @@ def _scope_in(graph: Graph, name: str | None) -> Iterator[str]:
 
 
 def device(name: str | Callable[[Operation], str] | None) -> AbstractContextManager[None]:
-    """Operations made inside run on a device that fits `name`, e.g. "/job:ps" or "/cpu:0"."""
+    """Operations made inside run on a device that fits `name`, e.g. "/job:ps" or "/cpu:0".
+
+    A function says it of each operation, as `hf.train.replica_device_setter` makes one; it sees in
+    `op.device` what inner scopes ask for, which wins by part. None forgets the outer scopes.
+    """
     return get_default_graph().device(name)
 
 

@@ -337,15 +337,16 @@ _current: Context | None = None
 _override = threading.local()
 
 
-def current() -> Context:
+def current(**given: object) -> Context:
     """The context in force: the one of `use`, else this process's own, joined now if need be.
 
-    A rank that does not run the script serves here until the job ends, then exits.
+    It joins with the settings `given`. A rank that does not run the script serves here until the
+    job ends, then exits.
     """
     made = getattr(_override, "context", None)
     if made is not None:
         return made
-    context = enter()
+    context = enter(**given)
     if not context.is_driver:
         serve()
         raise SystemExit(0)
@@ -385,14 +386,20 @@ class Planned(BaseException):
     """Ends a script that was only to be planned; not an Exception, so that no script keeps it."""
 
 
-def enter() -> Context:
+def joined() -> bool:
+    """Whether a context is in force, or this process has joined its job."""
+    return getattr(_override, "context", None) is not None or _current is not None
+
+
+def enter(**given: object) -> Context:
     """Join the job as a rank, once; without a launcher MPI is not touched.
 
+    Settings are those of the environment and, if it joins now, those `given`.
     Errors: LaunchError if launcher and MPI disagree on the number of ranks.
     """
     global _current
     if _current is None:
-        settings = Settings.from_environ()
+        settings = Settings.from_environ(**given)
         place = launch.detect()
         if place is None:
             logs.set_up(0, 1, settings.run_dir, settings.log_files)

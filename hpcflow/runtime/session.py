@@ -21,12 +21,13 @@ from hpcflow.plan.ir import Node, Plan
 from hpcflow.plan.make import make_plan
 from hpcflow.plan.verify import verify
 from hpcflow.runtime.agree import agree
-from hpcflow.runtime.context import Context, current
+from hpcflow.runtime.context import Context
 from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
 from hpcflow.runtime.spanning import make_step
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
+from hpcflow.runtime.target import context_of
 
 SPECIALISED = 8  # plans kept for known shapes of one fetch; then one plan serves any shape
 GROWING_RUNS = 100  # runs in a row with new operations that are a leak
@@ -45,13 +46,23 @@ class DeviceAttributes(NamedTuple):
 class Session:
     """Runs operations of a graph; within `with session:` it and its graph are the default ones.
 
+    `target` is that of a `hf.train.Server`, by default this rank; `graph` may stand in its place.
+
     Ranks: every rank that runs the script has one of its own; in collective mode all run the same
     steps in the same order.
     """
 
-    def __init__(self, graph: Graph | None = None, context: Context | None = None) -> None:
+    def __init__(
+        self,
+        target: str | Graph | None = None,
+        graph: Graph | None = None,
+        *,
+        context: Context | None = None,
+    ) -> None:
+        if isinstance(target, Graph):
+            target, graph = None, target
         self.graph = graph or get_default_graph()
-        self.context = context or current()
+        self.context = context or context_of(target)
         self.store = self.context.new_store()  # variables that live on this rank
         self._runners: dict[Any, Runner] = {}  # fetches -> the runner used last
         self._families: dict[Any, Family] = {}  # (fetches, fed tensors) -> their plans
@@ -258,8 +269,8 @@ class Session:
 class InteractiveSession(Session):
     """A session that is the thread's default one, with its graph, until it is closed."""
 
-    def __init__(self, graph: Graph | None = None) -> None:
-        super().__init__(graph)
+    def __init__(self, target: str | Graph | None = None, graph: Graph | None = None) -> None:
+        super().__init__(target, graph)
         self.__enter__()
 
 

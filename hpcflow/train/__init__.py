@@ -24,11 +24,17 @@ if TYPE_CHECKING:
         shuffle_batch,
         shuffle_batch_join,
     )
+    from hpcflow.train.cluster_spec import ClusterSpec
     from hpcflow.train.coordinator import (
         Coordinator,
         LooperThread,
     )
     from hpcflow.train.counter import get_global_step, get_or_create_global_step
+    from hpcflow.train.device_setter import (
+        GreedyLoadBalancingStrategy,
+        byte_size_load_fn,
+        replica_device_setter,
+    )
     from hpcflow.train.graph_file import write_graph
     from hpcflow.train.lbfgs import LBFGS, LBFGSResult
     from hpcflow.train.optimizers.accumulate import AccumulatingOptimizer
@@ -80,6 +86,7 @@ if TYPE_CHECKING:
         piecewise_constant,
         polynomial_decay,
     )
+    from hpcflow.train.server import Server, ServerDef
 
 __all__ = [
     "LBFGS",
@@ -91,12 +98,14 @@ __all__ = [
     "AdamWOptimizer",
     "AdamaxOptimizer",
     "Cells",
+    "ClusterSpec",
     "Coordinator",
     "DynamicLossScale",
     "ExponentialMovingAverage",
     "FormulaOptimizer",
     "FtrlOptimizer",
     "GradientDescentOptimizer",
+    "GreedyLoadBalancingStrategy",
     "LAMBOptimizer",
     "LARSOptimizer",
     "LBFGSResult",
@@ -111,10 +120,13 @@ __all__ = [
     "QueueRunner",
     "RMSPropOptimizer",
     "Saver",
+    "Server",
+    "ServerDef",
     "TrainingSession",
     "add_queue_runner",
     "batch",
     "batch_join",
+    "byte_size_load_fn",
     "checkpoint_exists",
     "cosine_decay",
     "cosine_decay_restarts",
@@ -136,6 +148,7 @@ __all__ = [
     "piecewise_constant",
     "polynomial_decay",
     "range_input_producer",
+    "replica_device_setter",
     "shuffle_batch",
     "shuffle_batch_join",
     "slice_input_producer",
@@ -145,6 +158,12 @@ __all__ = [
 ]
 
 _LATER = {
+    "ClusterSpec": "hpcflow.train.cluster_spec",
+    "Server": "hpcflow.train.server",
+    "ServerDef": "hpcflow.train.server",
+    "replica_device_setter": "hpcflow.train.device_setter",
+    "GreedyLoadBalancingStrategy": "hpcflow.train.device_setter",
+    "byte_size_load_fn": "hpcflow.train.device_setter",
     "write_graph": "hpcflow.train.graph_file",
     "string_input_producer": "hpcflow.train.producers",
     "ExponentialMovingAverage": "hpcflow.train.averages",

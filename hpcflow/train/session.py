@@ -51,7 +51,7 @@ class TrainingSession(Session):
         max_to_keep: int = 5,
         form: str = "auto",
     ) -> None:
-        super().__init__(graph, context)
+        super().__init__(graph=graph, context=context)
         self.steps = 0  # taken by this worker
         self.samples = 0  # fed to this worker
         self.seconds = 0.0  # from the first step until every worker was done

@@ -1,0 +1,100 @@
+"""ClusterSpec: the tasks of a job by TensorFlow 1's names, each with a `host:port`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcflow.errors import LaunchError
+
+Addresses = Sequence[str] | Mapping[int, str]
+
+
+class ClusterSpec:
+    """Which tasks a job has: {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}.
+
+    The tasks of a job may also be {number: address}. MPI's ranks become the tasks, see
+    `hf.train.Server`; the addresses serve as their names, nothing is connected to.
+    Errors: LaunchError for what is no such mapping.
+    """
+
+    def __init__(self, cluster: ClusterSpec | Mapping[str, Addresses]) -> None:
+        given: Any = cluster.as_dict() if isinstance(cluster, ClusterSpec) else cluster
+        if not isinstance(given, Mapping):
+            raise LaunchError(
+                f"{cluster!r} is no cluster", hint="give {'ps': [...], 'worker': [...]}"
+            )
+        self._jobs = {str(job): _tasks(job, tasks) for job, tasks in sorted(given.items())}
+
+    @property
+    def jobs(self) -> list[str]:
+        """The names of the jobs."""
+        return list(self._jobs)
+
+    def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
+        """{job: addresses}; a mapping by number where numbers are left out."""
+        return {
+            job: list(tasks.values()) if list(tasks) == list(range(len(tasks))) else dict(tasks)
+            for job, tasks in self._jobs.items()
+        }
+
+    def num_tasks(self, job_name: str) -> int:
+        """How many tasks a job has. Errors: LaunchError if there is no such job."""
+        return len(self._job(job_name))
+
+    def task_indices(self, job_name: str) -> list[int]:
+        """The numbers of a job's tasks."""
+        return list(self._job(job_name))
+
+    def task_address(self, job_name: str, task_index: int) -> str:
+        """The address of a task. Errors: LaunchError if there is no such task."""
+        tasks = self._job(job_name)
+        if task_index not in tasks:
+            raise LaunchError(
+                f"/job:{job_name}/task:{task_index} is not in the cluster",
+                hint=f"job {job_name!r} has the tasks {', '.join(map(str, tasks))}",
+            )
+        return tasks[task_index]
+
+    def job_tasks(self, job_name: str) -> list[str | None]:
+        """The addresses of a job by number, None for numbers left out."""
+        tasks = self._job(job_name)
+        return [tasks.get(i) for i in range(max(tasks, default=-1) + 1)]
+
+    def _job(self, name: str) -> dict[int, str]:
+        if name not in self._jobs:
+            raise LaunchError(
+                f"the cluster has no job {name!r}", hint=f"its jobs are {', '.join(self._jobs)}"
+            )
+        return self._jobs[name]
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterSpec) and self._jobs == other._jobs
+
+    def __hash__(self) -> int:
+        return hash(str(self._jobs))
+
+    def __repr__(self) -> str:
+        return f"ClusterSpec({self.as_dict()})"
+
+
+def _tasks(job: str, given: Any) -> dict[int, str]:
+    """{number: address} of what was given for a job."""
+    if isinstance(given, Mapping):
+        pairs = sorted(given.items())
+    elif isinstance(given, (list, tuple)):
+        pairs = list(enumerate(given))
+    else:
+        raise LaunchError(
+            f"the tasks of job {job!r} are {given!r}", hint="give a list of 'host:port'"
+        )
+    for number, address in pairs:
+        if not isinstance(number, int) or not isinstance(address, str) or not address:
+            raise LaunchError(
+                f"task {number!r} of job {job!r} has the address {address!r}",
+                hint="give a text 'host:port'; a list of them comes of text.split(',')",
+            )
+    return dict(pairs)
