@@ -32,6 +32,7 @@ class Settings:
     max_in_flight: int = 4  # instances of one plan that may run at once on a rank
     stall_s: float = 60.0  # seconds a wait may last before it is reported
     stall_abort_s: float = 600.0  # seconds after which a stalled job ends
+    crowded: bool = False  # ranks share their cores with others unseen: wait politely
     check_numerics: bool = False  # look at every float result for NaN and infinity
     exact: bool = False  # forbid rewrites that change rounding
     trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 JOBS = sorted((ROOT / "jobs" / "slurm").glob("*.sbatch"))
-SCRIPTS = [*JOBS, *sorted((ROOT / "tests" / "slurm").glob("*.sh")), ROOT / ".ci" / "run"]
+PAPER = sorted((ROOT / "benchmarks" / "paper" / "slurm").glob("*.sh"))
+SCRIPTS = [*JOBS, *PAPER, *sorted((ROOT / "tests" / "slurm").glob("*.sh")), ROOT / ".ci" / "run"]
 
 
 def test_there_are_scripts() -> None:
@@ -28,7 +29,7 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("job", [*JOBS, *PAPER], ids=lambda path: path.stem)
 def test_a_job_script_keeps_the_rules(job: Path) -> None:
     text = job.read_text()
     assert len(text.splitlines()) < 40

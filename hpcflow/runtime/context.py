@@ -419,7 +419,8 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
     world = mpi.world()
     launch.check_world(place, world.size, mpi.library_version())
     logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
-    context = Context(settings, world, ranks_outnumber_cores(world))
+    crowded = ranks_outnumber_cores(world) or settings.crowded
+    context = Context(settings, world, crowded)
     context.watch()
     table = context.table()
     if context.rank == 0 and context.size > 1:

@@ -21,6 +21,8 @@ from types import TracebackType
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT))
 
+MTU = 9000  # as in clusters; smaller packets would cost the cores more
+
 # What mpirun calls in place of ssh: AGENT HOST COMMAND...
 AGENT = """#!/bin/bash
 host=$1; shift
@@ -83,6 +85,8 @@ class Hosts:
             _run(f"ip netns add {host}")
             _run(f"ip -n {host} link set lo up")
             _run(f"ip link add {port} netns {switch} type veth peer name eth0 netns {host}")
+            _run(f"ip -n {switch} link set {port} mtu {MTU}")
+            _run(f"ip -n {host} link set eth0 mtu {MTU}")
             _run(f"ip -n {switch} link set {port} master br0 up")
             _run(f"ip -n {host} addr add {self._address(i)}/24 dev eth0")
             _run(f"ip -n {host} link set eth0 up")
@@ -95,27 +99,35 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
         self._folder.cleanup()
 
-    def command(self, program: Sequence[str]) -> list[str]:
-        """The command line that runs `program` on one rank of each host; Open MPI only."""
+    def command(self, program: Sequence[str], ranks: int | None = None) -> list[str]:
+        """The command line that runs `program` on one rank of each of the first hosts.
+
+        All of them unless `ranks` says how many; Open MPI only.
+        """
         from hpcflow import launch
 
-        start = launch.command(len(self.names), program)
+        names = self.names[:ranks]
+        start = launch.command(len(names), program)
         at = start.argv.index("-n")
-        where = ["--host", ",".join(f"{name}:1" for name in self.names), "--map-by", "ppr:1:node"]
+        where = ["--host", ",".join(f"{name}:1" for name in names), "--map-by", "ppr:1:node"]
         reach = ["--prtemca", "plm_ssh_agent", self.agent]
         inside = [*start.argv[:at], *reach, *where, *start.argv[at:]]
         return [self.agent, self.names[0], shlex.join(inside)]
 
     def run(
-        self, program: Sequence[str], environ: dict[str, str] | None = None, timeout: float = 300
+        self,
+        program: Sequence[str],
+        environ: dict[str, str] | None = None,
+        timeout: float = 300,
+        ranks: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `program` on one rank of each host, `environ` added to every rank's environment."""
+        """Run `program` as `command` says, `environ` added to every rank's environment."""
         from hpcflow import launch
 
         given = dict(environ or {})
-        base = launch.command(len(self.names), program).env | given
+        base = launch.command(len(self.names[:ranks]), program).env | given
         exported = [f"{name}={value}" for name, value in given.items()]
-        command = self.command(["env", *exported, *program])
+        command = self.command(["env", *exported, *program], ranks)
         return subprocess.run(command, env=base, capture_output=True, text=True, timeout=timeout)
 
 
