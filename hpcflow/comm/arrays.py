@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import CommError
+from hpcflow.graph.dtypes import bfloat16
 
 
 def as_bytes(array: np.ndarray, *, writable: bool = False) -> np.ndarray:
@@ -48,6 +50,12 @@ def read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def add_bfloat16(addend: Any, total: Any, kind: Any) -> None:
+    """MPI's form of an operation: numbers of bfloat16 in `total` plus those in `addend`."""
+    into = np.frombuffer(total, bfloat16)
+    np.add(np.frombuffer(addend, bfloat16), into, out=into)
 
 
 def share(count: int, parts: int, part: int, unit: int = 1) -> slice:

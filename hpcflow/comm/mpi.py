@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.comm.arrays import as_bytes, check_rows, flat, read_only
+from hpcflow.comm.arrays import add_bfloat16, as_bytes, check_rows, flat, read_only
 from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
 from hpcflow.comm.mpi_requests import (
     PATIENCE_S,
@@ -22,6 +22,7 @@ from hpcflow.comm.mpi_requests import (
 )
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, LaunchError, MissingPackageError, StallError
+from hpcflow.graph.dtypes import bfloat16
 from hpcflow.logs import logger
 
 COLLECTIVE = ("collective", 0)
@@ -212,13 +213,17 @@ class MpiCommunicator(Communicator):
         MPI, kind = _mpi(), _mpi_type(result.dtype)
         if op not in ("sum", "max", "min"):
             raise CommError(f"a reduction by {op!r} is not one of sum, max, min")
+        combine = getattr(MPI, op.upper())
+        if result.dtype == bfloat16:
+            if op != "sum":
+                raise CommError(f"bfloat16 is summed only, not combined by {op!r}")
+            combine, result = _bfloat16_sum(), result.view(np.uint16)
+            addend = None if addend is None else addend.view(np.uint16)
         requests = []
         for low in range(0, result.size, LARGEST_PIECE):
             piece = slice(low, low + LARGEST_PIECE)
             given = MPI.IN_PLACE if addend is None else [addend[piece], kind]
-            request = self._comm.Iallreduce(
-                given, [result[piece], kind], op=getattr(MPI, op.upper())
-            )
+            request = self._comm.Iallreduce(given, [result[piece], kind], op=combine)
             requests.append(Transfer(self, request, (addend, result), ("all_reduce", -1, -1)))
         return Several(requests)
 
@@ -392,8 +397,16 @@ class Window:
 
 
 def _mpi_type(dtype: np.dtype) -> Any:
-    """MPI's type for numbers of `dtype`; CommError where MPI cannot add them up."""
+    """MPI's type for numbers of `dtype`; CommError where they cannot be added up."""
+    if dtype == bfloat16:  # its bits, added by an operation of our own
+        return _mpi().UINT16_T
     try:
         return _mpi().Datatype.fromcode(dtype.char)
     except (KeyError, ValueError):
         raise CommError(f"MPI cannot combine arrays of dtype {dtype}") from None
+
+
+@functools.cache
+def _bfloat16_sum() -> Any:
+    """MPI's operation that adds numbers of bfloat16, each sum of two rounded."""
+    return _mpi().Op.Create(add_bfloat16, commute=True)

@@ -173,6 +173,16 @@ def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
+@kernel("AddEntries", "out")
+def _add_entries(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(indices: Any, values: Any, out: Any) -> None:
+        check_indices(xp, indices, out.size, "entries: index")
+        out.fill(0)
+        apply(xp, "Add", out.reshape(-1, 1), indices, values[:, None], False)
+
+    return run
+
+
 @kernel("PieceRows", "new", moves=True)
 def _piece_rows(xp: Any, node: Node) -> Callable[..., Any]:
     start, stop, size = (node.attrs[name] for name in ("start", "stop", "size"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.body import at_root
-from hpcflow.graph.dtypes import float32, float64, int64, is_half
+from hpcflow.graph.dtypes import as_dtype, float32, float64, int64, is_half
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
@@ -58,8 +58,11 @@ op("Recv", infer=_declared, grad=_MOVES, stateful=True, waits=True)
 op("Copy", infer=_same, grad=_MOVES)
 
 
-def replica_sum(x: Any, name: str | None = None) -> Any:
+def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:
     """Add up `x` over synchronous replicas; one replica, or an asynchronous one, keeps its own.
+
+    Where synchronous replicas sum among themselves, `wire` is the dtype in which a dense `x`
+    travels, None for its own: addends and the sums on the way are rounded to it.
 
     Shapes: any; the result is the same. IndexedSlices stay rows: those of all replicas, one after
             the other, however many each has.
@@ -74,7 +77,8 @@ def replica_sum(x: Any, name: str | None = None) -> Any:
     if is_half(x.dtype):  # MPI cannot add them, and their sum would have their few digits
         total = replica_sum(one("Cast", [x], {"dtype": float32}))
         return one("Cast", [total], {"dtype": x.dtype}, name)
-    return get_default_graph().create_op("ReplicaSum", [x], {}, name or "replica_sum").outputs[0]
+    attrs = {} if wire is None or wire == x.dtype else {"wire": as_dtype(wire)}
+    return get_default_graph().create_op("ReplicaSum", [x], attrs, name or "replica_sum").outputs[0]
 
 
 def replica_share(name: str | None = None) -> Tensor:

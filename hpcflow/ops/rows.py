@@ -86,6 +86,31 @@ op("PieceRows", infer=_piece_rows, grad=_MADE)
 op("JoinRows", infer=_join_rows, grad=_join_rows_back)
 
 
+def _add_entries(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    indices, values = inputs
+    require("indices of entries", indices, "iu")
+    require("add_entries", values, "iufc")
+    require_rank("indices of entries", indices, 1)
+    merge(indices.shape, values.shape)
+    return [Spec(values.dtype, tuple(attrs["shape"]))]
+
+
+def _add_entries_back(op: Operation, g: Tensor) -> list[Any]:
+    return [None, taken(reshape(g, [-1]), op.inputs[0])]
+
+
+op("AddEntries", infer=_add_entries, grad=_add_entries_back)
+
+
+def add_entries(indices: Tensor, values: Tensor, shape: Shape) -> Tensor:
+    """The tensor of `shape` that is zero but for `values`, each added at its index.
+
+    Shapes: `indices` and `values` [n]; an index counts elements of the result, flattened.
+    Errors: ShapeError in the step that brings an index outside.
+    """
+    return one("AddEntries", [indices, values], {"shape": shape})
+
+
 def join_rows(indices: Tensor, places: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
     """The rows for `indices`: `rows[p][k]` is that of element `places[p][k]` of them, flattened.
 

@@ -29,7 +29,7 @@ def replicate(
     all:         a replica's samples are APART from the last one's, unless its offset is fed.
     single, ps:  a sum over replicas is the value itself, the share is 1.
     collective:  it is an AllReduce (of rows an AllGather), the share 1 / replicas; initial values
-                 come from replica 0.
+                 come from replica 0. One with a `wire` is an AllReduce of that dtype between Casts.
     but in ps:   rows are not added up where that is optional.
     ps:          replica 0 initializes the variables in `served`, those on servers; the others wait
                  until it has.
@@ -125,6 +125,21 @@ def _from_root(program: Program) -> Program:
     return _mapped(program, rule)
 
 
+def _narrowed(node: Node, wire: np.dtype, program: Program) -> list[Node]:
+    """The AllReduce `node` in the dtype `wire`, and under its name that sum in its own dtype."""
+    spec, narrow = node.specs[0], (Spec(wire, node.specs[0].shape),)
+    cast = node.but(type="Cast", control=())
+    before = program.nodes[node.inputs[0].node]
+    made: list[Node] = []
+    if before.type == "Cast" and program.spec(before.inputs[0]).dtype == wire:
+        given = before.inputs[0]  # it has just been widened
+    else:
+        given = Ref(f"{node.name}/narrow")
+        made = [cast.but(name=given.node, attrs={"dtype": wire}, specs=narrow)]
+    total = node.but(name=f"{node.name}/sum", inputs=(given,), specs=narrow)
+    return [*made, total, cast.but(inputs=(Ref(total.name),), attrs={"dtype": spec.dtype})]
+
+
 def _all_reduces(program: Program, graph: Graph) -> Program:
     place = {name: i for i, name in enumerate(program.nodes)}
     depth: dict[str, int] = {}
@@ -137,12 +152,15 @@ def _all_reduces(program: Program, graph: Graph) -> Program:
             return [node]
         available = max(place[ref.node] for ref in node.inputs)
         attrs = node.attrs | {"depth": below, "available": available}
-        if node.type in LOWERED:
-            known = graph.get_operation_by_name(node.name).outputs[0].spec
-            attrs["static"] = known.nbytes if is_known(known.shape) else UNKNOWN
-            attrs["group"] = "replicas"
-            specs = tuple(Spec(*s[:2]) for s in node.specs)
-            node = node.but(type=LOWERED[node.type], specs=specs)
-        return [node.but(attrs=attrs)]
+        if node.type not in LOWERED:
+            return [node.but(attrs=attrs)]
+        known = graph.get_operation_by_name(node.name).outputs[0].spec
+        wire = attrs.pop("wire", known.dtype)
+        sent = Spec(wire, known.shape)
+        attrs["static"] = sent.nbytes if is_known(known.shape) else UNKNOWN
+        attrs["group"] = "replicas"
+        specs = tuple(Spec(*s[:2]) for s in node.specs)
+        made = node.but(type=LOWERED[node.type], specs=specs, attrs=attrs)
+        return [made] if wire == known.dtype else _narrowed(made, wire, program)
 
     return _mapped(program, rule)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import PlacementError
-from hpcflow.graph.shape import Spec
+from hpcflow.graph.shape import Spec, size_of
 from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.rewrite import constant, infer, live, substitute
 from hpcflow.plan.variables import Home, Piece
@@ -190,22 +190,31 @@ class _Sharder:
     def _picked(self, node: Node, home: Home, inputs: tuple[Ref, ...]) -> tuple[str, ...]:
         """The nodes that pick what belongs to each piece out of indices and values of rows."""
         if inputs not in self.picks:
-            names = []
-            specs = [self._spec(ref) for ref in inputs]
-            for piece in home.pieces:
-                attrs = {"start": piece.start, "stop": piece.stop, "size": home.pieces[-1].stop}
-                made = infer("PieceRows", specs, attrs, op=node.name, line=node.line)
-                name = f"{node.name}/rows_{piece.start}_{piece.stop}"
-                self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
-                names.append(name)
-            self.picks[inputs] = tuple(names)
+            self.picks[inputs] = self._picks(node, home, inputs)
         return self.picks[inputs]
+
+    def _picks(
+        self, node: Node, home: Home, inputs: tuple[Ref, ...], width: int = 1
+    ) -> tuple[str, ...]:
+        """The same, new ones, of indices that count `width` to a row."""
+        names = []
+        specs = [self._spec(ref) for ref in inputs]
+        for piece in home.pieces:
+            sides = {"start": piece.start, "stop": piece.stop, "size": home.pieces[-1].stop}
+            attrs = {side: row * width for side, row in sides.items()}
+            made = infer("PieceRows", specs, attrs, op=node.name, line=node.line)
+            name = f"{node.name}/rows_{piece.start}_{piece.stop}"
+            self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
+            names.append(name)
+        return tuple(names)
 
     # -- what is computed beside a cut variable
 
     def _beside(self, node: Node) -> None:
         """A node that uses no cut variable: computed in pieces if that can be, else anywhere."""
         owner = next((c for c in node.colocate if c in self.cut and not self.cut[c].copied), None)
+        if owner is not None and node.type == "AddEntries" and self._entries(node, owner):
+            return
         if owner is None or node.type not in ELEMENTWISE or not self._in_pieces(node, owner):
             loose = tuple(c for c in node.colocate if c not in self.cut)
             self._add(node.but(colocate=loose))
@@ -219,6 +228,23 @@ class _Sharder:
         self.picks[(indices,)] = picks
         parts = tuple(Ref(pick, 2) for pick in picks)
         self.values[Ref(node.name, 0)] = Cut(parts, home.pieces, indices)
+
+    def _entries(self, node: Node, owner: str) -> bool:
+        """Each server is sent the entries of its own piece; False if they are not like `owner`."""
+        home, shape = self.cut[owner], tuple(node.attrs["shape"])
+        if shape != tuple(self.program.nodes[owner].attrs["shape"]):
+            return False
+        picks = self._picks(node, home, node.inputs, size_of(shape[1:]))
+        parts = []
+        for i, pick in enumerate(picks):
+            mate = node.but(colocate=(_part(owner, i),))
+            attrs = self._piece_attrs(node, home, home.pieces[i])
+            parts.append(
+                self._add(self._cut_node(mate, home, i, attrs, (Ref(pick, 0), Ref(pick, 2))))
+            )
+        self._join(node, Cut(tuple(parts), home.pieces, ROWS))
+        self.order[node.name] = tuple(ref.node for ref in parts)
+        return True
 
     def _in_pieces(self, node: Node, owner: str) -> bool:
         """Compute a node for each piece of `owner`; False if its inputs do not fit them."""

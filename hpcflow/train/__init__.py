@@ -53,6 +53,12 @@ if TYPE_CHECKING:
         RMSPropOptimizer,
     )
     from hpcflow.train.optimizers.base import Optimizer
+    from hpcflow.train.optimizers.compress import (
+        BFloat16Compression,
+        CompressedOptimizer,
+        Compression,
+        TopKCompression,
+    )
     from hpcflow.train.optimizers.descent import (
         GradientDescentOptimizer,
         MomentumOptimizer,
@@ -97,8 +103,11 @@ __all__ = [
     "AdamOptimizer",
     "AdamWOptimizer",
     "AdamaxOptimizer",
+    "BFloat16Compression",
     "Cells",
     "ClusterSpec",
+    "CompressedOptimizer",
+    "Compression",
     "Coordinator",
     "DynamicLossScale",
     "ExponentialMovingAverage",
@@ -122,6 +131,7 @@ __all__ = [
     "Saver",
     "Server",
     "ServerDef",
+    "TopKCompression",
     "TrainingSession",
     "add_queue_runner",
     "batch",
@@ -197,6 +207,10 @@ _LATER = {
     "AccumulatingOptimizer": "hpcflow.train.optimizers.accumulate",
     "DynamicLossScale": "hpcflow.train.optimizers.loss_scale",
     "LossScaleOptimizer": "hpcflow.train.optimizers.loss_scale",
+    "BFloat16Compression": "hpcflow.train.optimizers.compress",
+    "CompressedOptimizer": "hpcflow.train.optimizers.compress",
+    "Compression": "hpcflow.train.optimizers.compress",
+    "TopKCompression": "hpcflow.train.optimizers.compress",
     "LBFGS": "hpcflow.train.lbfgs",
     "LBFGSResult": "hpcflow.train.lbfgs",
     "AdamOptimizer": "hpcflow.train.optimizers.adam",

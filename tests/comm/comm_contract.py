@@ -238,6 +238,25 @@ def reductions_are_exact(comm: Communicator) -> None:
 
 
 @check
+def bfloat16_is_summed(comm: Communicator) -> None:
+    """By buckets of any size and in place; small integers, which it holds exactly."""
+    for count in COUNTS:
+        rows = [numbers(count, "f4", rank).astype(bfloat16) for rank in range(comm.size)]
+        want = sum(row.astype("f4") for row in rows)
+        bucket = comm.bucket(count, bfloat16)
+        for _ in range(2):
+            put(bucket, rows[comm.rank])
+            bucket.start()
+            done(bucket)
+            assert got(bucket).dtype == bfloat16 and np.array_equal(got(bucket), want)
+        bucket.close()
+    if type(comm).__name__ in ("MpiCommunicator", "LocalCommunicator"):
+        array = rows[comm.rank].copy()
+        done(comm.all_reduce(array))
+        assert np.array_equal(array, want)
+
+
+@check
 def broadcast_from_every_root(comm: Communicator) -> None:
     """Everyone gets the root's array, and the root's may be read-only."""
     for root in range(comm.size):

@@ -13,7 +13,12 @@ import types
 
 import numpy as np
 
-KINDS = {"NCCL_FLOAT32": "f4", "NCCL_FLOAT64": "f8", "NCCL_INT32": "i4", "NCCL_INT64": "i8"}
+from hpcflow.graph.dtypes import bfloat16
+
+KINDS = {
+    **{"NCCL_FLOAT32": "f4", "NCCL_FLOAT64": "f8", "NCCL_INT32": "i4", "NCCL_INT64": "i8"},
+    "NCCL_BFLOAT16": bfloat16,
+}
 _worlds: dict[tuple, list] = {}
 _lock = threading.Lock()
 _numbers = itertools.count(1)

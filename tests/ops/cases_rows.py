@@ -47,3 +47,14 @@ CASES.append(
     Case("JoinRows", [v([5, 1, 0]), v([1, 2], I64), v([0], I64), f(2, 3), f(1, 3)], joined)
 )
 CASES.append(Case("JoinRows", [v([[5], [1]]), v([1, 0], I64), v([], I64), f(2), f(0)], joined))
+
+
+def entries(indices: np.ndarray, values: np.ndarray) -> np.ndarray:
+    out = np.zeros((2, 3), values.dtype)
+    for at, value in zip(indices.tolist(), values.tolist(), strict=True):
+        out[at // 3, at % 3] += value
+    return out
+
+
+CASES.append(Case("AddEntries", [v([5, 0, 5, 2]), f(4)], entries, {"shape": (2, 3)}))
+CASES.append(Case("AddEntries", [v([], I64), f(0)], entries, {"shape": (2, 3)}))

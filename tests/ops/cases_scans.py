@@ -76,6 +76,8 @@ def _largest(k: int) -> Any:
 for _shape, _k in [((5,), 2), ((3, 4), 4), ((2, 3, 4), 1), ((3, 4), 0), ((0, 4), 2), ((2, 0), 0)]:
     CASES.append(Case("TopK", [f(*_shape)], _largest(_k), {"k": _k}))
     CASES.append(Case("TopK", [n(*_shape)], _largest(_k), {"k": _k}, dtypes=(I32, I64)))
+CASES.append(Case("TopK", [f(2, 100)], _largest(3), {"k": 3}))  # picked, then sorted
+CASES.append(Case("TopK", [n(2, 100)], _largest(6), {"k": 6}, dtypes=(I32, I64)))
 
 # -- segments
 

@@ -41,11 +41,11 @@ class AccumulatingOptimizer(Optimizer):
         self._optimizer, self._steps = optimizer, int(steps)
         self._count: Variable | None = None
 
-    def compute_gradients(
-        self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
+    def _own_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
     ) -> list[tuple[Any, Variable]]:
         """As of the optimizer inside, of this micro batch."""
-        return self._optimizer.compute_gradients(loss, var_list, grad_loss)
+        return self._optimizer._own_gradients(loss, var_list, grad_loss)
 
     def apply_gradients(
         self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None

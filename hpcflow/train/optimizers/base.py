@@ -69,6 +69,12 @@ class Optimizer:
         Ranks:  the gradients are those of the joined batch of all synchronous replicas, each
                 counted by its samples, and the same on all: clip them as if there were one.
         """
+        return [(joined(g, v), v) for g, v in self._own_gradients(loss, var_list, grad_loss)]
+
+    def _own_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
+    ) -> list[tuple[Any, Variable]]:
+        """What this replica adds to the gradients of `compute_gradients`."""
         loss = convert_to_tensor(loss)
         if loss.shape not in (None, ()):
             raise ShapeError(
@@ -92,7 +98,7 @@ class Optimizer:
         found = gradients(loss, variables, grad_ys=share)
         if all(g is None for g in found):
             raise _no_gradients(variables)
-        return [(_joined(g, v), v) for g, v in zip(found, variables, strict=True)]
+        return list(zip(found, variables, strict=True))
 
     def apply_gradients(
         self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
@@ -186,12 +192,12 @@ class Optimizer:
         return self._scalars[name, dtype]
 
 
-def _joined(grad: Any, var: Variable) -> Any:
-    """The sum over replicas, made where the variable lives."""
+def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
+    """The sum over replicas, made where the variable lives; `wire` as of `replica_sum`."""
     if grad is None:
         return None
     with var.here.colocate_with(var.op):
-        return replica_sum(grad, f"{var.name}/gradient")
+        return replica_sum(grad, f"{var.name}/gradient", wire)
 
 
 def _no_gradients(variables: Sequence[Variable]) -> GradientError:

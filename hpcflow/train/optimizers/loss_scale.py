@@ -91,16 +91,16 @@ class LossScaleOptimizer(Optimizer):
         """The scale of this step."""
         return self._dynamic() if self._dynamic else convert_to_tensor(self._fixed)
 
-    def compute_gradients(
-        self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
+    def _own_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
     ) -> list[tuple[Any, Variable]]:
         """As of the optimizer inside: computed times the scale, then divided by it."""
         loss, scale = convert_to_tensor(loss), self.loss_scale()
         seed = cast(scale, loss.dtype)
         if grad_loss is not None:
             seed = seed * convert_to_tensor(grad_loss, loss.dtype)
-        pairs = self._optimizer.compute_gradients(loss, var_list, seed)
-        return [(_times(g, 1.0 / scale, v), v) for g, v in pairs]
+        pairs = self._optimizer._own_gradients(loss, var_list, seed)
+        return [(_times(g, 1.0 / scale), v) for g, v in pairs]
 
     def apply_gradients(
         self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
@@ -136,10 +136,10 @@ class LossScaleOptimizer(Optimizer):
         return self._optimizer.variables()
 
 
-def _times(g: Any, factor: Tensor, var: Variable) -> Any:
+def _times(g: Any, factor: Tensor) -> Any:
     if g is None:
         return None
-    with var.here.colocate_with(var.op):
+    with get_default_graph().beside(g.op):
         if isinstance(g, IndexedSlices):
             return g.with_values(g.values * cast(factor, g.dtype))
         return g * cast(factor, g.dtype)
