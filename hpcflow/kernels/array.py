@@ -48,6 +48,12 @@ def _squeeze(xp: Any, node: Node) -> Callable[..., Any]:
     return _under_known_shape(node) or (lambda x: xp.squeeze(x, axis))
 
 
+@kernel("FromParcel", "view")
+def _from_parcel(xp: Any, node: Node) -> Callable[..., Any]:
+    value, start = node.outputs[0], node.attrs["start"]
+    return lambda x: x[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+
+
 @kernel("Transpose", "out", moves=True)
 def _transpose(xp: Any, node: Node) -> Callable[..., Any]:
     perm = node.attrs["perm"]

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.errors import ShapeError
 from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import as_dtype, float32, float64, int64, is_half
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Spec
+from hpcflow.graph.shape import Spec, show
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.rules import one
 
+PARCEL_ALIGN = 16  # bytes: every dtype's elements can be read where they lie
 ONE_OF_A_GRAPH = {"ReplicaShare": "replica_share", "ReplicaOffset": "replica_offset"}
 _MOVES = NoGrad("made when the plan is cut, after gradients are taken")
 
@@ -34,6 +36,30 @@ def _nothing(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 
 def _gathered(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     return [Spec(s.dtype, s.shape and (None, *s.shape[1:])) for s in inputs]
+
+
+def parcel_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
+    """Where each value begins in a parcel of values of known sizes, and how many bytes it has."""
+    starts, at = [], 0
+    for spec in specs:
+        starts.append(at + -at % PARCEL_ALIGN)
+        at = starts[-1] + spec.nbytes
+    return starts, at
+
+
+def _parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    if not all(spec.sized for spec in inputs):
+        raise ShapeError("a parcel holds values whose sizes are known before the step")
+    return [Spec(np.dtype(np.uint8), (parcel_layout(inputs)[1],))]
+
+
+def _from_parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    (value,), (given,), start = _declared(inputs, attrs), inputs, attrs["start"]
+    if not value.sized or start < 0 or start % PARCEL_ALIGN:
+        raise ShapeError(f"no {value.dtype} {show(value.shape)} begins at byte {start} of a parcel")
+    if given.dtype != np.uint8 or start + value.nbytes > given.nbytes:
+        raise ShapeError(f"{value.nbytes} bytes from {start} on are not in one of {given.nbytes}")
+    return [value]
 
 
 def _sum_over_replicas(op: Any, grad: Tensor) -> list[Tensor]:
@@ -56,6 +82,8 @@ op("AllGather", infer=_gathered, grad=_MOVES, collective=True, waits=True)
 op("Send", infer=_nothing, grad=_MOVES, stateful=True)
 op("Recv", infer=_declared, grad=_MOVES, stateful=True, waits=True)
 op("Copy", infer=_same, grad=_MOVES)
+op("Parcel", infer=_parcel, grad=_MOVES)
+op("FromParcel", infer=_from_parcel, grad=_MOVES)
 
 
 def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:

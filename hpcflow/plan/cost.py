@@ -14,7 +14,7 @@ from hpcflow.plan.protocol import HEADER_BYTES
 FLOPS = 2e10  # of one core, roughly: predictions only decide how often to poll
 BYTES = 1e10  # read or written per second
 STARTS = 1e-6  # seconds to start a kernel
-MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "Send")
+MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "Send", "FromParcel")
 # among inputs and outputs: the value with an element for each window and filter, and the filters
 CONVOLUTIONS = {"Conv": (-1, 1), "ConvInputGrad": (0, 1), "ConvFilterGrad": (1, -1)}
 

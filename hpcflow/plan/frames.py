@@ -17,6 +17,7 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.plan.ir import Cluster, Edge, Node, Part, Program, Ref
 from hpcflow.plan.nested import FRAMES, inner, within
 from hpcflow.plan.order import order
+from hpcflow.plan.parcel import pack
 from hpcflow.plan.partition import Cutter, task_of
 from hpcflow.plan.rewrite import sorted_program, substitute
 
@@ -123,6 +124,7 @@ class _Frames:
             results = [(task, program.fetches[0]) for task in self.tasks]
         else:
             results = list(zip(self.homes, program.fetches, strict=True))
+        program, results = pack(program, results, feeds)
         cutter = Cutter(
             order(program),
             self.cluster,

@@ -42,10 +42,10 @@ class SendInfo:
 class Code:
     """The generated text of a part and what its names are bound to.
 
-    A bind is a tuple: ("kernel", node), ("const", node), ("buffer", device, block, dtype, shape),
-    ("viewof", node, name), ("frame", node), ("var", node of its handle), ("recv", node),
-    ("stage", node), ("box", node, index), ("bucket_in" | "bucket_out", node, index),
-    ("hook", name).
+    A bind is a tuple: ("kernel", node), ("const", node),
+    ("buffer", device, block, dtype, shape, first byte), ("viewof", node, name), ("frame", node),
+    ("var", node of its handle), ("recv", node), ("stage", node), ("box", node, index),
+    ("bucket_in" | "bucket_out", node, index), ("hook", name).
     """
 
     source: str
@@ -260,6 +260,13 @@ class _Writer:
         name = f"q{self.store.number[node.name]}"
         self.binds[name] = ("stage", node.name)
         return name
+
+    def do_Parcel(self, node: Node) -> None:
+        """Copy the values in that were not produced in it."""
+        for i, ref in enumerate(node.inputs):
+            slot = self.store.slot(node, i)
+            if self.store.expr[ref] != slot:
+                self.emit(f"{slot}[...] = {self.store.expr[ref]}", node.name)
 
     def do_Copy(self, node: Node) -> None:
         name = f"k{self.store.number[node.name]}"

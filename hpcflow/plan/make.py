@@ -12,6 +12,7 @@ from hpcflow.plan.ir import Cluster, Plan, Program
 from hpcflow.plan.join import join
 from hpcflow.plan.nested import mapped
 from hpcflow.plan.order import order
+from hpcflow.plan.parcel import pack_step
 from hpcflow.plan.partition import partition
 from hpcflow.plan.place import place
 from hpcflow.plan.prune import prune
@@ -53,4 +54,5 @@ def make_plan(
     program, why = place(lower(prune(graph, fetches, feeds, done)), graph, cluster, homes)
     program, edges = split(program, cluster)
     program = join(bucket(program, settings), cluster.tasks()[0])
+    program = pack_step(program, cluster.tasks()[0])
     return partition(order(program), cluster, why, edges)

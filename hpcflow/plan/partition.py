@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,13 @@ def task_of(device: str) -> str:
     return parse(device).host
 
 
+def tasks(program: Program, given: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Where each node runs; the feeds `given` to a task are there, those given to None left out."""
+    found: dict[str, str | None] = {n.name: task_of(n.device) for n in program.nodes.values()}
+    found.update(given or {})
+    return {name: task for name, task in found.items() if task is not None}
+
+
 def partition(
     program: Program, cluster: Cluster, why: Mapping[str, str], inside: Sequence[Edge] = ()
 ) -> Plan:
@@ -36,12 +43,42 @@ def partition(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Crossing:
+class Crossing:
     """Output `index` of `node` (None: its end) must reach the task `dest`."""
 
     node: str
     index: int | None
     dest: str
+
+
+def crossings(
+    program: Program,
+    task: Mapping[str, str],
+    results: Iterable[tuple[str, Ref]],
+    ends: Iterable[tuple[str, str]] = (),
+) -> dict[str, list[Crossing]]:
+    """What must cross from each node: values first, its end where no value of it goes.
+
+    `task` says where each node runs; one that it leaves out is everywhere. `results` are the values
+    that each task takes besides, `ends` (task, node) what it waits for besides.
+    """
+    values: dict[Crossing, None] = {}
+    tokens: dict[Crossing, None] = {}
+    needs = [(task[n.name], n.inputs, n.control) for n in program.nodes.values() if n.name in task]
+    needs += [(dest, (ref,), ()) for dest, ref in results]
+    needs += [(dest, (), (node,)) for dest, node in ends]
+    for dest, data, control in needs:
+        for ref in data:
+            if task.get(ref.node, dest) != dest:
+                values[Crossing(ref.node, ref.index, dest)] = None
+        for before in control:
+            if task.get(before, dest) != dest:
+                tokens[Crossing(before, None, dest)] = None
+    implied = {(c.node, c.dest) for c in values}
+    found: dict[str, list[Crossing]] = {}
+    for crossing in [*values, *(c for c in tokens if (c.node, c.dest) not in implied)]:
+        found.setdefault(crossing.node, []).append(crossing)
+    return found
 
 
 class Cutter:
@@ -68,16 +105,15 @@ class Cutter:
         self.devices = devices or {self.driver: host_device(cluster)}
         self.given = dict(feeds or {})
         self.results = results or [(self.driver, ref) for ref in program.fetches]
-        self.task = {name: task_of(n.device) for name, n in program.nodes.items()}
-        self.task.update({name: task for name, task in self.given.items() if task is not None})
-        self.everywhere = {name for name, task in self.given.items() if task is None}
+        self.task = tasks(program, self.given)
         self.parts: dict[str, dict[str, Node]] = {task: {} for task in self.devices}
         self.taken = set(program.nodes)
         self.first = first
-        self.edges: dict[_Crossing, Edge] = {}
-        self.arrived: dict[_Crossing, Ref] = {}
+        self.edges: dict[Crossing, Edge] = {}
+        self.arrived: dict[Crossing, Ref] = {}
         self.copies: dict[tuple[Ref, str], Ref] = {}
-        self.crossings = self._collect()
+        ends = [] if frame else [(self.driver, target) for target in program.targets]
+        self.crossings = crossings(program, self.task, self.results, ends)
 
     def plan(self, why: dict[str, str], inside: Sequence[Edge]) -> Plan:
         """The plan of a step."""
@@ -112,7 +148,7 @@ class Cutter:
     def _cut(self) -> dict[str, list[Ref]]:
         """Emit all nodes; the values that each task takes as results."""
         for node in self.program.nodes.values():
-            if node.name in self.everywhere:
+            if node.name not in self.task:
                 continue
             task = self.task[node.name]
             if node.name in self.given:
@@ -127,41 +163,15 @@ class Cutter:
             fetches[task].append(self._value(ref, self.devices[task]))
         return fetches
 
-    # -- what crosses
-
-    def _collect(self) -> dict[str, list[_Crossing]]:
-        values: dict[_Crossing, None] = {}
-        ends: dict[_Crossing, None] = {}
-        for task, data, control in self._needs():
-            for ref in data:
-                if ref.node not in self.everywhere and self.task[ref.node] != task:
-                    values[_Crossing(ref.node, ref.index, task)] = None
-            for before in control:
-                if self.task[before] != task:
-                    ends[_Crossing(before, None, task)] = None
-        implied = {(c.node, c.dest) for c in values}
-        found: dict[str, list[_Crossing]] = {}
-        for crossing in [*values, *(c for c in ends if (c.node, c.dest) not in implied)]:
-            found.setdefault(crossing.node, []).append(crossing)
-        return found
-
-    def _needs(self) -> Iterator[tuple[str, tuple[Ref, ...], tuple[str, ...]]]:
-        for node in self.program.nodes.values():
-            yield self.task[node.name], node.inputs, node.control
-        for task, ref in self.results:
-            yield task, (ref,), ()
-        if not self.frame:
-            yield self.driver, (), self.program.targets
-
     # -- where a value or an end is to be had
 
     def _value(self, ref: Ref, device: str) -> Ref:
         """The value on `device`: itself, received, or copied."""
         task, local = task_of(device), ref
-        if ref.node in self.everywhere:
+        if ref.node not in self.task:
             self._given(ref.node, task)
         elif self.task[ref.node] != task:
-            local = self._receive(_Crossing(ref.node, ref.index, task))
+            local = self._receive(Crossing(ref.node, ref.index, task))
         have = self.parts[task][local.node].device
         if have == device:
             return local
@@ -197,7 +207,7 @@ class Cutter:
 
     # -- making nodes
 
-    def _send(self, node: Node, crossing: _Crossing) -> None:
+    def _send(self, node: Node, crossing: Crossing) -> None:
         token = crossing.index is None
         spec = TOKEN if token else _bare(node.specs)[crossing.index or 0]
         ref = Ref(node.name, crossing.index or 0)
@@ -212,7 +222,7 @@ class Cutter:
         attrs = {"channel": channel, "dest": crossing.dest, "token": token}
         self._emit(source, Node(name, "Send", value, control, attrs, (), device, (), node.line))
 
-    def _receive(self, crossing: _Crossing) -> Ref:
+    def _receive(self, crossing: Crossing) -> Ref:
         if crossing not in self.arrived:
             edge = self.edges[crossing]
             what = "end" if edge.token else str(crossing.index)

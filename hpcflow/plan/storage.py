@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.graph.shape import is_known, size_of
+from hpcflow.ops.comm import parcel_layout
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES, within
 from hpcflow.plan.strands import Strand, home, users
 
-BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy"}
+BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
 
 
 @dataclasses.dataclass
@@ -34,6 +35,7 @@ class Storage:
     after: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # node -> statements
 
     boxes: list[str] = dataclasses.field(default_factory=list)  # names of the values of waits
+    parcels: dict[str, int] = dataclasses.field(default_factory=dict)  # Parcel -> its block
 
     def variable(self, ref: Ref) -> str:
         """The name bound to the variable, or other state, behind a handle."""
@@ -53,6 +55,22 @@ class Storage:
     def static(self, node: Node) -> bool:
         """True if the sizes of all outputs are known before the step."""
         return all(is_known(spec.shape) for spec in node.specs)
+
+    def parcel(self, node: Node) -> int:
+        """The block of a Parcel, which is its alone: values are written there before its turn."""
+        if node.name not in self.parcels:
+            self.parcels[node.name] = len(self.blocks)
+            self.blocks[len(self.blocks)] = (node.device, node.specs[0].nbytes)
+        return self.parcels[node.name]
+
+    def slot(self, node: Node, index: int) -> str:
+        """The name of the place in a Parcel where its input `index` goes."""
+        specs = [self.part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+        name, spec = f"p{self.number[node.name]}_{index}", specs[index]
+        start = parcel_layout(specs)[0][index]
+        block = self.parcel(node)
+        self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
+        return name
 
     def bucket_input(self, node: str, index: int) -> str:
         """The name of the place in a bucket where input `index` of a collective goes."""
@@ -135,6 +153,11 @@ class _Assigner:
             store.expr[Ref(node.name)] = f"g{index}" if far else f"f{index}"
             if far:
                 store.shared.add(f"g{index}")
+        elif node.type == "Parcel":
+            block = self.store.parcel(node)
+            spec = node.specs[0]
+            what = ("buffer", node.device, block, spec.dtype, spec.shape, 0)
+            self.bind(Ref(node.name), f"p{n}", what)
         elif node.type == "Recv" and node.specs[0].sized:
             self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
         elif node.row.collective:
@@ -191,6 +214,8 @@ class _Assigner:
                 self.store.fresh.add(ref)
             elif bucket:
                 self.bind(ref, self.store.bucket_input(*bucket), ("bucket_in", *bucket))
+            elif parcel := self.parcel_for(ref):
+                self.store.expr[ref] = self.store.slot(*parcel)
             else:
                 self.place_in_block(node, ref, info)
 
@@ -214,6 +239,14 @@ class _Assigner:
             return None
         return node.name, node.inputs.index(ref)
 
+    def parcel_for(self, ref: Ref) -> tuple[Node, int] | None:
+        """The parcel a value travels in, if it can be produced there."""
+        for name in self.users.get(ref, []):
+            node = self.part.nodes[name]
+            if node.type == "Parcel" and node.device == self.part.nodes[ref.node].device:
+                return node, node.inputs.index(ref)
+        return None
+
     def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
         spec = node.specs[ref.index]
         block = self.inherited(node, ref, info)
@@ -221,7 +254,7 @@ class _Assigner:
             block = self.take(self.home[node.name], node.device, spec.nbytes)
         self.block_of[ref] = block
         name = f"b{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
-        self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape))
+        self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape, 0))
 
     def inherited(self, node: Node, ref: Ref, info: Any) -> int | None:
         """The block of an input that dies here and may be overwritten while it is read."""

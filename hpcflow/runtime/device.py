@@ -51,10 +51,10 @@ class Device:
         """A NumPy array as one of this device."""
         return array
 
-    def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An array in a block of bytes made by `allocate`."""
+    def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, start: int = 0) -> Any:
+        """An array in a block of bytes made by `allocate`, from byte `start` on."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return block[:count].view(dtype).reshape(shape)
+        return block[start : start + count].view(dtype).reshape(shape)
 
 
 class GpuDevice(Device):

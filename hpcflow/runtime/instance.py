@@ -229,9 +229,9 @@ class Instance:
             own = {"check": self.check, "tick": self.tick}
             return own.get(what[1]) or getattr(self.link, what[1])(self)
         if kind == "buffer":
-            _, device, block, dtype, shape = what
+            _, device, block, dtype, shape, start = what
             where = self.compiled.devices[device.removeprefix(self.part.task + "/")]
-            return where.view(self.blocks[block], shape, dtype)
+            return where.view(self.blocks[block], shape, dtype, start)
         assert node is not None
         if kind == "frame":
             from hpcflow.runtime.frames import inline

@@ -34,6 +34,8 @@ ELSEWHERE = {
         ["Const", "Placeholder", "Variable", "ReadVariable", "Assign", "NoOp"], BUILT_IN
     ),
     **dict.fromkeys(["Send", "Recv", "Copy", "Feed", "AllReduce", "Broadcast"], PLAN),
+    "Parcel": PLAN,
+    "FromParcel": "test_parcel.py, test_parcels.py",
     **dict.fromkeys(["ReplicaSum", "ReplicaShare", "ReplicaOffset", "WaitInitialized"], PLAN),
     **dict.fromkeys([s + t for t in DRAWS for s in ("", "Stateless")], "test_random.py"),
     "IsVariableInitialized": "tests/runtime/test_session_tf1.py",

@@ -34,6 +34,13 @@ def pure(type, attrs, given, specs):
         return [np.asarray(given[0].mean(axis=attrs["axis"], keepdims=attrs["keepdims"]))]
     if type == "Cast":
         return [given[0].astype(attrs["dtype"])]
+    if type == "Parcel":
+        return [np.frombuffer(_in_a_row(given), np.uint8)]
+    if type == "FromParcel":
+        (spec,), start = specs, attrs["start"]
+        nbytes = spec.dtype.itemsize * np.prod(spec.shape, dtype=int)
+        data = given[0].tobytes()[start : start + nbytes]
+        return [np.frombuffer(data, spec.dtype).reshape(spec.shape)]
     plain = {
         "Add": np.add,
         "Maximum": np.maximum,
@@ -47,6 +54,14 @@ def pure(type, attrs, given, specs):
         "Identity": lambda x: x,
     }
     return [plain[type](*given)]
+
+
+def _in_a_row(values):
+    """The bytes of several values, each begun at a multiple of 16."""
+    data = b""
+    for value in values:
+        data += bytes(-len(data) % 16) + value.tobytes()
+    return data
 
 
 def _shaped(type, x, shape):

@@ -17,12 +17,12 @@ W1, B1, W2 = 6 * 8 * 4, 8 * 4, 8 * 4 * 4  # bytes of the variables of Net
 
 def test_a_step_with_servers_moves_each_variable_once_each_way():
     rows = {(r.source, r.dest): r for r in cost.traffic(Net().step(Cluster(2, 2)))}
-    # w1 (192 bytes) on server 0; b1 and w2 (32 + 128) on server 1
+    # w1 (192 bytes) on server 0; b1 and w2 (32 + 128) on server 1, in one message
     assert (rows[PS0, WORKER].nbytes, rows[PS0, WORKER].messages) == (W1, 2)  # and a token
-    assert (rows[PS1, WORKER].nbytes, rows[PS1, WORKER].messages) == (B1 + W2, 3)
+    assert (rows[PS1, WORKER].nbytes, rows[PS1, WORKER].messages) == (B1 + W2, 2)
     assert rows[WORKER, PS0].nbytes == HEADER_BYTES + W1 and rows[WORKER, PS0].headers == 1
     assert rows[WORKER, PS1].nbytes == HEADER_BYTES + B1 + W2
-    assert rows[WORKER, PS1].messages == 3 and len(rows) == 4
+    assert rows[WORKER, PS1].messages == 2 and len(rows) == 4
 
 
 def test_bytes_are_those_of_the_edges_and_headers():

@@ -58,30 +58,27 @@ feeds x, y; fetches loss:0
 
 per step of one replica; a server does this for each replica's step
 task                ranks  ops          variables  buffers <=  sends     receives  sums
-/job:worker/task:0  60     44 on cpu:0  0 B        3204 B      9, 608 B  9, 352 B  0 B
+/job:worker/task:0  60     45 on cpu:0  0 B        3396 B      8, 608 B  8, 352 B  0 B
 /job:ps/task:0..1   2      9 on cpu:0   192 B      104 B       2, 96 B   2, 160 B  0 B
-/job:ps/task:2      1      16 on cpu:0  192 B      104 B       3, 96 B   3, 160 B  0 B
+/job:ps/task:2      1      17 on cpu:0  192 B      296 B       2, 96 B   2, 160 B  0 B
 /job:ps/task:3      1      9 on cpu:0   128 B      72 B        2, 64 B   2, 128 B  0 B
 
 from                to                  messages  bytes a step  headers
-/job:worker/task:0  /job:ps/task:0..1   2         160 B         1
-/job:worker/task:0  /job:ps/task:2      3         160 B         1
+/job:worker/task:0  /job:ps/task:0..2   2         160 B         1
 /job:worker/task:0  /job:ps/task:3      2         128 B         1
 /job:ps/task:0..1   /job:worker/task:0  2         96 B          0
-/job:ps/task:2      /job:worker/task:0  3         96 B          0
 /job:ps/task:3      /job:worker/task:0  2         64 B          0
+/job:ps/task:2      /job:worker/task:0  2         96 B          0
 
-value               from                to                  is              bytes a step
-w1/read/part_0:0    /job:ps/task:0      /job:worker/task:0  float32 [3, 8]  96 B
-w1/read/part_1:0    /job:ps/task:1      /job:worker/task:0  float32 [3, 8]  96 B
-Mul/rows_0_0_3:0    /job:worker/task:0  /job:ps/task:0      float32 [3, 8]  96 B
-Mul/rows_0_3_6:0    /job:worker/task:0  /job:ps/task:1      float32 [3, 8]  96 B
-w2/read/part_0:0    /job:ps/task:3      /job:worker/task:0  float32 [4, 4]  64 B
-w2/read/part_1:0    /job:ps/task:2      /job:worker/task:0  float32 [4, 4]  64 B
-Mul_2/rows_0_0_4:0  /job:worker/task:0  /job:ps/task:3      float32 [4, 4]  64 B
-Mul_2/rows_0_4_8:0  /job:worker/task:0  /job:ps/task:2      float32 [4, 4]  64 B
-b1/read:0           /job:ps/task:2      /job:worker/task:0  float32 [8]     32 B
-Mul_1:0             /job:worker/task:0  /job:ps/task:2      float32 [8]     32 B
+value                         from                to                  is              bytes a step
+w1/read/part_0:0              /job:ps/task:0      /job:worker/task:0  float32 [3, 8]  96 B
+w1/read/part_1:0              /job:ps/task:1      /job:worker/task:0  float32 [3, 8]  96 B
+b1/read/parcel_to_worker_0:0  /job:ps/task:2      /job:worker/task:0  uint8 [96]      96 B
+Mul/rows_0_0_3:0              /job:worker/task:0  /job:ps/task:0      float32 [3, 8]  96 B
+Mul/rows_0_3_6:0              /job:worker/task:0  /job:ps/task:1      float32 [3, 8]  96 B
+Mul_1/parcel_to_ps_2:0        /job:worker/task:0  /job:ps/task:2      uint8 [96]      96 B
+w2/read/part_0:0              /job:ps/task:3      /job:worker/task:0  float32 [4, 4]  64 B
+Mul_2/rows_0_0_4:0            /job:worker/task:0  /job:ps/task:3      float32 [4, 4]  64 B
 and 4 tokens of 0 bytes
 
 ops  why they are where they are

@@ -256,14 +256,10 @@ def cut_users(plan):
         if other is node or not gone & set(other.before()):
             nodes[other.name] = other
         elif other.type == "Send":
-            const = Node(
-                f"{other.name}/value",
-                "Fill",
-                attrs={"shape": plan.parts[task].nodes[other.inputs[0].node].specs[0].shape,
-                       "dtype": np.dtype("float32"), "value": 0},
-                specs=plan.parts[task].nodes[other.inputs[0].node].specs,
-                device=other.device,
-            )  # fmt: skip
+            spec = plan.parts[task].nodes[other.inputs[0].node].specs[0]
+            attrs = {"shape": spec.shape, "dtype": spec.dtype, "value": 0}
+            name = f"{other.name}/value"
+            const = Node(name, "Fill", attrs=attrs, specs=(spec,), device=other.device)
             nodes[const.name] = const
             nodes[other.name] = other.but(inputs=(Ref(const.name),))
         else:
