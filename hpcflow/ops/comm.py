@@ -16,7 +16,6 @@ from hpcflow.graph.shape import Spec, show
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.rules import one
 
-PARCEL_ALIGN = 16  # bytes: every dtype's elements can be read where they lie
 ONE_OF_A_GRAPH = {"ReplicaShare": "replica_share", "ReplicaOffset": "replica_offset"}
 _MOVES = NoGrad("made when the plan is cut, after gradients are taken")
 
@@ -39,10 +38,13 @@ def _gathered(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 
 
 def parcel_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
-    """Where each value begins in a parcel of values of known sizes, and how many bytes it has."""
+    """Where each value begins in a parcel of values of known sizes, and how many bytes it has.
+
+    Each at a multiple of what its dtype is aligned to, so that it can be read where it lies.
+    """
     starts, at = [], 0
     for spec in specs:
-        starts.append(at + -at % PARCEL_ALIGN)
+        starts.append(at + -at % spec.dtype.alignment)
         at = starts[-1] + spec.nbytes
     return starts, at
 
@@ -55,7 +57,7 @@ def _parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 
 def _from_parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     (value,), (given,), start = _declared(inputs, attrs), inputs, attrs["start"]
-    if not value.sized or start < 0 or start % PARCEL_ALIGN:
+    if not value.sized or start < 0 or start % value.dtype.alignment:
         raise ShapeError(f"no {value.dtype} {show(value.shape)} begins at byte {start} of a parcel")
     if given.dtype != np.uint8 or start + value.nbytes > given.nbytes:
         raise ShapeError(f"{value.nbytes} bytes from {start} on are not in one of {given.nbytes}")

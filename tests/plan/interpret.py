@@ -57,10 +57,10 @@ def pure(type, attrs, given, specs):
 
 
 def _in_a_row(values):
-    """The bytes of several values, each begun at a multiple of 16."""
+    """The bytes of several values, each begun at a multiple of the size of its elements."""
     data = b""
     for value in values:
-        data += bytes(-len(data) % 16) + value.tobytes()
+        data += bytes(-len(data) % value.itemsize) + value.tobytes()
     return data
 
 

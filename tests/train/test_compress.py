@@ -161,11 +161,11 @@ def test_bytes_to_the_server_are_those_of_what_is_sent() -> None:
     whole, half, top, double, small, few, least, tiny = found
     assert whole == ([("float32", (100, 50))], 20_000)
     assert half == ([("bfloat16", (100, 50))], 10_000)
-    assert top == ([("float32", (50,)), ("int32", (50,))], 400)
+    assert top == ([("uint8", (400,))], 400)  # values and places in one message
     assert double == ([("bfloat16", (128,))], 256)
     assert small == few == ([("float32", (255,))], 1020)  # under 1 KiB they are left alone
-    assert least == ([("float32", (3,)), ("int32", (3,))], 24)
-    assert tiny == ([("float32", (1,)), ("int32", (1,))], 8)
+    assert least == ([("uint8", (24,))], 24)
+    assert tiny == ([("uint8", (8,))], 8)
 
 
 def test_bytes_between_replicas() -> None:
