@@ -156,14 +156,17 @@ class Context:
         self.stores.add(store)
         return store
 
-    def compile(self, part: Part, store: Store | None = None, label: str = "") -> Compiled:
-        """The code of a part that this rank runs, with variables in `store`.
+    def compile(
+        self, part: Part, store: Store | None = None, label: str = "", driver: int = -1
+    ) -> Compiled:
+        """The code of a part that this rank runs, with variables in `store`, for rank `driver`.
 
         Parts of one `label` (what is fetched) draw from one series of random numbers each.
         """
         messages = any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
         seconds = cost.seconds_in(part) if messages else lambda node: 0.0
         store = self.store if store is None else store
+        store.driver = driver
         return Compiled(part, self.devices, store, seconds, self.settings.check_numerics, label)
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:

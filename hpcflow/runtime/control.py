@@ -12,7 +12,7 @@ import functools
 import json
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from hpcflow.errors import CommError, HpcflowError, LonelyCollectiveError
 from hpcflow.plan.protocol import HEADER_BYTES
 from hpcflow.runtime import told
 from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.hosted import Declared, Hosted
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
 from hpcflow.runtime.stop import Stop
@@ -31,6 +32,7 @@ HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
 REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
 CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
 FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it
+DECLARE = 20  # what a driver's plans need of servers, to the first of them
 WORDS = HEADER_BYTES // 8
 
 
@@ -124,6 +126,7 @@ class Control:
         self.driven: weakref.WeakValueDictionary[int, Driven] = weakref.WeakValueDictionary()
         self.compiled: dict[bytes, Compiled] = {}
         self.sums: dict[tuple[int, int], Sums] = {}
+        self.declared, self.hosted = Declared(), Hosted()
         self.byes = 0
         self.needed: tuple[str, str] | None = None  # what now needs all replicas: op, user's line
         self.soon: tuple[str, str] | None = None  # what will
@@ -177,6 +180,8 @@ class Control:
                 self.check_company()
         elif kind == CALL:
             self._reply(source, self.answer(json.loads(text)))
+        elif kind == DECLARE:
+            self.hosted.add(source, text)
         elif kind == NOTE:
             self.notes.append(step)
         else:
@@ -195,7 +200,7 @@ class Control:
         if compiled is None:  # replicas with equal parts share one compilation
             from hpcflow.plan import codec
 
-            compiled = self.compile_part(codec.decode(rest), label=facts["fetches"])
+            compiled = self.compile_part(codec.decode(rest), label=facts["fetches"], driver=source)
             self.compiled[rest] = compiled
         sums = None
         if self.group is not None:
@@ -282,6 +287,12 @@ class Control:
         head = json.dumps(facts).encode()
         body = len(head).to_bytes(8, "little") + head + codec.encode(part)
         self.tell(rank, header(REGISTER, plan, body=len(body)), body)
+
+    def declare(self, server: int, parts: Iterable[Any]) -> None:
+        """Say what `parts` need of servers; `server` is the first of these."""
+        body = self.declared.new(parts)
+        if body:
+            self.tell(server, header(DECLARE, body=len(body)), body)
 
     def cancel_driven(self) -> None:
         """The program ends: steps that other threads still wait for end on all their ranks."""

@@ -185,9 +185,12 @@ class Engine(Baton):
             try:
                 over = request.test()
             except HpcflowError as error:
-                if instance is None or isinstance(error, CommError):
+                if instance is None or what is None:
                     raise
-                self.fail(instance, instance.compiled.located(error, what, self.rank))
+                located = instance.compiled.located(error, what, self.rank)
+                if isinstance(error, CommError):
+                    raise
+                self.fail(instance, located)
                 over = True
             if over:
                 waits[i] = waits[-1]

@@ -13,7 +13,7 @@ import hpcflow.runtime.queue_waits  # noqa: F401  (likewise)
 from hpcflow.comm.base import Bucket, Communicator, Request
 from hpcflow.errors import CommError, StepError
 from hpcflow.graph.dtypes import string
-from hpcflow.graph.shape import Spec, is_known
+from hpcflow.graph.shape import Spec, is_known, show
 from hpcflow.graph.strings import pack, unpack
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.engine import Engine
@@ -176,7 +176,7 @@ class Ends:
         comm: Any = link.comm
         nbytes = node.specs[0].nbytes
         array = instance.received[node.name] if nbytes else np.empty(1, np.uint8)
-        return _Filled(comm.recv_channel(array, peer, tag, short=True), nbytes)
+        return _Filled(comm.recv_channel(array, peer, tag, short=True), nbytes, node, peer)
 
     def send_nothing(self, name: str) -> None:
         """Send that the value of the Send `name` is missing, unless the value has been sent.
@@ -336,15 +336,26 @@ class Lost(StepError):
 class _Filled:
     """A receive of `nbytes`, or of the message that there is no value; see `send_nothing`."""
 
-    def __init__(self, channel: Any, nbytes: int) -> None:
+    def __init__(self, channel: Any, nbytes: int, node: Node, peer: int) -> None:
         self.channel, self.nbytes, self.start = channel, nbytes, channel.start
+        self.node, self.peer = node, peer
 
     def test(self) -> bool:
         if not self.channel.test():
             return False
-        if self.channel.nbytes != self.nbytes:
+        got = self.channel.nbytes
+        if got == self.nbytes:
+            return True
+        if got == (0 if self.nbytes else 1):
             raise Lost
-        return True
+        raise CommError(
+            f"rank {self.peer} sent {got} bytes for {self.node.name!r}, which is "
+            f"{self.node.specs[0].dtype}{show(self.node.specs[0].shape)}, {self.nbytes} bytes: "
+            "the two ranks do not follow the same plan",
+            op=self.node.name,
+            line=self.node.line,
+            hint="install the same version of hpcflow on every node",
+        )
 
 
 class _Sized:

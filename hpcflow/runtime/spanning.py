@@ -72,6 +72,8 @@ class SpanningStep(Step):
             control.driven[self.number] = self
 
             def register() -> None:
+                if context.roles.servers:
+                    control.declare(context.roles.servers[0], plan.parts.values())
                 for task, part in plan.parts.items():
                     if task != plan.driver:
                         control.register(ranks[task], self.number, part, facts)

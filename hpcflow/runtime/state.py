@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import HpcflowError, ShapeError, UninitializedError
+from hpcflow.graph.shape import show
 from hpcflow.kernels.random import Draws
 from hpcflow.plan.attrs import canonical
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.device import Device
+from hpcflow.runtime.hosted import differ, what_of
 
 
 class VariableState:
@@ -26,6 +28,7 @@ class VariableState:
         "array",
         "copied",
         "device",
+        "driver",
         "dtype",
         "line",
         "name",
@@ -48,6 +51,7 @@ class VariableState:
         is_part = "copy" in node.attrs or "whole" in node.attrs
         self.variable = node.name.rpartition("/part_")[0] if is_part else node.name
         self.array: Any = None  # the current version; None until initialized
+        self.driver = -1  # the rank in whose graph it was met first, if that is known
         self.pins = 0  # readers of the current version
         self.old: dict[int, list[Any]] = {}  # id of an older version -> [array, its readers]
         self.spare: Any = None  # a buffer nobody uses
@@ -143,6 +147,7 @@ class Store:
     def __init__(self) -> None:
         self.states: dict[str, VariableState] = {}
         self.others: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
+        self.driver = -1  # the rank whose plan is being compiled
         self.draws: dict[tuple[str, str], Draws] = {}  # (fetches, random op) -> draws made
 
     def find(self, node: Node, device: Device) -> Any:
@@ -168,14 +173,23 @@ class Store:
     def get(self, node: Node, device: Device) -> VariableState:
         """The state behind a Variable node, made at first use.
 
-        Errors: ShapeError if another graph's variable of that name has another shape or dtype.
+        Errors: ShapeError if another graph's variable of that name has another shape or dtype,
+        GraphMismatchError if that graph is another rank's.
         """
         state = self.states.get(node.name)
         if state is None:
             state = self.states[node.name] = VariableState(node, device)
+            state.driver = self.driver
         if state.shape != tuple(node.attrs["shape"]) or state.dtype != np.dtype(
             node.attrs["dtype"]
         ):
+            if self.driver != state.driver:
+                here = f"variable {state.dtype}{show(state.whole)}"
+                differ(
+                    node.name,
+                    (state.driver, here, state.line),
+                    (self.driver, what_of(node), node.line),
+                )
             raise ShapeError(
                 f"variable {node.name!r} is {state.dtype}{list(state.shape)} here already",
                 op=node.name,
