@@ -55,6 +55,25 @@ def test_strong_and_weak_are_told_by_the_batch(tmp_path: Path) -> None:
     assert strong.points[2].speedup == 2.0
 
 
+def test_waiting_and_slow_workers_are_told_apart(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "run", 4, 64, 1000.0))
+    result = json.loads((path / "result.json").read_text())
+    slow = [{"worker": 2, "rank": 3, "host": "nid42", "factor": 1.9}]
+    (path / "result.json").write_text(
+        json.dumps(result | {"wait_seconds": [4.0, 4.0, 0.0, 4.0], "stragglers": slow})
+    )
+    (run,) = runs.load([str(path)])
+    assert (run.waited, run.input_wait, run.busy) == (3.0, 0.5, 9.0)
+    told = text.as_text([run], [])
+    assert "3 s (24%)" in told and "0.5 s (4%)" in told
+    assert "worker 2 (rank 3 on nid42) was slow for long" in told and "1.9 times" in told
+    # of a run that has not ended the manifest knows
+    (path / "result.json").unlink()
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"stragglers": slow}))
+    assert runs.load([str(path)])[0].stragglers == slow
+
+
 def test_modes_are_not_mixed_and_begin_with_the_single_rank(tmp_path: Path) -> None:
     paths = [
         write(tmp_path / "one", 1, 64, 1000.0),

@@ -101,19 +101,23 @@ def _unit(longest: float) -> tuple[float, str]:
 
 
 def _waits(axes: Any, runs: Sequence[Run]) -> None:
-    """A bar for each run: waiting for input apart from all else, the mean of its workers."""
+    """A bar for each run: waiting apart from all else, the mean of its workers."""
     runs = runs[:MOST_NAMED]
     unit, name = _unit(max(run.seconds for run in runs))
     rows, busy = range(len(runs)), [run.busy / unit for run in runs]
     waits = [(run.input_wait or 0.0) / unit for run in runs]
     axes.barh(rows, busy, 0.6, color=COLORS[0], label="at work")
     axes.barh(rows, waits, 0.6, left=busy, color=COLORS[1], label="waiting for input")
+    if any(run.waited is not None for run in runs):
+        left = [a + b for a, b in zip(busy, waits, strict=True)]
+        others = [(run.waited or 0.0) / unit for run in runs]
+        axes.barh(rows, others, 0.6, left=left, color=COLORS[2], label="waiting for ranks")
     axes.set_yticks(rows, [run.name for run in runs])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set(title="a worker's time", xlabel=f"time ({name})")
     axes.margins(y=0.05)
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3)
 
 
 def _scaling(axes: Any, curves: Sequence[Scaling], kind: str) -> None:

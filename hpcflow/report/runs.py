@@ -31,6 +31,8 @@ class Run:
     rate: float = 0.0  # samples a second, all workers together
     seconds: float = 0.0
     input_wait: float | None = None  # seconds of those, the mean of the workers
+    waited: float | None = None  # the same for other ranks, in steps
+    stragglers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     steps: int = 0
     finished: bool = False
     rows: list[dict[str, float]] = dataclasses.field(default_factory=list)
@@ -42,8 +44,8 @@ class Run:
 
     @property
     def busy(self) -> float:
-        """Seconds in which a worker did not wait for input: compute and communication."""
-        return max(0.0, self.seconds - (self.input_wait or 0.0))
+        """Seconds in which a worker waited neither for input nor for other ranks."""
+        return max(0.0, self.seconds - (self.input_wait or 0.0) - (self.waited or 0.0))
 
     def curve(self, x: str, y: str) -> tuple[list[float], list[float]]:
         """Two columns, where both are there."""
@@ -73,7 +75,7 @@ def _load(folder: Path, name: str) -> Run:
             hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
         )
     nodes = manifest.get("nodes") or {host: [] for host in result.get("hosts", [])}
-    waits = result.get("input_wait_seconds") or []
+    waits, waited = (result.get(f"{kind}wait_seconds") or [] for kind in ("input_", ""))
     rates = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
     return Run(
         name,
@@ -86,6 +88,8 @@ def _load(folder: Path, name: str) -> Run:
         rate=result.get("samples_per_second", statistics.median(rates) if rates else 0.0),
         seconds=result.get("seconds", rows[-1].get("seconds", 0.0) if rows else 0.0),
         input_wait=statistics.mean(waits) if waits else None,
+        waited=statistics.mean(waited) if waited else None,
+        stragglers=result.get("stragglers", manifest.get("stragglers", [])),
         steps=int(rows[-1].get("step", 0)) if rows else max(result.get("steps", [0])),
         finished=bool(manifest.get("finished", bool(result))),
         rows=rows,

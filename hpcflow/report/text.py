@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcflow.report.runs import Run, Scaling
+from hpcflow.train.stragglers import told
 
 
 def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
-    """A row for each run, then a table for each scaling curve."""
+    """A row for each run, who was slow in them, then a table for each scaling curve."""
     parts = [table(_HEAD, [_row(run) for run in runs])]
+    slow = [f"{run.name}: {line}" for run in runs for line in told(run.stragglers)]
+    if slow:
+        parts.append("\n".join(slow))
     for curve in curves:
         rows = [
             [f"{p.ranks}", f"{p.rate:,.0f}", f"{p.speedup:.2f}", f"{p.efficiency:.0%}", f"{p.runs}"]
@@ -21,7 +25,7 @@ def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
 
 
 _HEAD = ["run", "mode", "ranks", "nodes", "batch", "steps", "loss", "samples/s", "time",
-         "input wait", "state"]  # fmt: skip
+         "input wait", "rank wait", "state"]  # fmt: skip
 
 
 def _row(run: Run) -> list[str]:
@@ -37,16 +41,17 @@ def _row(run: Run) -> list[str]:
         f"{losses[0]:.4g} -> {losses[-1]:.4g}" if losses else "-",
         f"{run.rate:,.0f}" if run.rate else "-",
         duration(run.seconds),
-        _waited(run),
+        _waited(run, run.input_wait),
+        _waited(run, run.waited),
         "finished" if run.finished else "not finished",
     ]
 
 
-def _waited(run: Run) -> str:
-    """`0.31 s (4%)`: waiting for data, of the time before."""
-    if run.input_wait is None or not run.seconds:
+def _waited(run: Run, waited: float | None) -> str:
+    """`0.31 s (4%)`: waiting for data, or for other ranks, of the time before."""
+    if waited is None or not run.seconds:
         return "-"
-    return f"{duration(run.input_wait)} ({run.input_wait / run.seconds:.0%})"
+    return f"{duration(waited)} ({waited / run.seconds:.0%})"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -57,6 +57,8 @@ class Context:
         }
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
         self.engine = Engine(world, crowded)
+        if len(self.devices) > 1:  # not the CPU alone, whose kernels end where they are called
+            self.engine.computes = self._computes
         self.stop = Stop(self.rank, self.roles, self.cluster.mode == "collective")
         if settings.trace:
             from hpcflow.runtime import trace
@@ -109,10 +111,16 @@ class Context:
 
     def _summing(self, group: Communicator) -> Communicator:
         """The communicator that sums over replicas, as the setting `comm` and the machine say."""
-        from hpcflow.comm.choose import choose
+        from hpcflow.comm.choose import choose, without_nccl
 
         on_gpu = not self.is_server and self.cluster.devices[0].startswith("gpu")
+        if len(set(group.all_gather_text(self.cluster.devices[0].partition(":")[0]))) > 1:
+            # also for plans: all must sum on their hosts
+            self.settings, on_gpu = without_nccl(group, self.settings), False
         return choose(group, self.settings, on_gpu)
+
+    def _computes(self) -> bool:
+        return any(device.computes() for device in self.devices.values())
 
     def watch(self) -> None:
         """Open this rank's ledger of waits and the watchdog that reads it. All ranks call it."""

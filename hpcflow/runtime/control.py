@@ -31,6 +31,7 @@ from hpcflow.runtime.stop import Stop
 HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
 REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
 CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
+PACE = 12  # to the chief: steps taken, nanoseconds of own work and of waiting in each
 FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it
 DECLARE = 20  # what a driver's plans need of servers, to the first of them
 WORDS = HEADER_BYTES // 8
@@ -120,6 +121,8 @@ class Control:
         self.compile_part, self.report, self.group = compile_part, report, group
         self.answer: Callable[[dict[str, Any]], dict[str, Any]] = _no_service  # to a driver's call
         self.notes: list[int] = []  # numbers that other drivers left here
+        # what asynchronous drivers said of their pace: rank, steps, work, wait
+        self.paces: collections.deque[tuple[int, int, int, int]] = collections.deque(maxlen=1 << 12)
         self.stop = stop
         self.served: dict[tuple[int, int], Served] = {}
         # what this rank drives, by number: told when one of their steps failed elsewhere
@@ -184,6 +187,8 @@ class Control:
             self.hosted.add(source, text)
         elif kind == NOTE:
             self.notes.append(step)
+        elif kind == PACE:
+            self.paces.append((source, plan, slot, step))
         else:
             raise CommError(f"rank {source} sent a header of unknown kind {kind}")
         return True

@@ -51,6 +51,10 @@ class Device:
         """A NumPy array as one of this device."""
         return array
 
+    def computes(self) -> bool:
+        """True while kernels that were started are at work beside the host."""
+        return False
+
     def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, start: int = 0) -> Any:
         """An array in a block of bytes made by `allocate`, from byte `start` on."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -95,6 +99,10 @@ class GpuDevice(Device):
     def from_host(self, array: np.ndarray) -> Any:
         """A copy in GPU memory."""
         return self.xp.asarray(array)
+
+    def computes(self) -> bool:
+        """True while kernels that were started are at work beside the host."""
+        return not self.xp.cuda.get_current_stream().done
 
 
 _FACTORIES: dict[str, Callable[[int], Device]] = {"cpu": Device, "gpu": GpuDevice}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,9 @@ class Engine(Baton):
         self.ledger: Any = None
         self.entered = False
         self.quiet = 0
+        self.waited = 0.0  # seconds in which steps were in flight and nothing was ready to run
+        self._since = 0.0  # when the wait of now began; 0: none
+        self.computes: Callable[[], bool] = _nothing_came  # a device still works for this rank
 
     # -- steps
 
@@ -216,12 +220,16 @@ class Engine(Baton):
     def progress(self, finished: Callable[[], bool], rests: bool = False) -> None:
         """What `drive` does, inside the engine's context."""
         ready = self.ready
+        self._since = 0.0
         while not finished():
             while ready:
                 self.run_strand(*ready.popleft())
             if finished():
                 break
-            self._empty_inbox()
+            if self.inbox:
+                if self._since:
+                    self._count_wait()
+                self._empty_inbox()
             if ready:
                 continue
             if self.poll():
@@ -230,6 +238,8 @@ class Engine(Baton):
                 return
             elif not ready:
                 self._idle()
+        if self._since:
+            self._count_wait()
         if self.entered:
             self._moved()
 
@@ -243,7 +253,14 @@ class Engine(Baton):
             self._enter()
         return True
 
+    def _count_wait(self) -> None:
+        """The rank has something to run again."""
+        self.waited += time.perf_counter() - self._since
+        self._since = 0.0
+
     def _moved(self) -> None:
+        if self._since:
+            self._count_wait()
         self.quiet = 0
         self.backoff.reset()
         if self.entered:
@@ -252,6 +269,10 @@ class Engine(Baton):
 
     def _idle(self) -> None:
         self.quiet += 1
+        if self.computes():  # its own work: the wait begins when that ends
+            self._since = 0.0
+        elif not self._since and self.waits:
+            self._since = time.perf_counter()
         if self.quiet == PATIENCE_POLLS and self.ledger is not None and self.waits:
             self._enter()
         if self.wake.is_set():

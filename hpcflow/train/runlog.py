@@ -1,4 +1,4 @@
-"""The run directory's records: manifest.json, metrics.csv and events for TensorBoard.
+"""The run directory's records: manifest.json, metrics.csv, paces.csv, events for TensorBoard.
 
 Only the chief writes them, and only into a run directory that was named (`--run-dir`).
 """
@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,17 @@ from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.logs import logger
 from hpcflow.runtime.context import Context, task_name
 from hpcflow.train.gitstate import git_state
+from hpcflow.train.pace import Row
 from hpcflow.train.written import versions, write_json
 
-MANIFEST, METRICS = "manifest.json", "metrics.csv"
+MANIFEST, METRICS, PACES = "manifest.json", "metrics.csv", "paces.csv"
 COLUMNS = ("time", "seconds", "step", "epoch", "samples", "samples_per_second")
 ENVIRONMENT = ("HPCFLOW_", "SLURM_", "OMP_", "OMPI_", "MPICH_", "I_MPI_", "UCX_", "FI_", "NCCL_",
                "CUDA_", "HDF5_", "OPENBLAS_", "MKL_", "NUMBA_", "PRTE_", "PMIX_MCA_", "MPI4PY_",
                "PYTHON", "LD_", "PATH", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
 SECRET = ("JWT", "TOKEN", "KEY", "PASSWORD", "SECRET")
 LEAST_S, SHARE = 0.1, 1 / 2000  # between two rows: seconds, and of the time since the start
+FEW_WORKERS = 8  # the paces of more are written less often
 SHORT_EPOCH_S = 0.01  # the last step of an epoch has a row, except of shorter ones
 _logs: weakref.WeakKeyDictionary[Context, RunLog] = weakref.WeakKeyDictionary()
 
@@ -53,7 +55,8 @@ class RunLog:
     def __init__(self, context: Context) -> None:
         self.folder = Path(context.settings.run_dir)
         self._manifest = {**manifest(context), "earlier": _earlier(self.folder / MANIFEST)}
-        self._rows = Rows(self.folder / METRICS)
+        self._rows, self._paces = Rows(self.folder / METRICS), Rows(self.folder / PACES)
+        self._paced = 0.0
         self._events = _events(self.folder) if context.settings.tensorboard else None
         self._last = self._begun = time.perf_counter()
         self._samples = 0
@@ -97,6 +100,25 @@ class RunLog:
             for name, number in {**numbers, "samples_per_second": rate}.items():
                 self._events.add_scalar(name, number, step)
 
+    def pace(self, step: int, rows: Sequence[tuple[int, Row]]) -> None:
+        """What workers told at the chief's step `step`, a row for each, if it is time for them."""
+        clock = time.perf_counter()
+        usual = (clock - self._begun) * SHARE * max(1, len(rows) / FEW_WORKERS)
+        if clock - self._paced < max(LEAST_S, usual):
+            return
+        self._paced = clock
+        for worker, row in rows:
+            told = {"steps": int(row.steps), "work": round(row.work, 7), "wait": round(row.wait, 7)}
+            told |= {"samples": round(row.samples, 2)}
+            self._paces.add(
+                {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **told}
+            )
+
+    def slow(self, found: Sequence[Mapping[str, Any]]) -> None:
+        """Note the workers that were slow for long."""
+        self._manifest.update(stragglers=found)
+        self._write()
+
     def end(self, finished: bool = False) -> None:
         """Close the files and note when the run ended; `finished` if its result is written."""
         if self._is_ended:
@@ -108,6 +130,7 @@ class RunLog:
         except OSError as error:
             logger.warning("%s cannot be written: %s", self.folder / MANIFEST, error)
         self._rows.close()
+        self._paces.close()
         if self._events is not None:
             self._events.close()
 

@@ -17,7 +17,10 @@ from hpcflow.ops.state import variables_initializer
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
+from hpcflow.train.exchange import Apart, Rows, Together
+from hpcflow.train.pace import Pace
 from hpcflow.train.preempt import Preemption
+from hpcflow.train.stragglers import Stragglers
 from hpcflow.train.written import versions, write_json
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ class TrainingSession(Session):
     steps (500) or time ("30s", "10m", the default), when the training has ended, and when a signal
     stops it. `resume` goes on from the newest good one, if there is one, at its place in the
     datasets. `max_to_keep` are kept, 0 for all; `form` is as for `hf.train.Saver`.
+
+    `pace.work` and `pace.wait` tell this worker's own work from its waiting for other ranks, in
+    seconds of the last step. A worker that is slow for long is named, with its host.
 
     Ranks: every rank that runs the script has one; replicas start from the values of the first.
     """
@@ -56,6 +62,12 @@ class TrainingSession(Session):
         self.samples = 0  # fed to this worker
         self.seconds = 0.0  # from the first step until every worker was done
         self.preemption = Preemption(self.context)
+        self.pace = Pace(self.context.engine)
+        self._exchange: Apart | Together | None = None
+        if self.context.drivers is not None and self.context.drivers.size > 1:
+            kind = Together if self.context.cluster.mode == "collective" else Apart
+            self._exchange = kind(self.context)
+        self._stragglers = Stragglers(self.context)
         self._begun: float | None = None
         self._met = True  # with the other workers, since the last step
         variables = [
@@ -110,13 +122,28 @@ class TrainingSession(Session):
             self._edge()
         if self._begun is None:
             self._begun = time.perf_counter()
+            self.pace.begin()
         self._met = False
         values = self.run(fetches, batch)
+        self.pace.end(batch)
         self.steps += 1
         self.samples += getattr(batch, "size", 0)
         if self._keeper is not None:
             self._keeper.count(batch)
+        if self._exchange is not None:
+            self._compare(self._exchange.step(self.pace))
         return values
+
+    def _compare(self, rows: Rows) -> None:
+        """Look for workers that are slow for long, on the chief."""
+        if not rows or not self.is_chief:
+            return
+        for line in self._stragglers.add(rows):
+            logger.warning(line)
+            if self._log is not None:
+                self._log.slow(self._stragglers.found())
+        if self._log is not None:
+            self._log.pace(self.steps, rows)
 
     def every(self, steps: int, action: Callable[[], Any]) -> None:
         """Call `action()` after each so many steps, on all ranks that run the script together.
@@ -158,11 +185,14 @@ class TrainingSession(Session):
         return due + (keeper is not None and (self.preemption.late or keeper.due(self.steps)))
 
     def _do(self, due: int) -> None:
+        """Do what it is time for, apart from the steps."""
         if due & 1:
             self.save()
         for i, policy in enumerate(self._policies):
             if due & 2 << i:
                 policy.run(self.steps)
+        if due:
+            self.pace.begin()
 
     def save(self) -> Path:
         """Save the state of the job now; the checkpoint.
@@ -181,6 +211,7 @@ class TrainingSession(Session):
         unsaved = self._keeper is not None and self._keeper.is_new(self.steps)
         if self.preemption.meet(stopping, saving, unsaved):
             self._stop()
+        self.pace.begin()
 
     def wait(self) -> None:
         """Wait until every worker is here: all updates are then applied."""
@@ -191,13 +222,20 @@ class TrainingSession(Session):
             self._meet()
         if self.preemption.unsaved:
             self.save()
+        self._end_exchange()
         self.preemption.over()
         if self._begun is not None:
             self.seconds = time.perf_counter() - self._begun
 
+    def _end_exchange(self) -> None:
+        """All workers have done the same steps: what they have begun to tell each other ends."""
+        if self._exchange is not None:
+            self._exchange.finish()
+
     def _stop(self) -> NoReturn:
         """End the script early, on all workers together."""
         self._met = True
+        self._end_exchange()
         if self._keeper is not None and self.preemption.unsaved:
             self.save()
         step, saved = self.steps, self._keeper is not None
@@ -228,12 +266,15 @@ class TrainingSession(Session):
             "samples": self.samples,
             "seconds": self.seconds,
             "input_wait_seconds": round(waited, 6),
+            "work_seconds": round(self.pace.work_seconds, 6),
+            "wait_seconds": round(self.pace.wait_seconds, 6),
         }
         reports = self.context.reports(mine)
         if reports is None:
             return None
         names = [v.name for v in self.graph.get_collection("trainable_variables")]
-        found = {**summary(self.context, reports, names), **extra, "versions": versions()}
+        found = summary(self.context, reports, names)
+        found |= {"stragglers": self._stragglers.found(), **extra, "versions": versions()}
         write_json(self.run_dir / RESULT, found)
         if self._log is not None:
             self._log.end(finished=True)
@@ -276,6 +317,8 @@ def summary(
         "hosts": [r["host"] for r in ranks],
         "seconds": round(seconds, 6),
         "input_wait_seconds": [r["input_wait_seconds"] for r in workers],
+        "work_seconds": [r["work_seconds"] for r in workers],
+        "wait_seconds": [r["wait_seconds"] for r in workers],
         "samples_per_second": round(samples / seconds, 1) if seconds else 0.0,
         "warnings": together([r.get("warnings", {}) for r in ranks]),
         "settings": context.settings.changed(),

@@ -89,6 +89,8 @@ def test_a_worker_without_steps_is_no_division_by_zero() -> None:
         "samples": 0,
         "seconds": 0.0,
         "input_wait_seconds": 0.0,
+        "work_seconds": 0.0,
+        "wait_seconds": 0.0,
     }
     assert summary(context, [report], [])["samples_per_second"] == 0
 
