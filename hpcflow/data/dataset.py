@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from hpcflow.runtime.context import Context, current
 
 MEMORY = 256 << 20
 STRETCH = 4 << 20  # bytes read at a time where blocks do not say
+FEW = 8  # batches read at a time where shares may change
 Dealt = tuple[int, Share]  # with the epoch
 
 
@@ -42,7 +44,8 @@ class Dataset(Feeding):
     `readers` threads read `read_ahead` stretches of batches ahead, 2 unless all is in memory, and
     apply `map`, a function of a Batch that returns {placeholder: rows}. One keeps the order of
     reads, as disks like it; more are for items and maps that wait or let go of Python's lock.
-    `memory` bounds the bytes held.
+    `memory` bounds the bytes held. `balance` deals a joined batch to synchronous workers by their
+    speed, which `TrainingSession.step` measures, in place of equally.
 
     Shapes: the data is [samples, ...], its rows as the placeholders' (after `map`, if given).
     Ranks:  every sample is drawn once per epoch, by one of the workers; in collective mode all
@@ -66,6 +69,7 @@ class Dataset(Feeding):
         read_ahead: int | None = None,
         readers: int = 1,
         memory: int = MEMORY,
+        balance: bool = False,
         context: Context | None = None,
     ) -> None:
         context = context or current()
@@ -85,7 +89,12 @@ class Dataset(Feeding):
         self._first = 0  # the epoch to go on with
         self._left: dict[int, Ranges] = {}  # what is left of epochs that were interrupted
         self._begun_with: dict[int, int] = {}  # the size of their joined batch when they began
+        self._numbered: dict[int, int] = {}  # epoch -> the number of its step 0, see `Balance`
+        self._most_together = sys.maxsize  # batches that are read at once
         self._check()
+        if balance:
+            self._most_together = self._few_together()
+            self._begin_balance((self.read_ahead + 1) * self._most_together + 1)
         self._keys[0].graph.add_to_collection("datasets", self)
 
     def _open(self) -> None:
@@ -153,10 +162,19 @@ class Dataset(Feeding):
     def _of(self, epochs: Sequence[int]) -> Iterator[Batch]:
         self._open()  # again, if it was closed
         name = next(iter(self._sources.values())).name
-        dealt = (found for number in epochs for found in self._dealt(number))
+        numbers = self._numbers()
+        dealt = (found for number in epochs for found in self._dealt(number, numbers))
         return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
 
-    def _dealt(self, number: int) -> Iterator[Dealt]:
+    def _dealt(self, number: int, numbers: Iterator[int]) -> Iterator[Dealt]:
+        balance, numbered = self.balance, self._numbered
+
+        def cut(step: int, size: int) -> np.ndarray:
+            assert balance is not None
+            batch = next(numbers)
+            numbered[number] = batch - step
+            return balance.deal(batch, size)
+
         for share in deal(
             self.samples,
             self.batch,
@@ -167,9 +185,17 @@ class Dataset(Feeding):
             self.shuffle,
             self._left.get(number),
             self._begun_with.get(number),
+            None if balance is None else cut,
         ):
             if len(share.indices) or self._is_synchronous:
                 yield number, share
+
+    def _few_together(self) -> int:
+        """The most batches to read at once, if what is read ahead is to be little."""
+        if self._is_in_memory and self._map is None:
+            return 1
+        share = max(1, self._row_bytes) * max(1, self._full() // self.replicas)
+        return min(max(STRETCH // share, 1), FEW)
 
     @property
     def _held(self) -> int:
@@ -188,7 +214,8 @@ class Dataset(Feeding):
             epoch, share = one
             size = len(share.indices)
             place = (epoch, share.place // window) if window else None
-            if portion and (rows + size > most or place != last):
+            is_full = rows + size > most or len(portion) == self._most_together
+            if portion and (is_full or place != last):
                 yield portion
                 portion, rows = [], 0
             if not portion:  # what is mapped may have another size since
@@ -267,7 +294,13 @@ class Dataset(Feeding):
             steps if epoch > number else max(step + 1 - first, 0) if epoch == number else 0
             for epoch, step in done
         ]
-        return left_after(ranges, self.batch, taken)
+        balance, begun = self.balance, self._numbered.get(number)
+        if balance is None or begun is None:
+            return left_after(ranges, self.batch, taken)
+        begun += first
+        return left_after(
+            ranges, self.batch, taken, lambda step, size: balance.cuts(begun + step, size)
+        )
 
     def restore(self, position: Mapping[str, Any]) -> None:
         """Go on where `position` says; any number of workers may.

@@ -1,20 +1,22 @@
 """Who draws which sample when: a pure function, the same on every rank.
 
 The order of an epoch depends on the seed and the epoch alone. Each joined batch is a run of that
-order, cut into one contiguous share per replica, as evenly as possible. So any number of replicas
-sees the joined batches of one, and every sample is drawn once per epoch over all of them. An epoch
-that was interrupted goes on with the ranges of its order that are left, dealt in the same way.
+order, cut into one contiguous share per replica: as evenly as possible, or by speed (`balance`). So
+any number of replicas sees the joined batches of one, and every sample is drawn once per epoch over
+all of them. An epoch that was interrupted goes on with the ranges of its order that are left, dealt
+in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcflow.data.orders import Left, Ranges, Shuffle, ordered
 
+Cut = Callable[[int, int], np.ndarray]  # of a batch's number and size: where it is cut
 DRAWN = 1 << 14  # samples of the order that are drawn at once where batches are smaller
 
 
@@ -53,11 +55,13 @@ def deal(
     shuffle: Shuffle = True,
     left: Ranges | None = None,
     begun_with: int | None = None,
+    cut: Cut | None = None,
 ) -> Iterator[Share]:
     """The shares of `replica` in the joined batches of one epoch, or of what is `left` of it.
 
     Steps are numbered so that the last one has the number it has in a whole epoch. `begun_with` is
-    the size of the joined batch that an interrupted epoch began with.
+    the size of the joined batch that an interrupted epoch began with. `cut` says where the batch of
+    a step is cut, if not evenly; it is asked once for each, in order.
     """
     drawn = ordered(samples, seed, epoch, shuffle, begun_with or batch, left)
     total = len(drawn)
@@ -67,9 +71,12 @@ def deal(
     for step in range(steps):
         at = step * batch
         size = min(batch, total - at)
-        base, more = divmod(size, replicas)  # as `cuts` has it, faster
-        low = replica * base + min(replica, more)
-        high = low + base + (replica < more)
+        if cut is not None:
+            low, high = cut(first + step, size)[replica : replica + 2].tolist()
+        else:
+            base, more = divmod(size, replicas)  # as `cuts` has it, faster
+            low = replica * base + min(replica, more)
+            high = low + base + (replica < more)
         if together < 2:
             mine = drawn[at + low : at + high]
         else:
@@ -81,14 +88,19 @@ def deal(
         yield Share(first + step, mine, size, place, low)
 
 
-def left_after(left: Ranges, batch: int, taken: Sequence[int]) -> list[list[int]]:
-    """The ranges left of `left`, dealt in batches, after worker r has taken its first taken[r]."""
+def left_after(
+    left: Ranges, batch: int, taken: Sequence[int], cut: Cut | None = None
+) -> list[list[int]]:
+    """The ranges left of `left`, dealt in batches, after worker r has taken its first taken[r].
+
+    `cut` says where batch number s of them was cut, if not evenly.
+    """
     total = sum(b - a for a, b in left)
     fewest, most = min(taken), max(taken)
     open_: list[list[int]] = []  # in numbers of samples dealt
     for step in range(fewest, min(most, steps_per_epoch(total, batch))):
         size = min(batch, total - step * batch)
-        at = step * batch + cuts(size, len(taken))
+        at = step * batch + (cuts(size, len(taken)) if cut is None else cut(step, size))
         open_ += [[int(at[r]), int(at[r + 1])] for r, t in enumerate(taken) if t <= step]
     open_.append([min(most * batch, total), total])
     found: list[list[int]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,8 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hpcflow.data.balance import Balance
 from hpcflow.data.dealer import Share, cuts
-from hpcflow.data.fitting import check_fits, check_key
+from hpcflow.data.fitting import check_fits, check_key, check_may_vary
 from hpcflow.data.forks import forbid_forks
 from hpcflow.data.reader import Ahead
 from hpcflow.errors import DataError, HpcflowError, ShapeError
@@ -45,7 +47,8 @@ Map = Callable[[Batch], Columns]
 class Feeding:
     """A worker's place among the workers, and its batches: mapped, weighted, read ahead.
 
-    `input_wait_seconds` is how long whoever took batches has waited for them.
+    `input_wait_seconds` is how long whoever took batches has waited for them. `balance` is what
+    deals by speed, None where shares are equal.
     """
 
     readers = 1  # threads that read ahead
@@ -63,6 +66,7 @@ class Feeding:
         self._share: Tensor | None = None
         if self._is_synchronous and self._keys:
             self._share = _share_of(self._keys[0].graph)
+        self.balance: Balance | None = None
         self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
         if context.world is not None:
             forbid_forks()
@@ -70,11 +74,40 @@ class Feeding:
     @property
     def shares(self) -> list[int]:
         """How many samples of a full joined batch each worker gets."""
+        if self.balance is not None:
+            return self.balance.shares
         return np.diff(cuts(self._full(), self.replicas)).tolist()
 
     def _full(self) -> int:
         """The size of a joined batch that is not an epoch's last."""
         return self.batch
+
+    def _begin_balance(self, lead: int) -> None:
+        """From now on deal by speed; so many batches may be dealt ahead of those taken.
+
+        Errors: HpcflowError where that cannot be; a line where it has no effect.
+        """
+        context = self.context
+        if context.settings.exact or context.settings.tasks_per_replica > 1:
+            is_exact = context.settings.exact
+            raise HpcflowError(
+                "balance=True deals by measured time, "
+                + ("with exact=1 runs are to be equal" if is_exact else "of one rank a worker"),
+                rank=context.rank,
+                hint=f"leave out {'one of both' if is_exact else '--tasks-per-replica or balance'}",
+            )
+        check_may_vary(self._keys)
+        if self._is_synchronous:
+            self.balance = Balance(self.replicas, self._full(), lead, context.rank)
+        elif self.replicas > 1 and context.is_chief:
+            say_once(
+                "balance=True has no effect on asynchronous workers: each draws its own part of "
+                "the samples at its own pace"
+            )
+
+    def _numbers(self) -> Iterator[int]:
+        """The numbers of the batches that will be dealt: the same on all workers."""
+        return itertools.count(self.balance.taken if self.balance is not None else 0)
 
     def _told(self, samples: str) -> str:
         most, least = max(self.shares), min(self.shares)
@@ -114,6 +147,8 @@ class Feeding:
                     return
                 loaded.reverse()
                 while loaded:  # let go of each as it is used up
+                    if self.balance is not None:
+                        self.balance.taken += 1
                     yield self._placed(loaded.pop())
         finally:
             if reader is not None:

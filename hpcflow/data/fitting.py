@@ -113,3 +113,16 @@ def check_fixed_sizes(keys: Iterable[Tensor], given: set[int]) -> None:
                 line=key.op.line,
                 hint="make the placeholder's first size None",
             )
+
+
+def check_may_vary(keys: Iterable[Tensor]) -> None:
+    """Shares that follow the workers' speeds need placeholders of any number of rows."""
+    for key in keys:
+        if key.shape and key.shape[0] is not None:
+            raise ShapeError(
+                f"placeholder {key.name!r} takes {key.shape[0]} rows, but with balance=True the "
+                "number of a worker's samples changes",
+                op=key.op.name,
+                line=key.op.line,
+                hint="make the placeholder's first size None",
+            )

@@ -24,7 +24,8 @@ class Stream(Feeding):
 
     `samples` is a function that makes the iterator of an epoch from its number; or an iterator,
     which is one epoch. A sample has a value for each of `keys`, as a tuple, or is the value of a
-    single one. `batch`, `batch_per_rank`, `read_ahead` (batches) and `map` are as for `Dataset`.
+    single one. `batch`, `batch_per_rank`, `read_ahead` (batches), `map` and `balance` are as for
+    `Dataset`.
 
     Ranks:  all workers must iterate over the same samples; each keeps its own part of them.
     Resume: a function's iterator is made again and run up to the position, which takes its time. An
@@ -42,6 +43,7 @@ class Stream(Feeding):
         per_epoch: int | None = None,
         map: Map | None = None,
         read_ahead: int = 2,
+        balance: bool = False,
         context: Context | None = None,
     ) -> None:
         context = context or current()
@@ -57,6 +59,8 @@ class Stream(Feeding):
         if per_epoch is not None:
             check_enough(per_epoch, self.replicas, self.context.rank)
         self._note_empty()
+        if balance:
+            self._begin_balance(self.read_ahead + 2)
         self._keys[0].graph.add_to_collection("datasets", self)
 
     @property
@@ -80,8 +84,8 @@ class Stream(Feeding):
 
     def epochs(self, count: int, first: int = 0) -> Iterator[Batch]:
         """This worker's batches of `count` epochs; after `restore` those that are left of them."""
-        numbers = range(max(first, self._first), first + count)
-        parts = (part for number in numbers for part in self._parts(number))
+        epochs, numbers = range(max(first, self._first), first + count), self._numbers()
+        parts = (part for epoch in epochs for part in self._parts(epoch, numbers))
         batches = self._batches(parts, self._load, self.read_ahead, "read a stream")
         return self._together(batches) if self._is_synchronous else batches
 
@@ -93,7 +97,7 @@ class Stream(Feeding):
             yield batch
         self.context.meet(f"the end of a stream after {total:,} samples")
 
-    def _parts(self, epoch: int) -> Iterator[Part]:
+    def _parts(self, epoch: int, numbers: Iterator[int]) -> Iterator[Part]:
         samples = self._iterator(epoch)
         skipped = self._skip if epoch == self._first else 0
         if skipped:
@@ -109,7 +113,10 @@ class Stream(Feeding):
         step = skipped // self.batch
         start = skipped
         while joined := self._next(samples, epoch, start):
-            at = cuts(len(joined), self.replicas)
+            if self.balance is not None:
+                at = self.balance.deal(next(numbers), len(joined))
+            else:
+                at = cuts(len(joined), self.replicas)
             low, high = int(at[self.replica]), int(at[self.replica + 1])
             if low < high or self._is_synchronous:
                 indices = np.arange(start + low, start + high)

@@ -1,0 +1,209 @@
+"""Shares by speed: they follow it, all replicas cut alike, and every sample is dealt once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hpcflow as hf
+from hpcflow.data.balance import FINENESS, Balance, shares_by
+from hpcflow.data.dealer import cuts, deal, left_after
+from hpcflow.errors import HpcflowError, ShapeError
+from hpcflow.logs import logger
+from hpcflow.runtime.context import Context
+from tests.runtime.ranks import run_ranks
+
+speeds = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=12)
+
+
+@given(speeds, st.integers(1, 3000))
+def test_shares_follow_the_speeds(speeds: list[float], batch: int) -> None:
+    n, replicas = shares_by(speeds, batch), len(speeds)
+    v = np.array(speeds)
+    assert n.sum() == batch and (n >= (1 if batch >= replicas else 0)).all()
+    # Nobody works longer than with shares in proportion, but for the grain of shares and for
+    # replicas that get their one sample.
+    grain = replicas * max(1, batch // (replicas * FINENESS)) / batch
+    even = batch / v.sum()
+    assert ((n <= 1) | (n / v <= even * (1 + grain) * (1 + 1e-9))).all()
+
+
+@given(st.integers(1, 20), st.integers(1, 3000))
+def test_equal_speeds_get_equal_shares(replicas: int, batch: int) -> None:
+    n = shares_by([7.0] * replicas, batch)
+    assert n.max() - n.min() <= max(1, batch // (replicas * FINENESS))
+
+
+def test_a_worker_three_times_slower_gets_a_third_of_the_others_shares() -> None:
+    assert shares_by([3, 3, 1], 7 * 16).tolist() == [48, 48, 16]
+    assert shares_by([1, 1, 1e-9], 32).tolist() == [16, 15, 1]  # never none: it may recover
+
+
+@given(st.data())
+def test_replicas_cut_alike_however_far_they_read_ahead(data: st.DataObject) -> None:
+    replicas, samples = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 400))
+    batch, lead = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 6))
+    balances = [Balance(replicas, min(batch, samples), lead, r) for r in range(replicas)]
+    dealers = [dealt(balances[r], samples, batch, r) for r in range(replicas)]
+    drawn: list[list[Any]] = [[] for _ in balances]
+    rates = st.lists(st.floats(0.1, 100), min_size=replicas, max_size=replicas)
+    for step in range(-(-samples // batch)):
+        for balance, dealer, mine in zip(balances, dealers, drawn, strict=True):
+            balance.taken = step + 1
+            ahead = data.draw(st.integers(0, lead)) + balance.taken - len(mine)
+            mine += itertools.islice(dealer, max(ahead, 0))
+        if data.draw(st.booleans()):
+            told = data.draw(rates)
+            assert len({balance.redeal(told, step + 1) for balance in balances}) == 1
+    for dealer, mine in zip(dealers, drawn, strict=True):
+        mine += dealer
+    for shares in zip(*drawn, strict=True):
+        assert len({share.joined_size for share in shares}) == 1
+        ends = [share.offset + len(share.indices) for share in shares]
+        assert [share.offset for share in shares] == [0, *ends[:-1]]
+        assert ends[-1] == shares[0].joined_size
+    together = [i for mine in drawn for share in mine for i in share.indices]
+    assert sorted(together) == list(range(samples))
+
+
+def dealt(balance: Balance, samples: int, batch: int, replica: int) -> Any:
+    return deal(samples, batch, 1, 0, balance.replicas, replica, cut=balance.deal)
+
+
+@given(st.data())
+def test_what_is_left_is_what_nobody_has_drawn(data: st.DataObject) -> None:
+    samples, batch = data.draw(st.integers(1, 200)), data.draw(st.integers(1, 30))
+    replicas = data.draw(st.integers(1, 4))
+    starts = sorted(data.draw(st.sets(st.integers(0, samples), max_size=4)))
+    ranges = [[a, b] for a, b in zip([0, *starts], [*starts, samples], strict=True)][::2]
+    total = sum(b - a for a, b in ranges)
+    places = [p for a, b in ranges for p in range(a, b)]
+    steps = -(-total // batch)
+    wild = [sorted(data.draw(st.tuples(*[st.integers(0, batch)] * (replicas - 1)))) for _ in places]
+
+    def cut(step: int, size: int) -> np.ndarray:
+        return np.array([0, *(min(at, size) for at in wild[step]), size])
+
+    taken = [data.draw(st.integers(0, steps)) for _ in range(replicas)]
+    drawn = set()
+    for step in range(steps):
+        at = cut(step, min(batch, total - step * batch)) + step * batch
+        for r in range(replicas):
+            if step < taken[r]:
+                drawn |= {places[i] for i in range(at[r], at[r + 1])}
+    left = left_after(ranges, batch, taken, cut)
+    assert [p for a, b in left for p in range(a, b)] == [p for p in places if p not in drawn]
+    assert all(a < b for a, b in left)
+
+
+def test_equal_speeds_change_nothing_and_noise_little() -> None:
+    balance = Balance(4, 100, 2, 0)
+    assert not balance.redeal([5.0, 5.1, 4.9, 5.0], 5)
+    assert np.array_equal(balance.cuts(1000, 100), cuts(100, 4))
+    assert balance.redeal([5.0, 5.0, 5.0, 0.5], 10)  # one that stumbled is taken for less slow
+    assert 5 < balance.shares[3] < 25 and balance.shares[3] > 100 / 31
+    for number in (0, 10 + 2 + 3):
+        assert np.array_equal(balance.cuts(number, 100), cuts(100, 4))  # dealt already, perhaps
+
+
+@pytest.mark.parametrize("fixed", [0.0, 0.5])
+def test_steps_become_equally_long(fixed: float) -> None:
+    """Each step costs something besides its samples: shares end where all work equally long."""
+    cost, balance, changes = np.array([1.0, 1.0, 3.0, 2.0]), Balance(4, 640, 1, 0), 0
+    taken = 0
+    for _ in range(12):
+        n = np.array(balance.shares)
+        changes += balance.redeal((n / (fixed * 160 + n * cost)).tolist(), taken)
+        taken += 10
+    times = fixed * 160 + np.array(balance.shares) * cost
+    assert times.max() / times.min() < 1.15
+    assert 1 <= changes <= 4  # a plan is made for each size
+
+
+def test_batches_taken_ahead_of_the_steps_are_refused() -> None:
+    balance = Balance(2, 8, 3, rank=1)
+    for number in range(20):
+        balance.deal(number, 8)
+    with pytest.raises(HpcflowError, match="20 batches were dealt ahead") as error:
+        balance.redeal([1.0, 2.0], 5)
+    assert error.value.rank == 1 and "read_ahead" in str(error.value)
+
+
+def test_workers_that_stood_at_different_steps_leave_what_they_have_not_drawn() -> None:
+    """As synchronous workers of servers may, where one of them saves."""
+
+    def body(context: Context) -> Any:
+        x = hf.placeholder(hf.float32, [None])
+        values = np.arange(100, dtype=np.float32)
+        data = hf.data.Dataset({x: values}, batch=12, seed=4, balance=True)
+        assert data.balance is not None
+        drawn: list[list[int]] = []
+        for batch in data.epochs(2):
+            drawn.append(batch.indices.tolist())
+            if len(drawn) in (1, 3):
+                data.balance.redeal([6.0, 1.0, len(drawn)], len(drawn))
+            if len(drawn) == 16:
+                break
+        position = data.position([(1, 5), (1, 6), (1, 4)])
+        again = hf.data.Dataset({x: values}, batch=12, seed=4, balance=True)
+        again.restore(position)
+        return drawn, [batch.indices.tolist() for batch in again.epochs(2)]
+
+    results = run_ranks(3, body)
+    assert len({len(drawn[-2]) for drawn, _ in results}) == 3  # all unlike by then
+    second = [i for _, again in results for batch in again for i in batch]
+    for (drawn, _), steps in zip(results, (6, 7, 5), strict=True):
+        second += [i for batch in drawn[9 : 9 + steps] for i in batch]
+    assert sorted(second) == list(range(100))
+
+
+# -- where it has no effect, or cannot be
+
+
+def made(**settings: Any) -> Callable[[Context], Any]:
+    def body(context: Context) -> Any:
+        x = hf.placeholder(hf.float32, [None])
+        data = hf.data.Dataset({x: np.zeros(8, "f4")}, batch=4, balance=True)
+        hf.data.Stream(x, lambda epoch: iter(np.zeros(8, "f4")), batch=4, balance=True)
+        return data.balance
+
+    return body
+
+
+def test_one_worker_has_nothing_to_balance() -> None:
+    assert run_ranks(1, lambda context: made()(context) is None) == [True]
+
+
+def test_asynchronous_workers_are_told_that_they_draw_at_their_own_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("hpcflow.logs._said", set())
+    monkeypatch.setattr(logger, "log", lambda level, line: said.append(line))
+    assert run_ranks(3, lambda context: made()(context) is None, ps=1) == [True, True]
+    (line,) = [line for line in said if "balance" in line]
+    assert "no effect on asynchronous workers" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"exact": True}, "exact=1"), ({"tasks_per_replica": 2}, "of one rank a worker")],
+)
+def test_what_cannot_be_balanced_is_refused(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(HpcflowError, match=f"balance=True deals by measured time.*{why}"):
+        run_ranks(4, made(), **settings)
+
+
+def test_a_placeholder_of_fixed_size_cannot_be_balanced() -> None:
+    def body(context: Context) -> None:
+        x = hf.placeholder(hf.float32, [4], name="images")
+        hf.data.Dataset({x: np.zeros(8, "f4")}, batch=8, balance=True)
+
+    with pytest.raises(ShapeError, match=r"'images:0' takes 4 rows, but with balance=True"):
+        run_ranks(2, body)

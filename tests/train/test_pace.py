@@ -1,0 +1,362 @@
+"""Own work and waiting are told apart; who is slow for long is named; shares follow the speeds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.cli import main as cli
+from hpcflow.comm import mpi
+from hpcflow.logs import logger
+from hpcflow.runtime.context import Context
+from hpcflow.settings import Settings
+from hpcflow.train import exchange, runlog
+from hpcflow.train.pace import Pace, Row, Window
+from hpcflow.train.stragglers import STEPS, TIMES, Stragglers
+from tests.runtime.ranks import run_here, run_ranks
+
+from .reference import OPTIMIZERS, data, net, trained
+
+SLOW = 1  # the replica that works three times as long
+SAMPLES, BATCH, SEED = 150, 48, 11  # the last batch of an epoch is smaller
+EPOCHS = 12
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """The warnings that are logged."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks of our own: a sample takes 10 ms, 30 on the slow replica."""
+
+    def end(self: Pace, batch: Any) -> None:
+        self.ended += 0.1
+        self.work = batch.size * (0.03 if self._engine.rank == SLOW else 0.01)
+        self.window.add(self.work, 0.0, batch)
+
+    monkeypatch.setattr(Pace, "end", end)
+
+
+# -- measuring
+
+
+def batch_of(size: int, source: Any = None) -> Any:
+    batch: Any = hf.data.Batch.__new__(hf.data.Batch)
+    batch.size, batch.source = size, source
+    return batch
+
+
+def test_a_window_leaves_its_longest_step_out() -> None:
+    window = Window()
+    for work, size in ((2.0, 4), (90.0, 7), (4.0, 4)):
+        window.add(work, 0.5, batch_of(size))
+    assert window.row() == Row(3, 3.0, 0.5, 4.0, 0)
+    window.clear()
+    window.add(2.0, 1.0, {})
+    assert window.row() == Row(1, 2.0, 1.0, 0.0, 0)
+
+
+def test_a_window_of_two_datasets_balances_neither() -> None:
+    class Source:
+        balance = "its own"
+
+    first, second = Source(), Source()
+    window = Window()
+    window.add(1.0, 0.0, batch_of(1, first))
+    assert window.balance == "its own"
+    window.add(1.0, 0.0, batch_of(1, second))
+    window.add(1.0, 0.0, batch_of(1, second))
+    assert window.balance is None
+
+
+def work_and_wait(context: Context) -> tuple[float, float, float]:
+    """Of one step whose own work is to sleep: a little, or on replica 1 longer."""
+    sleeps = 0.4 if context.replica == SLOW else 0.05
+    x = hf.placeholder(hf.float32, [1])
+    slept = hf.py_func(lambda rows: [time.sleep(sleeps), rows][1], [x], hf.float32)
+    total = hf.replica_sum(hf.reduce_sum(slept))
+    with hf.train.TrainingSession() as session:
+        session.step(total, {x: np.ones(1, "f4")})
+        session.step(total, {x: np.ones(1, "f4")})
+        return session.pace.work, session.pace.wait, sleeps
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_waiting_for_a_slow_rank_is_not_own_work(ranks: int) -> None:
+    for replica, (work, wait, slept) in enumerate(run_ranks(ranks, work_and_wait)):
+        assert work > slept * 0.99
+        if replica != SLOW:
+            assert wait > 0.1  # most of the slow one's 0.35 s more, however busy the machine is
+        assert work + wait < 30
+
+
+def test_input_and_the_script_itself_are_own_work() -> None:
+    def naps(epoch: int) -> Iterator[np.float32]:
+        for number in range(8):
+            time.sleep(0.01)
+            yield np.float32(number)
+
+    def body(context: Context) -> tuple[float, float]:
+        x = hf.placeholder(hf.float32, [None])
+        total = hf.replica_sum(hf.reduce_sum(x))
+        with hf.train.TrainingSession() as session:
+            for batch in hf.data.Stream(x, naps, batch=4, read_ahead=0).epochs(1):
+                session.step(total, batch)
+                time.sleep(0.03)
+            return session.pace.work, session.pace.work_seconds
+
+    for last, whole in run_ranks(2, body):
+        assert last > 0.07 and whole > last
+
+
+def test_what_a_device_still_computes_is_own_work() -> None:
+    """A poll that fails while kernels run beside the host begins no wait."""
+    engine = Context(Settings()).engine
+    asked: list[bool] = []
+    engine.computes = lambda: asked.append(True) or len(asked) < 50
+    done = threading.Event()
+
+    class Request:
+        polls = 0
+
+        def test(self) -> bool:
+            self.polls += 1
+            return self.polls > 40 or done.is_set()
+
+    engine.finish(Request(), "a sum")
+    assert len(asked) == 40 and engine.waited == 0.0
+    engine.finish(Request(), "another")
+    assert engine.waited > 0.0
+
+
+# -- who is slow for long
+
+
+def stragglers(hosts: tuple[str, ...] = ("n0", "n1", "n2", "n3")) -> Stragglers:
+    context: Any = type("C", (), {"hosts": hosts, "roles": type("R", (), {"drivers": (0, 1, 3)})})
+    return Stragglers(context)
+
+
+def rows(*work: float, steps: int = 10) -> exchange.Rows:
+    return [(i, Row(steps, w, 0.0, 1.0, 0)) for i, w in enumerate(work)]
+
+
+def test_a_persistent_straggler_is_named_once_with_rank_host_and_factor() -> None:
+    found = stragglers()
+    lines = [found.add(rows(0.1, 0.11, 0.19)) for _ in range(6)]
+    assert [len(some) for some in lines] == [0, 0, 1, 0, 0, 0]
+    (line,) = lines[2]
+    assert line.startswith("worker 2 (rank 3 on n3) is slow: for 30 steps")
+    assert "1.7 times the median of 3 workers" in line
+    assert found.found() == [{"worker": 2, "rank": 3, "host": "n3", "factor": 1.73}]
+
+
+def test_a_slow_step_now_and_then_is_no_straggler() -> None:
+    found = stragglers()
+    for time_ in range(40):
+        assert found.add(rows(0.1, 0.1, 0.9 if time_ % TIMES else 0.1, steps=STEPS)) == []
+    assert found.found() == []
+
+
+@pytest.mark.parametrize(
+    "work", [(0.1, 0.1, 0.149), (1e-5, 1e-5, 9e-5), (0.1, 0.1, 0.1)], ids=["less", "tiny", "equal"]
+)
+def test_who_is_not_much_slower_is_no_straggler(work: tuple[float, ...]) -> None:
+    found = stragglers()
+    assert [line for _ in range(50) for line in found.add(rows(*work))] == []
+
+
+def test_of_two_workers_the_slower_one_is_named() -> None:
+    found = stragglers()
+    lines = [line for _ in range(5) for line in found.add(rows(0.3, 0.1))]
+    assert len(lines) == 1 and lines[0].startswith("worker 0 (rank 0 on n0)")
+
+
+def test_the_straggler_of_a_synchronous_job_is_named(
+    measured: None, said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run_ranks(3, lambda context: train(context)[2], run_dir=str(tmp_path))
+    (line,) = [line for line in said if "is slow" in line]
+    assert line.startswith(f"worker {SLOW} (rank {SLOW} on local)") and "3.0 times" in line
+    expected = [{"worker": SLOW, "rank": SLOW, "host": "local", "factor": 3.0}]
+    assert found[0]["stragglers"] == expected
+    assert json.loads((tmp_path / "manifest.json").read_text())["stragglers"] == expected
+    paces = runlog.read_rows(tmp_path / runlog.PACES)
+    assert {row["worker"] for row in paces} == {"0", "1", "2"}
+    work = {row["worker"]: float(row["work"]) for row in paces}
+    assert work["1"] == pytest.approx(3 * work["0"], rel=0.2)
+    cli.main(["report", str(tmp_path), "--out", str(tmp_path)])
+    text = capsys.readouterr().out
+    assert f"worker {SLOW} (rank {SLOW} on local) was slow for long" in text and "3 times" in text
+
+
+def test_the_straggler_of_an_asynchronous_job_is_named(
+    said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(exchange, "APART_S", 0.0)
+
+    def body(context: Context) -> Any:
+        slow = context.replica == 2
+        x = hf.placeholder(hf.float32, [None])
+        w = hf.Variable(np.zeros((), np.float32), name="w")
+        nap = 0.02 if slow else 0.002
+        slept = hf.py_func(lambda rows: [time.sleep(nap), rows][1], [x], hf.float32)
+        step = hf.assign_add(w, hf.reduce_mean(slept))
+        with hf.train.TrainingSession() as session:
+            for _ in range(40 if slow else 400):
+                session.step(step, {x: np.ones(1, "f4")})
+            session.wait()
+            return session.result()
+
+    (result,) = run_ranks(4, body, ps=1, run_dir=str(tmp_path))
+    (line,) = [line for line in said if "is slow" in line]
+    assert line.startswith("worker 2 (rank 2 on local)")
+    assert [one["worker"] for one in result["stragglers"]] == [2]
+    assert len(result["work_seconds"]) == len(result["wait_seconds"]) == 3
+
+
+# -- shares by speed
+
+
+def train(
+    context: Context, balance: bool = False, stream: bool = False, **more: Any
+) -> tuple[list[np.ndarray], list[list[Any]], Any]:
+    """Parameters, (epoch, step, joined size, offset, samples) of each batch, the result."""
+    features, labels = data(SAMPLES)
+    x, y, _, step, parameters = net(OPTIMIZERS["adam"][0]())
+    if stream:
+        pairs = list(zip(features, labels, strict=True))
+        dataset: Any = hf.data.Stream((x, y), lambda e: iter(pairs), BATCH, balance=balance)
+    else:
+        dataset = hf.data.Dataset({x: features, y: labels}, BATCH, seed=SEED, balance=balance)
+    noise = hf.random_uniform([hf.shape(x)[0], 2], seed=5)
+    drawn: list[list[Any]] = []
+    stop = more.pop("stop", None)
+    with hf.train.TrainingSession(**more) as session:
+        for batch in dataset.epochs(EPOCHS):
+            _, found = session.step([step, noise], batch)
+            samples = batch.indices.tolist()
+            drawn.append([batch.epoch, batch.step, batch.joined_size, batch.offset, samples, found])
+            if session.steps == stop:
+                break
+        session.wait()
+        result = session.result() if context.settings.run_dir else None
+        return session.run(parameters), drawn, result
+
+
+def check_dealt(results: list[Any]) -> list[int]:
+    """All ranks cut alike, a sample is drawn once an epoch; the shares of the last full batch."""
+    drawn = [one[1] for one in results]
+    per_epoch: dict[int, list[int]] = {}
+    shares: list[int] = []
+    for parts in zip(*drawn, strict=True):
+        assert len({tuple(part[:3]) for part in parts}) == 1
+        ends = [part[3] + len(part[4]) for part in parts]
+        assert [part[3] for part in parts] == [0, *ends[:-1]] and ends[-1] == parts[0][2]
+        per_epoch.setdefault(parts[0][0], []).extend(i for part in parts for i in part[4])
+        shares = [len(part[4]) for part in parts] if parts[0][2] == BATCH else shares
+    assert all(sorted(some) == list(range(SAMPLES)) for some in per_epoch.values())
+    return shares
+
+
+def expected(stream: bool = False) -> list[np.ndarray]:
+    """The parameters by NumPy on the joined batches, drawn as the documentation says."""
+    features, labels = data(SAMPLES)
+    batches = []
+    for epoch in range(EPOCHS):
+        philox = np.random.Generator(np.random.Philox(key=[SEED, epoch]))
+        order = np.arange(SAMPLES) if stream else philox.permutation(SAMPLES)
+        for start in range(0, SAMPLES, BATCH):
+            mine = order[start : start + BATCH]
+            batches.append((features[mine], labels[mine]))
+    return trained(batches, OPTIMIZERS["adam"][1])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["dataset", "stream"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_slow_worker_gets_a_third_of_the_others_shares_and_all_train_as_one(
+    measured: None, said: list[str], ranks: int, stream: bool
+) -> None:
+    results = run_ranks(ranks, lambda context: train(context, True, stream), seed=ranks)
+    shares = check_dealt(results)
+    slow = shares.pop(SLOW)
+    assert abs(slow - BATCH / (3 * ranks - 2)) <= 1 and max(shares) - min(shares) <= 1
+    first = [len(one[1][0][4]) for one in results]
+    assert max(first) - min(first) <= 1  # equal as long as nobody knows
+    for found, _, _ in results:
+        for mine, theirs in zip(found, expected(stream), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-6)
+    # a draw for a sample is what one rank would draw for it
+    (alone,) = run_ranks(1, lambda context: train(context, True, stream))
+    for at, whole in enumerate(alone[1]):
+        joined = np.concatenate([one[1][at][5] for one in results])
+        assert joined.tobytes() == whole[5].tobytes()
+    assert [line for line in said if "is slow" in line] == []  # it works as long as the others
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("stream", [False, True], ids=["dataset", "stream"])
+def test_ranks_of_mpi_balance_and_train_as_one(measured: None, stream: bool) -> None:
+    found, drawn, _ = run_here(lambda context: train(context, True, stream))
+    for mine, theirs in zip(found, expected(stream), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-6)
+    world = mpi.world()
+    mine_last = [len(one[4]) for one in drawn if one[2] == BATCH][-1]
+    rows = json.loads(f"[{','.join(world.all_gather_text(str(mine_last)))}]")
+    assert sum(rows) == BATCH
+    if world.size > 1:
+        assert abs(rows.pop(SLOW) - BATCH / (3 * world.size - 2)) <= 1
+
+
+def test_a_job_that_balances_goes_on_in_the_middle_of_an_epoch(
+    measured: None, tmp_path: Path
+) -> None:
+    where: Any = {"checkpoints": tmp_path / "saved", "save_every": 100, "resume": True}
+    first = run_ranks(3, lambda context: train(context, True, stop=30, **where))
+    second = run_ranks(4, lambda context: train(context, True, **where))  # on other ranks
+    drawn: dict[int, list[int]] = {}
+    for one in (*first, *second):
+        for epoch, _, _, _, samples, _ in one[1]:
+            drawn.setdefault(epoch, []).extend(samples)
+    assert sorted(drawn) == list(range(EPOCHS))
+    assert all(sorted(some) == list(range(SAMPLES)) for some in drawn.values())
+    for found, _, _ in second:
+        for mine, theirs in zip(found, expected(), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-6)
+
+
+def test_shares_follow_what_the_clock_says() -> None:
+    """Nothing is told here: the slow worker sleeps."""
+
+    def body(context: Context) -> list[int]:
+        nap = 3e-3 if context.replica == SLOW else 1e-3
+        x = hf.placeholder(hf.float32, [None])
+        slept = hf.py_func(lambda rows: [time.sleep(nap * len(rows)), rows][1], [x], hf.float32)
+        total = hf.replica_sum(hf.reduce_sum(slept))
+        data = hf.data.Dataset({x: np.zeros(48 * 30, "f4")}, batch=48, balance=True)
+        with hf.train.TrainingSession() as session:
+            for batch in data.epochs(1):
+                session.step(total, batch)
+            session.wait()
+        return data.shares
+
+    shares = run_ranks(3, body)
+    assert shares[0] == shares[1] == shares[2] and sum(shares[0]) == 48
+    assert shares[0][SLOW] < 0.6 * min(shares[0][0], shares[0][2])
