@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hpcflow.comm.base import Communicator
 from hpcflow.errors import CommError
 from hpcflow.logs import say_once
@@ -31,3 +33,21 @@ def choose(group: Communicator, settings: Settings, on_gpu: bool) -> Communicato
 
     say_once("sums over replicas: shared-memory windows within a node, MPI between nodes")
     return SharedCommunicator(group)
+
+
+def without_nccl(group: Communicator, settings: Settings) -> Settings:
+    """The settings of a job whose workers run on unlike devices: their sums are made on the hosts.
+
+    Errors: CommError if NCCL was asked for.
+    """
+    if settings.comm == "nccl":
+        raise CommError(
+            "comm=nccl, but not all workers run on GPUs",
+            rank=group.rank,
+            hint="set HPCFLOW_COMM=auto: workers on CPUs and on GPUs then sum on their hosts",
+        )
+    say_once("workers run on unlike devices: their sums are made on the hosts")
+    if settings.comm != "auto":
+        return settings
+    lonely = len(set(group.hosts)) == group.size
+    return dataclasses.replace(settings, comm="mpi" if lonely else "shared")

@@ -9,11 +9,13 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.comm.nccl import NcclCommunicator
+from hpcflow.errors import CommError
 from hpcflow.runtime import device
 from hpcflow.runtime.context import Context, use
 from hpcflow.settings import Settings
+from hpcflow.train.pace import Pace
 from tests.comm.fake_cuda import fake_packages
-from tests.runtime.nets import plain, trained
+from tests.runtime.nets import data, net, plain, trained
 from tests.runtime.ranks import run_ranks
 
 
@@ -84,6 +86,17 @@ def gpus(monkeypatch):
     monkeypatch.setattr(Context, "_summing", lambda self, group: by_nccl(group, self.rank))
 
 
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """The first worker of the node has a GPU, the others have none."""
+    monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": DoubleGpu})
+    monkeypatch.setattr(
+        device,
+        "names",
+        lambda server, index: ["cpu:0"] if server or index else ["gpu:0", "cpu:0"],
+    )
+
+
 def by_nccl(group, rank):
     cupy, nccl = fake_packages(rank)
     cupy.zeros = lambda count, dtype: np.zeros(count, dtype).view(GpuArray)
@@ -109,6 +122,64 @@ def test_replicas_sum_on_their_gpus(gpus):
 def test_gpu_workers_with_servers_on_the_host(gpus):
     (found,) = run_ranks(2, lambda context: trained(), ps=1)
     equal(found, atol=1e-6)
+
+
+@pytest.mark.parametrize("comm", ["auto", "mpi"], ids=["chosen", "asked"])
+def test_a_gpu_worker_and_cpu_workers_train_as_one(one_gpu, comm):
+    kinds = []
+
+    def body(context):
+        kinds.append(context.cluster.devices[0])
+        return trained()
+
+    for found in run_ranks(3, body, comm=comm):
+        equal(found, atol=1e-5)
+    assert sorted(kinds) == ["cpu:0", "cpu:0", "gpu:0"]
+
+
+def test_unlike_workers_with_servers(one_gpu):
+    """Each worker's steps are its own: one after the other they train as one worker would."""
+
+    def body(context):
+        mine = trained(steps=6 if context.is_chief else 0)
+        context.barrier()
+        return mine
+
+    for found in run_ranks(3, body, ps=1)[:1]:
+        for mine, theirs in zip(found, plain(6), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+
+
+def test_unlike_workers_are_dealt_by_their_speed(one_gpu, monkeypatch):
+    """The GPU works four times as fast: its clock is told so."""
+
+    def end(self, batch):
+        self.window.add(batch.size * (1.0 if self._engine.rank == 0 else 4.0), 0.0, batch)
+
+    monkeypatch.setattr(Pace, "end", end)
+
+    def body(context):
+        x, y, _, train, variables = net()
+        features, labels = data()
+        dealt = hf.data.Dataset({x: features, y: labels}, batch=12, seed=2, balance=True)
+        with hf.train.TrainingSession() as session:
+            for batch in dealt.epochs(12):
+                session.step(train, batch)
+            session.wait()
+            return dealt.shares, session.run(variables)
+
+    results = run_ranks(3, body)
+    assert [shares for shares, _ in results] == [[8, 2, 2]] * 3
+    with use(Context(Settings())), hf.Graph().as_default():
+        _, alone = body(None)
+    for _, found in results:
+        for mine, theirs in zip(found, alone, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+
+
+def test_nccl_is_refused_where_not_all_workers_have_gpus(one_gpu):
+    with pytest.raises(CommError, match="not all workers run on GPUs"):
+        run_ranks(2, lambda context: None, comm="nccl")
 
 
 def test_replicas_sum_by_way_of_the_host_when_asked(gpus, monkeypatch):
