@@ -33,19 +33,21 @@ class Draws:
 class _Drawer:
     """What all draws share: `fill(words, first, out, *parameters)` writes the flat array `out`.
 
-    Inputs are [shape,] parameters, [seed,] [offset of the first sample].
+    Inputs are [shape,] parameters, [seed,] [offset of the first sample]; attr `first` says where in
+    a larger draw a piece of it begins.
     """
 
     def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
         self.xp, self.fill, self.parameters = xp, fill, parameters
         self.words, self.key = Words(xp), node.attrs.get("key", 0)
         self.by_sample = bool(node.attrs.get("batch"))
+        self.first = int(node.attrs.get("first", 0))  # the place of element 0 of a piece
         offset = node.inputs[-1].value if self.by_sample else 0
         self.offset: int | None = None if offset is None else int(offset)
 
     def draw(self, key: int, ordinal: int, given: Any, out: Any) -> None:
         """Draw number `ordinal` of `key`; `given` are the inputs without a seed."""
-        first, parameters = 0, given
+        first, parameters = self.first, given
         if self.by_sample:
             parameters = given[:-1]
             if out.ndim:  # an offset that no constant tells is read from the device

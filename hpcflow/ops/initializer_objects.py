@@ -16,12 +16,13 @@ from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, float32, kind_of
 from hpcflow.graph.graph import Tensor
 from hpcflow.ops.array import constant, expand_dims, range, reshape, transpose
-from hpcflow.ops.broadcast import ones, zeros
+from hpcflow.ops.broadcast import fill, ones, zeros
 from hpcflow.ops.decompositions import qr
 from hpcflow.ops.initializers import CUT, fans
 from hpcflow.ops.math import cast, equal, multiply, sign
 from hpcflow.ops.matrix import matrix_diag_part
 from hpcflow.ops.random import random_normal, random_uniform, truncated_normal
+from hpcflow.ops.rules import fitted
 
 
 class Initializer:
@@ -72,7 +73,7 @@ class Constant(Initializer):
     def _make(self, shape: list[int], dtype: np.dtype, full: list[int]) -> Tensor:
         given = np.asarray(self.value)
         if given.ndim == 0 and not self.verify_shape:
-            return constant(self.value, dtype, shape)
+            return fill(shape, fitted(self.value, dtype, "the constant"))
         if self.verify_shape and given.shape != tuple(shape):
             raise ShapeError(f"the values have shape {list(given.shape)}, the variable {shape}")
         missing = math.prod(shape) - given.size

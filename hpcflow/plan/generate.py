@@ -219,6 +219,9 @@ class _Writer:
     def do_Assign(self, node: Node) -> None:
         var = self.store.variable(node.inputs[0])
         self.fit(node)
+        if node.inputs[1] in self.store.owned:
+            self.emit(f"{var}.adopt({self.store.expr[node.inputs[1]]})", node.name)
+            return
         initial = ", True" if node.attrs.get("initial") else ""
         self.emit(f"{var}.assign({self.store.expr[node.inputs[1]]}{initial})", node.name)
 
@@ -343,7 +346,7 @@ class _Writer:
         static = self.store.static(node)
         if info.form in ("ufunc", "out") and static:
             fresh = [r for r in refs if r in self.store.fresh]
-            if info.form == "ufunc" and fresh:
+            if info.form == "ufunc" and fresh and refs[0] not in self.store.owned:
                 self.emit(f"{outs[0]} = {name}({', '.join(args)})", node.name)
             else:
                 for ref in fresh:

@@ -8,6 +8,7 @@ from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.bucket import bucket
 from hpcflow.plan.frames import split
+from hpcflow.plan.initial import beside_variables
 from hpcflow.plan.ir import Cluster, Plan, Program
 from hpcflow.plan.join import join
 from hpcflow.plan.nested import mapped
@@ -47,7 +48,7 @@ def make_plan(
     def lower(program: Program, inside: bool = False) -> Program:
         if inside and cluster.mode == "collective":
             refuse_sums(program)
-        program = replicate(program, graph, cluster, replica, homes)
+        program = beside_variables(replicate(program, graph, cluster, replica, homes), homes)
         program = simplify(shard(program, homes), evaluate, floats)
         return mapped(program, lambda inner: lower(inner, inside=True))
 

@@ -9,6 +9,7 @@ import numpy as np
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.shape import Spec, is_known
+from hpcflow.plan.initial import is_initial
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
 from hpcflow.plan.rewrite import bypass, constant, live, substitute
 
@@ -66,7 +67,7 @@ def _without_sums_of_rows(program: Program) -> Program:
 def refuse_sums(program: Program) -> None:
     """GraphError for what needs all replicas inside a loop or a branch: not all might run it."""
     for node in program.nodes.values():
-        if node.type in LOWERED or _is_initial(node):
+        if node.type in LOWERED or is_initial(node):
             raise GraphError(
                 f"{node.type} needs all replicas, but stands in a loop or a branch, which each "
                 "replica runs as its own values say",
@@ -93,19 +94,15 @@ def _scalars(program: Program, values: Mapping[str, float]) -> Program:
     return _mapped(program, rule)
 
 
-def _is_initial(node: Node) -> bool:
-    return node.type == "Assign" and bool(node.attrs.get("initial"))
-
-
 def _wait_instead(node: Node, served: Container[str]) -> Node:
-    if not (_is_initial(node) and node.inputs[0].node in served):
+    if not (is_initial(node) and node.inputs[0].node in served):
         return node
     return node.but(type="WaitInitialized", inputs=node.inputs[:1], control=(), specs=())
 
 
 def _from_root(program: Program) -> Program:
     def rule(node: Node) -> list[Node]:
-        if not _is_initial(node):
+        if not is_initial(node):
             return [node]
         handle, value = node.inputs
         if program.nodes[handle.node].attrs.get("local"):  # each replica's own

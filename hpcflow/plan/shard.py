@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcflow.errors import PlacementError
 from hpcflow.graph.shape import Spec, size_of
+from hpcflow.plan.initial import in_pieces, is_initial
 from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.rewrite import constant, infer, live, substitute
 from hpcflow.plan.variables import Home, Piece
@@ -137,15 +138,24 @@ class _Sharder:
                     line=node.line,
                     hint="leave the slot's device to its variable, or raise HPCFLOW_SHARD_BYTES",
                 )
+        made = self._initial(node, home)
         parts = []
         for i, piece in enumerate(home.pieces):
             inputs = tuple(
                 Ref(_part(ref.node, i)) if ref.node in self.cut else self._piece_of(ref, home, i)
                 for ref in node.inputs
             )
+            inputs = (inputs[0], made[i]) if made else inputs
             attrs = self._piece_attrs(node, home, piece)
             parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)).node)
         self.order[node.name] = tuple(parts)
+
+    def _initial(self, node: Node, home: Home) -> list[Ref] | None:
+        """The initial value that a node assigns, in pieces made where they belong, if it can be."""
+        if not is_initial(node) or home.copied:
+            return None
+        beside = [_part(node.inputs[0].node, i) for i in range(len(home.pieces))]
+        return in_pieces(self.program, node, home.pieces, beside, self._add)
 
     def _read_rows(self, node: Node, home: Home) -> None:
         """Each server reads the rows that it has; they are put in the order asked for."""

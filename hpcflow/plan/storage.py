@@ -34,6 +34,7 @@ class Storage:
     )  # read -> until "use" or "step"
     after: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # node -> statements
 
+    owned: set[Ref] = dataclasses.field(default_factory=set)  # initial values: to be variables
     boxes: list[str] = dataclasses.field(default_factory=list)  # names of the values of waits
     parcels: dict[str, int] = dataclasses.field(default_factory=dict)  # Parcel -> its block
 
@@ -101,6 +102,7 @@ class _Assigner:
     def run(self) -> Storage:
         for node in self.part.nodes.values():
             self.find_roots(node)
+            self.find_initial(node)
         self.last = self.find_last_uses()
         for node in self.part.nodes.values():
             self.place(node)
@@ -114,6 +116,28 @@ class _Assigner:
             self.root[Ref(node.name, i)] = Ref(node.name, i)
         if self.has_kernel(node) and self.info(node).form == "view":
             self.root[Ref(node.name)] = self.root[node.inputs[0]]
+
+    def find_initial(self, node: Node) -> None:
+        """An initial value that nobody else uses becomes the variable: it is made in memory of its
+        own, also by several operations, each in place of the last.
+        """
+        if node.type != "Assign" or not node.attrs.get("initial"):
+            return
+        ref: Ref | None = node.inputs[1]
+        while ref is not None and self.users.get(ref) == [node.name] and ref not in self.fetched:
+            maker = self.part.nodes[ref.node]
+            if not self.has_kernel(maker) or not self.store.static(maker) or ref.index:
+                return
+            if (maker.device, self.home[maker.name]) != (node.device, self.home[node.name]):
+                return
+            info = self.info(maker)
+            if info.form not in ("ufunc", "out"):
+                return
+            self.store.owned.add(ref)
+            spec, node = maker.specs[0], maker
+            sources = [maker.inputs[i] for i in info.inplace[: len(maker.inputs)]]
+            sources = [r for r in sources if self.part.nodes[r.node].specs[r.index][:2] == spec[:2]]
+            ref = sources[0] if sources and maker.inputs.count(sources[0]) == 1 else None
 
     def find_last_uses(self) -> dict[Ref, str | None]:
         """The node after which a root's memory is free; None: only the end of the step frees it."""
@@ -209,6 +233,8 @@ class _Assigner:
             if info.form not in ("ufunc", "out") or not static:
                 self.name(node, ref)
                 self.store.fresh.add(ref)
+            elif ref in self.store.owned:
+                self.place_owned(node, ref, info)
             elif ref in self.fetched:
                 self.name(node, ref)
                 self.store.fresh.add(ref)
@@ -218,6 +244,16 @@ class _Assigner:
                 self.store.expr[ref] = self.store.slot(*parcel)
             else:
                 self.place_in_block(node, ref, info)
+
+    def place_owned(self, node: Node, ref: Ref, info: Any) -> None:
+        """An initial value in memory of its own: that of an input that is one, else fresh."""
+        sources = [node.inputs[i] for i in info.inplace[: len(node.inputs)]]
+        owned = next((r for r in sources if r in self.store.owned), None)
+        if owned is None:
+            self.name(node, ref)
+            self.store.fresh.add(ref)
+        else:
+            self.store.expr[ref] = self.store.expr[owned]
 
     def place_view(self, node: Node) -> None:
         ref, source = Ref(node.name), self.store.expr[node.inputs[0]]

@@ -101,6 +101,13 @@ class VariableState:
         target = self._second() if self.array is None or self.pins else self.array
         target[...] = value
 
+    def adopt(self, value: Any) -> None:
+        """Give it the initial value `value`, an array that is nobody else's: it is not copied."""
+        if self.array is None:
+            self.array = value
+        else:
+            self.assign(value, initial=True)
+
     def refill(self) -> Any:
         """The array, to be overwritten entirely as by an initial value, while no step runs."""
         return self._second() if self.array is None or self.pins else self.array

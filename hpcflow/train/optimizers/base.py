@@ -10,11 +10,11 @@ import numpy as np
 from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError, GraphError, ShapeError
 from hpcflow.graph.body import at_root
-from hpcflow.graph.dtypes import float32, is_half
+from hpcflow.graph.dtypes import as_dtype, float32, is_half
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import constant
-from hpcflow.ops.broadcast import zeros
+from hpcflow.ops.broadcast import fill
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.control import group
 from hpcflow.ops.indexed_slices import IndexedSlices
@@ -169,7 +169,7 @@ class Optimizer:
             shape = var.shape if shape is None else shape
             with var.graph.colocate_with(var.op), var.graph.name_scope(None):
                 self._slots[var, name] = Variable(
-                    lambda: constant(value, dtype, shape) if value else zeros(shape, dtype),
+                    lambda: fill(shape, as_dtype(dtype).type(value)),
                     trainable=False,
                     name=full,
                 )
