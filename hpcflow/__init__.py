@@ -27,6 +27,7 @@ from hpcflow import (
     strings,
 )
 from hpcflow.autodiff import gradients, hessians
+from hpcflow.consistency import Backup, Stale
 from hpcflow.graph.dtypes import (
     as_dtype,
     bfloat16,
@@ -469,11 +470,11 @@ newaxis = None  # x[..., hf.newaxis] adds an axis of size 1
 
 # fmt: off
 __all__ = [
-    "AUTO_REUSE", "Assert", "ConditionalAccumulator", "ConditionalAccumulatorBase", "Device",
-    "FIFOQueue", "Graph", "GraphKeys", "IndexedSlices", "InteractiveSession", "NoGradient",
-    "NotDifferentiable", "Operation", "PaddingFIFOQueue", "PartitionedVariable", "Print",
-    "PriorityQueue", "QueueBase", "RandomShuffleQueue", "RegisterGradient", "Session",
-    "SparseConditionalAccumulator", "SparseTensor", "SparseTensorValue", "Spec", "Tensor",
+    "AUTO_REUSE", "Assert", "Backup", "ConditionalAccumulator", "ConditionalAccumulatorBase",
+    "Device", "FIFOQueue", "Graph", "GraphKeys", "IndexedSlices", "InteractiveSession",
+    "NoGradient", "NotDifferentiable", "Operation", "PaddingFIFOQueue", "PartitionedVariable",
+    "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "RegisterGradient", "Session",
+    "SparseConditionalAccumulator", "SparseTensor", "SparseTensorValue", "Spec", "Stale", "Tensor",
     "TensorArray", "Variable", "VariableScope", "abs", "accumulate_n", "acos", "acosh", "add",
     "add_check_numerics_ops", "add_n", "add_to_collection", "add_to_collections", "angle",
     "arg_max", "arg_min", "argmax", "argmin", "as_dtype", "as_string", "asin", "asinh",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,19 @@ from hpcflow.runtime.context import Context
 from hpcflow.runtime.state import Store
 
 
-def answer(context: Context, request: dict[str, Any]) -> dict[str, Any]:
+def answer(
+    context: Context, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]
+) -> None:
     """Answer a driver's call: survey, write or load. Errors go back in the answer."""
     store = context.store
-    if request["do"] == "survey":
-        return attempt(context, lambda: survey(store, request["wanted"]))
-    if request["do"] == "write":
-        return attempt(context, lambda: write(context, store, request))
-    if request["do"] == "load":
-        return attempt(context, lambda: load(context, store, request))
-    raise CommError(f"a checkpoint is not made by {request['do']!r}", rank=context.rank)
+    work: dict[str, Callable[[], Any]] = {
+        "survey": lambda: survey(store, request["wanted"]),
+        "write": lambda: write(context, store, request),
+        "load": lambda: load(context, store, request),
+    }
+    if request["do"] not in work:
+        raise CommError(f"a checkpoint is not made by {request['do']!r}", rank=context.rank)
+    reply(attempt(context, work[request["do"]]))
 
 
 def survey(store: Store, wanted: Mapping[str, str]) -> dict[str, Any]:

@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tasks-per-replica", type=int, metavar="K", help="worker ranks that one graph spans"
     )
+    parser.add_argument(
+        "--sync", metavar="RULE", help="how workers keep step: async, all, backup:K or stale:S"
+    )
     parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
         "--set",
@@ -85,7 +88,7 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     Errors: LaunchError for a `--set` of no field of `Settings`.
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
-    options = ("ps", "serve", "tasks_per_replica", "run_dir")
+    options = ("ps", "serve", "tasks_per_replica", "sync", "run_dir")
     given = {name: getattr(args, name, None) for name in options}
     chosen = {name: str(value) for name, value in given.items() if value is not None}
     for text in args.set:

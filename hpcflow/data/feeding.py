@@ -59,17 +59,21 @@ class Feeding:
         self.input_wait_seconds = 0.0
         self._map = map
         self._mapped_bytes = 0  # of a sample, when one has been mapped
-        self._is_synchronous = context.cluster.mode == "collective"
         self._keys = list(keys)
         for key in self._keys:
             check_key(key)
         self._share: Tensor | None = None
-        if self._is_synchronous and self._keys:
+        if context.cluster.mode != "single" and self._keys:
             self._share = _share_of(self._keys[0].graph)
         self.balance: Balance | None = None
         self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
         if context.world is not None:
             forbid_forks()
+
+    @property
+    def _is_synchronous(self) -> bool:
+        """Whether the workers' gradients are joined: a session may choose so after this is made."""
+        return self.context.cluster.joins
 
     @property
     def shares(self) -> list[int]:
@@ -178,7 +182,7 @@ class Feeding:
         batch = Batch(columns, epoch, share, self)
         if self._map is not None:
             batch = Batch(self._mapped(self._map, batch), epoch, share, self)
-        if self._share is not None:
+        if self._share is not None and self._is_synchronous:
             fraction = len(share.indices) / share.joined_size
             batch[self._share] = np.array(fraction, self._share.dtype)
         return batch

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from hpcflow.consistency import All, Async, Rule
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.registry import OpDef, lookup
@@ -91,6 +92,10 @@ class Cluster:
     tasks_per_replica: int = 1
     devices: tuple[str, ...] = ("cpu:0",)  # of each worker task, the default first
     server_devices: tuple[str, ...] = ("cpu:0",)
+    sync: Rule = dataclasses.field(
+        default_factory=Async
+    )  # how the workers of parameter servers keep step
+    lead: str = "/job:worker/task:0"  # the task that drives the step
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:
@@ -109,10 +114,21 @@ class Cluster:
         """ "ps" with servers, "collective" with several replicas, else "single"."""
         return "ps" if self.servers else ("collective" if self.replicas > 1 else "single")
 
+    @property
+    def joins(self) -> bool:
+        """Whether the gradients of several replicas are joined to one update."""
+        return self.mode == "collective" or (self.mode == "ps" and self.sync.joins)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether every replica has a part in every update, so that all take the same steps."""
+        return self.mode != "ps" or isinstance(self.sync, All)
+
     def tasks(self) -> list[str]:
         """The tasks one replica's step may use, its driver first."""
         mine = [f"/job:worker/task:{k}" for k in range(self.tasks_per_replica)]
-        return mine + [f"/job:ps/task:{s}" for s in range(self.servers)]
+        mine += [f"/job:ps/task:{s}" for s in range(self.servers)]
+        return sorted(mine, key=lambda task: task != self.lead)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +169,8 @@ class Plan:
     driver: str
     cluster: Cluster
     why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> why its device
+    round: Plan | None = None  # what the servers do by themselves with the gradients of this step
+    updates: str = ""  # the name of the updates that `round` makes
 
     @property
     def collectives(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Mapping, Sequence
 
 from hpcflow.graph.graph import Graph, Operation, Tensor
@@ -17,7 +18,9 @@ from hpcflow.plan.parcel import pack_step
 from hpcflow.plan.partition import partition
 from hpcflow.plan.place import place
 from hpcflow.plan.prune import prune
-from hpcflow.plan.replicate import refuse_sums, replicate
+from hpcflow.plan.replicate import LOWERED, refuse_sums, replicate
+from hpcflow.plan.rounds import COORDINATOR
+from hpcflow.plan.rounds import split as split_rounds
 from hpcflow.plan.shard import shard
 from hpcflow.plan.simplify import Evaluate, simplify
 from hpcflow.plan.variables import assign_variables
@@ -46,14 +49,26 @@ def make_plan(
     floats = on_cpu or not settings.exact
 
     def lower(program: Program, inside: bool = False) -> Program:
-        if inside and cluster.mode == "collective":
+        if inside and cluster.joins:
             refuse_sums(program)
         program = beside_variables(replicate(program, graph, cluster, replica, homes), homes)
         program = simplify(shard(program, homes), evaluate, floats)
         return mapped(program, lambda inner: lower(inner, inside=True))
 
-    program, why = place(lower(prune(graph, fetches, feeds, done)), graph, cluster, homes)
-    program, edges = split(program, cluster)
-    program = join(bucket(program, settings), cluster.tasks()[0])
-    program = pack_step(program, cluster.tasks()[0])
-    return partition(order(program), cluster, why, edges)
+    def cut(program: Program, cluster: Cluster) -> Plan:
+        program, why = place(program, graph, cluster, homes)
+        program, edges = split(program, cluster)
+        program = pack_step(join(bucket(program, settings), cluster.lead), cluster.lead)
+        return partition(order(program), cluster, why, edges)
+
+    program = prune(graph, fetches, feeds, done)
+    trains = any(node.type in LOWERED for node in program.nodes.values())
+    if cluster.mode != "ps":
+        return cut(lower(program), cluster)
+    share = next((t.op.name for t in graph.get_collection("replica_share")), None)
+    step, joined, updates = split_rounds(lower(program), cluster, homes, share, trains)
+    plan = cut(step, cluster)
+    if joined is None:
+        return plan
+    after = cut(joined, dataclasses.replace(cluster, lead=COORDINATOR))
+    return dataclasses.replace(plan, round=after, updates=updates)

@@ -29,8 +29,10 @@ class _Bound:
 
 def host_device(cluster: Cluster) -> str:
     """The driver's device for fed and fetched values: its CPU if it has one."""
-    cpus = [d for d in cluster.devices if d.startswith("cpu")]
-    return f"{DRIVER}/{(cpus or list(cluster.devices))[0]}"
+    lead = parse(cluster.lead)
+    devices = cluster.server_devices if lead.job == "ps" else cluster.devices
+    cpus = [d for d in devices if d.startswith("cpu")]
+    return f"{cluster.lead}/{(cpus or list(devices))[0]}"
 
 
 def place(
@@ -162,7 +164,7 @@ def _choose(bounds: list[_Bound], cluster: Cluster) -> DeviceName:
     merged = DeviceName()
     for i, bound in enumerate(bounds):
         merged = _merge(merged, bound, bounds[:i])
-    job, task = merged.job or "worker", merged.task or 0
+    job, task = merged.job or parse(cluster.lead).job or "worker", merged.task or 0
     _check_task(job, task, bounds, cluster)
     devices = cluster.server_devices if job == "ps" else cluster.devices
     for device in devices:

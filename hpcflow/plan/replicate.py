@@ -33,21 +33,22 @@ def replicate(
                  come from replica 0. One with a `wire` is an AllReduce of that dtype between Casts.
     but in ps:   rows are not added up where that is optional.
     ps:          replica 0 initializes the variables in `served`, those on servers; the others wait
-                 until it has.
+                 until it has. Where the rule joins gradients (`cluster.sync`) sums are left for
+                 `hpcflow.plan.rounds`, the share is 1 / replicas.
 
     An AllReduce carries, until it is bucketed, attrs `depth` (collectives before it), `available`
     (the place of its input in the graph) and `static` (bytes by the graph's own shapes): what
     orders collectives must not depend on feeds.
     """
     collective = cluster.mode == "collective"
-    share = 1 / cluster.replicas if collective else 1.0
+    share = 1 / cluster.replicas if cluster.joins else 1.0
     program = _scalars(program, {"ReplicaShare": share, "ReplicaOffset": replica * APART})
     if cluster.mode != "ps":
         program = _without_sums_of_rows(program)
     if collective:
         return _all_reduces(_from_root(program), graph)
-    sums = [n.name for n in program.nodes.values() if n.type in LOWERED]
-    program = bypass(program, sums)
+    if not cluster.joins:
+        program = bypass(program, [n.name for n in program.nodes.values() if n.type in LOWERED])
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
     return live(program)

@@ -23,8 +23,8 @@ CUTS = (
 WHOLE_ONLY = "ScatterNd"  # ops that name elements, not rows
 ELEMENTWISE = frozenset(  # what formulas of optimizers are made of
     "Abs Add AddN Cast Div Equal Exp Greater GreaterEqual Identity IsFinite Less LessEqual Log "
-    "LogicalAnd Maximum Minimum Mul Neg Pow RealDiv Reciprocal Rsqrt Select Sign Sqrt Square "
-    "Sub".split()
+    "LogicalAnd Maximum Minimum Mul Neg Pow RealDiv Reciprocal ReplicaSum Rsqrt Select Sign Sqrt "
+    "Square Sub".split()
 )
 COPIES, ROWS = "copies", "rows"  # one scalar each, or its rows; else indices: those picked
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow import launch, logs, threads
+from hpcflow import consistency, launch, logs, threads
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.deaths import Deaths, say_next
 from hpcflow.comm.ledger import PREFIX, Ledger, base, remove, sweep
 from hpcflow.comm.watchdog import Watchdog
+from hpcflow.consistency import Async, Backup, Rule, Stale
 from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from hpcflow.graph.device import parse
 from hpcflow.logs import logger
@@ -29,8 +30,9 @@ from hpcflow.plan import cost
 from hpcflow.plan.ir import Cluster, Part, Plan
 from hpcflow.plan.roles import Roles, assign
 from hpcflow.runtime import device, failing, services
-from hpcflow.runtime.control import BYE, CLOSING, MEETING, Control, header
+from hpcflow.runtime.control import Control
 from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
@@ -56,6 +58,7 @@ class Context:
             name: device.make(name) for name in device.names(self.is_server, self._index_on_node())
         }
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
+        self.keep_step(consistency.rule(settings.sync))
         self.engine = Engine(world, crowded)
         if len(self.devices) > 1:  # not the CPU alone, whose kernels end where they are called
             self.engine.computes = self._computes
@@ -71,6 +74,7 @@ class Context:
         self.watchdog: Watchdog | None = None
         self.deaths: Deaths | None = None
         self.on_plan: Callable[[Plan], None] | None = None  # planning: called instead of running
+        self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
         self._plans = 0
         self._tag = 0
         self._left = False
@@ -156,6 +160,22 @@ class Context:
             ledger.close()
             remove(ledger.directory)
 
+    def keep_step(self, rule: Rule) -> None:
+        """From now on the workers of parameter servers keep step as `rule` says.
+
+        Ranks:  all that run the script, before the first step that the rule is for.
+        Errors: HpcflowError if there are too few workers, or no servers where it needs them.
+        """
+        if self.cluster.mode == "ps":
+            rule.check(self.roles.replicas)
+        elif isinstance(rule, (Backup, Stale)) and self.cluster.mode == "collective":
+            raise HpcflowError(
+                f"sync={rule} needs parameter servers; these replicas sum their gradients",
+                rank=self.rank,
+                hint="start with --ps 1, or leave it out",
+            )
+        self.cluster = dataclasses.replace(self.cluster, sync=rule)
+
     # -- making steps
 
     def new_store(self) -> Store:
@@ -180,8 +200,6 @@ class Context:
     def number(self, channels: int, instances: int) -> tuple[int, int]:
         """The number of a new plan of this driver, and the first of its message tags."""
         assert self.world is not None
-        from hpcflow.runtime.control import FIRST_DATA_TAG
-
         self._plans += 1
         block = (self.world.max_tag - FIRST_DATA_TAG) // self.roles.replicas
         need = channels * instances
@@ -199,6 +217,7 @@ class Context:
         Errors: LonelyCollectiveError on all of them if one came for something else.
         """
         meetings = self._meetings
+        self._step_aside()
         if meetings is None or meetings.size == 1:
             return
         self._say_alone(MEETING, what)
@@ -219,6 +238,15 @@ class Context:
             hint="call it on every rank (not under is_chief), and end all ranks at the same place",
         )
 
+    def _step_aside(self) -> None:
+        """Until all have met no round waits for this worker; what it gave has had its own."""
+        sync = self.cluster.sync
+        if self.control is None or self.cluster.mode != "ps" or isinstance(sync, Async):
+            return
+        request = {"service": "rounds", "worker": self.replica}
+        request |= {"rule": str(sync), "workers": self.roles.replicas}
+        self.control.call({self.roles.servers[0]: request})()
+
     def barrier(self) -> None:
         """Wait until every rank that runs the script is here."""
         self.meet("waiting for each other")
@@ -236,6 +264,7 @@ class Context:
             "bytes_sent": traffic.total_bytes if traffic else 0,
             "messages_sent": sum(traffic.messages.values()) if traffic else 0,
             "warnings": logs.warned(),
+            "state": self.store.reports(),
         }
 
     def reports(self, mine: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
@@ -330,6 +359,7 @@ class Context:
         expected = self.roles.replicas if self.is_server else 1
         self.stop.heed()
         self.engine.with_baton(lambda: None, lambda: control.byes >= expected)
+        control.rest()
         if self.stop.number:
             self.stop.leave()
         self.stop.unheed()
@@ -387,6 +417,7 @@ def planning(ranks: int, settings: Settings, on_plan: Callable[[Plan], None]) ->
     context.settings = settings
     context.roles = assign(["planned"] * ranks, settings.ps, settings.tasks_per_replica)
     context.cluster = context.roles.cluster(list(context.devices))
+    context.keep_step(consistency.rule(settings.sync))
     context.size = ranks
     context.on_plan = on_plan
     with use(context):

@@ -1,8 +1,4 @@
-"""Messages between ranks beside the data: register a plan, run or cancel a step, call, good-bye.
-
-A message is a header of eight int64 [kind, plan, slot, step, bytes of the body, 0, 0, 0] on one
-tag; a body, if any, follows on another tag as plain bytes.
-"""
+"""Messages between ranks beside the data: register a plan, run or cancel a step, call."""
 
 from __future__ import annotations
 
@@ -20,26 +16,36 @@ import numpy as np
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, HpcflowError, LonelyCollectiveError
-from hpcflow.plan.protocol import HEADER_BYTES
 from hpcflow.runtime import told
 from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.headers import (
+    BODY_TAG,
+    BYE,
+    CALL,
+    CANCEL,
+    CLOSING,
+    DECLARE,
+    FAILED,
+    HEADER_TAG,
+    MEETING,
+    NOTE,
+    PACE,
+    REGISTER,
+    REPLY_TAG,
+    REPORT,
+    REST,
+    ROUND,
+    STEP,
+    STOP,
+    WORDS,
+    header,
+)
 from hpcflow.runtime.hosted import Declared, Hosted
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
+from hpcflow.runtime.repeated import Repeated
+from hpcflow.runtime.services import Reply
 from hpcflow.runtime.stop import Stop
-
-HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
-REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
-CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
-PACE = 12  # to the chief: steps taken, nanoseconds of own work and of waiting in each
-FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it
-DECLARE = 20  # what a driver's plans need of servers, to the first of them
-WORDS = HEADER_BYTES // 8
-
-
-def header(kind: int, plan: int = 0, slot: int = 0, step: int = 0, body: int = 0) -> np.ndarray:
-    """A header message."""
-    return np.array([kind, plan, slot, step, body, 0, 0, 0], np.int64)[:WORDS]
 
 
 class Served:
@@ -119,7 +125,7 @@ class Control:
         assert engine.comm is not None
         self.engine, self.comm = engine, engine.comm
         self.compile_part, self.report, self.group = compile_part, report, group
-        self.answer: Callable[[dict[str, Any]], dict[str, Any]] = _no_service  # to a driver's call
+        self.answer: Callable[[dict[str, Any], Reply], None] = _no_service  # to a driver's call
         self.notes: list[int] = []  # numbers that other drivers left here
         # what asynchronous drivers said of their pace: rank, steps, work, wait
         self.paces: collections.deque[tuple[int, int, int, int]] = collections.deque(maxlen=1 << 12)
@@ -127,6 +133,9 @@ class Control:
         self.served: dict[tuple[int, int], Served] = {}
         # what this rank drives, by number: told when one of their steps failed elsewhere
         self.driven: weakref.WeakValueDictionary[int, Driven] = weakref.WeakValueDictionary()
+        self.early: dict[tuple[int, int], tuple[int, int]] = {}  # plan not here yet -> slot, step
+        self.repeated: list[Repeated] = []  # plans that this rank drives by itself
+        self.following: set[tuple[int, int]] = set()  # those that another server drives
         self.compiled: dict[bytes, Compiled] = {}
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
@@ -154,11 +163,8 @@ class Control:
         kind, plan, slot, step, body = (int(x) for x in self._header[:5])
         text = self._body(source, body) if body else b""
         channel.start()
-        if kind == STEP:
-            served = self.served.get((source, plan))
-            if served is None:
-                raise CommError(f"rank {source} runs plan {plan}, which it never registered")
-            self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
+        if kind in (STEP, ROUND):
+            self._step(source, plan, slot, step, early=kind == ROUND)
         elif kind == CANCEL:
             served = self.served[source, plan]
             self.engine.inbox.append(functools.partial(served.cancel, self.engine, slot, step))
@@ -182,9 +188,11 @@ class Control:
                 self.waits, self.waits_after = f"{source} came to {text.decode()}", step
                 self.check_company()
         elif kind == CALL:
-            self._reply(source, self.answer(json.loads(text)))
+            self.answer(json.loads(text), functools.partial(self._reply, source))
         elif kind == DECLARE:
             self.hosted.add(source, text)
+        elif kind == REST:
+            self.following.discard((source, plan))
         elif kind == NOTE:
             self.notes.append(step)
         elif kind == PACE:
@@ -192,6 +200,16 @@ class Control:
         else:
             raise CommError(f"rank {source} sent a header of unknown kind {kind}")
         return True
+
+    def _step(self, driver: int, plan: int, slot: int, step: int, early: bool) -> None:
+        """A step begins; one of a plan that its driver has not registered itself may be `early`."""
+        served = self.served.get((driver, plan))
+        if served is not None:
+            self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
+        elif early:
+            self.early[driver, plan] = (slot, step)
+        else:
+            raise CommError(f"rank {driver} runs plan {plan}, which it never registered")
 
     def _body(self, source: int, size: int) -> bytes:
         buffer = np.empty(size, np.uint8)
@@ -210,9 +228,21 @@ class Control:
         sums = None
         if self.group is not None:
             sums = self.sums.setdefault((source, facts["sums"]), Sums(self.group))
-        link = Link(self.engine, facts["ranks"], facts["tag"], facts["channels"], sums)
-        failed = functools.partial(self._tell_driver, source, plan)
-        self.served[source, plan] = Served(compiled, link, failed)
+        links = (facts["ranks"], facts["tag"], facts["channels"], sums, facts["replica"])
+        link, driver = Link(self.engine, *links), facts.get("driver", source)
+        if driver == self.comm.rank:
+            made = Repeated(self.engine, plan, compiled, link, facts["peers"], self.tell)
+            self.driven[plan] = made
+            self.repeated.append(made)
+            self.engine.inbox.append(made.begin)
+            return
+        served = Served(compiled, link, functools.partial(self._tell_driver, driver, plan))
+        self.served[driver, plan] = served
+        if driver != source:  # a server repeats it
+            served.patient = True
+            self.following.add((driver, plan))
+            if (driver, plan) in self.early:
+                self._step(driver, plan, *self.early.pop((driver, plan)), early=False)
 
     def _tell_driver(self, driver: int, plan: int, instance: Instance) -> None:
         """A step failed here; of what failed elsewhere the driver hears from there."""
@@ -306,6 +336,14 @@ class Control:
             step.cancel("the program has ended")
         self.engine.with_baton(lambda: None, lambda: not any(step.in_flight for step in driven))
 
+    def rest(self) -> None:
+        """End the plans that this rank repeats, and wait for the end of those that others do."""
+        for plan in self.repeated:
+            self.engine.with_baton(plan.end, lambda: True)
+        self.engine.with_baton(
+            lambda: None, lambda: not self.following and all(plan.rests for plan in self.repeated)
+        )
+
     def note(self, rank: int, number: int) -> None:
         """Leave a number in the `notes` of another driver."""
         self.engine.with_baton(lambda: self.tell(rank, header(NOTE, step=number)), lambda: True)
@@ -360,5 +398,5 @@ def _nothing_came() -> bool:
     return False
 
 
-def _no_service(request: dict[str, Any]) -> dict[str, Any]:
+def _no_service(request: dict[str, Any], reply: Reply) -> None:
     raise CommError(f"this rank offers no service {request.get('service')!r}")

@@ -175,6 +175,11 @@ class Engine(Baton):
             instance.done(instance)
             self.tell_waiters()
 
+    def told(self, instance: Instance, name: str) -> None:
+        """A wait says by itself that it is over."""
+        if not instance.torn:
+            self.over(instance, name)
+
     def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
         """Watch a request; when it is over, so is `what` of `instance`."""
         self.waits.append((request, instance, what))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -29,7 +30,8 @@ class Link:
     """The peers of a part: which rank each task is, and the tags of the channels between them.
 
     `ranks` maps the tasks of the plan to ranks, `tag` is the first tag of instance 0 and `channels`
-    how many each instance uses. `sums` is the storage of its collectives.
+    how many each instance uses. `sums` is the storage of its collectives, `replica` the one whose
+    steps these are.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class Link:
         tag: int = 0,
         channels: int = 0,
         sums: Sums | None = None,
+        replica: int = 0,
     ) -> None:
-        self.engine, self.comm, self.sums = engine, engine.comm, sums
+        self.engine, self.comm, self.sums, self.replica = engine, engine.comm, sums, replica
         self.ranks, self.tag, self.channels = ranks or {}, tag, channels
 
     def tag_of(self, instance: Instance, node: Node) -> int:
@@ -121,13 +124,16 @@ class Link:
                 instance.begun.add(name)
                 engine.start_collectives(engine.turns.ready(instance, name))
                 return
-            wait = start_wait(instance, nodes[name], inputs)
+            wait: Any = start_wait(instance, nodes[name], inputs)
             is_over = wait.test()
             instance.begun.add(name)
             if is_over:
                 engine.over(instance, name)
+                return
+            instance.waiting[name] = wait
+            if getattr(wait, "told", False):
+                wait.then = functools.partial(engine.told, instance, name)
             else:
-                instance.waiting[name] = wait
                 engine.await_(wait, instance, name)
 
         return begin

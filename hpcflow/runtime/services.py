@@ -1,23 +1,36 @@
-"""What a served rank does when a driver calls: the rooms above the runtime, by name.
+"""What ranks need of the rooms above the runtime, by name.
 
 The runtime knows no room that stands on it. A served rank runs no script that would import one, so
-the name in a call is looked up here and its module imported then; other names are refused.
+the name in a call, or the type of a state, is looked up here and its module imported then; other
+names are refused.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from hpcflow.errors import CommError
 
-SERVICES = {"checkpoint": "hpcflow.checkpoint.served"}  # modules with answer(context, request)
+Reply = Callable[[dict[str, Any]], None]
+SERVICES = {  # modules with answer(context, request, reply)
+    "checkpoint": "hpcflow.checkpoint.served",
+    "note": "hpcflow.runtime.notes",
+    "rounds": "hpcflow.ps.served",
+}
+STATES = {"Rounds": "hpcflow.ps.waits"}  # modules that say what state of a type is, and its waits
 
 
-def answer(context: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Have the service that `request` names answer it, in plain data."""
+def answer(context: Any, request: dict[str, Any], reply: Reply) -> None:
+    """Have the service that `request` names call `reply` with its answer, in plain data."""
     name = request.get("service", "")
     if name not in SERVICES:
         raise CommError(f"there is no service {name!r}", rank=context.rank)
-    reply: dict[str, Any] = importlib.import_module(SERVICES[name]).answer(context, request)
-    return reply
+    importlib.import_module(SERVICES[name]).answer(context, request, reply)
+
+
+def load(type: str) -> None:
+    """Import what says what state of a type is."""
+    if type in STATES:
+        importlib.import_module(STATES[type])

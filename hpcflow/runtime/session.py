@@ -25,7 +25,7 @@ from hpcflow.runtime.context import Context
 from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
-from hpcflow.runtime.spanning import make_step
+from hpcflow.runtime.spanning import make_step, repeat
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
 from hpcflow.runtime.target import context_of
 
@@ -248,8 +248,9 @@ class Session:
                 functools.partial(evaluate, context),
                 done,
             )
-            if context.on_plan is None:
-                verify(plan)
+            for each in (plan, plan.round) if context.on_plan is None else ():
+                if each is not None:
+                    verify(each)
         except HpcflowError as error:
             error.rank = context.rank if error.rank is None else error.rank
             raise
@@ -262,6 +263,8 @@ class Session:
         if plan.collectives and context.group is not None and family.sums is None:
             agree(context, self.graph, family.wanted)
             family.sums = Sums(context.group)
+        if plan.round is not None and context.is_chief:
+            repeat(context, plan.round, plan.updates)
         compiled = context.compile(plan.parts[plan.driver], self.store, fetched(family.wanted))
         return make_step(context, plan, compiled, family.wanted, family.number, family.sums)
 

@@ -15,7 +15,7 @@ from hpcflow.errors import CancelledError, CommError, HpcflowError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.ir import Plan
 from hpcflow.runtime.context import Context
-from hpcflow.runtime.control import CANCEL, HEADER_TAG, STEP, header
+from hpcflow.runtime.headers import CANCEL, STEP, Starts, header
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
 from hpcflow.runtime.step import LocalStep, Step
@@ -43,9 +43,9 @@ class SpanningStep(Step):
         self.number, tag = 0, 0
         if self.peers:
             self.number, tag = context.number(len(plan.edges), limit)
-        self.link = Link(context.engine, ranks, tag, len(plan.edges), sums)
+        self.link = Link(context.engine, ranks, tag, len(plan.edges), sums, context.replica)
         self.instances: list[Instance] = []
-        self.heads: list[list[tuple[Any, np.ndarray]]] = []  # of each instance, for each peer
+        self.starts: list[Starts] = []  # of each instance, for the peers
         self.free: list[Instance] = []
         self.returned = threading.Condition()  # an instance is free again, or the step broken
         self.ordinal = 0
@@ -59,26 +59,11 @@ class SpanningStep(Step):
             self.company = functools.partial(
                 context.control.needing_company, node.name, node.line, self.patient
             )
-        facts = {
-            "ranks": ranks,
-            "tag": tag,
-            "channels": len(plan.edges),
-            "sums": family,
-            "fetches": compiled.label,
-        }
         if self.peers:
             assert context.control is not None
-            control = context.control
-            control.driven[self.number] = self
-
-            def register() -> None:
-                if context.roles.servers:
-                    control.declare(context.roles.servers[0], plan.parts.values())
-                for task, part in plan.parts.items():
-                    if task != plan.driver:
-                        control.register(ranks[task], self.number, part, facts)
-
-            self.engine.with_baton(register, lambda: True)
+            context.control.driven[self.number] = self
+            facts = {"sums": family, "fetches": compiled.label}
+            register(context, plan, self.number, tag, facts)
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
         """Start the step on all its ranks and make progress until this one's part is over.
@@ -114,19 +99,16 @@ class SpanningStep(Step):
         instance.step = 0
         mine.append(instance)
         self.ordinal += 1
-        engine, heads = self.engine, self.heads[instance.slot]
-        for channel, message in heads:
-            message[3] = self.ordinal
-            channel.start()
+        engine, starts = self.engine, self.starts[instance.slot]
+        starts.send(self.ordinal)
         if self.patient:
             instance.patient = threading.current_thread() is not threading.main_thread()
         try:
             engine.start(instance, self.ordinal, arrays)
         finally:  # also after Ctrl-C in the first strand
-            for channel, _ in heads:
-                if not channel.test():
-                    instance.left += 1
-                    engine.await_(channel, instance, None)
+            for channel in starts.unsent():
+                instance.left += 1
+                engine.await_(channel, instance, None)
 
     # -- a step that fails
 
@@ -189,7 +171,8 @@ class SpanningStep(Step):
             instance = Instance(self.compiled, self.link, len(self.instances))
             instance.failed = self._tell_peers
             self.instances.append(instance)
-            self.heads.append([self._head(instance.slot, peer) for peer in self.peers])
+            comm: Any = self.engine.comm  # there where there are peers
+            self.starts.append(Starts(comm, STEP, self.number, instance.slot, self.peers))
             return instance
         return self.free.pop() if self.free else None
 
@@ -223,11 +206,34 @@ class SpanningStep(Step):
                 hint="end the job and start it again",
             )
 
-    def _head(self, slot: int, peer: int) -> tuple[Any, np.ndarray]:
-        """The message that starts a step on `peer`; only the step's number changes."""
-        assert self.engine.comm is not None
-        message = header(STEP, self.number, slot)
-        return self.engine.comm.send_channel(message, peer, HEADER_TAG), message
+
+def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[str, Any]) -> None:
+    """Give the other ranks of a plan their parts."""
+    ranks, control = context.roles.ranks_of(context.replica), context.control
+    assert control is not None
+    facts = {**facts, "ranks": ranks, "tag": tag, "channels": len(plan.edges)}
+    facts["replica"] = context.replica
+
+    def tell() -> None:
+        if context.roles.servers:
+            control.declare(context.roles.servers[0], plan.parts.values())
+        for task, part in plan.parts.items():
+            if ranks[task] != context.rank:
+                control.register(ranks[task], number, part, facts)
+
+    context.engine.with_baton(tell, lambda: True)
+
+
+def repeat(context: Context, plan: Plan, name: str) -> None:
+    """Have the server that drives `plan` repeat it; the plans of one `name` are the same."""
+    if name in context.repeated:
+        return
+    context.repeated.add(name)
+    ranks = context.roles.ranks_of(context.replica)
+    number, tag = context.number(len(plan.edges), 1)
+    peers = [ranks[task] for task in plan.parts if task != plan.driver]
+    facts = {"sums": -1, "fetches": name, "driver": ranks[plan.driver], "peers": peers}
+    register(context, plan, number, tag, facts)
 
 
 def make_step(

@@ -12,6 +12,7 @@ from hpcflow.graph.shape import show
 from hpcflow.kernels.random import Draws
 from hpcflow.plan.attrs import canonical
 from hpcflow.plan.ir import Node
+from hpcflow.runtime import services
 from hpcflow.runtime.device import Device
 from hpcflow.runtime.hosted import differ, what_of
 
@@ -163,6 +164,8 @@ class Store:
         Errors: HpcflowError if another graph's of that name is another thing.
         """
         if node.type not in _KINDS:
+            services.load(node.type)
+        if node.type not in _KINDS:
             return self.get(node, device)
         name = node.attrs.get("shared_name") or node.name
         if (node.type, name) not in self.others:
@@ -204,6 +207,11 @@ class Store:
                 hint="give the variables of different graphs different names",
             )
         return state
+
+    def reports(self) -> dict[str, Any]:
+        """What other state has to tell, by its name."""
+        found = ((key[1], other) for key, (other, _) in self.others.items())
+        return {name: other.report() for name, other in found if hasattr(other, "report")}
 
     def updates(self) -> dict[str, int]:
         """Updates applied to each variable."""

@@ -19,7 +19,10 @@ from hpcflow.runtime.instance import Instance
 
 
 class Wait(Protocol):
-    """What a waiting node has started."""
+    """What a waiting node has started.
+
+    One whose attribute `told` is true is not polled: it calls its `then` when it is over.
+    """
 
     def test(self) -> bool:
         """True once it is over and `instance.put` has its values; never blocks.

@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.comm.base import Request
 from hpcflow.logs import logger
 from hpcflow.runtime.context import Context
-from hpcflow.runtime.control import PACE, header
+from hpcflow.runtime.headers import PACE, header
 from hpcflow.train.pace import Pace, Row
 
 LEAST_STEPS, MOST_STEPS = 5, 1000  # between two exchanges,

@@ -43,7 +43,7 @@ class Keeper:
         self.datasets: list[Any] = session.graph.get_collection("datasets")
         self._resumes = resumes  # the same job, started again, goes on
         self.first_step = self.first_samples = 0  # what was done before this run
-        self._is_joint = self.context.cluster.mode != "ps"
+        self._is_joint = self.context.cluster.in_step
         self._last: dict[int, tuple[int, int]] = {}  # dataset -> epoch and step of its last batch
         self._saved_at = 0  # this worker's steps at the last save
         self._saved_time = time.monotonic()
@@ -165,7 +165,7 @@ def is_round(context: Context, every: int, steps: int, last: int, first: int) ->
     """
     if steps == last:
         return False
-    if context.cluster.mode != "ps":
+    if context.cluster.in_step:
         return (first + steps) % every == 0
     return (steps - last) * context.roles.replicas >= every
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hpcflow.consistency import All, Rule, rule
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.device import parse
 from hpcflow.graph.graph import Graph
@@ -43,6 +44,11 @@ class TrainingSession(Session):
     `pace.work` and `pace.wait` tell this worker's own work from its waiting for other ranks, in
     seconds of the last step. A worker that is slow for long is named, with its host.
 
+    With parameter servers `sync` says how the workers keep step, in place of the setting of that
+    name: "async" (each updates as it comes), "all" (every update is by all workers' gradients),
+    `hf.Backup(k)` (by all but the last k), `hf.Stale(bound)` (as async, but nobody is more than
+    `bound` steps ahead).
+
     Ranks: every rank that runs the script has one; replicas start from the values of the first.
     """
 
@@ -56,8 +62,11 @@ class TrainingSession(Session):
         resume: bool = False,
         max_to_keep: int = 5,
         form: str = "auto",
+        sync: str | Rule | None = None,
     ) -> None:
         super().__init__(graph=graph, context=context)
+        if sync is not None:
+            self.context.keep_step(rule(sync))
         self.steps = 0  # taken by this worker
         self.samples = 0  # fed to this worker
         self.seconds = 0.0  # from the first step until every worker was done
@@ -116,9 +125,12 @@ class TrainingSession(Session):
         Errors: Preempted, which ends the script, on all workers if one had SIGUSR1 or SIGTERM.
         """
         is_late = self._keeper is not None and self.is_chief and self._keeper.is_late(self.steps)
-        if self.preemption.due(is_late):
+        stops = self.preemption.due(is_late)
+        if self._is_led:
+            self._led_edge(stops, is_late)
+        elif stops:
             self._meet(stopping=True)
-        if self._keeper is not None or self._policies:
+        elif self._keeper is not None or self._policies:
             self._edge()
         if self._begun is None:
             self._begun = time.perf_counter()
@@ -162,7 +174,7 @@ class TrainingSession(Session):
         """Between two steps: do what it is time for, all workers together."""
         drivers, control = self.context.roles.drivers, self.context.control
         due = self._due()
-        if len(drivers) > 1 and self.context.cluster.mode == "ps":
+        if len(drivers) > 1 and self._is_served:
             assert control is not None
             if due and self.is_chief:
                 for rank in drivers[1:]:
@@ -174,11 +186,42 @@ class TrainingSession(Session):
             due = self.preemption.saving
         self._do(due)
 
+    @property
+    def _is_led(self) -> bool:
+        """Whether the chief says before which step all meet: a round needs each worker."""
+        several = len(self.context.roles.drivers) > 1
+        return several and isinstance(self.context.cluster.sync, All) and self._is_served
+
+    @property
+    def _is_served(self) -> bool:
+        return self.context.cluster.mode == "ps"
+
+    def _led_edge(self, stops: bool, is_late: bool) -> None:
+        """Between two steps of which every worker does the same number.
+
+        What it is time for by the number of steps all know. For a wish to stop, or to save after
+        some time, the chief names a step that nobody can begin before it has heard of it: that
+        after the next, for a worker can be one step ahead of the chief.
+        """
+        control = self.context.control
+        assert control is not None
+        if self.is_chief and (stops or is_late) and not control.notes:
+            number = self.steps + 2
+            request = {"service": "note", "number": number}
+            control.call(dict.fromkeys(self.context.roles.drivers[1:], request))()
+            control.notes.append(number)
+        noted = bool(control.notes) and self.steps >= control.notes[0]
+        due = self._due() | (noted and self.is_chief and is_late)
+        if not noted and not due:
+            return
+        self._meet(stopping=noted and self.context.stop.number != 0, saving=due)
+        self._do(self.preemption.saving)
+
     def _due(self, ended: bool = False) -> int:
         """What it is time for, as bits: to save (1), then the policies; the chief says it to
         asynchronous workers.
         """
-        if self.context.cluster.mode == "ps" and not self.is_chief:
+        if self._is_served and not self.is_chief and not self.context.cluster.in_step:
             return 0
         due = sum(2 << i for i, one in enumerate(self._policies) if one.due(self.steps))
         keeper = None if ended else self._keeper
@@ -209,7 +252,10 @@ class TrainingSession(Session):
     def _meet(self, stopping: bool = False, saving: int = 0) -> None:
         """Wait for all workers; if one of them was told to stop, end the script."""
         unsaved = self._keeper is not None and self._keeper.is_new(self.steps)
-        if self.preemption.meet(stopping, saving, unsaved):
+        stops = self.preemption.meet(stopping, saving, unsaved)
+        if self._is_led and self.context.control is not None:
+            self.context.control.notes.clear()  # this was what they were for
+        if stops:
             self._stop()
         self.pace.begin()
 
@@ -239,7 +285,7 @@ class TrainingSession(Session):
         if self._keeper is not None and self.preemption.unsaved:
             self.save()
         step, saved = self.steps, self._keeper is not None
-        if self._keeper is not None and self.context.cluster.mode == "collective":
+        if self._keeper is not None and self.context.cluster.in_step:
             step += self._keeper.first_step
         raise self.preemption.end(step, saved, saved and self._resumes)
 
@@ -307,6 +353,7 @@ def summary(
         "mode": context.cluster.mode,
         "ranks": context.size,
         "servers": context.cluster.servers,
+        **rounds_of(context, ranks),
         "replicas": context.cluster.replicas,
         "tasks_per_replica": context.cluster.tasks_per_replica,
         "steps": [r["steps"] for r in workers],
@@ -323,6 +370,16 @@ def summary(
         "warnings": together([r.get("warnings", {}) for r in ranks]),
         "settings": context.settings.changed(),
     }
+
+
+def rounds_of(context: Context, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The rule by which the workers of servers kept step, and what became of their gradients."""
+    if context.cluster.mode != "ps":
+        return {}
+    coordinator = next(r for r in reports if r["rank"] == context.roles.servers[0])
+    told = dict(coordinator["state"].get("rounds", {}))
+    found: dict[str, Any] = {"sync": told.pop("rule", str(context.cluster.sync))}
+    return {**found, "gradients": told} if told else found
 
 
 def updates_of(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:

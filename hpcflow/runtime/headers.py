@@ -1,0 +1,51 @@
+"""Headers: small messages of one fixed layout, by which ranks tell each other what to do.
+
+A header is eight int64 [kind, plan, slot, step, bytes of the body, 0, 0, 0] on one tag; a body, if
+any, follows on another tag as plain bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.comm.base import Channel, Communicator
+from hpcflow.plan.protocol import HEADER_BYTES
+
+HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
+REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
+CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
+FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it
+PACE = 12  # to the chief: steps taken, nanoseconds of own work and of waiting in each
+DECLARE = 13  # what a driver's plans need of servers, to the first of them
+ROUND, REST = 14, 15  # by a server: a step of a plan that it repeats begins; there will be no more
+WORDS = HEADER_BYTES // 8
+
+
+def header(kind: int, plan: int = 0, slot: int = 0, step: int = 0, body: int = 0) -> np.ndarray:
+    """A header message."""
+    return np.array([kind, plan, slot, step, body, 0, 0, 0], np.int64)[:WORDS]
+
+
+class Starts:
+    """The messages that start the steps of one instance on other ranks; only a number changes."""
+
+    def __init__(
+        self, comm: Communicator, kind: int, plan: int, slot: int, peers: Sequence[int]
+    ) -> None:
+        messages = [(header(kind, plan, slot), peer) for peer in peers]
+        self._all: list[tuple[Channel, Any]] = [
+            (comm.send_channel(message, peer, HEADER_TAG), message) for message, peer in messages
+        ]
+
+    def send(self, step: int) -> None:
+        """Start step number `step`."""
+        for channel, message in self._all:
+            message[3] = step
+            channel.start()
+
+    def unsent(self) -> Iterator[Channel]:
+        """Those that have not left yet."""
+        return (channel for channel, _ in self._all if not channel.test())
