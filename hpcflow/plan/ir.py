@@ -126,9 +126,9 @@ class Cluster:
 
     def tasks(self) -> list[str]:
         """The tasks one replica's step may use, its driver first."""
-        mine = [f"/job:worker/task:{k}" for k in range(self.tasks_per_replica)]
-        mine += [f"/job:ps/task:{s}" for s in range(self.servers)]
-        return sorted(mine, key=lambda task: task != self.lead)
+        found = [f"/job:worker/task:{k}" for k in range(self.tasks_per_replica)]
+        found += [f"/job:ps/task:{s}" for s in range(self.servers)]
+        return [self.lead, *(task for task in found if task != self.lead)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -164,7 +164,8 @@ def _choose(bounds: list[_Bound], cluster: Cluster) -> DeviceName:
     merged = DeviceName()
     for i, bound in enumerate(bounds):
         merged = _merge(merged, bound, bounds[:i])
-    job, task = merged.job or parse(cluster.lead).job or "worker", merged.task or 0
+    default = "ps" if cluster.lead.startswith("/job:ps") else "worker"
+    job, task = merged.job or default, merged.task or 0
     _check_task(job, task, bounds, cluster)
     devices = cluster.server_devices if job == "ps" else cluster.devices
     for device in devices:

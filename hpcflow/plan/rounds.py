@@ -290,11 +290,12 @@ class _Splitter:
 
     def _moved(self, node: Node, handed: Mapping[Ref, Ref], needed: set[str]) -> Node:
         """A node as it stands in the round: no task of a worker is there."""
-        if _acts(node) and not any(ref.node in self.served for ref in node.inputs):
-            handle = next((r.node for r in node.inputs if self._is_handle(r)), node.name)
+        handles = [r.node for r in node.inputs if self.program.spec(r).dtype == resource]
+        handle = next((name for name in handles if not self._is_served(name)), None)
+        if handle is not None:
             raise PlacementError(
                 f"{node.name!r} follows a sum over replicas, which sync={self.cluster.sync} makes "
-                f"on the servers, but changes {handle!r}, which is on no server",
+                f"on the servers, but uses {handle!r}, which is on no server",
                 op=node.name,
                 line=node.line,
                 hint="leave its device out, or keep it on a server with hf.device('/job:ps')",
@@ -307,8 +308,8 @@ class _Splitter:
             wish = wish._replace(job=None, task=None)
         return node.but(inputs=inputs, control=control, device=str(wish))
 
-    def _is_handle(self, ref: Ref) -> bool:
-        return self.program.spec(ref).dtype == resource
+    def _is_served(self, handle: str) -> bool:
+        return handle in self.served or parse(self.program.nodes[handle].device).job == "ps"
 
 
 def _task(node: Node, homes: Mapping[str, Home]) -> str | None:
@@ -322,8 +323,8 @@ def _acts(node: Node) -> bool:
     """Whether a node changes something: what is pure, or only reads, may run as often as wanted."""
     if node.type in FRAMES:
         return any(_acts(inner) for inner in within({node.name: node}))
-    row = node.row
-    return bool(row.writes) or (row.stateful and not node.is_state and node.type not in LOWERED)
+    row, passes = node.row, node.is_state or node.type in (*LOWERED, "NoOp")
+    return bool(row.writes) or (row.stateful and not passes)
 
 
 def _made(specs: tuple[Spec, ...]) -> tuple[tuple[np.dtype, Any], ...]:

@@ -17,13 +17,17 @@ def test_a_rule_and_its_text(text, meant):
     assert str(meant) == text
 
 
-@pytest.mark.parametrize("text", ["sync", "all:1", "backup", "backup:-1", "backup:0", "stale:x", ""])
+@pytest.mark.parametrize(
+    "text", ["sync", "all:1", "backup", "backup:-1", "backup:0", "stale:x", ""]
+)
 def test_what_is_no_rule_is_refused(text):
     with pytest.raises(HpcflowError, match="no rule|Backup"):
         rule(text)
 
 
-@pytest.mark.parametrize("make", [lambda: hf.Backup(0), lambda: hf.Stale(-1), lambda: hf.Stale(1.5)])
+@pytest.mark.parametrize(
+    "make", [lambda: hf.Backup(0), lambda: hf.Stale(-1), lambda: hf.Stale(1.5)]
+)
 def test_numbers_that_make_no_sense(make):
     with pytest.raises(HpcflowError, match="whole number"):
         make()
