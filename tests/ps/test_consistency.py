@@ -17,11 +17,9 @@ def test_a_rule_and_its_text(text, meant):
     assert str(meant) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["sync", "all:1", "backup", "backup:-1", "backup:0", "stale:x", ""]
-)
+@pytest.mark.parametrize("text", ["sync", "all:1", "backup", "backup:-1", "stale:x", ""])
 def test_what_is_no_rule_is_refused(text):
-    with pytest.raises(HpcflowError, match="no rule|Backup"):
+    with pytest.raises(HpcflowError, match="no rule"):
         rule(text)
 
 

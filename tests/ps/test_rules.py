@@ -165,7 +165,7 @@ def test_backup_does_not_wait_for_a_slow_worker():
 
     def body(context):
         features, labels = data()
-        x, y, loss, train, variables = net()
+        x, y, loss, train, _ = net()
         session = hf.Session()
         session.run(hf.global_variables_initializer())
         session.run([loss, train], {x: features, y: labels})  # one of all, to begin with
