@@ -16,7 +16,9 @@ from hpcflow.data.dealer import cuts
 from hpcflow.errors import HpcflowError
 
 FINENESS = 16  # shares differ by this part of an equal one: few sizes, for which plans are made
-GAIN = 0.05  # shares are dealt anew where the slowest worker's time falls by this part
+GAIN = 0.05  # shares are dealt anew where the slowest worker's time falls by this part;
+MUCH = 0.25  # by less than this the less often, the more often that was done:
+LONGEST_REST = 32  # a new size costs each worker a new plan
 MARGIN = 4  # batches that a worker may take between the telling of speeds and the new deal
 DAMPING = 0.5  # the weight of speeds that were known before
 
@@ -60,6 +62,7 @@ class Balance:
         # from which batch on, and where a full one is cut
         self._changes: list[tuple[int, np.ndarray]] = [(0, cuts(batch, replicas))]
         self._speeds: np.ndarray | None = None
+        self._rest, self._left = 1, 0  # exchanges to pass over after the next change, and now
 
     @property
     def shares(self) -> list[int]:
@@ -97,7 +100,11 @@ class Balance:
             now = self._speeds**DAMPING * now ** (1 - DAMPING)
         self._speeds = now
         wanted = shares_by(now.tolist(), self.batch)
-        if (wanted / now).max() > (1 - GAIN) * (np.array(self.shares) / now).max():
+        gain = 1 - (wanted / now).max() / (np.array(self.shares) / now).max()
+        self._left -= 1
+        if gain < GAIN or (gain < MUCH and self._left >= 0):
             return False
+        self._rest = 1 if gain >= MUCH else min(2 * self._rest, LONGEST_REST)
+        self._left = self._rest
         self._changes.append((first, np.concatenate([[0], np.cumsum(wanted)])))
         return True

@@ -107,6 +107,15 @@ def test_waiting_for_a_slow_rank_is_not_own_work(ranks: int) -> None:
         assert work + wait < 30
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("way", ["mpi", "shared"], ids=["by MPI", "by windows"])
+def test_waiting_is_told_apart_on_ranks_of_mpi(way: str) -> None:
+    work, wait, slept = run_here(work_and_wait, comm=way)
+    assert work > slept * 0.99
+    if mpi.world().size > 1 and slept < 0.1:
+        assert wait > 0.1
+
+
 def test_input_and_the_script_itself_are_own_work() -> None:
     def naps(epoch: int) -> Iterator[np.float32]:
         for number in range(8):
