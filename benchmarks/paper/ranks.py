@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import pathlib
 import time
@@ -33,32 +32,16 @@ class Cores:
         return (busy - was_busy) / max(total - was_total, 1)
 
 
-def agreed(session: Any, number: int) -> int:
-    """The chief's `number`, on all workers."""
-    session.context.barrier()
-    drivers = session.context.drivers
-    if drivers is None or drivers.size == 1:
-        return number
-    return int(drivers.broadcast_text(str(number) if session.is_chief else None))
-
-
 def timed(
     session: Any, step: Callable[[], object], seconds: float, least: int = 4
 ) -> dict[str, Any]:
-    """Seconds of each of this worker's steps while all workers step, for about `seconds`.
-
-    All take equally many steps, as many as the chief needs for that; it needs `least`.
-    """
-    for _ in range(WARM_UP - 1):
+    """Seconds of each of this worker's steps while all workers step: for so long, `least` steps."""
+    for _ in range(WARM_UP):
         step()
-    before = time.perf_counter()
-    step()
-    spent = max(time.perf_counter() - before, 1e-6)
-    count = agreed(session, max(least, math.ceil(seconds / spent)))
     session.context.barrier()
     cores, times = Cores(), []
     begun = last = time.perf_counter()
-    for _ in range(count):
+    while len(times) < least or last - begun < seconds:
         step()
         now = time.perf_counter()
         times.append(now - last)
