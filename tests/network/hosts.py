@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT))
 
 MTU = 9000  # as in clusters; smaller packets would cost the cores more
+BURST = "16kb"  # what a port that was idle may send at once
 
 # What mpirun calls in place of ssh: AGENT HOST COMMAND...
 AGENT = """#!/bin/bash
@@ -91,7 +92,7 @@ class Hosts:
             _run(f"ip -n {host} addr add {self._address(i)}/24 dev eth0")
             _run(f"ip -n {host} link set eth0 up")
             for space, device in ((host, "eth0"), (switch, port)):
-                limit = f"tbf rate {self.rate} burst 64kb latency 50ms"
+                limit = f"tbf rate {self.rate} burst {BURST} latency 50ms"
                 _run(f"tc -n {space} qdisc add dev {device} root {limit}")
 
     def _down(self) -> None:

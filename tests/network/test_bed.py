@@ -13,7 +13,7 @@ from hosts import missing
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 PORT = 10e6  # bytes a second
-BURST = 64 << 10  # bytes that a port may send at once
+BURST = 16 << 10  # bytes that a port may send at once
 
 
 @pytest.mark.limit(300)
