@@ -39,6 +39,8 @@ MAY_KNOW = {
     "doctor": LEAVES | {"comm", "doctor"},
     "report": LEAVES | {"train", "report"},
     "train": RUNTIME | {"checkpoint", "train"},
+    "flags": RUNTIME,
+    "app": RUNTIME | {"flags"},
     "test": RUNTIME | {"checkpoint", "train", "test"},
     "onnx": RUNTIME | {"onnx"},
     **dict.fromkeys(("cli", "__main__", "__init__")),  # know all

@@ -36,7 +36,24 @@ if TYPE_CHECKING:
         replica_device_setter,
     )
     from hpcflow.train.graph_file import write_graph
+    from hpcflow.train.hooks import (
+        CheckpointSaverHook,
+        FeedFnHook,
+        FinalOpsHook,
+        GlobalStepWaiterHook,
+        LoggingTensorHook,
+        NanLossDuringTrainingError,
+        NanTensorHook,
+        SecondOrStepTimer,
+        StepCounterHook,
+        StopAtStepHook,
+    )
     from hpcflow.train.lbfgs import LBFGS, LBFGSResult
+    from hpcflow.train.monitored import (
+        MonitoredSession,
+        MonitoredTrainingSession,
+        SingularMonitoredSession,
+    )
     from hpcflow.train.optimizers.accumulate import AccumulatingOptimizer
     from hpcflow.train.optimizers.adam import (
         AdamaxOptimizer,
@@ -80,6 +97,7 @@ if TYPE_CHECKING:
         start_queue_runners,
     )
     from hpcflow.train.saver import Saver, checkpoint_exists, latest_checkpoint
+    from hpcflow.train.scaffold import Scaffold
     from hpcflow.train.schedules import (
         cosine_decay,
         cosine_decay_restarts,
@@ -93,6 +111,18 @@ if TYPE_CHECKING:
         polynomial_decay,
     )
     from hpcflow.train.server import Server, ServerDef
+    from hpcflow.train.session_creator import (
+        ChiefSessionCreator,
+        SessionCreator,
+        WorkerSessionCreator,
+    )
+    from hpcflow.train.session_hook import (
+        SessionRunArgs,
+        SessionRunContext,
+        SessionRunHook,
+        SessionRunValues,
+    )
+    from hpcflow.train.supervisor import Supervisor
 
 __all__ = [
     "LBFGS",
@@ -105,23 +135,33 @@ __all__ = [
     "AdamaxOptimizer",
     "BFloat16Compression",
     "Cells",
+    "CheckpointSaverHook",
+    "ChiefSessionCreator",
     "ClusterSpec",
     "CompressedOptimizer",
     "Compression",
     "Coordinator",
     "DynamicLossScale",
     "ExponentialMovingAverage",
+    "FeedFnHook",
+    "FinalOpsHook",
     "FormulaOptimizer",
     "FtrlOptimizer",
+    "GlobalStepWaiterHook",
     "GradientDescentOptimizer",
     "GreedyLoadBalancingStrategy",
     "LAMBOptimizer",
     "LARSOptimizer",
     "LBFGSResult",
+    "LoggingTensorHook",
     "LooperThread",
     "LossScaleOptimizer",
     "MomentumOptimizer",
+    "MonitoredSession",
+    "MonitoredTrainingSession",
     "NadamOptimizer",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
     "Optimizer",
     "Progress",
     "ProximalAdagradOptimizer",
@@ -129,10 +169,22 @@ __all__ = [
     "QueueRunner",
     "RMSPropOptimizer",
     "Saver",
+    "Scaffold",
+    "SecondOrStepTimer",
     "Server",
     "ServerDef",
+    "SessionCreator",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "SingularMonitoredSession",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "Supervisor",
     "TopKCompression",
     "TrainingSession",
+    "WorkerSessionCreator",
     "add_queue_runner",
     "batch",
     "batch_join",
@@ -168,6 +220,28 @@ __all__ = [
 ]
 
 _LATER = {
+    "SessionRunArgs": "hpcflow.train.session_hook",
+    "SessionRunContext": "hpcflow.train.session_hook",
+    "SessionRunHook": "hpcflow.train.session_hook",
+    "SessionRunValues": "hpcflow.train.session_hook",
+    "CheckpointSaverHook": "hpcflow.train.hooks",
+    "FeedFnHook": "hpcflow.train.hooks",
+    "FinalOpsHook": "hpcflow.train.hooks",
+    "GlobalStepWaiterHook": "hpcflow.train.hooks",
+    "LoggingTensorHook": "hpcflow.train.hooks",
+    "NanLossDuringTrainingError": "hpcflow.train.hooks",
+    "NanTensorHook": "hpcflow.train.hooks",
+    "SecondOrStepTimer": "hpcflow.train.hooks",
+    "StepCounterHook": "hpcflow.train.hooks",
+    "StopAtStepHook": "hpcflow.train.hooks",
+    "Scaffold": "hpcflow.train.scaffold",
+    "SessionCreator": "hpcflow.train.session_creator",
+    "ChiefSessionCreator": "hpcflow.train.session_creator",
+    "WorkerSessionCreator": "hpcflow.train.session_creator",
+    "MonitoredSession": "hpcflow.train.monitored",
+    "MonitoredTrainingSession": "hpcflow.train.monitored",
+    "SingularMonitoredSession": "hpcflow.train.monitored",
+    "Supervisor": "hpcflow.train.supervisor",
     "ClusterSpec": "hpcflow.train.cluster_spec",
     "Server": "hpcflow.train.server",
     "ServerDef": "hpcflow.train.server",

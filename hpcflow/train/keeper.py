@@ -13,6 +13,7 @@ from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.load import newest_good
 from hpcflow.errors import CheckpointError, HpcflowError
 from hpcflow.logs import logger
+from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train.saver import Saver
@@ -26,6 +27,7 @@ class Keeper:
 
     The step of a checkpoint counts the joint steps of synchronous workers, or those of all
     asynchronous workers together; its samples are those of all workers. Both go on after a resume.
+    With a `counter`, a variable, the step is its value.
     """
 
     def __init__(
@@ -33,13 +35,13 @@ class Keeper:
         session: Session,
         directory: Path,
         every: int | str | None,
-        max_to_keep: int,
-        form: str,
+        saver: Saver,
         resumes: bool,
+        counter: Variable | None = None,
     ) -> None:
         self.session, self.context, self.directory = session, session.context, directory
         self.steps_between, self.seconds_between = interval(EVERY if every is None else every)
-        self.saver = Saver(session.graph.get_collection("variables"), max_to_keep, form)
+        self.saver, self._counter = saver, counter
         self.datasets: list[Any] = session.graph.get_collection("datasets")
         self._resumes = resumes  # the same job, started again, goes on
         self.first_step = self.first_samples = 0  # what was done before this run
@@ -82,7 +84,9 @@ class Keeper:
         Ranks: every rank that runs the script, all between steps.
         """
         last = [self._last.get(number) for number in range(len(self.datasets))]
-        mine = {"steps": steps, "samples": samples, "last": last}
+        mine: dict[str, Any] = {"steps": steps, "samples": samples, "last": last}
+        if self._counter is not None:
+            mine["counted"] = int(self.session.run(self._counter))
         path = self.saver._save(self.session, self.directory, self._facts, mine)
         self._saved_at, self._saved_time = steps, time.monotonic()
         self._say_next(path)
@@ -98,8 +102,9 @@ class Keeper:
 
     def _facts(self, rows: Sequence[Any]) -> dict[str, Any]:
         steps = [row["steps"] for row in rows]
+        step = self.first_step + (max(steps) if self._is_joint else sum(steps))
         return {
-            "step": self.first_step + (max(steps) if self._is_joint else sum(steps)),
+            "step": step if self._counter is None else max(row["counted"] for row in rows),
             "samples": self.first_samples + sum(row["samples"] for row in rows),
             "position": [
                 dataset.position([row["last"][number] for row in rows])
@@ -107,8 +112,10 @@ class Keeper:
             ],
         }
 
-    def resume(self) -> None:
+    def resume(self) -> bool:
         """Go on from the newest good checkpoint, if the folder has one; the chief prints what.
+
+        Whether it had one.
 
         Ranks: every rank that runs the script.
         """
@@ -119,7 +126,7 @@ class Keeper:
             self.context.say_next(f"the same command begins anew: {self.directory} is empty")
             if self.context.is_chief:
                 logger.info("no checkpoint in %s: training begins anew", self.directory)
-            return
+            return False
         facts = found.facts
         self.saver._load(self.session, found, with_draws=True)
         positions = facts.get("position", [])
@@ -136,6 +143,7 @@ class Keeper:
             with contextlib.suppress(OSError):  # a save may have died before it was named
                 folder.point(found.path)
             print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
+        return True
 
 
 class Policy:

@@ -14,7 +14,7 @@ from hpcflow.graph.device import parse
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.logs import logger, numbers, together
-from hpcflow.ops.state import variables_initializer
+from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
@@ -26,6 +26,7 @@ from hpcflow.train.written import versions, write_json
 
 if TYPE_CHECKING:
     from hpcflow.train.keeper import Keeper, Policy
+    from hpcflow.train.saver import Saver
 
 RESULT = "result.json"
 
@@ -85,24 +86,38 @@ class TrainingSession(Session):
         ]
         for variable in variables:
             variable.value()  # so that each can be fetched: no read can be added later
-        if variables:
-            with self.graph.as_default():
-                start = variables_initializer(variables)
         self.graph.finalize()
         tell_idle_tasks(self.graph, self.context)
-        if variables:
-            self.run(start)
+        self._initialize(variables)
         self._policies: list[Policy] = []
         self._keeper: Keeper | None = None
         self._resumes = resume  # the same job, started again, goes on
         if checkpoints is not None and self.context.on_plan is None:
-            from hpcflow.train.keeper import Keeper
+            from hpcflow.train.saver import Saver
 
-            folder = Path(checkpoints)
-            self._keeper = Keeper(self, folder, save_every, max_to_keep, form, resume)
+            saver = Saver(self.graph.get_collection("variables"), max_to_keep, form)
+            keeper = self._keep(Path(checkpoints), save_every, saver)
             if resume:
-                self._keeper.resume()
+                keeper.resume()
         self._log = runlog.of(self.context)
+
+    def _initialize(self, variables: Sequence[Variable]) -> None:
+        """Give them their initial values."""
+        if variables:
+            self.run([v.initializer for v in variables])
+
+    def _keep(
+        self,
+        folder: Path,
+        save_every: int | str | None,
+        saver: Saver,
+        counter: Variable | None = None,
+    ) -> Keeper:
+        """Save the state of the job in `folder` from now on."""
+        from hpcflow.train.keeper import Keeper
+
+        self._keeper = Keeper(self, folder, save_every, saver, self._resumes, counter)
+        return self._keeper
 
     @property
     def is_chief(self) -> bool:
@@ -124,19 +139,12 @@ class TrainingSession(Session):
 
         Errors: Preempted, which ends the script, on all workers if one had SIGUSR1 or SIGTERM.
         """
-        is_late = self._keeper is not None and self.is_chief and self._keeper.is_late(self.steps)
-        stops = self.preemption.due(is_late)
-        if self._is_led:
-            self._led_edge(stops, is_late)
-        elif stops:
-            self._meet(stopping=True)
-        elif self._keeper is not None or self._policies:
-            self._edge()
+        self.between_steps()
         if self._begun is None:
             self._begun = time.perf_counter()
             self.pace.begin()
         self._met = False
-        values = self.run(fetches, batch)
+        values = super().run(fetches, batch)
         self.pace.end(batch)
         self.steps += 1
         self.samples += getattr(batch, "size", 0)
@@ -156,6 +164,20 @@ class TrainingSession(Session):
                 self._log.slow(self._stragglers.found())
         if self._log is not None:
             self._log.pace(self.steps, rows)
+
+    def between_steps(self) -> None:
+        """Stop if a rank was told to, save if it is time; `step` begins with it.
+
+        Only a rank that waits before its next step needs to call it, now and then.
+        """
+        is_late = self._keeper is not None and self.is_chief and self._keeper.is_late(self.steps)
+        stops = self.preemption.due(is_late)
+        if self._is_led:
+            self._led_edge(stops, is_late)
+        elif stops:
+            self._meet(stopping=True)
+        elif self._keeper is not None or self._policies:
+            self._edge()
 
     def every(self, steps: int, action: Callable[[], Any]) -> None:
         """Call `action()` after each so many steps, on all ranks that run the script together.

@@ -1,0 +1,20 @@
+"""`hf.app`: TensorFlow 1's way to start a script's `main` with its flags read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from hpcflow import flags
+
+__all__ = ["flags", "run"]
+
+
+def run(
+    main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None
+) -> NoReturn:
+    """Read the flags, call `main`, by default the script's, with the other words, and exit."""
+    rest = flags.FLAGS._parse_flags(list(argv[1:]) if argv else None)
+    call: Callable[[list[str]], Any] = main or sys.modules["__main__"].main
+    sys.exit(call([(argv or sys.argv)[0], *rest]))

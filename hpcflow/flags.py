@@ -1,0 +1,104 @@
+"""`hf.flags`, also `hf.app.flags`: TensorFlow 1's options of a script."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.graph.device import parse
+from hpcflow.logs import say_once
+from hpcflow.runtime.context import current, joined, task_name
+
+__all__ = [
+    "FLAGS",
+    "DEFINE_bool",
+    "DEFINE_boolean",
+    "DEFINE_float",
+    "DEFINE_integer",
+    "DEFINE_string",
+]
+OF_THE_RANK = ("job_name", "task_index")
+
+
+class FlagValues:
+    """The values of the flags as attributes; the command line is read when the first one is asked.
+
+    Under `hpcflow run` the flags `job_name` and `task_index` are those of the rank, unless the
+    command line says them.
+    """
+
+    def __init__(self) -> None:
+        self.__dict__["_parser"] = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
+        self.__dict__["_defaults"] = {}
+        self.__dict__["_values"] = None
+
+    def _parse_flags(self, args: Sequence[str] | None = None) -> list[str]:
+        """Read a command line, by default this process's; what is no flag is returned."""
+        given, rest = self._parser.parse_known_args(args)
+        self.__dict__["_values"] = {**self._defaults, **self._of_the_rank(), **vars(given)}
+        return rest
+
+    def _of_the_rank(self) -> dict[str, Any]:
+        names = [name for name in OF_THE_RANK if name in self._defaults]
+        if not (names and joined()):
+            return {}
+        context = current()
+        say_once(f"{' and '.join(names)} are the rank's, unless the command line says them")
+        task = parse(task_name(context.rank, context))
+        return {name: task.job if name == "job_name" else task.task for name in names}
+
+    def __getattr__(self, name: str) -> Any:
+        if self._values is None or (name in self._defaults and name not in self._values):
+            self._parse_flags()
+        if name not in self._values:
+            raise AttributeError(
+                f"there is no flag {name!r}: define it with hf.app.flags.DEFINE_..."
+            )
+        return self._values[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._values is None:
+            self._parse_flags()
+        self._values[name] = value
+
+
+FLAGS = FlagValues()
+
+
+def _define(name: str, default: Any, help: str, kind: Any) -> None:
+    FLAGS._defaults[name] = default
+    FLAGS._parser.add_argument(f"--{name}", type=kind, help=help.replace("%", "%%"))
+
+
+def DEFINE_string(flag_name: str, default_value: str | None, docstring: str) -> None:
+    """A flag that holds a text."""
+    _define(flag_name, default_value, docstring, str)
+
+
+def DEFINE_integer(flag_name: str, default_value: int | None, docstring: str) -> None:
+    """A flag that holds a whole number."""
+    _define(flag_name, default_value, docstring, int)
+
+
+def DEFINE_float(flag_name: str, default_value: float | None, docstring: str) -> None:
+    """A flag that holds a number."""
+    _define(flag_name, default_value, docstring, float)
+
+
+def DEFINE_boolean(flag_name: str, default_value: bool | None, docstring: str) -> None:
+    """A flag: `--name` or `--name=true` sets it, `--noname` or `--name=false` unsets it."""
+    FLAGS._defaults[flag_name] = default_value
+    add = FLAGS._parser.add_argument
+    add(f"--{flag_name}", nargs="?", const=True, type=_boolean, help=docstring.replace("%", "%%"))
+    add(f"--no{flag_name}", dest=flag_name, action="store_false", help=argparse.SUPPRESS)
+
+
+DEFINE_bool = DEFINE_boolean
+
+
+def _boolean(text: str) -> bool:
+    known = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return known[text.lower()]

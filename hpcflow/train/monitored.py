@@ -1,0 +1,248 @@
+"""Monitored sessions: a training session with hooks around each run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.errors import FeedError, FetchError, HpcflowError, OutOfRangeError, StepError
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.logs import say_once
+from hpcflow.ops.state import Variable
+from hpcflow.runtime.feeds import structure
+from hpcflow.runtime.target import context_of
+from hpcflow.train.coordinator import Coordinator
+from hpcflow.train.counter import get_global_step
+from hpcflow.train.hooks import CheckpointSaverHook, StepCounterHook
+from hpcflow.train.runners import start_queue_runners
+from hpcflow.train.saver import Saver
+from hpcflow.train.scaffold import Scaffold
+from hpcflow.train.scaffold_session import ScaffoldSession, together
+from hpcflow.train.session import TrainingSession
+from hpcflow.train.session_creator import ChiefSessionCreator, SessionCreator
+from hpcflow.train.session_hook import (
+    Elsewhere,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+SAVE_S = 600.0  # between two checkpoints
+
+
+class MonitoredSession:
+    """A session with hooks, queue runners and checkpoints; use it in a `with`.
+
+    `run` calls the hooks; one that changes variables which replicas share is a step of training,
+    before which all ranks stop or save together if it is time. At the end of the `with` it waits
+    for the other workers, saves, and calls the hooks' `end`; the end of the data (OutOfRangeError)
+    and StopIteration end it like that too.
+
+    Ranks: every rank that runs the script has one; what the chief's hooks say of saving
+           counts.
+    """
+
+    def __init__(
+        self,
+        session_creator: SessionCreator | None = None,
+        hooks: Iterable[SessionRunHook] | None = None,
+        stop_grace_period_secs: float = 120,
+    ) -> None:
+        self._hooks = list(hooks or ())
+        self._grace_s = stop_grace_period_secs
+        for hook in self._hooks:
+            hook.begin()
+        self._session = (session_creator or ChiefSessionCreator()).create_session()
+        self._stops = self._closed = False
+        save_as_hooked(self._session, self._hooks)
+        self._coord = Coordinator()
+        start_queue_runners(self._session, self._coord)
+        for hook in self._hooks:
+            hook.after_create_session(self._session, self._coord)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs."""
+        return self._session.graph
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Compute `fetches`, with what the hooks want besides; as `hf.Session.run`.
+
+        Errors: FeedError for what is fed twice; if a queue runner failed, its error.
+        """
+        if self._closed:
+            raise FetchError("the monitored session is closed", hint="make a new one")
+        asked = SessionRunContext(SessionRunArgs(fetches, feed_dict), self._session)
+        wanted: list[Any] = [fetches]
+        feeds: Mapping[Any, Any] = feed_dict if feed_dict is not None else {}
+        for hook in self._hooks:
+            more = hook.before_run(asked)
+            wanted.append(() if more is None or more.fetches is None else more.fetches)
+            if more is not None and more.feed_dict:
+                feeds = _both(feeds, more.feed_dict, hook)
+        try:
+            values = self._run(wanted, feeds)
+        except StepError:
+            self._coord.raise_requested_exception()  # why a queue was closed
+            raise
+        for hook, value in zip(self._hooks, values[1:], strict=True):
+            hook.after_run(asked, SessionRunValues(value))
+        self._stops = self._stops or asked.stop_requested
+        return values[0]
+
+    def _run(self, wanted: list[Any], feeds: Mapping[Any, Any]) -> list[Any]:
+        flat: list[Tensor | Operation] = []
+        rebuild = structure(self.graph, wanted, flat)
+        if not flat:
+            return rebuild([])
+        run = self._session.step if self._session.is_training(flat) else self._session.run
+        values = run(flat, feeds)
+        return rebuild([v for v, w in zip(values, flat, strict=True) if isinstance(w, Tensor)])
+
+    def should_stop(self) -> bool:
+        """Whether a hook or a queue runner has asked for the end, or it is closed."""
+        return self._closed or self._stops or self._coord.should_stop()
+
+    def close(self) -> None:
+        """End as at the end of a `with`."""
+        self._close(True)
+
+    def __enter__(self) -> MonitoredSession:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
+        is_end = kind is not None and issubclass(kind, (OutOfRangeError, StopIteration))
+        self._close(kind is None or is_end)
+        return is_end
+
+    def _close(self, well: bool) -> None:
+        if self._closed:
+            return
+        self._closed, session = True, self._session
+        try:
+            if well:
+                session.wait()
+                for hook in self._hooks:
+                    hook.end(session)
+                if session.context.settings.run_dir:
+                    session.result()
+        finally:
+            self._coord.request_stop()
+            with contextlib.nullcontext() if well else contextlib.suppress(Exception):
+                self._coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
+            session.preemption.over()
+            session.close()
+
+
+class SingularMonitoredSession(MonitoredSession):
+    """A monitored session that restores from `checkpoint_dir` and saves nothing by itself."""
+
+    def __init__(
+        self,
+        hooks: Iterable[SessionRunHook] | None = None,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        stop_grace_period_secs: float = 120,
+        checkpoint_dir: Any = None,
+    ) -> None:
+        creator = ChiefSessionCreator(scaffold, master, checkpoint_dir)
+        super().__init__(creator, hooks, stop_grace_period_secs)
+
+    def raw_session(self) -> TrainingSession:
+        """The session without hooks."""
+        return self._session
+
+
+def MonitoredTrainingSession(
+    master: str = "",
+    is_chief: bool = True,
+    checkpoint_dir: Any = None,
+    scaffold: Scaffold | None = None,
+    hooks: Sequence[SessionRunHook] | None = None,
+    chief_only_hooks: Sequence[SessionRunHook] | None = None,
+    save_checkpoint_secs: float | None = None,
+    stop_grace_period_secs: float = 120,
+    log_step_count_steps: int | None = 100,
+    save_checkpoint_steps: int | None = None,
+) -> MonitoredSession:
+    """A monitored session for training: it begins from `checkpoint_dir`, and saves there.
+
+    After `save_checkpoint_secs` (600; 0 for never) or `save_checkpoint_steps`, and at the end. The
+    chief logs the global steps a second every `log_step_count_steps`. `chief_only_hooks` are called
+    on the chief; elsewhere they make the same graph. Who is the chief the ranks say; `is_chief` is
+    taken for TensorFlow's sake.
+
+    Ranks: every rank that runs the script, with the same arguments but for `master`, its server's
+           target.
+    """
+    context = context_of(master)
+    if context.is_chief and not is_chief:
+        say_once("is_chief=False on worker 0, which is the chief all the same")
+    scaffold = scaffold or Scaffold()
+    own: list[SessionRunHook] = list(chief_only_hooks or ())
+    if checkpoint_dir and log_step_count_steps and get_global_step() is not None:
+        own.append(StepCounterHook(log_step_count_steps))
+    secs = save_checkpoint_secs
+    if secs is None and save_checkpoint_steps is None:
+        secs = SAVE_S
+    if checkpoint_dir and (secs or save_checkpoint_steps):
+        saving = CheckpointSaverHook(
+            checkpoint_dir, secs or None, save_checkpoint_steps, scaffold=scaffold
+        )
+        if any(isinstance(hook, CheckpointSaverHook) for hook in (*(hooks or ()), *own)):
+            say_once(f"a CheckpointSaverHook was given: no other one saves in {checkpoint_dir}")
+        else:
+            own.append(saving)
+    if not context.is_chief:
+        own = [Elsewhere(hook) for hook in own]
+    creator = ChiefSessionCreator(scaffold, master, checkpoint_dir)
+    return MonitoredSession(creator, [*(hooks or ()), *own], stop_grace_period_secs)
+
+
+def _both(
+    feeds: Mapping[Any, Any], more: Mapping[Any, Any], hook: SessionRunHook
+) -> Mapping[Any, Any]:
+    for tensor in more:
+        if tensor in feeds:
+            raise FeedError(
+                f"{type(hook).__name__} feeds {getattr(tensor, 'name', tensor)!r}, which is fed "
+                "already",
+                hint="feed it in one place",
+            )
+    return {**feeds, **more}
+
+
+def save_as_hooked(
+    session: ScaffoldSession, hooks: Sequence[SessionRunHook], counter: Variable | None = None
+) -> None:
+    """Let the session save as the chief's CheckpointSaverHook says, on all ranks."""
+    found = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
+    if len(found) > 1:
+        raise HpcflowError(
+            f"{len(found)} hooks save the whole state of the job",
+            hint="give one CheckpointSaverHook; for other policies session.every(steps, action)",
+        )
+    if session.context.on_plan is not None:
+        return
+    said = together(session.context, _as_data(found[0], session) if found else {})
+    if said:
+        named = {v.name: v for v in session.graph.get_collection("variables")}
+        chosen = {name: named[text] for name, text in said["variables"].items()}
+        saver = Saver(chosen, said["keep"], said["form"])
+        counter = counter or get_global_step(session.graph)
+        session.save_in(said["folder"], said["every"], saver, counter)
+
+
+def _as_data(hook: CheckpointSaverHook, session: ScaffoldSession) -> dict[str, Any]:
+    """What a hook says, for all ranks."""
+    saver = hook.saver or Saver(session.graph.get_collection("variables"))
+    return {
+        "folder": str(Path(hook.checkpoint_dir).absolute()),
+        "every": hook.every,
+        "variables": {name: variable.name for name, variable in saver.variables.items()},
+        "keep": saver.max_to_keep,
+        "form": saver.form,
+    }

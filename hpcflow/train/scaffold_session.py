@@ -1,0 +1,133 @@
+"""ScaffoldSession: a training session that begins as a scaffold says, on all ranks together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import UninitializedError
+from hpcflow.graph.body import all_operations, bodies, variable_of
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.registry import lookup
+from hpcflow.ops.state import Variable
+from hpcflow.runtime.context import Context
+from hpcflow.train.keeper import Keeper
+from hpcflow.train.saver import Saver
+from hpcflow.train.scaffold import Scaffold
+from hpcflow.train.session import TrainingSession
+
+
+class ScaffoldSession(TrainingSession):
+    """A training session that begins as a scaffold says."""
+
+    def __init__(
+        self, scaffold: Scaffold, graph: Graph | None = None, context: Context | None = None
+    ) -> None:
+        self._scaffold = scaffold
+        self._restored_by: Keeper | None = None
+        self._training: dict[Sequence[Tensor | Operation], bool] = {}
+        super().__init__(graph, context)
+
+    def _initialize(self, variables: Sequence[Variable]) -> None:
+        scaffold = self._scaffold
+        if scaffold.init_op is not None:
+            self.run(scaffold.init_op, scaffold.init_feed_dict)
+            variables = [v for v in variables if v.op.attrs.get("local")]
+        if variables:
+            starts = [v.initializer for v in variables]
+            self.run(starts, scaffold.init_feed_dict if scaffold.init_op is None else None)
+        if scaffold.local_init_op is not None:
+            self.run(scaffold.local_init_op)
+
+    def begin(self, folder: Any, file: Any) -> None:
+        """Restore what the chief says, or let the scaffold end what it began.
+
+        Ranks: every rank that runs the script; none goes on before all have done this.
+        """
+        if self.context.on_plan is not None:
+            return
+        said = together(self.context, {"folder": _text(folder), "file": _text(file)})
+        if not self._restored(said) and self._scaffold.init_fn is not None:
+            self._scaffold.init_fn(self._scaffold, self)
+        self._check_ready()
+        self.context.barrier()
+
+    def _restored(self, said: Mapping[str, Any]) -> bool:
+        saver = self._scaffold.saver
+        if saver is None:
+            return False
+        if said["file"] is not None:
+            saver.restore(self, said["file"])
+            return True
+        if said["folder"] is None:
+            return False
+        self._resumes = True
+        self._restored_by = Keeper(self, Path(said["folder"]), None, saver, True)
+        return self._restored_by.resume()
+
+    def save_in(
+        self, folder: str, every: int | str | None, saver: Saver, counter: Variable | None
+    ) -> None:
+        """Save the state of the job from now on; `counter` says the step of a checkpoint."""
+        keeper = self._keep(Path(folder), every, saver, counter)
+        if self._restored_by is not None:
+            keeper.first_step = self._restored_by.first_step
+            keeper.first_samples = self._restored_by.first_samples
+
+    def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:
+        """Whether computing them is a step of training, see `trains`."""
+        key = tuple(wanted)
+        if key not in self._training:
+            self._training[key] = trains(key)
+        return self._training[key]
+
+    def _check_ready(self) -> None:
+        ready = self._scaffold.ready_op
+        missing = [] if ready is None else np.atleast_1d(self.run(ready)).tolist()
+        if missing:
+            names = ", ".join(n.decode() if isinstance(n, bytes) else str(n) for n in missing)
+            raise UninitializedError(
+                f"variables have no value after the scaffold's init_op: {names}",
+                rank=self.context.rank,
+                hint="make init_op by hf.global_variables_initializer() when all are made",
+            )
+
+
+def together(context: Context, mine: Mapping[str, Any]) -> dict[str, Any]:
+    """What the chief brought; every rank that runs the script calls it."""
+    drivers = context.drivers
+    if drivers is None or drivers.size == 1:
+        return dict(mine)
+    context.meet("making a monitored session")
+    return json.loads(drivers.broadcast_text(json.dumps(dict(mine))))
+
+
+def _text(path: Any) -> str | None:
+    return None if not path else str(Path(path).absolute())
+
+
+def trains(wanted: Iterable[Tensor | Operation]) -> bool:
+    """Whether computing them changes a variable that replicas share, initial values apart."""
+    left = [w if isinstance(w, Operation) else w.op for w in wanted]
+    seen: set[Operation] = set()
+    while left:
+        op = left.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        inside = (inner for function in bodies(op) for inner in all_operations(function.body))
+        if _changes(op) or any(_changes(inner) for inner in inside):
+            return True
+        left += [t.op for t in op.inputs]
+        left += op.control_inputs
+    return False
+
+
+def _changes(op: Operation) -> bool:
+    if op.attrs.get("initial"):
+        return False
+    return any(not variable_of(op.inputs[i]).attrs.get("local") for i in lookup(op.type).writes)

@@ -1,0 +1,211 @@
+"""Supervisor: TensorFlow 1's older way to a session that begins, saves and ends by itself."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
+from hpcflow.graph.keys import GraphKeys
+from hpcflow.ops.state import Variable
+from hpcflow.runtime.context import current
+from hpcflow.runtime.feeds import structure
+from hpcflow.runtime.target import context_of
+from hpcflow.train.coordinator import Coordinator, LooperThread
+from hpcflow.train.counter import get_global_step
+from hpcflow.train.hooks import CheckpointSaverHook
+from hpcflow.train.monitored import SAVE_S, save_as_hooked
+from hpcflow.train.runners import QueueRunner, start_queue_runners
+from hpcflow.train.saver import Saver
+from hpcflow.train.scaffold import Scaffold
+from hpcflow.train.scaffold_session import ScaffoldSession
+
+
+class SupervisedSession(ScaffoldSession):
+    """A session in which a run that changes variables which replicas share is a step of training.
+
+    Before such a step all ranks stop or save together, if it is time.
+    """
+
+    is_begun = False
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Compute `fetches`, as `hf.Session.run`."""
+        if self.is_begun:
+            wanted: list[Tensor | Operation] = []
+            structure(self.graph, fetches, wanted)
+            if self.is_training(wanted):
+                return self.step(fetches, {} if feed_dict is None else feed_dict)
+        return super().run(fetches, feed_dict)
+
+
+class Supervisor:
+    """Makes the session of a training program: begun, with queue runners and checkpoints.
+
+    The session begins from the newest checkpoint in `logdir`, or from the initial values that
+    `init_op`, fed `init_feed_dict`, gives the variables, by default those they were made with; then
+    `init_fn(session)` is called. All ranks save in `logdir` every `save_model_secs` seconds (0:
+    never) and at the end. The graph takes no more operations once the supervisor is made.
+
+    Who is the chief the ranks say. `is_chief` and `recovery_wait_secs` are taken for TensorFlow's
+    sake: a worker waits for the chief by a message. There are no summaries: `summary_op` is None.
+
+    Ranks: every rank that runs the script has one; what the chief's says counts.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        ready_op: Any = None,
+        is_chief: bool = True,
+        init_op: Any = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        local_init_op: Any = None,
+        logdir: Any = None,
+        summary_op: None = None,
+        saver: Saver | None = None,
+        global_step: Variable | None = None,
+        save_model_secs: float = SAVE_S,
+        recovery_wait_secs: float = 30,
+        stop_grace_secs: float = 120,
+        init_fn: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if summary_op is not None:
+            raise GraphError("hpcflow has no summaries", hint="leave summary_op out")
+        self.graph = graph or get_default_graph()
+        self.global_step = global_step or get_global_step(self.graph)
+        self.logdir, self.save_model_secs = logdir, save_model_secs
+        self.coord, self._grace_s = Coordinator(), stop_grace_secs
+        called = None if init_fn is None else lambda scaffold, session: init_fn(session)
+        with self.graph.as_default():
+            self._scaffold = Scaffold(
+                init_op, init_feed_dict, called, ready_op, local_init_op, saver
+            ).finalize()
+        for kind in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES):
+            for variable in self.graph.get_collection(kind):
+                variable.value()  # so that each can be fetched: no read can be added later
+        self.graph.finalize()
+        self._unfinished: list[SupervisedSession] = []
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this rank speaks for the job."""
+        return current().is_chief
+
+    @property
+    def saver(self) -> Saver | None:
+        """What saves and restores; None in a graph without variables."""
+        return self._scaffold.saver
+
+    def prepare_or_wait_for_session(
+        self, master: str = "", start_standard_services: bool = True
+    ) -> SupervisedSession:
+        """The session, begun; without `start_standard_services` nothing fills queues nor saves.
+
+        Ranks: every rank that runs the script; the others wait until the chief has begun.
+        """
+        self.coord.clear_stop()
+        context = context_of(master)
+        with self.graph.as_default():
+            session = SupervisedSession(self._scaffold, self.graph, context)
+            session.begin(self.logdir, None)
+        if start_standard_services:
+            hooks = []
+            if self.logdir and self.save_model_secs:
+                hooks = [
+                    CheckpointSaverHook(self.logdir, self.save_model_secs, scaffold=self._scaffold)
+                ]
+            save_as_hooked(session, hooks, self.global_step)
+            start_queue_runners(session, self.coord)
+        session.is_begun = True
+        self._unfinished.append(session)
+        if context.roles.replicas > 1:  # others may wait, to save with all
+            atexit.register(_at_exit, weakref.ref(self))
+        return session
+
+    @contextlib.contextmanager
+    def managed_session(
+        self, master: str = "", start_standard_services: bool = True
+    ) -> Iterator[SupervisedSession]:
+        """The session of `prepare_or_wait_for_session`, ended and closed after the `with`.
+
+        Inside, the end of the data (OutOfRangeError) ends the block; other errors are raised after
+        all threads were asked to stop.
+        """
+        session = self.prepare_or_wait_for_session(master, start_standard_services)
+        try:
+            yield session
+        except Exception as error:
+            self.request_stop(error)
+        except BaseException:
+            self._unfinished.clear()
+            raise
+        finally:
+            try:
+                self.stop()
+            finally:
+                session.preemption.over()
+                session.close()
+
+    def start_queue_runners(
+        self, sess: Any, queue_runners: Sequence[QueueRunner] | None = None
+    ) -> list[threading.Thread]:
+        """Start the threads of `queue_runners`, by default of all in the graph."""
+        if queue_runners is None:
+            return start_queue_runners(sess, self.coord)
+        return [t for qr in queue_runners for t in qr.create_threads(sess, self.coord, True, True)]
+
+    def loop(
+        self,
+        timer_interval_secs: float | None,
+        target: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> LooperThread:
+        """Call `target` in a thread of its own every so many seconds, until it is to stop."""
+        return LooperThread.loop(self.coord, timer_interval_secs, target, args or (), kwargs)
+
+    def should_stop(self) -> bool:
+        """Whether a thread has asked all to stop."""
+        return self.coord.should_stop()
+
+    def request_stop(self, ex: Any = None) -> None:
+        """Ask all threads to stop; `ex` says why."""
+        self.coord.request_stop(ex)
+
+    def stop_on_exception(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, an exception asks all threads to stop and goes no further."""
+        return self.coord.stop_on_exception()
+
+    def wait_for_stop(self) -> None:
+        """Wait until a thread asks for the end."""
+        self.coord.wait_for_stop()
+
+    def stop(
+        self,
+        threads: Iterable[threading.Thread] | None = None,
+        ignore_live_threads: bool = False,
+    ) -> None:
+        """End: the threads, then the steps of all workers, and save.
+
+        Ranks:  every rank that runs the script.
+        Errors: the first that a thread asked for the end with.
+        """
+        ending, self._unfinished = self._unfinished, []
+        self.coord.request_stop()
+        self.coord.join(threads, self._grace_s, ignore_live_threads)
+        for session in ending:
+            session.wait()
+            if session.context.settings.run_dir:
+                session.result()
+
+
+def _at_exit(mine: weakref.ref[Supervisor]) -> None:
+    supervisor = mine()
+    if supervisor is not None and supervisor._unfinished:
+        supervisor.stop(ignore_live_threads=True)

@@ -1,0 +1,200 @@
+"""Supervisor, and TensorFlow 1's classic script for servers and workers, in one process and not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.errors import GraphError, OutOfRangeError
+from hpcflow.runtime.context import Context, use
+from hpcflow.settings import Settings
+from tests.runtime.ranks import run_ranks
+from tests.train import replica_script
+
+train = hf.train
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    with use(Context(Settings())), hf.Graph().as_default():
+        yield
+
+
+def counting() -> tuple[hf.Variable, hf.Operation]:
+    """A global step, and a step of training that adds 1 to it and to a variable."""
+    step = train.get_or_create_global_step()
+    w = hf.Variable(np.zeros(3, np.float32), name="w")
+    return w, hf.group(w.assign_add(hf.ones([3])), step.assign_add(1))
+
+
+def test_a_session_begins_saves_and_goes_on(tmp_path: Path) -> None:
+    w, step = counting()
+    more = w.assign_add(hf.ones([3]))
+    for begun, done in ((1, 4), (4, 7)):  # init_fn is not called after a restore
+        supervisor = train.Supervisor(
+            logdir=tmp_path,
+            init_op=hf.get_default_graph().get_operation_by_name("init")
+            if done > 4
+            else hf.global_variables_initializer(),
+            init_fn=lambda session: session.run(more),
+        )
+        assert supervisor.is_chief and supervisor.saver is not None
+        with supervisor.managed_session() as session:
+            assert session.run(w).tolist() == [begun] * 3
+            for _ in range(3):
+                session.run(step)
+            assert session.steps == 3  # those that change variables
+            assert session.run(w).tolist() == [done] * 3
+        assert supervisor.should_stop()
+        supervisor.stop()  # again, as scripts do
+    names = sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("step-"))
+    assert names == ["step-3", "step-6"]
+
+
+def test_the_graph_is_complete() -> None:
+    counting()
+    train.Supervisor()
+    with pytest.raises(GraphError, match="finalized"):
+        hf.constant(1)
+
+
+def test_there_are_no_summaries() -> None:
+    with pytest.raises(GraphError, match="no summaries"):
+        train.Supervisor(summary_op=hf.constant(1))  # type: ignore[arg-type]
+
+
+def test_threads_run_until_the_end() -> None:
+    w, step = counting()
+    supervisor, seen = train.Supervisor(), []
+    with supervisor.managed_session() as session:
+        there = threading.Event()
+
+        def look(sess: Any, more: int) -> None:
+            seen.append(float(sess.run(w)[0]) + more)
+            there.set()
+
+        thread = supervisor.loop(0.01, look, args=(session,), kwargs={"more": 1})
+        session.run(step)
+        assert there.wait(10)
+    assert not thread.is_alive() and set(seen) <= {1.0, 2.0}
+
+
+def test_errors_reach_who_ends_it() -> None:
+    _, step = counting()
+    supervisor = train.Supervisor()
+    with pytest.raises(ValueError, match="by test"), supervisor.managed_session() as session:
+        session.run(step)
+        raise ValueError("by test")
+    with supervisor.managed_session() as session:
+        assert not supervisor.should_stop()
+        raise OutOfRangeError("the end of the data")
+    with pytest.raises(KeyError, match="thread"), supervisor.managed_session():
+        with supervisor.stop_on_exception():
+            raise KeyError("thread")
+        supervisor.wait_for_stop()
+
+
+def test_queue_runners_are_started() -> None:
+    (number,) = train.slice_input_producer([np.arange(4)], num_epochs=1, shuffle=False)
+    supervisor, found = train.Supervisor(), []
+    with supervisor.managed_session() as session:
+        while not supervisor.should_stop():
+            found.append(int(session.run(number)))
+    assert found == [0, 1, 2, 3]
+    with supervisor.managed_session(start_standard_services=False) as session:
+        assert supervisor.start_queue_runners(session, []) == []
+        assert supervisor.start_queue_runners(session)
+
+
+def test_workers_save_with_the_chief(tmp_path: Path) -> None:
+    def body(context: Context) -> list[Any]:
+        w, step = counting()
+        supervisor = train.Supervisor(
+            is_chief=context.is_chief, logdir=tmp_path, save_model_secs=0.05
+        )
+        session = supervisor.prepare_or_wait_for_session(
+            train.Server({"ps": ["a:1"], "worker": ["b:1", "c:1"]}).target
+        )
+        for _ in range(20):
+            session.run(step)
+            supervisor.coord.wait_for_stop(0.01)
+        supervisor.stop()
+        return session.run(w).tolist()
+
+    assert run_ranks(3, body, ps=1) == [[40.0] * 3] * 2
+    names = [p.name for p in tmp_path.iterdir() if p.name.startswith("step-")]
+    assert "step-40" in names and len(names) > 1
+
+
+# -- the classic script
+
+CLUSTER = {"ps": ["localhost:2222"], "worker": ["localhost:2223", "localhost:2224"]}
+
+
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["replica_script.py", "--train_steps=200"])
+    replica_script.FLAGS._parse_flags()
+
+
+@pytest.mark.usefixtures("flags")
+@pytest.mark.parametrize("supervisor", [False, True])
+def test_the_classic_script_in_one_process(supervisor: bool) -> None:
+    def body(context: Context) -> Any:
+        return replica_script.run_task(CLUSTER, "worker", context.replica, supervisor)
+
+    found = run_ranks(3, body, ps=1)
+    assert len(found) == 2
+    for accuracy, steps in found:
+        assert accuracy > 0.93 and 200 <= steps <= 205
+
+
+def started(*words: str) -> str:
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, **allowed, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+SCRIPT = str(ROOT / "tests/train/replica_script.py")
+
+
+@pytest.mark.limit(220)
+def test_the_classic_script_on_three_ranks(tmp_path: Path) -> None:
+    """Under `hpcflow run` job_name and task_index are those of the ranks; it goes on."""
+    start = ["-m", "hpcflow", "run", "-n", "3", "--ps", "1", SCRIPT, "--train_dir", str(tmp_path)]
+    output = started(*start, "--train_steps", "200")
+    found = re.findall(r"worker (\d): accuracy ([\d.]+) after (\d+) steps", output)
+    assert sorted(worker for worker, _, _ in found) == ["0", "1"]
+    for _, accuracy, steps in found:
+        assert float(accuracy) > 0.93 and 200 <= int(steps) <= 202
+    assert "/job:ps/task:0 (localhost:2222) is rank 2" in output
+    output = started(*start, "--train_steps", "230", "--supervisor")
+    assert f"resumed step={found[0][2]}" in output
+    assert all(230 <= int(n) <= 235 for n in re.findall(r"after (\d+) steps", output))
+
+
+def test_the_classic_script_under_a_plain_launcher() -> None:
+    """Every rank is told to be worker 0; the last one serves, as the cluster has it."""
+    output = started(
+        str(ROOT / "tools/mpirun.py"), "3", sys.executable, SCRIPT, "--job_name=worker"
+    )
+    assert output.count("worker 0: accuracy 0.9") == 2 and "the ranks decide" in output
