@@ -536,3 +536,30 @@ def test_a_run_directory_gets_the_result(tmp_path: Path) -> None:
 
     run_ranks(3, body, ps=1, run_dir=str(tmp_path))
     assert '"steps": [' in (tmp_path / "result.json").read_text()
+
+
+@pytest.mark.parametrize("sync", ["all", "backup:1", "stale:2"])
+def test_workers_stop_and_save_under_each_rule(sync: str, tmp_path: Path) -> None:
+    """Under `all` every worker takes the same steps, and the checkpoint is theirs."""
+
+    def body(context: Context) -> tuple[int, int]:
+        w, _ = counting()
+        x = hf.placeholder(hf.float32, [3])
+        loss = hf.reduce_mean(hf.square(w - x))
+        step = train.GradientDescentOptimizer(0.1).minimize(loss, train.get_global_step())
+        final = train.FinalOpsHook(train.get_global_step())
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=tmp_path,
+            hooks=[train.StopAtStepHook(last_step=12), final],
+            save_checkpoint_steps=5,
+        ) as session:
+            while not session.should_stop():
+                session.run(step, {x: np.ones(3, np.float32)})
+        return session._session.steps, int(final.final_ops_values)
+
+    found = run_ranks(4, body, ps=1, sync=sync, seed=5)
+    if sync == "all":
+        assert found == [(12, 12)] * 3
+        assert steps_in(tmp_path) == ["step-10", "step-12", "step-5"]
+    assert all(12 <= count <= 15 for _, count in found)
+    assert f"step-{found[0][1]}" in steps_in(tmp_path)
