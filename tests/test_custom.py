@@ -264,7 +264,8 @@ def test_what_is_recomputed_runs_twice_and_is_not_merged() -> None:
 
 def test_recomputing_needs_less_memory() -> None:
     from hpcflow.kernels.table import find
-    from hpcflow.plan.generate import KernelInfo, generate
+    from hpcflow.plan.code import KernelInfo
+    from hpcflow.plan.generate import generate
 
     sizes = []
     for wrap in (lambda f: f, hf.recompute):

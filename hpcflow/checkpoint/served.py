@@ -30,6 +30,7 @@ def answer(
     }
     if request["do"] not in work:
         raise CommError(f"a checkpoint is not made by {request['do']!r}", rank=context.rank)
+    context.engine.settle()  # no update is half done
     reply(attempt(context, work[request["do"]]))
 
 

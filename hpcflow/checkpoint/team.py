@@ -22,6 +22,7 @@ class Team:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        context.engine.with_baton(context.engine.settle, lambda: True)  # no update is half done
         drivers = context.drivers
         self._drivers = drivers if drivers is not None and drivers.size > 1 else None
         self.size = self._drivers.size if self._drivers else 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.table import Node, kernel
+from hpcflow.kernels.table import Node, Tiled, kernel
 
 TILE = 32 << 10  # elements: variable, slots, gradient and scratch of a tile fit a core's L2 cache
 
@@ -48,23 +48,24 @@ def _tiles(scratch: Any, *arrays: Any) -> Iterator[list[Any]]:
         yield [*(f[start:stop] for f in flats), scratch[: stop - start]]
 
 
-@kernel("ApplyGradientDescent", "update")
+@kernel("ApplyGradientDescent", "update", tiles=True)
 def _gradient_descent(xp: Any, node: Node) -> Callable[..., Any]:
     scratch = _scratch(xp, node)
 
-    def run(var: Any, lr: Any, grad: Any) -> None:
+    def tiles(var: Any, lr: Any, grad: Any) -> Iterator[None]:
         for v, g, s in _tiles(scratch, var, grad):
             xp.multiply(g, lr, s)
             xp.subtract(v, s, v)
+            yield
 
-    return run
+    return Tiled(tiles)
 
 
-@kernel("ApplyMomentum", "update")
+@kernel("ApplyMomentum", "update", tiles=True)
 def _momentum(xp: Any, node: Node) -> Callable[..., Any]:
     scratch, nesterov = _scratch(xp, node), node.attrs.get("use_nesterov", False)
 
-    def run(var: Any, accum: Any, lr: Any, momentum: Any, grad: Any) -> None:
+    def tiles(var: Any, accum: Any, lr: Any, momentum: Any, grad: Any) -> Iterator[None]:
         for v, a, g, s in _tiles(scratch, var, accum, grad):
             xp.multiply(a, momentum, a)
             xp.add(a, g, a)
@@ -75,20 +76,21 @@ def _momentum(xp: Any, node: Node) -> Callable[..., Any]:
             else:
                 xp.multiply(a, lr, s)
             xp.subtract(v, s, v)
+            yield
 
-    return run
+    return Tiled(tiles)
 
 
-@kernel("ApplyAdam", "update")
+@kernel("ApplyAdam", "update", tiles=True)
 def _adam(xp: Any, node: Node) -> Callable[..., Any]:
     """Kingma and Ba's Adam, in TensorFlow's form; `step` (int64 scalar) counts the updates."""
     scratch = _scratch(xp, node)
     dtype = node.attrs["dtype"]
     exact = float if xp is np else lambda c: c.astype(np.float64)  # a GPU is not waited for
 
-    def run(
+    def tiles(
         var: Any, m: Any, v: Any, step: Any, lr: Any, beta1: Any, beta2: Any, eps: Any, grad: Any
-    ) -> None:
+    ) -> Iterator[None]:
         xp.add(step, 1, step)
         t, rest1, rest2 = exact(step), 1 - exact(beta1), 1 - exact(beta2)
         rate = exact(lr) * (1 - (1 - rest2) ** t) ** 0.5 / (1 - (1 - rest1) ** t)
@@ -106,5 +108,6 @@ def _adam(xp: Any, node: Node) -> Callable[..., Any]:
             xp.true_divide(m1, s, s)
             xp.multiply(s, rate, s)
             xp.subtract(x, s, x)
+            yield
 
-    return run
+    return Tiled(tiles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from hpcflow.errors import DeviceError
@@ -38,12 +38,25 @@ class Kernel:
     """One row: `make(xp, node)` returns the function that computes the node, called as `form` says.
 
     `inplace` lists inputs whose memory output 0 may share (same shape and dtype, read elementwise
-    before written).
+    before written). `tiles`: `make` returns a `Tiled` where there are no floats of 16 bits.
     """
 
     form: Form
     make: Make
     inplace: tuple[int, ...] = ()
+    tiles: bool = False
+
+
+class Tiled:
+    """An update that can stop between tiles: `tiles(*arrays)` yields there, a call does not."""
+
+    def __init__(self, tiles: Callable[..., Iterator[None]]) -> None:
+        self.tiles = tiles
+
+    def __call__(self, *arrays: Any) -> None:
+        """Do all tiles."""
+        for _ in self.tiles(*arrays):
+            pass
 
 
 _TABLE: dict[tuple[str, str], Kernel] = {}
@@ -57,6 +70,7 @@ def kernel(
     on: str = ANY,
     inplace: tuple[int, ...] = (),
     moves: bool = False,
+    tiles: bool = False,
 ) -> Callable[
     [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
 ]:
@@ -68,7 +82,7 @@ def kernel(
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
         direct = moves or form in ("ufunc", "view")
-        _TABLE[type, on] = Kernel(form, make if direct else widened(form, make), inplace)
+        _TABLE[type, on] = Kernel(form, make if direct else widened(form, make), inplace, tiles)
         return make
 
     return add

@@ -6,60 +6,21 @@ name is; the runtime binds them once per step instance, so a running step looks 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from hpcflow.graph.dtypes import OPAQUE, is_floating
 from hpcflow.graph.shape import is_known
+from hpcflow.plan.code import Code, KernelInfo, SendInfo
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.storage import Storage, assign
 from hpcflow.plan.strands import Strand, cut
+from hpcflow.plan.tile_loop import TileLoop
+from hpcflow.plan.tiles import Group, arranged
 
 POLL_EVERY_S = 200e-6  # MPI moves only when polled: this often, by predicted time
 COPIED_SEND_BYTES = 64 << 10  # larger values that have no fixed place are sent from where they lie
 LONG_S = 2e-3  # kernels predicted to take longer lend the baton to the helper thread
 KEYWORD_OUT = {"Maximum", "Minimum"}  # NumPy deprecates their positional `out`, at 2 us a call
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelInfo:
-    """What the generator must know of a node's kernel (see hpcflow.kernels.table)."""
-
-    form: str
-    inplace: tuple[int, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class SendInfo:
-    """How a Send leaves: from a fixed buffer, copied, loose (from where it lies), or sized."""
-
-    node: str
-    how: str
-    bind: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Code:
-    """The generated text of a part and what its names are bound to.
-
-    A bind is a tuple: ("kernel", node), ("const", node),
-    ("buffer", device, block, dtype, shape, first byte), ("viewof", node, name), ("frame", node),
-    ("var", node of its handle), ("recv", node), ("stage", node), ("box", node, index),
-    ("bucket_in" | "bucket_out", node, index), ("hook", name).
-    """
-
-    source: str
-    binds: dict[str, tuple]
-    blocks: dict[int, tuple[str, int]]  # block -> (device, bytes)
-    strands: list[Strand]
-    sends: list[SendInfo]
-    lines: list[str]  # the node behind each line of the source
-    simple: bool  # one strand, no messages: strand 0 returns the results itself
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of the buffers of one step instance."""
-        return sum(size for _, size in self.blocks.values())
 
 
 def generate(
@@ -85,12 +46,21 @@ class _Writer:
         check_numerics: bool,
         kept: frozenset[str],
     ) -> None:
-        self.part, self.info, self.seconds, self.kept = part, info, seconds, kept
+        self.info, self.seconds, self.kept = info, seconds, kept
         # a replica whose share is empty has the mean of nothing, which is no number
         empty = any(0 in (part.nodes[feed].specs[0].shape or ()) for feed in part.feeds)
         self.check = check_numerics and not empty
-        self.strands = cut(part)
-        self.store: Storage = assign(part, self.strands, info)
+        self.part, self.strands = part, cut(part)
+        self.groups: dict[str, Group] = {}
+        if not check_numerics:  # which looks at all values
+            self.part, self.strands, self.groups = arranged(part, self.strands, info)
+        # collectives of several plans may have one storage, which is theirs by turns; what a loop
+        # or branch that waits begins with runs inside the strand it stands in
+        nodes = part.nodes.values()
+        self.yields = not any(n.row.collective or n.type.endswith("Across") for n in nodes)
+        self.tiled: set[int] = set()
+        self.now = 0  # the strand that is being written
+        self.store: Storage = assign(self.part, self.strands, info, self.groups)
         self.binds = self.store.binds
         self.sends: list[SendInfo] = []
         self.out: list[str] = []
@@ -135,6 +105,7 @@ class _Writer:
             self.sends,
             self.lines,
             self.simple,
+            frozenset(self.tiled),
         )
 
     def strand(self, index: int, strand: Strand) -> str:
@@ -143,6 +114,7 @@ class _Writer:
         at = len(self.out)
         shared_before = self.store.shared
         mine: set[str] = set()
+        self.now = index
         if index == 0 and self.check and self.simple:  # the engine counts the steps of others
             self.emit(f"{self.hook('tick')}()")
         for i, name in enumerate(feeds):
@@ -151,7 +123,10 @@ class _Writer:
                 mine.add(held)
                 self.emit(f"{held} = {name}")
         for name in strand.nodes:
-            self.node(self.part.nodes[name])
+            if name not in self.groups:
+                self.node(self.part.nodes[name])
+            elif name == self.groups[name].last:
+                self.group(self.groups[name])
             mine.update(v for v in self.store.assigned.get(name, ()) if v in shared_before)
         results = [self.result(i) for i in strand.fetches]
         if self.simple:
@@ -198,6 +173,28 @@ class _Writer:
             self.compute(node)
         for text in self.store.after.get(node.name, ()):
             self.emit(text, node.name)
+
+    def group(self, group: Group) -> None:
+        """Nodes that are computed together, tile by tile."""
+        seconds = sum(self.seconds(self.part.nodes[name]) for name in group.nodes)
+        yields = self.may_yield(seconds)
+        long = not (self.simple or yields) and seconds > LONG_S
+        if long:
+            self.emit(f"{self.hook('lend')}()", group.last)
+        TileLoop(self, group, yields).write()
+        if long:
+            self.emit(f"{self.hook('take')}()", group.last)
+        for name in group.nodes:
+            for text in self.store.after.get(name, ()):
+                self.emit(text, name)
+
+    def may_yield(self, seconds: float) -> bool:
+        """Whether the strand yields between the tiles of what takes so long."""
+        long = not self.simple and self.yields and seconds > LONG_S
+        if long:
+            self.tiled.add(self.now)
+            self.since_poll = 0.0
+        return long
 
     def nothing(self, node: Node) -> None:
         """A node whose value is there without code: a constant, a feed, a handle, pure order."""
@@ -315,19 +312,35 @@ class _Writer:
         info = self.info(node)
         args = [self.argument(node, i, ref) for i, ref in enumerate(node.inputs)]
         name = self.kernel(node)
+        if info.tiles and self.may_yield(self.seconds(node)):
+            self.update_in_tiles(node, name, args)
+            return
         long = not self.simple and self.seconds(node) > LONG_S
         if long:
             self.emit(f"{self.hook('lend')}()", node.name)
         if info.form == "update":
             self.fit(node)
-            order = [*node.row.writes]
-            order += [i for i in range(len(args)) if i not in node.row.writes]
-            self.emit(f"{name}({', '.join(args[i] for i in order)})", node.name)
+            self.emit(f"{name}({self.handles_first(node, args)})", node.name)
         else:
             self.call(node, info, name, args)
         if long:
             self.emit(f"{self.hook('take')}()", node.name)
         self.poll(node)
+
+    @staticmethod
+    def handles_first(node: Node, args: list[str]) -> str:
+        """The arguments of an update."""
+        others = [i for i in range(len(args)) if i not in node.row.writes]
+        return ", ".join(args[i] for i in (*node.row.writes, *others))
+
+    def update_in_tiles(self, node: Node, name: str, args: list[str]) -> None:
+        """An update by a kernel that stops between its tiles."""
+        self.binds[name] = ("tiles", node.name)
+        self.fit(node)
+        for i in node.row.writes:
+            variable = self.store.variable(node.inputs[i])
+            self.emit(f"for _ in {variable}.renew(): yield", node.name)
+        self.emit(f"for _ in {name}({self.handles_first(node, args)}): yield", node.name)
 
     def argument(self, node: Node, index: int, ref: Ref) -> str:
         if index in node.row.writes:
@@ -351,7 +364,7 @@ class _Writer:
             else:
                 for ref in fresh:
                     self.emit(f"{self.store.expr[ref]} = {self.empty(node, ref)}()", node.name)
-                keyword = "out=" if node.type in KEYWORD_OUT and info.form == "ufunc" else ""
+                keyword = self.keyword(node)
                 text = ", ".join([*args, *(keyword + o for o in outs)])
                 self.emit(f"{name}({text})", node.name)
         else:
@@ -362,6 +375,11 @@ class _Writer:
             for ref, text in zip(refs, outs, strict=True):
                 if is_floating(node.specs[ref.index].dtype):
                     self.emit(f"{self.hook('check')}({text}, {node.name!r})", node.name)
+
+    def keyword(self, node: Node) -> str:
+        """What stands in front of an output."""
+        named = node.type in KEYWORD_OUT and self.info(node).form == "ufunc"
+        return "out=" if named else ""
 
     def empty(self, node: Node, ref: Ref) -> str:
         name = f"e{self.store.number[node.name]}_{ref.index}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcflow.graph.shape import is_known, size_of
+from hpcflow.graph.shape import Spec, is_known, size_of
 from hpcflow.ops.comm import parcel_layout
+from hpcflow.plan import tiles
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES, within
 from hpcflow.plan.strands import Strand, home, users
+from hpcflow.plan.tiles import Group
 
 BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
 
@@ -78,14 +80,29 @@ class Storage:
         return f"w{self.number[node]}_{index}"
 
 
-def assign(part: Part, strands: list[Strand], info: Callable[[Node], Any]) -> Storage:
-    """Decide where every value of `part` lives."""
-    return _Assigner(part, strands, info).run()
+def assign(
+    part: Part,
+    strands: list[Strand],
+    info: Callable[[Node], Any],
+    groups: Mapping[str, Group] | None = None,
+) -> Storage:
+    """Decide where every value of `part` lives; `groups` are those of its nodes, if they have one.
+
+    The scratch values of a group have one tile.
+    """
+    return _Assigner(part, strands, info, groups or {}).run()
 
 
 class _Assigner:
-    def __init__(self, part: Part, strands: list[Strand], info: Callable[[Node], Any]) -> None:
-        self.part, self.strands, self.info = part, strands, info
+    def __init__(
+        self,
+        part: Part,
+        strands: list[Strand],
+        info: Callable[[Node], Any],
+        groups: Mapping[str, Group],
+    ) -> None:
+        self.part, self.strands, self.info, self.groups = part, strands, info, groups
+        self.scratch = {ref for group in groups.values() for ref in group.scratch}
         self.home = home(strands)
         self.users = users(part)
         self.fetched = set(part.fetches)
@@ -97,7 +114,8 @@ class _Assigner:
         self.store = Storage(part, {name: i for i, name in enumerate(part.nodes)})
         self.root: dict[Ref, Ref] = {}  # the value whose memory this one is
         self.block_of: dict[Ref, int] = {}
-        self.free: dict[int, list[int]] = {}  # strand -> blocks: strands run in no fixed order
+        # strand, and whether of one tile -> blocks: strands run in no fixed order
+        self.free: dict[tuple[int, bool], list[int]] = {}
 
     def run(self) -> Storage:
         for node in self.part.nodes.values():
@@ -150,9 +168,15 @@ class _Assigner:
             if len(homes) > 1 or -1 in homes or waits or held or ref in self.fetched:
                 last[root] = None
             elif root not in last or last[root] is not None:
+                names = [self.until(n, root) for n in names]
                 ends = [n for n in (last.get(root), *names, ref.node) if n is not None]
                 last[root] = max(ends, key=self.store.number.__getitem__)
         return last
+
+    def until(self, name: str, root: Ref) -> str:
+        """The node with whose end the use of a value by `name` ends: a group takes it till then."""
+        group = self.groups.get(name)
+        return name if group is None or root in self.scratch else group.last
 
     @staticmethod
     def has_kernel(node: Node) -> bool:
@@ -284,10 +308,12 @@ class _Assigner:
         return None
 
     def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
-        spec = node.specs[ref.index]
+        spec, tile = node.specs[ref.index], ref in self.scratch
+        if tile:
+            spec = Spec(spec.dtype, (tiles.TILE,))
         block = self.inherited(node, ref, info)
         if block is None:
-            block = self.take(self.home[node.name], node.device, spec.nbytes)
+            block = self.take((self.home[node.name], tile), node.device, spec.nbytes)
         self.block_of[ref] = block
         name = f"b{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
         self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape, 0))
@@ -301,14 +327,15 @@ class _Assigner:
             root, spec = self.root[source], self.part.nodes[source.node].specs[source.index]
             mine = node.specs[ref.index]
             same = spec.dtype == mine.dtype and spec.shape == mine.shape
+            same = same and (ref in self.scratch) == (root in self.scratch)
             if same and self.last.get(root) == node.name and root in self.block_of:
                 if sum(self.root[r] == root for r in node.inputs) == 1:
                     return self.block_of.pop(root)
         return None
 
-    def take(self, strand: int, device: str, nbytes: int) -> int:
-        """A block the strand has done with that fits well, else a new one."""
-        free = self.free.setdefault(strand, [])
+    def take(self, owner: tuple[int, bool], device: str, nbytes: int) -> int:
+        """A block that `owner` has done with that fits well, else a new one."""
+        free = self.free.setdefault(owner, [])
         fits = [
             b
             for b in free
@@ -324,13 +351,17 @@ class _Assigner:
         return block
 
     def recycle(self, node: Node) -> None:
-        """Free the blocks whose last use this node was."""
-        roots = {self.root[r] for r in node.inputs if r in self.root}
-        roots |= {self.root[Ref(node.name, i)] for i in range(len(node.specs))}
+        """Free the blocks whose last use this node was, or the group that it ends."""
+        group = self.groups.get(node.name)
+        ended = group.nodes if group is not None and group.last == node.name else (node.name,)
+        roots: set[Ref] = set()
+        for one in map(self.part.nodes.__getitem__, ended):
+            roots |= {self.root[r] for r in one.inputs if r in self.root}
+            roots |= {self.root[Ref(one.name, i)] for i in range(len(one.specs))}
         for root in sorted(roots):
             if self.last.get(root) == node.name and root in self.block_of:
-                free = self.free.setdefault(self.home[node.name], [])
-                free.append(self.block_of.pop(root))
+                owner = self.home[node.name], root in self.scratch
+                self.free.setdefault(owner, []).append(self.block_of.pop(root))
 
     # -- pins
 

@@ -360,6 +360,7 @@ class Context:
         self.stop.heed()
         self.engine.with_baton(lambda: None, lambda: control.byes >= expected)
         control.rest()
+        self.engine.with_baton(self.engine.settle, lambda: True)
         if self.stop.number:
             self.stop.leave()
         self.stop.unheed()

@@ -188,7 +188,9 @@ class Control:
                 self.waits, self.waits_after = f"{source} came to {text.decode()}", step
                 self.check_company()
         elif kind == CALL:
-            self.answer(json.loads(text), functools.partial(self._reply, source))
+            # not inside a strand that polls, where state may be half updated
+            reply = functools.partial(self._reply, source)
+            self.engine.inbox.append(functools.partial(self.answer, json.loads(text), reply))
         elif kind == DECLARE:
             self.hosted.add(source, text)
         elif kind == REST:

@@ -10,9 +10,10 @@ import numpy as np
 
 import hpcflow.kernels.load  # noqa: F401  (fills the kernel table)
 from hpcflow.errors import DeviceError, MissingPackageError
+from hpcflow.graph.dtypes import is_half
 from hpcflow.kernels.table import Node as KernelNode
 from hpcflow.kernels.table import find
-from hpcflow.plan.generate import KernelInfo
+from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
 
 
@@ -28,7 +29,8 @@ class Device:
     def info(self, node: Node) -> KernelInfo:
         """The calling form of the kernel that will run `node`."""
         row = find(node.type, self.kind, self.xp is not None)
-        return KernelInfo(row.form, row.inplace)
+        tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
+        return KernelInfo(row.form, row.inplace, tiles)
 
     def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
         """The function that computes `node`, whose inputs have the specs `inputs`."""

@@ -14,6 +14,7 @@ from hpcflow.errors import CommError, HpcflowError
 from hpcflow.runtime.baton import Baton
 from hpcflow.runtime.helper import Helper
 from hpcflow.runtime.instance import Instance
+from hpcflow.runtime.slices import Going, Slices, Touched
 
 PATIENCE_POLLS = 64  # empty polls before a wait is entered in the ledger
 _ASKED = (KeyboardInterrupt, SystemExit)  # a step ended by these is in order
@@ -67,9 +68,10 @@ class Engine(Baton):
         super().__init__(comm.rank if comm else 0)
         self.comm = comm
         self.backoff = Backoff(crowded=crowded, wake=self.wake)
-        self.ready: collections.deque[tuple[Instance, int]] = collections.deque()
+        self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_strand`
         self.waits: list[tuple[Request, Instance | None, Any]] = []
         self.turns = Turns()
+        self.slices = Slices()
         self.helper = Helper(self.poll)
         self.control: Callable[[], bool] = _nothing_came  # looks for messages of other ranks
         self.meeting: Callable[[], object] = _nothing_came  # told when a collective starts
@@ -93,26 +95,71 @@ class Engine(Baton):
         self.run_strand(instance, 0, feeds)
 
     def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
-        """Run one strand to its end and let go of those that waited for it."""
+        """Run one strand to its end and let go of those that waited for it.
+
+        One that stops between tiles only begins: `run_slice` goes on with it. One that uses a
+        variable that is being updated is put off.
+        """
         if instance.error is not None:
             self.skip(instance, index)
             return
+        if self.slices.going:
+            strand = instance, index, feeds
+            if self.slices.puts_off(instance.compiled.touched(index), strand):
+                return
         try:
-            instance.strands[index](*feeds)
-        except Exception as error:
-            self.helper.back()
+            tiles = instance.strands[index](*feeds)
+        except BaseException as error:
+            self._strand_failed(instance, index, error)
+            return
+        if index in instance.code.tiled:
+            touched = instance.compiled.touched(index)
+            self.slices.going.append(Going(instance, index, tiles, touched))
+        else:
+            self.over(instance, index)
+
+    def run_slice(self) -> None:
+        """Some tiles of the strand whose turn it is; an update that has begun is done to its end,
+        also if its step fails meanwhile."""
+        interrupt = self.slices.interrupt
+        interrupt.hold()
+        try:
+            self._go_on(self.slices.going[0])
+        finally:
+            interrupt.let_go()
+
+    def _go_on(self, going: Going) -> None:
+        instance, index = going.instance, going.strand
+        error: BaseException | None = None
+        try:
+            if not self.slices.advance():
+                return
+        except BaseException as raised:
+            error = raised
+        self.ready.extendleft(reversed(self.slices.end(going)))
+        if error is not None:
+            self._strand_failed(instance, index, error)
+        elif not instance.torn:
+            self.over(instance, index)
+
+    def settle(self, touched: Touched | None = None) -> None:
+        """Finish the updates that are on their way, or those that clash with `touched`."""
+        while self.slices.going and (touched is None or self.slices.clash(touched)):
+            self.run_slice()
+
+    def _strand_failed(self, instance: Instance, index: int, error: BaseException) -> None:
+        """Its step fails; Ctrl-C is raised: the step is lost, the engine is not."""
+        self.helper.back()
+        if isinstance(error, Exception):
             told = instance.compiled.explain(error, self.rank)
             if told is not error:
                 told.__cause__ = error
             self.fail(instance, told)
             self.skip(instance, index)
             return
-        except BaseException as error:  # Ctrl-C: the step is lost, the engine is not
-            self.helper.back()
-            self.fail(instance, error)
-            self.skip(instance, index)
-            raise
-        self.over(instance, index)
+        self.fail(instance, error)
+        self.skip(instance, index)
+        raise error
 
     def fail(self, instance: Instance, error: BaseException) -> None:
         """A step in flight cannot end well: what it waits for is cancelled, the rest is skipped.
@@ -237,7 +284,12 @@ class Engine(Baton):
                 self._empty_inbox()
             if ready:
                 continue
-            if self.poll():
+            moved = self.poll()
+            if self.slices.going:
+                if not (moved or ready or self.inbox) or self.slices.due():
+                    self.run_slice()
+                self._moved()
+            elif moved:
                 self._moved()
             elif rests and self._others_must_move():
                 return
@@ -250,7 +302,7 @@ class Engine(Baton):
 
     def _others_must_move(self) -> bool:
         """All that is waited for is state of this rank: no message needs to be polled for."""
-        if self.ready or self.inbox or not self.waits:
+        if self.ready or self.inbox or self.slices.going or not self.waits:
             return False
         if not all(getattr(request, "local", False) for request, _, _ in self.waits):
             return False

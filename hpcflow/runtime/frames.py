@@ -172,6 +172,7 @@ class _Across:
         part = self.held.parts[key]
         feeds = tuple(slots[i] for i in self.held.feeds[key])
         if part.code.simple:
+            self.engine.settle(part.compiled.touched(0))
             try:
                 values = part.strands[0](*feeds)
             except Exception as error:

@@ -11,10 +11,12 @@ import numpy as np
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.shape import Spec, known
 from hpcflow.plan import cost
-from hpcflow.plan.generate import Code, generate
+from hpcflow.plan.code import Code
+from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES, inner, within
 from hpcflow.runtime.device import Device
+from hpcflow.runtime.slices import Touched
 from hpcflow.runtime.state import Store
 
 
@@ -54,9 +56,10 @@ class Compiled:
         self.shared = {
             name: self._bind(what)
             for name, what in self.code.binds.items()
-            if what[0] in ("kernel", "dynamic", "const", "var", "own", "copy", "empty")
+            if what[0] in ("kernel", "tiles", "dynamic", "const", "var", "own", "copy", "empty")
         }
         self.followers, self.pending = self._wiring()
+        self._touched: dict[int, Touched] = {}
 
     def device(self, node: Node) -> Device:
         """The device a node runs on."""
@@ -79,6 +82,9 @@ class Compiled:
         node = self.part.nodes[what[1]]
         device = self.device(node)
         specs = [self._spec(r) for r in node.inputs]
+        if what[0] == "tiles":
+            kernel: Any = device.kernel(node, specs)
+            return kernel.tiles
         if what[0] in ("kernel", "dynamic"):
             run = device.kernel(node, specs)
             if hasattr(run, "draws"):  # the plans for other shapes go on in the same series
@@ -104,6 +110,28 @@ class Compiled:
             for before in befores:
                 followers.setdefault(before, []).append(i)
         return followers, [len(s.waits) + len(s.after) for s in self.code.strands]
+
+    def touched(self, index: int) -> Touched:
+        """The variables that a strand uses; a loop or branch that waits has its own strands."""
+        if index not in self._touched:
+            reads: set[Any] = set()
+            writes: set[Any] = set()
+            for node in (self.part.nodes[name] for name in self.code.strands[index].nodes):
+                updates = node.row.waits and node.type != "WaitInitialized"
+                for i, ref in enumerate(node.inputs):
+                    source = self.part.nodes[ref.node]
+                    if node.type == "Send" and source.type == "ReadVariable":
+                        source = self.part.nodes[source.inputs[0].node]  # it is read once more
+                    if source.type == "Variable":
+                        used = writes if updates or i in node.row.writes else reads
+                        used.add(self.store.find(source, self.device(source)))
+                if not node.row.waits:
+                    for inside in self.inner.get(node.name, {}).values():
+                        for i in range(len(inside.code.strands)):
+                            reads |= inside.touched(i).reads
+                            writes |= inside.touched(i).writes
+            self._touched[index] = Touched(frozenset(reads), frozenset(writes))
+        return self._touched[index]
 
     def located(self, error: HpcflowError, name: str, rank: int) -> HpcflowError:
         """`error` of the wait `name`, with its line and the rank."""

@@ -142,6 +142,14 @@ class Link:
         """Let messages move between long kernels."""
         return self.engine.poll
 
+    def hold(self, instance: Instance) -> Callable[[], None]:
+        """Ctrl-C waits from now on."""
+        return self.engine.slices.interrupt.hold
+
+    def let_go(self, instance: Instance) -> Callable[[], None]:
+        """Ctrl-C is handled again."""
+        return self.engine.slices.interrupt.let_go
+
     def lend(self, instance: Instance) -> Callable[[], None]:
         """A long kernel begins."""
         return self.engine.helper.lend

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from hpcflow.errors import HpcflowError, ShapeError, UninitializedError
 from hpcflow.graph.shape import show
 from hpcflow.kernels.random import Draws
+from hpcflow.plan import tiles
 from hpcflow.plan.attrs import canonical
 from hpcflow.plan.ir import Node
 from hpcflow.runtime import services
@@ -109,6 +110,35 @@ class VariableState:
         else:
             self.assign(value, initial=True)
 
+    def begin(self, whole: bool) -> tuple[Any, Any]:
+        """For an update in tiles: the array to fill, and the one to copy there first.
+
+        That is None if all is new (`whole`) or nothing pins the current version. Until `end` nobody
+        else may use the variable, and nobody sees what is filled of a second buffer.
+        """
+        current = self.array if whole else self.read()
+        if current is not None and not self.pins:
+            return current, None
+        return self._spare_buffer(), None if whole else current
+
+    def end(self, filled: Any, updates: int) -> None:
+        """An update in tiles is over: what was to be filled is the current version."""
+        self.updates += updates
+        if filled is not self.array:
+            self._install(filled)
+
+    def renew(self) -> Iterator[None]:
+        """Make the current version one that nothing pins, by a copy in tiles."""
+        target, source = self.begin(whole=False)
+        if source is None:
+            return
+        flat, given = target.reshape(-1), source.reshape(-1)
+        for start in range(0, flat.size, tiles.TILE):
+            tile = slice(start, start + tiles.TILE)
+            flat[tile] = given[tile]
+            yield
+        self.end(target, 0)
+
     def refill(self) -> Any:
         """The array, to be overwritten entirely as by an initial value, while no step runs."""
         return self._second() if self.array is None or self.pins else self.array
@@ -122,14 +152,21 @@ class VariableState:
 
     def _second(self) -> Any:
         """A buffer that becomes current; the version before it stays for its readers."""
+        fresh = self._spare_buffer()
+        self._install(fresh)
+        return fresh
+
+    def _spare_buffer(self) -> Any:
         fresh, self.spare = self.spare, None
-        if fresh is None:
-            fresh = self.device.allocate(self.shape, self.dtype)
+        return self.device.allocate(self.shape, self.dtype) if fresh is None else fresh
+
+    def _install(self, fresh: Any) -> None:
         if self.pins:
             self.old[id(self.array)] = [self.array, self.pins]
             self.pins = 0
+        else:  # its last reader went while the update was done
+            self.spare = self.array
         self.array = fresh
-        return fresh
 
 
 Make = Callable[[Node], Any]

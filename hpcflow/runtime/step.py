@@ -95,6 +95,8 @@ class LocalStep(Step):
         if not engine.baton.acquire(False):
             return self._queue(*arrays)
         try:
+            if engine.slices.going:
+                engine.settle(self.compiled.touched(0))
             return engine.context.run(self.call, *arrays)
         except Exception as error:
             raise self._told(error) from error
@@ -116,6 +118,7 @@ class LocalStep(Step):
         box: list[Any] = []
 
         def begin() -> None:
+            self.engine.settle(self.compiled.touched(0))
             try:
                 box.append(self.call(*arrays))
             except Exception as error:
@@ -134,6 +137,8 @@ class LocalStep(Step):
             "acquire": self.engine.baton.acquire,
             "release": self.engine.baton.release,
             "engine": self.engine,
+            "going": self.engine.slices.going,
+            "touched": self.compiled.touched,
             "enter": self.engine.context.run,
             "call": self.call,
             "queue": self._queue,
@@ -172,6 +177,8 @@ def runner(feeds):
     if {tests}:
         if acquire(False):
             try:
+                if going:
+                    engine.settle(touched(0))
                 value = enter({args})
             except Exception as error:
                 raise told(error) from error

@@ -26,6 +26,7 @@ def install(engine: Engine, file: str) -> None:
     """
     record = _Record(engine, file)
     engine.run_strand = record.run_strand  # type: ignore[method-assign]
+    engine.run_slice = record.run_slice  # type: ignore[method-assign]
     engine.await_ = record.await_  # type: ignore[method-assign]
     atexit.register(record.write)
 
@@ -35,6 +36,7 @@ class _Record:
         self.path, self.rank = f"{file}.{engine.rank}.json", engine.rank
         self.events: list[tuple[str, str, str, int, int, int]] = []  # ph, cat, name, step, ns, id
         self._run: Callable[..., None] = engine.run_strand
+        self._slice, self._going = engine.run_slice, engine.slices.going
         self._await: Callable[..., None] = engine.await_
         self._waits = 0
 
@@ -44,6 +46,14 @@ class _Record:
         self._run(instance, index, feeds)
         took = time.time_ns() - start
         self.events.append(("X", "strand", f"strand {index}", instance.step, start, took))
+
+    def run_slice(self) -> None:
+        """The engine's, likewise: a strand that stops between tiles has an event for each turn."""
+        going, start = self._going[0], time.time_ns()
+        self._slice()
+        took = time.time_ns() - start
+        about = (f"strand {going.strand}", going.instance.step, start, took)
+        self.events.append(("X", "strand", *about))
 
     def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
         """The engine's, with a request that tells when it is over."""

@@ -1,0 +1,187 @@
+"""Large updates are computed tile by tile, with the results that whole arrays give, bit by bit."""
+
+import operator
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpcflow as hf
+from hpcflow.kernels import state as fused
+from hpcflow.kernels import table
+from hpcflow.plan import tile_loop, tiles
+from hpcflow.train.optimizers import adam, adaptive, descent, layerwise
+
+BINARY = [operator.add, operator.sub, operator.mul, hf.maximum, hf.minimum]
+UNARY = [hf.abs, hf.square, hf.sign, lambda x: hf.sqrt(hf.abs(x)), lambda x: -x]
+
+
+def results(program, n, large, monkeypatch):
+    """What the random `program` leaves in its variables and fetches, and how many loops it has."""
+    monkeypatch.setattr(tiles, "LARGE", large)
+    loops = []
+    write = tile_loop.TileLoop.write
+    monkeypatch.setattr(
+        tile_loop.TileLoop, "write", lambda self: (loops.append(self.group), write(self))
+    )
+    with hf.Graph().as_default():
+        rng = np.random.default_rng(3)
+        variables = [hf.Variable(rng.standard_normal(n), name=f"v{i}") for i in range(2)]
+        count = hf.Variable(np.float64(1), name="count")
+        fed = hf.placeholder(hf.float64, [n], name="fed")
+        values, scalars, done = [fed], [hf.constant(2.0, hf.float64)], []
+        for kind, a, b, which in program:
+            with hf.control_dependencies(done[-1:]):
+                if kind == "read":
+                    values.append(variables[which % 2].read_value())
+                elif kind == "unary":
+                    values.append(UNARY[which % len(UNARY)](values[a % len(values)]))
+                elif kind == "binary":
+                    pool = [*values, *scalars]
+                    make = BINARY[which % len(BINARY)]
+                    values.append(make(values[a % len(values)], pool[b % len(pool)]))
+                elif kind == "where":
+                    x, y = values[a % len(values)], values[b % len(values)]
+                    more = hf.greater(x, y)
+                    values.append(hf.where(more, x, y - x))
+                    if which % 2:  # the booleans are used by more than a formula
+                        scalars.append(hf.reduce_mean(hf.cast(more, hf.float64)))
+                elif kind == "sum":
+                    scalars.append(hf.reduce_mean(values[a % len(values)]))
+                elif kind == "count":
+                    done.append(count.assign_add(0.5))
+                    with hf.control_dependencies(done[-1:]):
+                        scalars.append(count.read_value())
+                else:
+                    done.append(getattr(variables[which % 2], kind)(values[a % len(values)]))
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        feed = {fed: rng.standard_normal(n)}
+        found = [session.run([values[-1], scalars[-1], *done[-1:]], feed) for _ in range(2)]
+        end = session.run([*variables, count])
+    monkeypatch.undo()
+    arrays = [x for step in found for x in step if x is not None] + end
+    return [np.asarray(x).tobytes() for x in arrays], len(loops)
+
+
+STEP = st.tuples(
+    st.sampled_from(
+        "read unary binary binary where sum count assign assign_add assign_sub".split()
+    ),
+    *(st.integers(0, 50) for _ in range(3)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(program=st.lists(STEP, min_size=3, max_size=25), n=st.sampled_from([64, 100, 33]))
+def test_any_program_gives_the_same_in_tiles(program, n):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        whole, loops = results(program, n, 1 << 60, monkeypatch)
+        assert loops == 0
+        monkeypatch.setattr(tiles, "TILE", 16)
+        assert results(program, n, 32, monkeypatch)[0] == whole
+
+
+def test_a_formula_is_one_loop_with_temporaries_of_one_tile(monkeypatch):
+    program = [("read", 0, 0, 0)] + [("binary", i, 0, 2) for i in range(5)]
+    program += [("assign_sub", 3, 0, 0), ("assign", 5, 0, 1)]
+    assert results(program, 100, 32, monkeypatch)[1] == 1
+
+
+OPTIMIZERS = {
+    "descent": lambda: descent.GradientDescentOptimizer(0.1),
+    "momentum": lambda: descent.MomentumOptimizer(0.1, 0.9),
+    "nesterov": lambda: descent.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "proximal": lambda: descent.ProximalGradientDescentOptimizer(0.1, 0.01, 0.01),
+    "adam": lambda: adam.AdamOptimizer(0.01),
+    "adamw": lambda: adam.AdamWOptimizer(0.01, 0.01),
+    "nadam": lambda: adam.NadamOptimizer(0.01),
+    "adamax": lambda: adam.AdamaxOptimizer(0.01),
+    "adagrad": lambda: adaptive.AdagradOptimizer(0.1),
+    "adadelta": lambda: adaptive.AdadeltaOptimizer(0.1),
+    "rmsprop": lambda: adaptive.RMSPropOptimizer(0.01, momentum=0.5, centered=True),
+    "ftrl": lambda: adaptive.FtrlOptimizer(0.1, l1_regularization_strength=0.01),
+    "lars": lambda: layerwise.LARSOptimizer(0.1),
+    "lamb": lambda: layerwise.LAMBOptimizer(0.01),
+}
+
+
+def trained(make, n, dtype):
+    with hf.Graph().as_default():
+        rng = np.random.default_rng(5)
+        v = hf.Variable(rng.standard_normal(n).astype(dtype), name="v")
+        grad = hf.placeholder(v.dtype, [n], name="grad")
+        step = make().apply_gradients([(grad, v)])
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        for _ in range(3):
+            session.run(step, {grad: rng.standard_normal(n).astype(dtype)})
+        return [np.asarray(x).tobytes() for x in session.run(hf.global_variables())]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_are_bit_equal_in_tiles(name, dtype, monkeypatch):
+    n, make = 5003, OPTIMIZERS[name]
+    monkeypatch.setattr(tiles, "LARGE", 1 << 60)
+    monkeypatch.setattr(fused, "TILE", 1 << 60)
+    whole = trained(make, n, dtype)
+    monkeypatch.setattr(tiles, "LARGE", 1000)
+    monkeypatch.setattr(tiles, "TILE", 512)
+    monkeypatch.setattr(fused, "TILE", 512)
+    assert trained(make, n, dtype) == whole
+
+
+def test_a_pinned_version_stays_and_the_update_takes_another_buffer(monkeypatch):
+    """A read used after the update of its variable keeps the old value, element by element."""
+    monkeypatch.setattr(tiles, "LARGE", 32)
+    monkeypatch.setattr(tiles, "TILE", 16)
+    v = hf.Variable(np.arange(100.0), name="v")
+    w = hf.Variable(np.zeros(100), name="w")
+    old = v.read_value()
+    with hf.control_dependencies([v.assign_add(hf.ones([100], hf.float64) * (old + 1))]):
+        after = w.assign(old * 10)
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    session.run(after)
+    np.testing.assert_array_equal(session.run(w), np.arange(100.0) * 10)
+    np.testing.assert_array_equal(session.run(v), 2 * np.arange(100.0) + 1)
+
+
+def test_views_in_another_order_are_not_taken_in_tiles(monkeypatch):
+    """A reversed view of a variable would be overwritten before it is read."""
+    monkeypatch.setattr(tiles, "LARGE", 32)
+    monkeypatch.setattr(tiles, "TILE", 16)
+    backwards = table.Kernel("view", lambda xp, node: lambda x: x[::-1])
+    monkeypatch.setitem(table._TABLE, ("StridedSlice", "xp"), backwards)
+    v = hf.Variable(np.arange(100.0), name="v")
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    session.run(v.assign_add(v.read_value()[::-1]))
+    np.testing.assert_array_equal(session.run(v), np.full(100, 99.0))
+
+
+def test_ctrl_c_waits_for_the_last_tile(monkeypatch):
+    monkeypatch.setattr(tiles, "LARGE", 32)
+    monkeypatch.setattr(tiles, "TILE", 16)
+
+    def interrupting(xp, node):
+        def run(var, x):
+            signal.raise_signal(signal.SIGINT)
+            xp.add(var, x, var)
+
+        return run
+
+    row = table.Kernel("update", interrupting)
+    v = hf.Variable(np.zeros(100), name="v")
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    with monkeypatch.context() as patched:
+        patched.setitem(table._TABLE, ("AssignAdd", "xp"), row)
+        add = v.assign_add(np.ones(100))
+        with pytest.raises(KeyboardInterrupt):
+            session.run(add)
+    np.testing.assert_array_equal(session.run(v), np.ones(100))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
