@@ -1,7 +1,7 @@
 """Shares of the joined batch by measured speed: who works slowly is dealt fewer samples.
 
-The cuts of a batch are a function of its number and of speeds that all replicas have exchanged, so
-all make the same. Workers read ahead, each as far as its threads are: new shares hold from a
+The cuts of a batch are a function of its number and of decisions that all replicas have heard of,
+so all make the same. Workers read ahead, each as far as its threads are: new shares hold from a
 batch on that nobody can have been dealt yet, `lead` batches behind the last one that was taken.
 """
 
@@ -19,7 +19,7 @@ FINENESS = 16  # shares differ by this part of an equal one: few sizes, for whic
 GAIN = 0.05  # shares are dealt anew where the slowest worker's time falls by this part;
 MUCH = 0.25  # by less than this the less often, the more often that was done:
 LONGEST_REST = 32  # a new size costs each worker a new plan
-MARGIN = 4  # batches that a worker may take between the telling of speeds and the new deal
+MARGIN = 4  # batches that a worker may have taken more than the one who decides
 DAMPING = 0.5  # the weight of speeds that were known before
 
 
@@ -62,7 +62,7 @@ class Balance:
         # from which batch on, and where a full one is cut
         self._changes: list[tuple[int, np.ndarray]] = [(0, cuts(batch, replicas))]
         self._speeds: np.ndarray | None = None
-        self._rest, self._left = 1, 0  # exchanges to pass over after the next change, and now
+        self._rest, self._left = 1, 0  # decisions to pass over after the next change, and now
 
     @property
     def shares(self) -> list[int]:
@@ -81,20 +81,11 @@ class Balance:
             return whole
         return whole * size // self.batch if first else cuts(size, self.replicas)
 
-    def redeal(self, speeds: Sequence[float], taken: int) -> bool:
-        """Deal by these speeds (samples/s), measured when no worker had taken more than `taken`.
+    def decide(self, speeds: Sequence[float]) -> tuple[int, list[int]] | None:
+        """From which batch on to deal by these speeds (samples/s), and the shares; for all.
 
-        True if shares change. To be called with the same numbers by all replicas.
-        Errors: HpcflowError where batches were taken ahead of the steps.
+        None if shares are good enough. The caller is within MARGIN batches of all workers.
         """
-        first = taken + MARGIN + self.lead
-        if self.dealt > first:
-            raise HpcflowError(
-                f"{self.dealt - self.taken} batches were dealt ahead of the steps, which "
-                "balance=True cannot deal anew",
-                rank=self.rank,
-                hint="take each batch when its step begins; Dataset(read_ahead=...) reads ahead",
-            )
         now = np.asarray(speeds, float)
         if self._speeds is not None:
             now = self._speeds**DAMPING * now ** (1 - DAMPING)
@@ -103,8 +94,21 @@ class Balance:
         gain = 1 - (wanted / now).max() / (np.array(self.shares) / now).max()
         self._left -= 1
         if gain < GAIN or (gain < MUCH and self._left >= 0):
-            return False
+            return None
         self._rest = 1 if gain >= MUCH else min(2 * self._rest, LONGEST_REST)
         self._left = self._rest
-        self._changes.append((first, np.concatenate([[0], np.cumsum(wanted)])))
-        return True
+        return self.taken + MARGIN + self.lead, wanted.tolist()
+
+    def change(self, first: int, shares: Sequence[int]) -> None:
+        """From batch `first` on a full one is dealt in these shares: on all replicas.
+
+        Errors: HpcflowError where batches were taken ahead of the steps.
+        """
+        if self.dealt > first:
+            raise HpcflowError(
+                f"{self.dealt - self.taken} batches were dealt ahead of the steps, which "
+                "balance=True cannot deal anew",
+                rank=self.rank,
+                hint="take each batch when its step begins; Dataset(read_ahead=...) reads ahead",
+            )
+        self._changes.append((first, np.concatenate([[0], np.cumsum(shares)])))

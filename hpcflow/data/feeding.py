@@ -47,8 +47,7 @@ Map = Callable[[Batch], Columns]
 class Feeding:
     """A worker's place among the workers, and its batches: mapped, weighted, read ahead.
 
-    `input_wait_seconds` is how long whoever took batches has waited for them. `balance` is what
-    deals by speed, None where shares are equal.
+    `input_wait_seconds` is how long whoever took batches has waited for them.
     """
 
     readers = 1  # threads that read ahead
@@ -65,7 +64,7 @@ class Feeding:
         self._share: Tensor | None = None
         if context.cluster.mode != "single" and self._keys:
             self._share = _share_of(self._keys[0].graph)
-        self.balance: Balance | None = None
+        self._balance: Balance | None = None
         self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
         if context.world is not None:
             forbid_forks()
@@ -74,6 +73,11 @@ class Feeding:
     def _is_synchronous(self) -> bool:
         """Whether the workers' gradients are joined: a session may choose so after this is made."""
         return self.context.cluster.joins
+
+    @property
+    def balance(self) -> Balance | None:
+        """What deals by speed; None where it was not asked for, or workers are not in step."""
+        return self._balance if self.context.cluster.in_step else None
 
     @property
     def shares(self) -> list[int]:
@@ -89,7 +93,7 @@ class Feeding:
     def _begin_balance(self, lead: int) -> None:
         """From now on deal by speed; so many batches may be dealt ahead of those taken.
 
-        Errors: HpcflowError where that cannot be; a line where it has no effect.
+        Errors: HpcflowError where that cannot be.
         """
         context = self.context
         if context.settings.exact or context.settings.tasks_per_replica > 1:
@@ -101,17 +105,20 @@ class Feeding:
                 hint=f"leave out {'one of both' if is_exact else '--tasks-per-replica or balance'}",
             )
         check_may_vary(self._keys)
-        if self._is_synchronous:
-            self.balance = Balance(self.replicas, self._full(), lead, context.rank)
-        elif self.replicas > 1 and context.is_chief:
-            say_once(
-                "balance=True has no effect on asynchronous workers: each draws its own part of "
-                "the samples at its own pace"
-            )
+        if self.replicas > 1:
+            self._balance = Balance(self.replicas, self._full(), lead, context.rank)
 
     def _numbers(self) -> Iterator[int]:
-        """The numbers of the batches that will be dealt: the same on all workers."""
-        return itertools.count(self.balance.taken if self.balance is not None else 0)
+        """The numbers of the batches that will be dealt: the same on all workers in step."""
+        if self._balance is None:
+            return itertools.count()
+        cluster = self.context.cluster
+        if not cluster.in_step and self.context.is_chief:
+            why = "on asynchronous workers: each draws its own part at its own pace"
+            if cluster.joins:
+                why = f"with sync={cluster.sync}: gradients that come late are dropped"
+            say_once(f"balance=True has no effect {why}")
+        return itertools.count(self._balance.taken)
 
     def _told(self, samples: str) -> str:
         most, least = max(self.shares), min(self.shares)

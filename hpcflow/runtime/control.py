@@ -127,8 +127,9 @@ class Control:
         self.compile_part, self.report, self.group = compile_part, report, group
         self.answer: Callable[[dict[str, Any], Reply], None] = _no_service  # to a driver's call
         self.notes: list[int] = []  # numbers that other drivers left here
-        # what asynchronous drivers said of their pace: rank, steps, work, wait
-        self.paces: collections.deque[tuple[int, int, int, int]] = collections.deque(maxlen=1 << 12)
+        # what other drivers said of their pace: rank, and the words of PACE
+        self.paces: collections.deque[tuple[int, ...]] = collections.deque(maxlen=1 << 14)
+        self.shares: collections.deque[dict[str, Any]] = collections.deque()  # told by the chief
         self.stop = stop
         self.served: dict[tuple[int, int], Served] = {}
         # what this rank drives, by number: told when one of their steps failed elsewhere
@@ -160,7 +161,7 @@ class Control:
         if not channel.test():
             return False
         source = channel.source
-        kind, plan, slot, step, body = (int(x) for x in self._header[:5])
+        kind, plan, slot, step, body, *more = self._header.tolist()
         text = self._body(source, body) if body else b""
         channel.start()
         if kind in (STEP, ROUND):
@@ -198,7 +199,7 @@ class Control:
         elif kind == NOTE:
             self.notes.append(step)
         elif kind == PACE:
-            self.paces.append((source, plan, slot, step))
+            self.paces.append((source, plan, slot, step, *more[:2]))
         else:
             raise CommError(f"rank {source} sent a header of unknown kind {kind}")
         return True

@@ -1,7 +1,7 @@
 """Headers: small messages of one fixed layout, by which ranks tell each other what to do.
 
-A header is eight int64 [kind, plan, slot, step, bytes of the body, 0, 0, 0] on one tag; a body, if
-any, follows on another tag as plain bytes.
+A header is eight int64 [kind, plan, slot, step, bytes of the body, ...] on one tag; a body, if any,
+follows on another tag as plain bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
 REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
 CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
 FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it
-PACE = 12  # to the chief: steps taken, nanoseconds of own work and of waiting in each
+PACE = 12  # to the chief: steps, ns of own work and of waiting in each, samples / 1000, dataset
 DECLARE = 13  # what a driver's plans need of servers, to the first of them
 ROUND, REST = 14, 15  # by a server: a step of a plan that it repeats begins; there will be no more
 WORDS = HEADER_BYTES // 8

@@ -1,4 +1,4 @@
-"""Numbers that drivers leave with each other, answered when they have arrived."""
+"""What drivers leave with each other, answered when it has arrived: numbers, and shares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 
 def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
-    """Keep the number; from now on this rank's next step sees it."""
-    context.control.notes.append(request["number"])
+    """Keep what was told; from now on this rank's next step sees it."""
+    if request["service"] == "shares":
+        context.control.shares.append(request)
+    else:
+        context.control.notes.append(request["number"])
     reply({})

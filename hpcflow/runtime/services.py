@@ -18,6 +18,7 @@ SERVICES = {  # modules with answer(context, request, reply)
     "checkpoint": "hpcflow.checkpoint.served",
     "note": "hpcflow.runtime.notes",
     "rounds": "hpcflow.ps.served",
+    "shares": "hpcflow.runtime.notes",
 }
 STATES = {"Rounds": "hpcflow.ps.waits"}  # modules that say what state of a type is, and its waits
 

@@ -16,11 +16,10 @@ from hpcflow.runtime.engine import Engine
 class Row(NamedTuple):
     """What a worker tells of some steps; times are seconds a step."""
 
-    steps: float
+    steps: int
     work: float  # without the longest step: any step may stumble
     wait: float
     samples: float  # a step, of those that `work` counts
-    taken: float  # batches it has taken of the one dataset it stepped on, if that balances, else 0
 
 
 class Window:
@@ -47,20 +46,13 @@ class Window:
         if work > self._longest:
             self._longest, self._its_samples = work, samples
 
-    @property
-    def balance(self) -> Any:
-        """What deals the samples of all these steps by speed; None if nothing does."""
-        return getattr(self.source, "balance", None)
-
     def row(self) -> Row:
         """What was added up."""
         work, samples = self._work, self._samples
         if self.steps > 1:
             work, samples = work - self._longest, samples - self._its_samples
         kept = max(self.steps - 1, 1)
-        wait = self._wait / max(self.steps, 1)
-        taken = self.balance.taken if self.balance is not None else 0
-        return Row(self.steps, work / kept, wait, samples / kept, taken)
+        return Row(self.steps, work / kept, self._wait / max(self.steps, 1), samples / kept)
 
 
 class Pace:

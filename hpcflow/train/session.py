@@ -18,7 +18,7 @@ from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
-from hpcflow.train.exchange import Apart, Rows, Together
+from hpcflow.train.exchange import Exchange, Rows
 from hpcflow.train.pace import Pace
 from hpcflow.train.preempt import Preemption
 from hpcflow.train.stragglers import Stragglers
@@ -73,10 +73,9 @@ class TrainingSession(Session):
         self.seconds = 0.0  # from the first step until every worker was done
         self.preemption = Preemption(self.context)
         self.pace = Pace(self.context.engine)
-        self._exchange: Apart | Together | None = None
-        if self.context.drivers is not None and self.context.drivers.size > 1:
-            kind = Together if self.context.cluster.mode == "collective" else Apart
-            self._exchange = kind(self.context)
+        self._exchange: Exchange | None = None
+        if self.context.control is not None and len(self.context.roles.drivers) > 1:
+            self._exchange = Exchange(self.context, self.graph)
         self._stragglers = Stragglers(self.context)
         self._begun: float | None = None
         self._met = True  # with the other workers, since the last step
@@ -290,20 +289,13 @@ class TrainingSession(Session):
             self._meet()
         if self.preemption.unsaved:
             self.save()
-        self._end_exchange()
         self.preemption.over()
         if self._begun is not None:
             self.seconds = time.perf_counter() - self._begun
 
-    def _end_exchange(self) -> None:
-        """All workers have done the same steps: what they have begun to tell each other ends."""
-        if self._exchange is not None:
-            self._exchange.finish()
-
     def _stop(self) -> NoReturn:
         """End the script early, on all workers together."""
         self._met = True
-        self._end_exchange()
         if self._keeper is not None and self.preemption.unsaved:
             self.save()
         step, saved = self.steps, self._keeper is not None
