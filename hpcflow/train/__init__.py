@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
     from hpcflow.train.optimizers.layerwise import LAMBOptimizer, LARSOptimizer
     from hpcflow.train.optimizers.loss_scale import DynamicLossScale, LossScaleOptimizer
+    from hpcflow.train.optimizers.sync_replicas import SyncReplicasOptimizer
     from hpcflow.train.producers import (
         input_producer,
         limit_epochs,
@@ -182,6 +183,7 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "Supervisor",
+    "SyncReplicasOptimizer",
     "TopKCompression",
     "TrainingSession",
     "WorkerSessionCreator",
@@ -220,6 +222,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "SyncReplicasOptimizer": "hpcflow.train.optimizers.sync_replicas",
     "SessionRunArgs": "hpcflow.train.session_hook",
     "SessionRunContext": "hpcflow.train.session_hook",
     "SessionRunHook": "hpcflow.train.session_hook",

@@ -15,7 +15,8 @@ class Scaffold:
     `init_op`, fed `init_feed_dict`, gives the variables their initial values, by default those they
     were made with; local variables always have theirs, then `local_init_op` runs. Unless a
     checkpoint is restored then, `init_fn(scaffold, session)` is called. `ready_op` at last gives
-    the names of variables without a value, none if all is well.
+    the names of variables without a value, none if all is well; `ready_for_local_init_op` does so
+    before `local_init_op`.
 
     Ranks: all of it is done on every rank that runs the script, before any of them trains; with
            parameter servers, the initial values of variables are the chief's, others wait for them.
@@ -27,11 +28,13 @@ class Scaffold:
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Scaffold, Any], Any] | None = None,
         ready_op: Any = None,
+        ready_for_local_init_op: Any = None,
         local_init_op: Any = None,
         saver: Saver | None = None,
     ) -> None:
         self.init_op, self.init_feed_dict, self.init_fn = init_op, init_feed_dict, init_fn
-        self.ready_op, self.local_init_op, self._saver = ready_op, local_init_op, saver
+        self.ready_op, self.ready_for_local_init_op = ready_op, ready_for_local_init_op
+        self.local_init_op, self._saver = local_init_op, saver
 
     @property
     def saver(self) -> Saver | None:

@@ -40,6 +40,7 @@ class ScaffoldSession(TrainingSession):
         if variables:
             starts = [v.initializer for v in variables]
             self.run(starts, scaffold.init_feed_dict if scaffold.init_op is None else None)
+        self._check_ready(scaffold.ready_for_local_init_op)
         if scaffold.local_init_op is not None:
             self.run(scaffold.local_init_op)
 
@@ -53,7 +54,7 @@ class ScaffoldSession(TrainingSession):
         said = together(self.context, {"folder": _text(folder), "file": _text(file)})
         if not self._restored(said) and self._scaffold.init_fn is not None:
             self._scaffold.init_fn(self._scaffold, self)
-        self._check_ready()
+        self._check_ready(self._scaffold.ready_op)
         self.context.barrier()
 
     def _restored(self, said: Mapping[str, Any]) -> bool:
@@ -85,8 +86,7 @@ class ScaffoldSession(TrainingSession):
             self._training[key] = trains(key)
         return self._training[key]
 
-    def _check_ready(self) -> None:
-        ready = self._scaffold.ready_op
+    def _check_ready(self, ready: Any) -> None:
         missing = [] if ready is None else np.atleast_1d(self.run(ready)).tolist()
         if missing:
             names = ", ".join(n.decode() if isinstance(n, bytes) else str(n) for n in missing)

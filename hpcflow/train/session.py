@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hpcflow.train.saver import Saver
 
 RESULT = "result.json"
+SYNC = "sync_replicas"  # the collection in which a graph says how its workers keep step
 
 
 class TrainingSession(Session):
@@ -66,6 +67,8 @@ class TrainingSession(Session):
         sync: str | Rule | None = None,
     ) -> None:
         super().__init__(graph=graph, context=context)
+        for said in self.graph.get_collection(SYNC) if sync is None else ():
+            sync = said.rule(self.context.roles.replicas)
         if sync is not None:
             self.context.keep_step(rule(sync))
         self.steps = 0  # taken by this worker

@@ -62,6 +62,7 @@ class Supervisor:
         self,
         graph: Graph | None = None,
         ready_op: Any = None,
+        ready_for_local_init_op: Any = None,
         is_chief: bool = True,
         init_op: Any = None,
         init_feed_dict: Mapping[Any, Any] | None = None,
@@ -84,7 +85,13 @@ class Supervisor:
         called = None if init_fn is None else lambda scaffold, session: init_fn(session)
         with self.graph.as_default():
             self._scaffold = Scaffold(
-                init_op, init_feed_dict, called, ready_op, local_init_op, saver
+                init_op,
+                init_feed_dict,
+                called,
+                ready_op,
+                ready_for_local_init_op,
+                local_init_op,
+                saver,
             ).finalize()
         for kind in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES):
             for variable in self.graph.get_collection(kind):
