@@ -56,7 +56,8 @@ class RunLog:
         self.folder = Path(context.settings.run_dir)
         self._manifest = {**manifest(context), "earlier": _earlier(self.folder / MANIFEST)}
         self._rows, self._paces = Rows(self.folder / METRICS), Rows(self.folder / PACES)
-        self._paced = 0.0
+        self._spread = max(1.0, context.roles.replicas / FEW_WORKERS)
+        self._paced: dict[int, float] = {}  # worker -> the clock at its last row
         self._events = _events(self.folder) if context.settings.tensorboard else None
         self._last = self._begun = time.perf_counter()
         self._samples = 0
@@ -101,13 +102,13 @@ class RunLog:
                 self._events.add_scalar(name, number, step)
 
     def pace(self, step: int, rows: Sequence[tuple[int, Row]]) -> None:
-        """What workers told at the chief's step `step`, a row for each, if it is time for them."""
+        """What workers told at the chief's step `step`: a row for each, if it is time for one."""
         clock = time.perf_counter()
-        usual = (clock - self._begun) * SHARE * max(1, len(rows) / FEW_WORKERS)
-        if clock - self._paced < max(LEAST_S, usual):
-            return
-        self._paced = clock
+        usual = max(LEAST_S, (clock - self._begun) * SHARE * self._spread)
         for worker, row in rows:
+            if worker in self._paced and clock - self._paced[worker] < usual:
+                continue
+            self._paced[worker] = clock
             told = {"steps": int(row.steps), "work": round(row.work, 7), "wait": round(row.wait, 7)}
             told |= {"samples": round(row.samples, 2)}
             self._paces.add(

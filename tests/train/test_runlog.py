@@ -44,7 +44,8 @@ def log_of(folder: Path, **settings: Any) -> runlog.RunLog:
 
 def test_the_chief_writes_manifest_and_metrics(tmp_path: Path) -> None:
     run_ranks(4, train, run_dir=str(tmp_path))
-    assert {p.name for p in tmp_path.iterdir()} == {"manifest.json", "metrics.csv", "result.json"}
+    written = {p.name for p in tmp_path.iterdir()} - {runlog.PACES}  # if the steps took long
+    assert written == {"manifest.json", "metrics.csv", "result.json"}
     told = json.loads((tmp_path / "manifest.json").read_text())
     assert told["finished"] is True and told["start"] <= told["end"]
     assert told["command"] == sys.orig_argv and told["mode"] == "collective"
