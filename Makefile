@@ -90,10 +90,10 @@ bench: $(VENV)/.ready-test
 	set -e; for file in $(BENCHES); do $(PY) $$file; done
 
 # Needs root: the experiments of the OSDI'16 paper on hosts with limited ports, about 12 minutes on a
-# quiet machine. Tables on the screen, benchmarks/results/paper/*.json, docs/experiments_*.svg.
+# quiet machine. Tables on the screen, benchmarks/results/paper/*.json, docs/experiments.md.
 PAPER = null_step language_model backup convergence predict
 paper: $(VENV)/.ready-test
-	set -e; for name in $(PAPER); do $(PY) benchmarks/paper/$$name.py; done
+	set -e; for name in $(PAPER) page; do $(PY) benchmarks/paper/$$name.py; done
 
 # What a target needs is installed once, and again when pyproject.toml has changed.
 $(VENV)/.ready-%: pyproject.toml

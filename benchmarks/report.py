@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 from common import check_cells
@@ -50,12 +51,13 @@ def block(record: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def main() -> None:
-    page = HERE / "RESULTS.md"
+def fill(page: pathlib.Path, results: pathlib.Path, block: Callable[[str, Any], str]) -> None:
+    """Put `block(NAME, record)` of each results/NAME.json where the page asks for it."""
 
     def filled(match: re.Match[str]) -> str:
-        file = HERE / "results" / f"{match[1]}.json"
-        text = block(json.loads(file.read_text())) if file.exists() else "Not measured yet."
+        file = results / f"{match[1]}.json"
+        found = json.loads(file.read_text()) if file.exists() else None
+        text = "Not measured yet." if found is None else block(match[1], found)
         return f"<!-- figures {match[1]} -->\n\n{text}\n\n<!-- end -->"
 
     pattern = r"<!-- figures (\w+) -->.*?<!-- end -->"
@@ -63,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    fill(HERE / "RESULTS.md", HERE / "results", lambda name, record: block(record))

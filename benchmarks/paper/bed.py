@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,11 @@ class Bed:
             self.hosts.__exit__(kind, error, trace)
 
     def run(self, script: str, job: Job) -> list[Row]:
-        """What each worker of the job has told, in the workers' order."""
+        """What each worker of the job has told, in the workers' order.
+
+        Also in `dropped`, the packets that ports have dropped meanwhile; None without ports.
+        """
+        before = None if self.hosts is None else self.hosts.dropped()
         with tempfile.TemporaryDirectory(prefix="hpcflow-paper-") as folder:
             words = ["--rank", "--out", folder, *job.options]
             program = [sys.executable, script, *map(str, words)]
@@ -80,7 +85,8 @@ class Bed:
         if done.returncode or len(told) != job.workers:
             said = f"{done.stdout}{done.stderr}"
             raise SystemExit(f"{job} ended with code {done.returncode}, {len(told)} told:\n{said}")
-        return told
+        dropped = None if self.hosts is None else self.hosts.dropped() - before
+        return [worker | {"dropped": dropped} for worker in told]
 
     def _start(
         self, program: list[str], environ: dict[str, str], ranks: int
@@ -148,6 +154,7 @@ def _measured(
 ) -> Row:
     begun, load = time.time(), os.getloadavg()[0]
     rows = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # hosts are removed then, too
     with Bed(most, arguments.shared) as bed:
         for row in measure(bed):
             print(f"  {time.time() - begun:5.0f} s  {brief(row)}", file=sys.stderr, flush=True)

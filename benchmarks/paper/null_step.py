@@ -112,6 +112,7 @@ def rows_of(told: list[Row]) -> Iterator[Row]:
             "p90_ms": high * 1e3,
             "steps": len(times),
             "cpu": max(one["cpu"] for one in mine),
+            "dropped_in_job": told[0].get("dropped"),
         }
 
 
@@ -139,7 +140,9 @@ def show(record: Row) -> str:
             found = [r for r in rows if (r["case"], r["servers"], r["workers"]) == point]
             cells += [_cell(found[0]) if found else ""]
         lines.append([case, servers, *cells])
-    return bed.table(["case", "servers", *(f"{n} workers" for n in workers)], lines)
+    drops = max(row.get("dropped_in_job") or 0 for row in rows)
+    below = f"\n\nPorts dropped at most {drops} packets in a job of all cases."
+    return bed.table(["case", "servers", *(f"{n} workers" for n in workers)], lines) + below
 
 
 def _cell(row: Row) -> str:

@@ -1,6 +1,6 @@
 """What model.py predicts: the test-bed's own points, then the paper's curves.
 
-    python benchmarks/paper/predict.py       # after null_step.py and backup.py, from their results
+    python benchmarks/paper/predict.py       # after null_step.py, backup.py and language_model.py
 
 From the null step of *one* worker with one server come the ports' bandwidth and a step's fixed
 cost, from the scalar steps of one server the processor's time for a request; the delays of the
@@ -11,6 +11,7 @@ worker; its compute time is a fit, as it published no distribution.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pathlib
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
 import backup
 import bed
+import language_model
 import model
 import null_step
 import numpy as np
@@ -31,6 +33,7 @@ PAPER_SERVERS = 16
 INCEPTION = {"bytes": 108.6e6, "servers": 17, "port": 1.05e9, "server_port": 0.95e9, "batch": 32}
 COMPUTE_S, COMPUTE_SIGMA = 1.0, 0.28  # fitted to the paper's t(0), t(3), t(4) of 50 workers
 PAPER_WORKERS = (1, 2, 5, 10, 16, 25, 50, 100, 200)
+PAPER_IMAGES = {200: 2300}  # a second, by workers
 DENSE_MS = {1e8: (147.0, 613.0), 1e9: (1010.0, 7160.0)}  # the paper's, 1 and 100 workers
 
 
@@ -73,6 +76,21 @@ def backup_points(rows: list[Row], known: tuple[float, float, float]) -> Iterato
             steps = model.sync_rounds(cluster, backup.MODEL, delays, ROUNDS, b)
         what = f"{row['sync']}, {n} workers, {backup.SERVERS} servers"
         yield point(what, row["mean_ms"], float(steps.mean()) * 1e3, False)
+
+
+def language_points(rows: list[Row], known: tuple[float, float, float]) -> Iterator[Row]:
+    """Median steps of the full softmax whose weights travel; compute is left out."""
+    port, fixed, service = known
+    words, units, batch, unroll = (language_model.SIZES[k] for k in language_model.SIZES)
+    cell = (2 * units + 1) * 4 * units
+    nbytes = 4 * (words * units + cell + batch * unroll * units)
+    for row in rows:
+        if row["softmax"] == "full":
+            n, servers = row["workers"], row["servers"]
+            cluster = Cluster(n, servers, port, fixed=fixed, service=service)
+            steps = model.async_steps(cluster, nbytes, model.nothing, 40 * n)[n:]
+            what = f"full softmax, {n} workers, {servers} servers"
+            yield point(what, row["median_ms"], float(np.median(steps)) * 1e3, False)
 
 
 def point(what: str, measured: float, predicted: float, is_fit: bool) -> Row:
@@ -143,8 +161,11 @@ def show(record: Row) -> str:
         [r["backups"], r["predicted"], r["paper"] or "", r["normalised"]] for r in record["backup"]
     ]
     lines.append(bed.table(head, rows))
-    rows = [[r["workers"], f"{r['images_per_s']:.0f}"] for r in record["scaling"]]
-    lines.append(bed.table(["workers, synchronous Inception-v3", "images/s, predicted"], rows))
+    rows = [
+        [r["workers"], f"{r['images_per_s']:.0f}", PAPER_IMAGES.get(r["workers"], "")]
+        for r in record["scaling"]
+    ]
+    lines.append(bed.table(["workers, Inception-v3", "images/s, predicted", "paper"], rows))
     return "\n\n".join(lines)
 
 
@@ -168,7 +189,7 @@ def draw(figure: Any, record: Row) -> None:
 
     own, null, backups = figure.subplots(1, 3)
     points = [p for p in record["points"] if not p["fitted"]]
-    for i, kind in enumerate(("dense", "async", "all", "backup")):
+    for i, kind in enumerate(("dense", "async", "all", "backup", "full")):
         mine = [p for p in points if p["what"].startswith(kind)]
         look = {"color": plots.COLORS[i], "marker": plots.MARKS[i], "linestyle": "", "label": kind}
         own.plot([p["measured"] for p in mine], [p["predicted"] for p in mine], **look)
@@ -198,15 +219,17 @@ def main() -> None:
     parser.add_argument("--results", type=pathlib.Path, default=bed.RESULTS, help="a folder")
     parser.add_argument("--quick", action="store_true", help="few rounds, nothing written")
     arguments = parser.parse_args()
-    null, rules = (
+    null, rules, language = (
         json.loads((arguments.results / f"{name}.json").read_text())["rows"]
-        for name in ("null_step", "backup")
+        for name in ("null_step", "backup", "language_model")
     )
-    known, rounds = calibrated(null), 10 if arguments.quick else ROUNDS // 2
+    points = [null_points(null, known := calibrated(null)), backup_points(rules, known)]
+    points.append(language_points(language, known))
+    rounds = 10 if arguments.quick else ROUNDS // 2
     record = {
         "command": "python benchmarks/paper/predict.py",
         "calibration": known,
-        "points": [*null_points(null, known), *backup_points(rules, known)],
+        "points": list(itertools.chain(*points)),
         "null": paper_null(),
         "backup": paper_backup(rounds),
         "scaling": paper_scaling(10 if arguments.quick else 40),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -100,6 +101,12 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
         self._folder.cleanup()
 
+    def dropped(self) -> int:
+        """Packets that the ports have dropped because their queues were full."""
+        spaces = (self.switch, *self.names)
+        told = "".join(_run(f"tc -n {space} -s qdisc show") for space in spaces)
+        return sum(int(n) for n in re.findall(r"\(dropped (\d+)", told))
+
     def command(self, program: Sequence[str], ranks: int | None = None) -> list[str]:
         """The command line that runs `program` on one rank of each of the first hosts.
 
@@ -132,10 +139,11 @@ class Hosts:
         return subprocess.run(command, env=base, capture_output=True, text=True, timeout=timeout)
 
 
-def _run(command: str) -> None:
+def _run(command: str) -> str:
     done = subprocess.run(command.split(), capture_output=True, text=True)
     if done.returncode:
         raise OSError(f"{command}: {done.stderr.strip()}")
+    return done.stdout
 
 
 if __name__ == "__main__":
