@@ -5,7 +5,7 @@
 The network of examples/digits.py (69 KB on two servers). A worker takes a random time more in each
 step, between reading the weights and its gradient: the same seeded delays in every rule. A joined
 batch has 128 samples, 16 of each worker. Where every worker updates by itself (async, stale) the
-rate is an eighth, so that an epoch moves the weights about as far.
+rate is an eighth, and eight updates count as one step of the joined batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bed import Bed, Job, Row
 RULES = ("async", "all", "backup:1", "stale:4")
 WORKERS, SERVERS, SEEDS, EPOCHS = 8, 2, (0, 1), 12
 BATCH, RATE, MEAN_S, SIGMA = 128, 0.4, 0.03, 0.7
-HELD_OUT, LOW_LOSS, OVER = 360, 0.2, 12  # OVER: steps that a point of the curve is the mean of
+HELD_OUT, LOW_LOSS, OVER = 360, 0.2, 12  # joined steps in a point of the curve
 
 
 # -- in a rank
@@ -41,8 +41,10 @@ def digits() -> tuple[Any, Any]:
 
 
 def network(hf: Any, images: Any, labels: Any, rate: float, wait: Any) -> tuple[Any, Any, Any]:
-    """Step, loss and accuracy; gradients follow the call of `wait()`."""
+    """Step, what to fetch of each, and accuracy; gradients follow the call of `wait()`."""
     import numpy as np
+
+    count = hf.Variable(np.int64(0), trainable=False, name="global_step")
 
     hidden = hf.layers.dense(images, 128, hf.nn.relu, name="hidden1")
     hidden = hf.layers.dense(hidden, 64, hf.nn.relu, name="hidden2")
@@ -51,13 +53,13 @@ def network(hf: Any, images: Any, labels: Any, rate: float, wait: Any) -> tuple[
     loss = hf.reduce_mean(losses)
     one = hf.py_func(lambda _: (wait(), np.float32(1))[1], [loss], hf.float32)
     one.set_shape([])
-    train = hf.train.GradientDescentOptimizer(rate).minimize(loss * hf.stop_gradient(one))
+    train = hf.train.GradientDescentOptimizer(rate).minimize(loss * hf.stop_gradient(one), count)
     right = hf.equal(hf.cast(hf.argmax(logits, 1), hf.int32), labels)
-    return train, loss, hf.reduce_mean(hf.cast(right, hf.float32))
+    return train, [loss, count.read_value()], hf.reduce_mean(hf.cast(right, hf.float32))
 
 
 def rank(arguments: argparse.Namespace) -> None:
-    """Train on this rank; write when each step had which loss."""
+    """Train on this rank until the updates are enough; write when each step had which loss."""
     import hpcflow as hf
 
     hf.set_random_seed(arguments.seed)
@@ -65,17 +67,22 @@ def rank(arguments: argparse.Namespace) -> None:
     each = arguments.sync == "async" or arguments.sync.startswith("stale")
     delays = backup.delays(place.replica, arguments.mean, arguments.sigma)
     images, labels = hf.placeholder(hf.float32, [None, 64]), hf.placeholder(hf.int32, [None])
-    rate = arguments.rate / (place.roles.replicas if each else 1)
-    train, loss, accuracy = network(hf, images, labels, rate, lambda: time.sleep(next(delays)))
+    updates = place.roles.replicas if each else 1  # of a joined batch
+    rate = arguments.rate / updates
+    train, fetched, accuracy = network(hf, images, labels, rate, lambda: time.sleep(next(delays)))
     pixels, target = digits()
     feeds = {images: pixels[HELD_OUT:], labels: target[HELD_OUT:]}
     data = hf.data.Dataset(feeds, batch=BATCH, seed=arguments.seed)
     with hf.train.TrainingSession() as session:
         session.context.barrier()
         cores, begun, curve = ranks.Cores(), time.perf_counter(), []
-        for batch in data.epochs(arguments.epochs):
-            cost = float(session.step([train, loss], batch)[1])
-            curve.append((time.perf_counter() - begun, cost))
+        last = arguments.epochs * data.steps_per_epoch - 1
+        for batch in data.epochs(4 * arguments.epochs):  # some are dropped
+            cost, version = session.step([train, fetched], batch)[1]
+            step = float(version) / updates
+            curve.append((step, time.perf_counter() - begun, float(cost)))
+            if step >= last:
+                break
         used = cores.used()
         session.wait()
         test = {images: pixels[:HELD_OUT], labels: target[:HELD_OUT]}
@@ -89,15 +96,14 @@ def rank(arguments: argparse.Namespace) -> None:
 # -- all jobs
 
 
-def curve_of(told: list[Row]) -> list[tuple[int, float, float]]:
-    """(step, seconds, loss): means over the workers, of OVER steps each."""
-    length = min(len(worker["curve"]) for worker in told)
-    points = []
-    for end in range(OVER, length + 1, OVER):
-        part = [point for worker in told for point in worker["curve"][end - OVER : end]]
-        last = [worker["curve"][end - 1][0] for worker in told]
-        points.append((end, sum(last) / len(last), sum(loss for _, loss in part) / len(part)))
-    return points
+def curve_of(told: list[Row]) -> list[tuple[float, float, float]]:
+    """(step, seconds, loss): means of what all workers told in OVER joined steps each."""
+    bins: dict[int, list[tuple[float, float, float]]] = {}
+    for worker in told:
+        for point in worker["curve"]:
+            bins.setdefault(int(point[0]) // OVER, []).append(point)
+    columns = [list(zip(*bins[i], strict=True)) for i in sorted(bins)]
+    return [tuple(sum(c) / len(c) for c in three) for three in columns]  # type: ignore[misc]
 
 
 def row_of(told: list[Row]) -> Row:
@@ -108,11 +114,11 @@ def row_of(told: list[Row]) -> Row:
         "sync": told[0]["sync"],
         "seed": told[0]["seed"],
         "workers": len(told),
-        "steps": len(told[0]["curve"]),
-        "seconds": max(worker["curve"][-1][0] for worker in told),
+        "steps": max(worker["curve"][-1][0] for worker in told) + 1,
+        "seconds": max(worker["curve"][-1][1] for worker in told),
         "low_at_step": low[0],
         "low_at_s": low[1],
-        "last_loss": curve[-1][2] if curve else None,
+        "last_loss": curve[-1][2],
         "accuracy": told[0]["accuracy"],
         "gradients": told[0]["gradients"],
         "cpu": max(worker["cpu"] for worker in told),
@@ -136,7 +142,7 @@ def show(record: Row) -> str:
     """A line for each rule and seed."""
     keys = ["sync", "seed", "steps", "seconds", "low_at_step", "low_at_s", "last_loss", "accuracy"]
     lines = [["-" if r[k] is None else r[k] for k in keys] for r in record["rows"]]
-    head = ["sync", "seed", "steps of a worker", "s", f"loss < {LOW_LOSS} at step", "at s"]
+    head = ["sync", "seed", "joined steps", "s", f"loss < {LOW_LOSS} at step", "at s"]
     return bed.table([*head, "last loss", "held-out accuracy"], lines)
 
 
@@ -152,7 +158,7 @@ def draw(figure: Any, record: Row) -> None:
         for axes, column in zip(panels, (0, 1), strict=True):
             x, y = [p[column] for p in row["curve"]], [p[2] for p in row["curve"]]
             axes.plot(x, y, color=plots.COLORS[i], label=label, linewidth=1)
-    panels[0].set(title="per step of a worker", xlabel="step", ylabel="training loss", yscale="log")
+    panels[0].set(title="per step", xlabel="joined step", ylabel="training loss", yscale="log")
     panels[1].set(title="per second", xlabel="s")
     panels[0].legend()
 
