@@ -202,7 +202,7 @@ def draw(figure: Any, record: Row) -> None:
 
 def main() -> None:
     parser = bed.parser(__doc__)
-    parser.set_defaults(seconds=8.0)
+    parser.set_defaults(seconds=6.0)
     parser.add_argument("--model", type=float, default=MODEL, help="bytes")
     parser.add_argument("--mean", type=float, default=MEAN_S, help="seconds of a worker's delay")
     parser.add_argument("--sigma", type=float, default=SIGMA, help="of its logarithm")

@@ -112,7 +112,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(doc or "").split("\n", 1)[0])
     made.add_argument("--quick", action="store_true", help="a few short jobs, to see that it works")
     made.add_argument("--shared", action="store_true", help="plain ranks of this host, no ports")
-    made.add_argument("--seconds", type=float, default=4.0, help="for each thing measured")
+    made.add_argument("--seconds", type=float, default=2.5, help="for each thing measured")
     made.add_argument("--out", metavar="PATH", help="JSON file of the result; of ranks: a folder")
     made.add_argument("--rank", action="store_true", help="be a rank of a job (as job scripts do)")
     made.add_argument("--tell", metavar="FOLDERS", nargs="+", help="a table of these jobs' folders")
