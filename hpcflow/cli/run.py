@@ -44,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sync", metavar="RULE", help="how workers keep step: async, all, backup:K or stale:S"
     )
+    parser.add_argument(
+        "--survive",
+        action="store_true",
+        default=None,
+        help="the others go on if a worker dies (asynchronous servers, mpirun of Open MPI 5)",
+    )
     parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
         "--set",
@@ -88,7 +94,7 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     Errors: LaunchError for a `--set` of no field of `Settings`.
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
-    options = ("ps", "serve", "tasks_per_replica", "sync", "run_dir")
+    options = ("ps", "serve", "survive", "tasks_per_replica", "sync", "run_dir")
     given = {name: getattr(args, name, None) for name in options}
     chosen = {name: str(value) for name, value in given.items() if value is not None}
     for text in args.set:
@@ -143,6 +149,8 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> NoReturn
     program += [args.script, "--", *args.script_args]
     check_folder()
     start = launch.command(args.ranks, program)
+    if Settings.from_environ({**os.environ, **chosen}).survive:
+        start = launch.tolerant(start)
     noun = "rank" if args.ranks == 1 else "ranks"
     print(f"hpcflow: starting {args.ranks} {noun} by {start.why}", file=sys.stderr, flush=True)
     sys.stdout.flush()

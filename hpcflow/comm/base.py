@@ -97,6 +97,8 @@ class Communicator(abc.ABC):
     hosts: tuple[str, ...]  # host name of each rank
     traffic: Traffic
     max_tag: int  # largest tag usable, at least 32767
+    tolerant = False  # the job survives a rank's death, which its messages meet as a DeathError
+    lost: tuple[int, ...] = ()  # ranks that have died, as far as this one knows
 
     @abc.abstractmethod
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:

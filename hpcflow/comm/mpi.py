@@ -15,13 +15,14 @@ from hpcflow.comm.arrays import add_bfloat16, as_bytes, check_rows, flat, read_o
 from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
 from hpcflow.comm.mpi_requests import (
     PATIENCE_S,
+    Failed,
     PersistentChannel,
     ProbedChannel,
     Several,
     Transfer,
 )
 from hpcflow.comm.waiting import finish
-from hpcflow.errors import CommError, LaunchError, MissingPackageError, StallError
+from hpcflow.errors import CommError, DeathError, LaunchError, MissingPackageError, StallError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.logs import logger
 
@@ -159,12 +160,19 @@ class MpiCommunicator(Communicator):
         """Start sending `array`."""
         spec = self._spec(array)
         self.traffic.add((self._top[dest], tag), array.nbytes)
-        return Transfer(self, self._comm.Isend(spec, dest, tag), array, ("send", dest, tag))
+        try:
+            request = self._comm.Isend(spec, dest, tag)
+        except RuntimeError as error:
+            return Failed(self._failure(error, f"send to rank {dest}, tag {tag}"))
+        return Transfer(self, request, array, ("send", dest, tag))
 
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
         """Start receiving into `array`."""
         spec = self._spec(array, writable=True)
-        request = self._comm.Irecv(spec, self._source(source), tag)
+        try:
+            request = self._comm.Irecv(spec, self._source(source), tag)
+        except RuntimeError as error:
+            return Failed(self._failure(error, f"receive from rank {source}, tag {tag}"))
         return Transfer(self, request, array, ("receive", source, tag), _mpi().Status())
 
     def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
@@ -187,9 +195,31 @@ class MpiCommunicator(Communicator):
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that waits to be received, or None."""
         status = _mpi().Status()
-        if not self._comm.Iprobe(self._source(source), tag, status):
-            return None
+        try:
+            if not self._comm.Iprobe(self._source(source), tag, status):
+                return None
+        except RuntimeError as error:
+            raise self._failure(error, f"probe of rank {source}, tag {tag}") from error
         return status.Get_source(), self.count_bytes(status)
+
+    def met_death(self, error: RuntimeError) -> bool | None:
+        """Whether a request that raised `error` met a rank that has died; None if it goes on.
+
+        Who has died then stands in `lost`; a job that is not to survive it does not ask.
+        """
+        MPI = _mpi()
+        kind = error.Get_error_class() if isinstance(error, MPI.Exception) else -1
+        if not self.tolerant or kind not in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
+            return False
+        failed = self._comm.Get_failed()
+        self._comm.Ack_failed(failed.Get_size())  # receives from any rank go on
+        ranks = failed.Translate_ranks(None, self._comm.Get_group())
+        self.lost = tuple(sorted(ranks))
+        return True if kind == MPI.ERR_PROC_FAILED else None
+
+    def _failure(self, error: RuntimeError, what: str) -> CommError:
+        kind = DeathError if self.met_death(error) else CommError
+        return kind(f"{what}: {error}", rank=self.rank)
 
     def count_bytes(self, status: Any) -> int:
         """Bytes of the message of an MPI status, however many."""

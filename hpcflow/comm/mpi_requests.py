@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.comm.base import Communicator, Request, Traffic
 from hpcflow.comm.waiting import finish
-from hpcflow.errors import CommError, StallError
+from hpcflow.errors import CommError, DeathError, StallError
 
 PATIENCE_S = 1.0  # how long a close() lets sends finish
 ANY = Communicator.ANY
@@ -25,6 +25,10 @@ class Owner(Protocol):
 
     def count_bytes(self, status: Any) -> int:
         """Bytes of the message of an MPI status, however many."""
+        ...
+
+    def met_death(self, error: RuntimeError) -> bool | None:
+        """Whether a request that raised `error` met a rank that has died; None if it goes on."""
         ...
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
@@ -73,9 +77,12 @@ class Transfer:
             if not self.request.Test(status):
                 return False
         except RuntimeError as error:  # mpi4py's Exception is one
+            died = self._owner.met_death(error)
+            if died is None:  # a receive from any rank waits for the others
+                return False
             self.active = False
             self._let_go()
-            raise self.failed(str(error)) from error
+            raise self.failed(str(error), died) from error
         self.active = False
         self._let_go()
         if status is not None:
@@ -92,9 +99,10 @@ class Transfer:
             self.request.Cancel()
             self._status = None
 
-    def failed(self, why: str) -> CommError:
+    def failed(self, why: str, died: bool = False) -> CommError:
         """An error that names this transfer."""
-        return CommError(f"{self}: {why}", rank=self._owner.rank)
+        kind = DeathError if died else CommError
+        return kind(f"{self}: {why}", rank=self._owner.rank)
 
     def __str__(self) -> str:
         kind, peer, tag = self._label
@@ -137,7 +145,7 @@ class PersistentChannel(Transfer):
         try:
             self.request.Start()
         except RuntimeError as error:
-            raise self.failed(str(error)) from error
+            raise self.failed(str(error), bool(self._owner.met_death(error))) from error
         self.active = True
 
     def close(self) -> None:
@@ -194,6 +202,17 @@ class ProbedChannel:
         if self._receive is not None:
             finish(self._receive, timeout=PATIENCE_S)
         self._receive, self._active = None, False
+
+
+class Failed:
+    """A transfer that could not even begin."""
+
+    def __init__(self, error: CommError) -> None:
+        self._error = error
+
+    def test(self) -> bool:
+        """Say so."""
+        raise self._error
 
 
 class Several:

@@ -19,11 +19,12 @@ import numpy as np
 
 from hpcflow import consistency, launch, logs, threads
 from hpcflow.comm.base import Communicator
+from hpcflow.comm.chaired import Chaired
 from hpcflow.comm.deaths import Deaths, say_next
 from hpcflow.comm.ledger import PREFIX, Ledger, base, remove, sweep
 from hpcflow.comm.watchdog import Watchdog
 from hpcflow.consistency import Async, Backup, Rule, Stale
-from hpcflow.errors import HpcflowError, LonelyCollectiveError
+from hpcflow.errors import HpcflowError, LaunchError, LonelyCollectiveError
 from hpcflow.graph.device import parse
 from hpcflow.logs import logger
 from hpcflow.plan import cost
@@ -32,7 +33,15 @@ from hpcflow.plan.roles import Roles, assign
 from hpcflow.runtime import device, failing, services
 from hpcflow.runtime.control import Control
 from hpcflow.runtime.engine import Engine
-from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
+from hpcflow.runtime.headers import (
+    BYE,
+    CLOSING,
+    DRIVERS_TAG,
+    FIRST_DATA_TAG,
+    MEETING,
+    MEETINGS_TAG,
+    header,
+)
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
@@ -68,8 +77,8 @@ class Context:
 
             trace.install(self.engine, settings.trace)
         self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
-        self.drivers: Communicator | None = None  # the ranks that run the script
-        self._meetings: Communicator | None = None  # they too, for `meet` alone
+        self.drivers: Communicator | Chaired | None = None  # the ranks that run the script
+        self._meetings: Communicator | Chaired | None = None  # they too, for `meet` alone
         self.control: Control | None = None
         self.watchdog: Watchdog | None = None
         self.deaths: Deaths | None = None
@@ -107,11 +116,43 @@ class Context:
             if group is not None:
                 self.group = self._summing(group) if self.cluster.mode == "collective" else group
         # apart from the sums: a driver that waits here must not meet another's collective
-        self.drivers = world.split(self.roles.drivers)
-        self._meetings = world.split(self.roles.drivers)
+        if self.settings.survive:
+            self._bear_losses(world)
+        else:
+            self.drivers = world.split(self.roles.drivers)
+            self._meetings = world.split(self.roles.drivers)
         self.control = Control(self.engine, self.compile, self.report, self.group, self.stop)
 
         self.control.answer = functools.partial(services.answer, self)
+        if self.settings.survive:
+            self.control.lose = functools.partial(failing.on_loss, self)
+
+    def _bear_losses(self, world: Communicator) -> None:
+        """Be ready to go on without workers that die.
+
+        Errors: LaunchError where the others could not go on.
+        """
+        if self.cluster.mode != "ps" or self.settings.tasks_per_replica > 1:
+            raise LaunchError(
+                "survive=1, but no rank of this job can be spared: "
+                + ("a replica has several ranks" if self.is_spread else "all sum together"),
+                rank=self.rank,
+                hint="start with --ps and no --tasks-per-replica, or without --survive",
+            )
+        world.tolerant = True
+        self.engine.goes_on = lambda: all(map(self.is_spare, world.lost))
+        if self.is_driver:
+            self.drivers = Chaired(world, self.roles.drivers, DRIVERS_TAG)
+            self._meetings = Chaired(world, self.roles.drivers, MEETINGS_TAG)
+
+    @property
+    def is_spread(self) -> bool:
+        """True if a replica has several ranks."""
+        return self.settings.tasks_per_replica > 1
+
+    def is_spare(self, rank: int) -> bool:
+        """Whether the job goes on if `rank` dies: a worker other than the chief, if so asked."""
+        return self.settings.survive and rank in self.roles.drivers[1:]
 
     def _summing(self, group: Communicator) -> Communicator:
         """The communicator that sums over replicas, as the setting `comm` and the machine say."""
@@ -358,7 +399,7 @@ class Context:
         control = self.control
         expected = self.roles.replicas if self.is_server else 1
         self.stop.heed()
-        self.engine.with_baton(lambda: None, lambda: control.byes >= expected)
+        self.engine.with_baton(lambda: None, lambda: len(control.ended) >= expected)
         control.rest()
         self.engine.with_baton(self.engine.settle, lambda: True)
         if self.stop.number:

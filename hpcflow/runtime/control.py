@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.waiting import finish
-from hpcflow.errors import CommError, HpcflowError, LonelyCollectiveError
+from hpcflow.errors import CommError, DeathError, HpcflowError, LonelyCollectiveError
 from hpcflow.runtime import told
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.headers import (
@@ -54,12 +54,15 @@ class Served:
     def __init__(self, compiled: Compiled, link: Link, failed: Callable[[Instance], None]) -> None:
         self.compiled, self.link, self.failed = compiled, link, failed
         self.patient = any(n.row.patient for n in compiled.part.nodes.values())
+        self.abandoned = False  # its driver has died
         self.cancelled: set[tuple[int, int]] = set()  # steps to be cancelled when they begin
         self.instances: dict[int, Instance] = {}
         self.queued: dict[int, collections.deque[int]] = {}
 
     def step(self, engine: Engine, slot: int, step: int) -> None:
         """Begin a step on instance `slot`, at once or when its last step has ended."""
+        if self.abandoned:
+            return
         instance = self.instances.get(slot)
         if instance is None:
             instance = self.instances[slot] = Instance(self.compiled, self.link, slot)
@@ -73,13 +76,24 @@ class Served:
 
     def cancel(self, engine: Engine, slot: int, step: int) -> None:
         """The driver gives up a step: it ends here as it is, or as soon as it begins."""
+        if self.abandoned:
+            return
         instance = self.instances[slot]
         if instance.step == step:
             engine.fail(instance, Lost())
         elif step in self.queued[slot] or instance.step < step:
             self.cancelled.add((slot, step))
 
+    def abandon(self, engine: Engine) -> None:
+        """The driver has died: steps in flight end as they are, and none begins."""
+        self.abandoned = True
+        for instance in self.instances.values():
+            if instance.left:
+                engine.abandon(instance)
+
     def _start(self, engine: Engine, instance: Instance, step: int) -> None:
+        if self.abandoned:
+            return
         engine.start(instance, step)
         if (instance.slot, step) in self.cancelled:
             self.cancelled.discard((instance.slot, step))
@@ -140,7 +154,9 @@ class Control:
         self.compiled: dict[bytes, Compiled] = {}
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
-        self.byes = 0
+        self.ended: set[int] = set()  # drivers that need this rank no more
+        self.lose: Callable[[int], None] = _needs_it  # told of a rank that has died
+        self.lost: tuple[int, ...] = ()  # those of which it was told
         self.needed: tuple[str, str] | None = None  # what now needs all replicas: op, user's line
         self.soon: tuple[str, str] | None = None  # what will
         self.together = 0  # things done so far that need all replicas
@@ -158,7 +174,10 @@ class Control:
         if self.stop.tells:
             self.stop.pass_on(lambda rank, number: self.tell(rank, header(STOP, step=number)))
         channel = self._channel
-        if not channel.test():
+        came = channel.test()
+        if self.comm.lost != self.lost:
+            self._let_go()
+        if not came:
             return False
         source = channel.source
         kind, plan, slot, step, body, *more = self._header.tolist()
@@ -178,7 +197,7 @@ class Control:
         elif kind == REPORT:
             self._reply(source, self.report())
         elif kind == BYE:
-            self.byes += 1
+            self.ended.add(source)
         elif kind == STOP:
             self.stop.told(step)
         elif kind == CLOSING:
@@ -213,6 +232,17 @@ class Control:
             self.early[driver, plan] = (slot, step)
         else:
             raise CommError(f"rank {driver} runs plan {plan}, which it never registered")
+
+    def _let_go(self) -> None:
+        """Ranks have died: what they drove here ends."""
+        gone = [rank for rank in self.comm.lost if rank not in self.lost]
+        self.lost = self.comm.lost
+        for rank in gone:
+            self.lose(rank)
+            for source, plan in list(self.served):
+                if source == rank:
+                    self.served.pop((source, plan)).abandon(self.engine)
+            self.ended.add(rank)
 
     def _body(self, source: int, size: int) -> bytes:
         buffer = np.empty(size, np.uint8)
@@ -399,6 +429,10 @@ class Control:
 
 def _nothing_came() -> bool:
     return False
+
+
+def _needs_it(rank: int) -> None:
+    raise DeathError(f"rank {rank} has died")
 
 
 def _no_service(request: dict[str, Any], reply: Reply) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hpcflow.comm.base import Communicator, Request
 from hpcflow.comm.ledger import PATIENT
 from hpcflow.comm.waiting import Backoff
-from hpcflow.errors import CommError, HpcflowError
+from hpcflow.errors import CommError, DeathError, HpcflowError
 from hpcflow.runtime.baton import Baton
 from hpcflow.runtime.helper import Helper
 from hpcflow.runtime.instance import Instance
@@ -74,6 +74,7 @@ class Engine(Baton):
         self.slices = Slices()
         self.helper = Helper(self.poll)
         self.control: Callable[[], bool] = _nothing_came  # looks for messages of other ranks
+        self.goes_on: Callable[[], bool] = _nothing_came  # without those who have died
         self.meeting: Callable[[], object] = _nothing_came  # told when a collective starts
         self.ledger: Any = None
         self.entered = False
@@ -240,6 +241,12 @@ class Engine(Baton):
             request, instance, what = waits[i]
             try:
                 over = request.test()
+            except DeathError as error:
+                if not self.goes_on():
+                    raise
+                over = True
+                if instance is not None:  # until `abandon`
+                    instance.error, instance.torn = instance.error or error, True
             except HpcflowError as error:
                 if instance is None or what is None:
                     raise
@@ -259,6 +266,23 @@ class Engine(Baton):
             else:
                 i += 1
         return self.control() or moved or len(waits) < before
+
+    def abandon(self, instance: Instance) -> None:
+        """The rank that drives a step has died: nothing of it is waited for any more.
+
+        What ranks that live still send it comes into its own buffers, which nobody uses again.
+        """
+        instance.error, instance.torn = instance.error or DeathError("its driver has died"), True
+        for wait in instance.waiting.values():
+            wait.cancel()
+        for request, owner, _ in self.waits:
+            if owner is instance and hasattr(request, "abandon"):
+                request.abandon()
+        self.waits[:] = [wait for wait in self.waits if wait[1] is not instance]
+        ready = [one for one in self.ready if one[0] is not instance]
+        self.ready.clear()
+        self.ready.extend(ready)
+        instance.release()
 
     # -- the baton
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcflow import logs
-from hpcflow.comm.deaths import describe
+from hpcflow.comm.deaths import describe, what_next
 from hpcflow.comm.ledger import Entry, first
 from hpcflow.errors import DeathError
 
@@ -90,11 +90,15 @@ def on_error(
         hook(kind, error, trace)
         logs.on_failure(text)
         return
-    if isinstance(error, DeathError):  # said already
-        assert context.world is not None
-        context.world.abort(ABORTED)
     prefix = f"[rank {context.rank} on {context.hosts[context.rank]}] "
     ledger = context.engine.ledger
+    if isinstance(error, DeathError):
+        if ledger is None or first(ledger.directory / "died"):
+            sys.stderr.write(f"{prefix}{error}\n")
+            sys.stderr.flush()
+        time.sleep(LET_LAUNCHER_READ_S)
+        assert context.world is not None
+        context.world.abort(ABORTED)
     if ledger is not None:
         ledger.ends()
     note = Note(ledger.directory, text, context.rank) if ledger is not None else None
@@ -138,7 +142,7 @@ def on_death(context: Context, dead: Sequence[Entry]) -> None:
     ranks has ended.
     """
     ledger, engine = context.engine.ledger, context.engine
-    if ledger is None or context.stop.number:
+    if ledger is None or context.stop.number or all(context.is_spare(e.rank) for e in dead):
         return
     text = describe(dead, ledger.directory)
     if first(ledger.directory / "died"):
@@ -157,3 +161,26 @@ def on_death(context: Context, dead: Sequence[Entry]) -> None:
     timer = threading.Timer(LET_LAUNCHER_END_S, end)
     timer.daemon = True
     timer.start()
+
+
+def on_loss(context: Context, rank: int) -> None:
+    """MPI says that `rank` has died: the others go on if they can, as the chief tells.
+
+    Errors: DeathError if they cannot.
+    """
+    from hpcflow.runtime.context import task_name
+
+    name = f"rank {rank} ({task_name(rank, context)}) on {context.hosts[rank]}"
+    if not context.is_spare(rank):
+        ledger = context.engine.ledger
+        raise DeathError(
+            f"{name} has died, and nothing can go on without it",
+            rank=context.rank,
+            hint=what_next(ledger.directory) if ledger is not None else None,
+        )
+    if context.is_chief:
+        left = len(context.roles.drivers) - len(context.world.lost if context.world else ())
+        logs.logger.warning(
+            "%s has died: %d of %d workers go on without it and its share of the data",
+            *(name, left, len(context.roles.drivers)),
+        )

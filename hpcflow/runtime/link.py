@@ -12,7 +12,7 @@ import hpcflow.runtime.accumulators
 import hpcflow.runtime.frames
 import hpcflow.runtime.queue_waits  # noqa: F401  (likewise)
 from hpcflow.comm.base import Bucket, Communicator, Request
-from hpcflow.errors import CommError, StepError
+from hpcflow.errors import CommError, DeathError, StepError
 from hpcflow.graph.dtypes import string
 from hpcflow.graph.shape import Spec, is_known, show
 from hpcflow.graph.strings import pack, unpack
@@ -88,7 +88,7 @@ class Link:
             dest, tag = instance.ends.address[index]
             request: Any = comm.send(np.ascontiguousarray(array), dest, tag)
             if variable is not None:
-                request = _Pinned(request, variable, array)
+                request = _Pinned(request, variable, array, lambda: dest in comm.lost)
             instance.left += 1
             engine.await_(request, instance, None)
 
@@ -330,14 +330,26 @@ def _count(spec: Spec) -> int:
 class _Pinned:
     """A send of a variable's version: the pin ends when the send does."""
 
-    def __init__(self, request: Request, variable: Any, array: Any) -> None:
+    def __init__(
+        self, request: Request, variable: Any, array: Any, is_lost: Callable[[], bool]
+    ) -> None:
         self.request, self.variable, self.array = request, variable, array
+        self._is_lost = is_lost
 
     def test(self) -> bool:
-        if not self.request.test():
-            return False
+        try:
+            if not self.request.test():
+                return False
+        except DeathError:
+            self.abandon()
+            raise
         self.variable.unpin(self.array)
         return True
+
+    def abandon(self) -> None:
+        """Nobody waits for the send: the pin ends unless a rank that lives may still receive it."""
+        if self._is_lost():
+            self.variable.unpin(self.array)
 
 
 class Lost(StepError):

@@ -84,7 +84,7 @@ class Keeper:
         Ranks: every rank that runs the script, all between steps.
         """
         last = [self._last.get(number) for number in range(len(self.datasets))]
-        mine: dict[str, Any] = {"steps": steps, "samples": samples, "last": last}
+        mine: dict[str, Any] = {"steps": steps, "samples": samples, "last": last, "worker": self.context.replica}
         if self._counter is not None:
             mine["counted"] = int(self.session.run(self._counter))
         path = self.saver._save(self.session, self.directory, self._facts, mine)
@@ -107,10 +107,16 @@ class Keeper:
             "step": step if self._counter is None else max(row["counted"] for row in rows),
             "samples": self.first_samples + sum(row["samples"] for row in rows),
             "position": [
-                dataset.position([row["last"][number] for row in rows])
+                dataset.position(self._places(rows, number))
                 for number, dataset in enumerate(self.datasets)
             ],
         }
+
+    def _places(self, rows: Sequence[Any], number: int) -> list[tuple[int, int] | None]:
+        """The last (epoch, step) of each worker; one that has died is put with the slowest."""
+        places = {row["worker"]: row["last"][number] for row in rows}
+        slowest = min(places.values(), key=lambda place: tuple(place or (-1, -1)))
+        return [places.get(worker, slowest) for worker in range(self.context.roles.replicas)]
 
     def resume(self) -> bool:
         """Go on from the newest good checkpoint, if the folder has one; the chief prints what.
