@@ -34,6 +34,7 @@ MAY_SKIP = {
     r"needs SLURM": lambda: os.geteuid() != 0 or not shutil.which("apt-get"),
     r"needs shellcheck": lambda: not shutil.which("shellcheck") and os.geteuid() != 0,
     r"needs an h5py built with MPI": lambda: not sys.prefix.endswith("-mpio"),  # `make mpio`
+    r"needs Open MPI 5": lambda: "mpich" in sys.prefix,
     r"needs h5dump": lambda: not shutil.which("apt-get") or os.geteuid() != 0,
     r"needs oneDNN": lambda: os.uname().machine != "x86_64",
     r"figures are of the text of Python": lambda: True,  # the test has compared the texts

@@ -25,6 +25,7 @@ from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, DeathError, LaunchError, MissingPackageError, StallError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.logs import logger
+from hpcflow.settings import Settings
 
 COLLECTIVE = ("collective", 0)
 MOST_TRIED = 4  # files that an error names
@@ -38,6 +39,8 @@ def _mpi() -> Any:
     MPI = _library()
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        if Settings.from_environ().survive:
+            atexit.register(_finalize)
     return MPI
 
 
@@ -51,7 +54,7 @@ def _library() -> Any:
             "MPI needs the package mpi4py", hint="pip install mpi4py"
         ) from error
     mpi4py.rc.thread_level = "serialized"
-    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, not Settings.from_environ().survive
     # as launch.py does for the ranks it starts: on a node without its hardware it prints errors
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     try:
@@ -64,6 +67,12 @@ def _library() -> Any:
             "export MPI4PY_LIBMPI=/path/of/libmpi.so",
         ) from error
     return MPI
+
+
+def _finalize() -> None:
+    """End MPI in a job that survives deaths: after one, Open MPI 5 was seen to hang in it."""
+    if not world().lost:
+        _mpi().Finalize()
 
 
 @functools.cache
@@ -374,7 +383,8 @@ class MpiCommunicator(Communicator):
             finish(*flying, timeout=PATIENCE_S)
         except (CommError, StallError):
             labels = ", ".join(str(transfer) for transfer in flying if transfer.active)
-            logger.warning("closed while in flight: %s", labels)
+            if not self.lost:
+                logger.warning("closed while in flight: %s", labels)
         for channel in list(self.channels):
             if not channel.active:
                 channel.close()

@@ -1,0 +1,132 @@
+"""`hpcflow run --survive`: asynchronous workers go on when another has died."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcflow import launch
+from hpcflow.comm.chaired import Chaired
+from hpcflow.comm.local import local_world
+from hpcflow.comm.waiting import finish
+from hpcflow.errors import LaunchError
+from tests.comm.threads import on_all
+
+ROOT = Path(__file__).parents[2]
+SIZE = 300_000  # floats: its messages need both sides
+SCRIPT = f"""
+    import os, signal, sys, time
+    import numpy as np
+    import hpcflow as hf
+
+    victim, folder = int(sys.argv[1]), sys.argv[2]
+    ones = np.ones({SIZE}, np.float32)
+    w = hf.Variable(np.zeros({SIZE}, np.float32), name="w")
+    count = hf.Variable(np.zeros((), np.int64), name="count")
+    x = hf.placeholder(hf.float32, [{SIZE}])
+    with hf.device("/job:worker/task:0"):
+        gradient = w.value() * 0.0 + x
+    train = hf.group(w.assign_add(gradient), count.assign_add(np.int64(1)))
+    with hf.train.TrainingSession(checkpoints=folder, save_every=10) as session:
+        context = session.context
+        reports = context.reports()
+        for _ in range(25):
+            session.step(train, {{x: ones}})
+            if session.steps == 8 and session.is_chief and victim in context.roles.servers:
+                os.kill(next(r["pid"] for r in reports if r["rank"] == victim), signal.SIGKILL)
+            if session.steps == 8 and context.rank == victim:
+                os.kill(os.getpid(), signal.SIGKILL)
+        session.wait()
+        result = session.result()
+        if session.is_chief:
+            values = session.run([w, count])
+            print("FINISHED", result["steps"], values[0].min(), values[0].max(), values[1])
+"""
+
+
+def run(folder: Path, victim: int) -> tuple[int, str]:
+    (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
+    words = ["-n", "5", "--ps", "2", "--survive", "--set", "shard_bytes=800000", "script.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcflow", "run", *words, str(victim), "saved"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=110,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
+def test_the_others_go_on_without_a_worker_that_was_killed(tmp_path):
+    """Every step of the others, and those it had done, are in the model once; meetings go on."""
+    code, output = run(tmp_path, 1)
+    assert code == 0, output
+    assert output.count("rank 1 (/job:worker/task:1) on") == 1, output
+    assert "has died: 2 of 3 workers go on without it" in output
+    assert re.search(r"FINISHED \[25, 25\] 58\.0 58\.0 58\n", output), output
+    assert list((tmp_path / "saved").glob("step-*")), "saved after the death"
+
+
+@pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
+@pytest.mark.parametrize(("victim", "task"), [(4, "/job:ps/task:1"), (0, "/job:worker/task:0")])
+def test_without_a_server_or_the_chief_the_job_ends_and_says_so(tmp_path, victim, task):
+    code, output = run(tmp_path, victim)
+    assert code != 0, output
+    assert "FINISHED" not in output and "Traceback" not in output
+    assert re.search(rf"rank {victim} \({task}\) on \S+ has died", output), output
+    assert "resume=True" in output
+
+
+@pytest.mark.parametrize("options", [{"ps": 0}, {"ps": 1, "tasks_per_replica": 2}])
+def test_jobs_of_which_no_rank_can_be_spared_are_refused(options):
+    from tests.runtime.ranks import run_ranks
+
+    with pytest.raises(LaunchError, match="no rank of this job can be spared"):
+        run_ranks(3, lambda context: None, survive=True, **options)
+
+
+@pytest.mark.parametrize("why", ["mpirun of MPICH", "srun, in SLURM job 7"])
+def test_launchers_that_end_all_ranks_are_refused(why):
+    with pytest.raises(LaunchError, match="ends all ranks when one dies"):
+        launch.tolerant(launch.Start(["mpirun"], {}, why))
+
+
+def test_open_mpi_is_told_and_its_version_4_refused():
+    start = launch.Start(["mpirun", "-n", "2"], {}, "mpirun of Open MPI, 2 ranks on 1 cores")
+    assert launch.tolerant(start).argv == ["mpirun", "--with-ft", "ulfm", "-n", "2"]
+    old = launch.Start(["mpirun"], {"OMPI_MCA_hwloc_base_binding_policy": "none"}, start.why)
+    with pytest.raises(LaunchError):
+        launch.tolerant(old)
+
+
+def test_ranks_that_come_together_at_a_chair_agree_as_by_mpi():
+    """Numbers and texts of any length, round by round; not all ranks are members."""
+    members, found = (3, 1, 0), {}
+
+    def body(comm):
+        if comm.rank not in members:
+            return
+        group = Chaired(comm, members, 10)
+        total = np.array([comm.rank + 1, -comm.rank], np.int64)
+        largest = np.array([comm.rank, -comm.rank])
+        finish(group.all_reduce(total), timeout=20)
+        finish(group.all_reduce(largest, "max"), timeout=20)
+        texts = group.gather_text("x" * comm.rank)
+        said = group.broadcast_text("é" * 1000 if group.rank == 0 else None)
+        found[comm.rank] = total.tolist(), largest.tolist(), texts, said
+
+    on_all(local_world(4, seed=4), body)
+    for rank in members:
+        total, largest, texts, said = found[rank]
+        assert (total, largest, said) == ([7, -4], [3, 0], "é" * 1000)
+        assert texts == (["xxx", "x", ""] if rank == 3 else None)
