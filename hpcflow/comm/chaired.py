@@ -72,6 +72,11 @@ class Chaired:
         finish(self._round(b"", lambda told: said, lambda data: box.append(data.decode())))
         return box[-1]
 
+    def all_gather_text(self, text: str) -> list[str]:
+        """The members' strings, free of NUL, on every member; blocks."""
+        rows = self.gather_text(text)
+        return self.broadcast_text(None if rows is None else "\0".join(rows)).split("\0")
+
     def _round(self, mine: bytes, joined: Joined, put: Put) -> Request:
         if self.rank:
             return _Member(self, mine, put)
@@ -145,7 +150,8 @@ class _Chair:
         if self._waits:
             return False
         group = self._group
-        answer = self._joined([self._told[rank] for rank in sorted(self._told)])
+        came = [rank for rank in group.members if rank in self._told]
+        answer = self._joined([self._told[rank] for rank in came])
         self._put(answer)
         data = np.frombuffer(answer, np.uint8)
         self._sends = {rank: group.comm.send(data, rank, group.tag + 1) for rank in self._told}

@@ -8,6 +8,7 @@ function that is called when the time has come.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,6 +111,13 @@ class Rounds:
             for channel in self.channels.values():
                 channel.closing = bool(channel.ready)
         self._leaving.append((worker, go))
+        self._move()
+
+    def lose(self, worker: int) -> None:
+        """A worker has died: as one that has gone to a meeting, and to all that will ever be."""
+        self._gates = [gate for gate in self._gates if gate[0] != worker]
+        self._leaving = [one for one in self._leaving if one[0] != worker]
+        self._asides[worker] = sys.maxsize
         self._move()
 
     def _active(self) -> set[int]:

@@ -238,10 +238,10 @@ class Control:
         gone = [rank for rank in self.comm.lost if rank not in self.lost]
         self.lost = self.comm.lost
         for rank in gone:
-            self.lose(rank)
             for source, plan in list(self.served):
                 if source == rank:
                     self.served.pop((source, plan)).abandon(self.engine)
+            self.lose(rank)
             self.ended.add(rank)
 
     def _body(self, source: int, size: int) -> bytes:

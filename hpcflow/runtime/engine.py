@@ -282,6 +282,7 @@ class Engine(Baton):
         ready = [one for one in self.ready if one[0] is not instance]
         self.ready.clear()
         self.ready.extend(ready)
+        instance.done = _unheard  # what the rounds still use of it is let go later
         instance.release()
 
     # -- the baton
@@ -386,6 +387,10 @@ class Engine(Baton):
                 return False
 
         self.with_baton(lambda: self.await_(Watched(), None, what), lambda: bool(box))
+
+
+def _unheard(instance: Instance) -> None:
+    """An abandoned step has no end."""
 
 
 def _nothing_came() -> bool:

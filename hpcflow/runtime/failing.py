@@ -178,6 +178,9 @@ def on_loss(context: Context, rank: int) -> None:
             rank=context.rank,
             hint=what_next(ledger.directory) if ledger is not None else None,
         )
+    for state, _ in list(context.store.others.values()):
+        if hasattr(state, "lose"):  # it counts on the workers
+            state.lose(context.roles.drivers.index(rank))
     if context.is_chief:
         left = len(context.roles.drivers) - len(context.world.lost if context.world else ())
         logs.logger.warning(

@@ -84,7 +84,12 @@ class Keeper:
         Ranks: every rank that runs the script, all between steps.
         """
         last = [self._last.get(number) for number in range(len(self.datasets))]
-        mine: dict[str, Any] = {"steps": steps, "samples": samples, "last": last, "worker": self.context.replica}
+        mine: dict[str, Any] = {
+            "steps": steps,
+            "samples": samples,
+            "last": last,
+            "worker": self.context.replica,
+        }
         if self._counter is not None:
             mine["counted"] = int(self.session.run(self._counter))
         path = self.saver._save(self.session, self.directory, self._facts, mine)

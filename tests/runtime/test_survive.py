@@ -51,11 +51,11 @@ SCRIPT = f"""
 """
 
 
-def run(folder: Path, victim: int) -> tuple[int, str]:
+def run(folder: Path, victim: int, *options: str) -> tuple[int, str]:
     (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
     words = ["-n", "5", "--ps", "2", "--survive", "--set", "shard_bytes=800000", "script.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "hpcflow", "run", *words, str(victim), "saved"],
+        [sys.executable, "-m", "hpcflow", "run", *options, *words, str(victim), "saved"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -75,6 +75,15 @@ def test_the_others_go_on_without_a_worker_that_was_killed(tmp_path):
     assert "has died: 2 of 3 workers go on without it" in output
     assert re.search(r"FINISHED \[25, 25\] 58\.0 58\.0 58\n", output), output
     assert list((tmp_path / "saved").glob("step-*")), "saved after the death"
+
+
+@pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
+def test_nobody_waits_for_the_slowest_when_it_is_dead(tmp_path):
+    """No worker may be two steps ahead of another; the dead one stands at 8."""
+    code, output = run(tmp_path, 2, "--sync", "stale:1")
+    assert code == 0, output
+    assert "has died: 2 of 3 workers go on without it" in output
+    assert re.search(r"FINISHED \[25, 25\] 58\.0 58\.0 58\n", output), output
 
 
 @pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
