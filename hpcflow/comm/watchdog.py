@@ -121,6 +121,7 @@ def describe_stall(mine: Entry, entries: Iterable[Entry], size: int, path: pathl
     rows += [f"missing  {entry.rank} on {_state(entry, now)}" for entry in missing[:MOST_NAMED]]
     if len(missing) > MOST_NAMED:
         rows.append(f"missing  and {len(missing) - MOST_NAMED} more")
+    rows += [f"behind   {entry.rank} on {_state(entry, now)}" for entry in behind(mine, entries)]
     if not missing:
         rows.append(f"missing  not on {mine.host}: see what the other nodes append to the report")
     rows.append(f"written  {path}")
@@ -134,6 +135,22 @@ def missing_in(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
         return [entry for entry in others if entry.rank == mine.peer]
     there = (mine.step, mine.op, True)
     return [entry for entry in others if (entry.step, entry.op, entry.waits) != there]
+
+
+def behind(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
+    """Those for whom the ranks wait that `mine` waits for, and so on; and ranks that do not run."""
+    entries, now = list(entries), time.time()
+    known = {entry.rank for entry in missing_in(mine, entries)} | {mine.rank}
+    left = [entry for entry in entries if entry.rank in known and entry.rank != mine.rank]
+    found = []
+    while left:
+        entry = left.pop()
+        if entry.waits and entry.peer >= 0:
+            more = [e for e in entries if e.rank == entry.peer and e.rank not in known]
+            known.update(e.rank for e in more)
+            found += more
+            left += more
+    return found + [e for e in entries if e.rank not in known and _silent(e, now)]
 
 
 def write_report(
@@ -178,7 +195,26 @@ def append(path: pathlib.Path, text: str) -> None:
 
 
 def _silent(entry: Entry, now: float) -> bool:
-    return now - entry.heartbeat > SILENT_S
+    return now - entry.heartbeat > SILENT_S or _process_state(entry.pid) in "Tt"
+
+
+def _process_state(pid: int) -> str:
+    """The letter by which Linux tells the state of a process here: R, S, D, T ...; ? if unknown."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "?"
+
+
+def _why_silent(pid: int) -> str:
+    """Why an interpreter does not run."""
+    if not alive(pid):
+        return f"process {pid} is dead"
+    letter = _process_state(pid)
+    if letter in "Tt":
+        return f"process {pid} is stopped (kill -CONT {pid} lets it go on)"
+    return "it waits for a disk or a file system" if letter == "D" else "the GIL is held"
 
 
 def _state(entry: Entry, now: float) -> str:
@@ -193,8 +229,8 @@ def _state(entry: Entry, now: float) -> str:
         what = "waits for nothing: it computes, is idle or has ended"
     if _silent(entry, now):
         what += f"; its interpreter has been silent for {now - entry.heartbeat:.0f} s: "
-        what += "the GIL is held" if alive(entry.pid) else f"process {entry.pid} is dead"
-    return f"{entry.host}: {what}"
+        what += _why_silent(entry.pid)
+    return f"{entry.host}{', ' if entry.task else ''}{entry.task}: {what}"
 
 
 def _stacks_of(rank: int, host: str) -> str:

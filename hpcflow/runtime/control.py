@@ -409,10 +409,10 @@ class Control:
         def answers() -> dict[int, dict[str, Any]]:
             found = {}
             for rank, reply in replies.items():
-                self.engine.finish(reply, f"the reply of rank {rank}")
+                self.engine.finish(reply, f"the reply of rank {rank}", rank)
                 text = np.empty(int(sizes[rank][0]), np.uint8)
                 body = self.comm.recv(text, rank, REPLY_TAG)
-                self.engine.finish(body, f"the reply of rank {rank}")
+                self.engine.finish(body, f"the reply of rank {rank}", rank)
                 found[rank] = json.loads(text.tobytes())
             return found
 

@@ -365,9 +365,9 @@ class Engine(Baton):
     def _enter(self) -> None:
         """Write the oldest wait into the ledger, that a report can name it; a patient one last."""
         hasty = (wait for wait in self.waits if wait[1] is None or not wait[1].patient)
-        _, instance, what = next(hasty, self.waits[0])
+        request, instance, what = next(hasty, self.waits[0])
         if instance is None:
-            self.ledger.enter(0, str(what), -1, "request")
+            self.ledger.enter(0, str(what), getattr(request, "peer", -1), "request")
         else:
             node = instance.part.nodes.get(what) if isinstance(what, str) else None
             peer = instance.link.ranks.get(node.attrs.get("source"), -1) if node is not None else -1
@@ -375,18 +375,28 @@ class Engine(Baton):
             self.ledger.enter(instance.step, name, peer, PATIENT if instance.patient else kind)
         self.entered = True
 
-    def finish(self, request: Request, what: str) -> None:
-        """Wait for one request that belongs to no step, making progress on everything else."""
-        box: list[bool] = []
+    def finish(self, request: Request, what: str, source: int = -1) -> None:
+        """Wait for one request that belongs to no step, making progress on everything else.
+
+        `source` is the rank that it waits for, if there is one.
+        """
+        box: list[DeathError | None] = []
 
         class Watched:
+            peer = source
+
             def test(self) -> bool:
-                if request.test():
-                    box.append(True)
-                    return True
-                return False
+                try:
+                    if not request.test():
+                        return False
+                    box.append(None)
+                except DeathError as error:  # is for who asked
+                    box.append(error)
+                return True
 
         self.with_baton(lambda: self.await_(Watched(), None, what), lambda: bool(box))
+        if box[0] is not None:
+            raise box[0]
 
 
 def _unheard(instance: Instance) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import time
 import pytest
 
 from hpcflow.comm import ledger as ledger_module
+from hpcflow.comm import watchdog
 from hpcflow.comm.ledger import DEAD_S, INSIDE, PREFIX, Ledger, read_all, sweep
 from hpcflow.comm.watchdog import Watchdog
 
@@ -186,3 +188,29 @@ def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
         assert rank.wait(30) == 0
     text = (tmp_path / "stall-9.txt").read_text()
     assert "1 on nid1" in text and "the GIL is held" in text and "keeps_the_gil" in text
+
+
+def test_a_stall_tells_who_is_behind_whom_it_waits_for(tmp_path):
+    """A worker waits for a server, that for another worker, which is stopped: as by kill -STOP."""
+    ranks = [
+        Ledger(tmp_path, rank, "nid1", f"/job:{'ps' if rank == 1 else 'worker'}/task:0")
+        for rank in range(4)
+    ]
+    ranks[0].enter(7, "v/recv", 1, "Recv")
+    ranks[1].enter(3, "gradient/recv", 2, "Recv")
+    stopped = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    until(lambda: watchdog._process_state(stopped.pid) == "T")
+    entries = read_all(tmp_path)
+    entries[2] = dataclasses.replace(entries[2], pid=stopped.pid)
+    said = watchdog.describe_stall(entries[0], entries, 4, tmp_path / "stall-7.txt").split("\n")
+    assert "Recv 'v/recv' at step 7 has waited 0 s for rank 1 (/job:ps/task:0)" in said[0]
+    assert said[1].startswith("  missing  1 on nid1, /job:ps/task:0: waits for rank 2 in Recv")
+    assert said[2].startswith("  behind   2 on nid1, /job:worker/task:0: waits for nothing")
+    assert f"process {stopped.pid} is stopped (kill -CONT {stopped.pid}" in said[2]
+    assert len(said) == 4, "rank 3 has nothing to do with it"
+    stopped.kill()
+    stopped.wait()
+    stopped.stdin.close()
+    for ledger in ranks:
+        ledger.close()

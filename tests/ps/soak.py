@@ -1,6 +1,6 @@
 """The script of test_soak.py, run by every rank: trains with random delays, counts what is left.
 
-    mpirun -n 4 python soak.py STEPS
+mpirun -n 4 python soak.py STEPS
 """
 
 from __future__ import annotations
