@@ -30,6 +30,7 @@ class Settings:
     comm: str = "auto"  # how replicas sum: auto, mpi, shared or nccl
     bucket_bytes: int = 1 << 20  # gradients are summed in buckets of about this size
     overlap: bool = True  # start summing while backward still runs
+    dense: str = "servers"  # where variables are that are not read by rows: servers or replicas
     shard_bytes: int = 16 << 20  # variables above this are cut by rows over the servers
     max_in_flight: int = 4  # instances of one plan that may run at once on a rank
     survive: bool = False  # go on if a worker dies: parameter servers, under an MPI that can
@@ -62,7 +63,7 @@ class Settings:
         }
 
     def _check(self) -> None:
-        choices = {"comm": ("auto", "mpi", "shared", "nccl")}
+        choices = {"comm": ("auto", "mpi", "shared", "nccl"), "dense": ("servers", "replicas")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise HpcflowError(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 
 import numpy as np
 
-from hpcflow.errors import GraphError
+from hpcflow.errors import GraphError, PlacementError
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.initial import is_initial
@@ -34,7 +34,8 @@ def replicate(
     but in ps:   rows are not added up where that is optional.
     ps:          replica 0 initializes the variables in `served`, those on servers; the others wait
                  until it has. Where the rule joins gradients (`cluster.sync`) sums are left for
-                 `hpcflow.plan.rounds`, the share is 1 / replicas.
+                 `hpcflow.plan.rounds`, the share is 1 / replicas. Variables that are not `served`
+                 are trained as in collective mode: each replica has its own, all stay the same.
 
     An AllReduce carries, until it is bucketed, attrs `depth` (collectives before it), `available`
     (the place of its input in the graph) and `static` (bytes by the graph's own shapes): what
@@ -47,11 +48,38 @@ def replicate(
         program = _without_sums_of_rows(program)
     if collective:
         return _all_reduces(_from_root(program), graph)
+    if cluster.mode == "ps" and cluster.replicas > 1:
+        program = _own_variables(program, graph, cluster, served)
     if not cluster.joins:
         program = bypass(program, [n.name for n in program.nodes.values() if n.type in LOWERED])
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
     return live(program)
+
+
+def _own_variables(
+    program: Program, graph: Graph, cluster: Cluster, served: Container[str]
+) -> Program:
+    """Sums and initial values of the variables that each replica has itself, beside servers."""
+    sums = [n for n in program.nodes.values() if n.type in LOWERED and _is_own(n, graph, served)]
+    if sums and not cluster.in_step:
+        raise PlacementError(
+            f"{sums[0].name!r} is for a variable on the workers: its copies stay the same only if "
+            f"all workers make each step together, not by sync={cluster.sync}",
+            op=sums[0].name,
+            line=sums[0].line,
+            hint="start with --sync all, or leave the variable to the servers",
+        )
+    if not cluster.in_step:
+        return program
+    return _all_reduces(_from_root(program, served), graph, {n.name for n in sums})
+
+
+def _is_own(node: Node, graph: Graph, served: Container[str]) -> bool:
+    """Whether a sum is for a variable that is on the workers, the same on all."""
+    mates = [graph.get_operation_by_name(name) for name in node.colocate]
+    variables = [op for op in mates if op.type == "Variable"]
+    return any(op.name not in served and not op.attrs.get("local") for op in variables)
 
 
 def _without_sums_of_rows(program: Program) -> Program:
@@ -101,9 +129,9 @@ def _wait_instead(node: Node, served: Container[str]) -> Node:
     return node.but(type="WaitInitialized", inputs=node.inputs[:1], control=(), specs=())
 
 
-def _from_root(program: Program) -> Program:
+def _from_root(program: Program, served: Container[str] = ()) -> Program:
     def rule(node: Node) -> list[Node]:
-        if not is_initial(node):
+        if not is_initial(node) or node.inputs[0].node in served:
             return [node]
         handle, value = node.inputs
         if program.nodes[handle.node].attrs.get("local"):  # each replica's own
@@ -138,13 +166,15 @@ def _narrowed(node: Node, wire: np.dtype, program: Program) -> list[Node]:
     return [*made, total, cast.but(inputs=(Ref(total.name),), attrs={"dtype": spec.dtype})]
 
 
-def _all_reduces(program: Program, graph: Graph) -> Program:
+def _all_reduces(program: Program, graph: Graph, only: Container[str] | None = None) -> Program:
+    """Collectives in place of all sums, or `only` of those named."""
     place = {name: i for i, name in enumerate(program.nodes)}
     depth: dict[str, int] = {}
 
     def rule(node: Node) -> list[Node]:
         below = max((depth[b] for b in node.before()), default=0)
-        collective = node.type in LOWERED or node.type == "Broadcast"
+        summed = node.type in LOWERED and (only is None or node.name in only)
+        collective = summed or node.type == "Broadcast"
         depth[node.name] = below + collective
         if not collective:
             return [node]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.consistency import Stale
-from hpcflow.errors import GraphError, PlacementError
+from hpcflow.errors import GraphError
 from hpcflow.graph.device import parse
 from hpcflow.graph.dtypes import float64, resource
 from hpcflow.graph.shape import Spec
@@ -46,8 +46,7 @@ def split(
     There is no round if nothing is summed. `share` is the node with the fraction of the joined
     batch, if there is one; `trains` says that gradients were summed before the rule made each
     worker's its own.
-    Errors: GraphError for a sum that needs another one, PlacementError for what is updated behind
-    a sum but is on no server.
+    Errors: GraphError for a sum that needs another one.
     """
     splitter = _Splitter(program, cluster, homes)
     if isinstance(cluster.sync, Stale):
@@ -70,7 +69,9 @@ class _Splitter:
         }
         self.sums = [n for n in program.nodes.values() if n.type in LOWERED]
         self.behind = self._behind()
-        self.acts = [n for n in program.nodes.values() if n.name in self.behind and _acts(n)]
+        acts = [n for n in program.nodes.values() if n.name in self.behind and _acts(n)]
+        self.acts = [n for n in acts if self._is_on_server(n)]  # what a round does
+        self.own = [n.name for n in acts if not self._is_on_server(n)]  # what each worker does
         self.handed: dict[Ref, None] = {}  # values of the workers that the round uses
         self.handles: dict[str, Node] = {}  # task -> the handle of its rounds
         self._copied: dict[str, bool] = {}
@@ -93,6 +94,14 @@ class _Splitter:
                     )
                 found.add(node.name)
         return found
+
+    def _is_on_server(self, node: Node) -> bool:
+        """Whether all state that a node uses is on servers."""
+        handles = [r.node for r in node.inputs if self.program.spec(r).dtype == resource]
+        return all(
+            name in self.served or parse(self.program.nodes[name].device).job == "ps"
+            for name in handles
+        )
 
     def _server(self, node: Node) -> str:
         """The task of what a node updates, or stands beside; the coordinator by default."""
@@ -168,6 +177,7 @@ class _Splitter:
         overs: dict[str, Node] = {}
         instead: dict[str, tuple[str, ...]] = {}
         begin = self._begin()
+        made = {n.name for n in self.acts}
         for node in self.program.nodes.values():
             if node.type in LOWERED:
                 inputs = (self._handle(self._server(node)), Ref(BEGIN))
@@ -175,7 +185,7 @@ class _Splitter:
                 nodes[node.name] = node.but(
                     type="RoundTotal", inputs=inputs, attrs=attrs, control=(), colocate=()
                 )
-            elif node.name in self.behind and _acts(node):
+            elif node.name in made:
                 over = self._over(self._server(node), overs)
                 nodes[node.name], instead[node.name] = node, (over,)
             else:
@@ -189,10 +199,25 @@ class _Splitter:
         ready = self._node(READY, "RoundReady", given, {}, tuple(a.name for a in adds))
         first = [begin, *overs.values()] + ([constant] if weight.node == constant.name else [])
         nodes.update({n.name: n for n in (*adds, ready)})
-        targets = (*(t for t in self.program.targets if t not in self.behind), READY)
-        whole = self._with(first, nodes, targets)
+        whole = self._with(first, nodes, (*self._ends(), *self.own, READY))
         self._check_used(whole, instead)
         return live(substitute(whole, {}, instead))
+
+    def _ends(self) -> list[str]:
+        """The targets that are not behind a sum, and what changes state before others that are."""
+        found: dict[str, None] = {}
+        seen: set[str] = set()
+        stack = list(self.program.targets)
+        while stack:
+            name = stack.pop()
+            node = self.program.nodes[name]
+            if name not in self.behind:
+                if name in self.program.targets or _acts(node):
+                    found[name] = None
+            elif name not in seen and node.type not in LOWERED:
+                seen.add(name)
+                stack.extend(node.before())
+        return list(found)
 
     def _over(self, task: str, overs: dict[str, Node]) -> str:
         """The node on `task` that waits for the end of the round there."""
@@ -275,7 +300,8 @@ class _Splitter:
                     stack.append(ref.node)
                 else:
                     self.handed[ref] = None
-            stack += [c for c in node.control if c in self.behind or self._can_copy(c)]
+            before = (c for c in node.control if c not in self.own)
+            stack += [c for c in before if c in self.behind or self._can_copy(c)]
         return needed
 
     def _can_copy(self, name: str) -> bool:
@@ -290,16 +316,6 @@ class _Splitter:
 
     def _moved(self, node: Node, handed: Mapping[Ref, Ref], needed: set[str]) -> Node:
         """A node as it stands in the round: no task of a worker is there."""
-        handles = [r.node for r in node.inputs if self.program.spec(r).dtype == resource]
-        handle = next((name for name in handles if not self._is_served(name)), None)
-        if handle is not None:
-            raise PlacementError(
-                f"{node.name!r} follows a sum over replicas, which sync={self.cluster.sync} makes "
-                f"on the servers, but uses {handle!r}, which is on no server",
-                op=node.name,
-                line=node.line,
-                hint="leave its device out, or keep it on a server with hf.device('/job:ps')",
-            )
         inputs = tuple(handed.get(ref, ref) for ref in node.inputs)
         sums = {n.name for n in self.sums}
         control = tuple(c for c in node.control if c in needed or c in sums)
@@ -307,9 +323,6 @@ class _Splitter:
         if wish.job == "worker":
             wish = wish._replace(job=None, task=None)
         return node.but(inputs=inputs, control=control, device=str(wish))
-
-    def _is_served(self, handle: str) -> bool:
-        return handle in self.served or parse(self.program.nodes[handle].device).job == "ps"
 
 
 def _task(node: Node, homes: Mapping[str, Home]) -> str | None:

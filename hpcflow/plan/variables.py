@@ -52,6 +52,7 @@ def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict
     if cluster.mode != "ps":
         return {}
     owners, loads = _owners(graph), [0] * cluster.servers
+    tables = _tables(graph) if settings.dense == "replicas" else None
     slots = _slots(graph)
     homes: dict[str, Home] = {}
     for op in graph.get_operations():
@@ -62,16 +63,25 @@ def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict
             home = _beside(op, graph.get_operation_by_name(owner), homes[owner], op.name in slots)
             homes[op.name] = home
             _add(op, home, loads)
-        elif owner is None and _is_served(op, wish):
+        elif owner is None and _is_served(op, wish, tables):
             homes[op.name] = _deal(op, wish, loads, settings)
     return homes
 
 
-def _is_served(op: Operation, wish: DeviceName) -> bool:
-    """Whether a variable lives on a server: one local to its replica does only if asked to."""
+def _is_served(op: Operation, wish: DeviceName, tables: set[str] | None) -> bool:
+    """Whether a variable lives on a server: one local to its replica does only if asked to.
+
+    With `tables` only these do, unless it is asked for.
+    """
     if wish.job is None and wish.task is None:
-        return not op.attrs.get("local")
+        return not op.attrs.get("local") and (tables is None or op.name in tables)
     return wish.job == "ps"
+
+
+def _tables(graph: Graph) -> set[str]:
+    """The variables of which some operation uses rows."""
+    rows = (op for op in all_operations(graph) if lookup(op.type).by_rows)
+    return {variable_of(op.inputs[0]).name for op in rows}
 
 
 def _owners(graph: Graph) -> dict[str, str]:

@@ -110,11 +110,16 @@ class Context:
         here = [r for r in self.roles.workers if self.hosts[r] == self.hosts[self.rank]]
         return here.index(self.rank) if self.rank in here else 0
 
+    @property
+    def _sums(self) -> bool:
+        """Whether replicas sum among themselves."""
+        return self.cluster.mode == "collective" or self.settings.dense == "replicas"
+
     def _join(self, world: Communicator) -> None:
         for k in range(self.settings.tasks_per_replica):
             group = world.split(self.roles.peers_of(k))
             if group is not None:
-                self.group = self._summing(group) if self.cluster.mode == "collective" else group
+                self.group = self._summing(group) if self._sums else group
         # apart from the sums: a driver that waits here must not meet another's collective
         if self.settings.survive:
             self._bear_losses(world)
@@ -384,7 +389,7 @@ class Context:
     def _say_alone(self, kind: int, what: str = "") -> None:
         """Tell the next driver, so that one who still waits in a collective learns why."""
         drivers, control = self.roles.drivers, self.control
-        if len(drivers) > 1 and self.cluster.mode == "collective" and control is not None:
+        if len(drivers) > 1 and self._sums and control is not None:
             body = what.encode()
             message = header(kind, slot=control.met, step=control.together, body=len(body))
             self._tell(drivers[(self.replica + 1) % len(drivers)], message, body)
