@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tasks-per-replica", type=int, metavar="K", help="worker ranks that one graph spans"
     )
+    parser.add_argument(
+        "--sync", metavar="RULE", help="how workers keep step: async, all, backup:K or stale:S"
+    )
     parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
         "--set",
@@ -64,7 +67,9 @@ def main(args: argparse.Namespace) -> int:
         print(f"hpcflow: {args.script} ran no step, so there is no plan", file=sys.stderr)
         return 1
     try:
-        verify(found[-1])
+        for plan in (found[-1], found[-1].round):
+            if plan is not None:
+                verify(plan)
     except HpcflowError as error:
         print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -27,6 +27,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "mode": cluster.mode,
+        "sync": str(cluster.sync),
         "ranks": cluster.workers + cluster.servers,
         "workers": cluster.workers,
         "servers": cluster.servers,
@@ -36,12 +37,20 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "feeds": list(driver.feeds),
         "fetches": [str(ref) for ref in driver.fetches],
         "tasks": _tasks(plan, rows),
-        "idle": [task for task in cluster.tasks() if task not in plan.parts],
+        "idle": _idle(plan),
         "edges": [_edge(edge) for edge in plan.edges],
         "traffic": [_traffic(row) for row in rows],
         "collectives": _collectives(plan),
         "unproved": unproved(plan),
+        "round": None if plan.round is None else as_data(plan.round),
     }
+
+
+def _idle(plan: Plan) -> list[str]:
+    """Tasks that have no part; workers have none in what servers do by themselves."""
+    if plan.cluster.lead.startswith("/job:ps"):
+        return []
+    return [task for task in plan.cluster.tasks() if task not in plan.parts]
 
 
 def _tasks(plan: Plan, rows: Sequence[cost.Traffic]) -> list[dict[str, Any]]:
@@ -147,14 +156,22 @@ def as_text(plan: Plan) -> str:
     """The plan as a table: tasks, edges, collectives, reasons, what is unproved."""
     data = as_data(plan)
     head = (
-        f"plan: mode {data['mode']}, {data['ranks']} ranks = {data['workers']} workers"
+        f"plan: mode {data['mode']}{_kept_by(plan)}, {data['ranks']} ranks = {data['workers']} workers"
         f" + {data['servers']} servers; {data['replicas']} replica(s) of"
         f" {data['tasks_per_replica']} task(s)\n"
         f"feeds {_some(data['feeds'])}; fetches {_some(data['fetches'])}"
     )
     sections = [head, _tasks_text(data), _traffic_text(data), _edges_text(data)]
     sections += [_collectives_text(data), _why_text(plan), _proof_text(data)]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    if plan.round is None:
+        return text
+    return f"{text}\n-- by the servers themselves, once an update\n\n{as_text(plan.round)}"
+
+
+def _kept_by(plan: Plan) -> str:
+    """How the workers of servers keep step."""
+    return f" sync={plan.cluster.sync}" if plan.cluster.mode == "ps" else ""
 
 
 def nbytes(count: int | None) -> str:
@@ -216,8 +233,9 @@ def _tasks_text(data: dict[str, Any]) -> str:
         )
         rows.append((task["task"], facts))
     header = ("task", "ranks", "ops", "variables", "buffers <=", "sends", "receives", "sums")
-    note = "per step of one replica"
-    if data["servers"] and data["replicas"] > 1:
+    by_servers = data["driver"].startswith("/job:ps")
+    note = "per update" if by_servers else "per step of one replica"
+    if data["servers"] and data["replicas"] > 1 and not by_servers:
         note += "; a server does this for each replica's step"
     folded = [
         (name, str(count * ranks[name.split("..")[0]]), *facts)

@@ -466,7 +466,8 @@ def planning(ranks: int, settings: Settings, on_plan: Callable[[Plan], None]) ->
     alone = dataclasses.replace(settings, ps=0, tasks_per_replica=1)
     context = Context(alone)
     context.settings = settings
-    context.roles = assign(["planned"] * ranks, settings.ps, settings.tasks_per_replica)
+    context.hosts = ("planned",) * ranks
+    context.roles = assign(context.hosts, settings.ps, settings.tasks_per_replica)
     context.cluster = context.roles.cluster(list(context.devices))
     context.keep_step(consistency.rule(settings.sync))
     context.size = ranks

@@ -207,7 +207,9 @@ class PlannedStep(Step):
         """
         assert self.context.on_plan is not None
         self.context.on_plan(self.plan)
-        nodes = [n for part in self.plan.parts.values() for n in part.nodes.values()]
+        plans = [self.plan, *([self.plan.round] if self.plan.round else [])]
+        parts = [part for plan in plans for part in plan.parts.values()]
+        nodes = [n for part in parts for n in part.nodes.values()]
         if any(n.row.writes and not n.attrs.get("initial") for n in nodes):
             raise Planned
         part = self.plan.parts[self.plan.driver]
