@@ -156,8 +156,8 @@ def as_text(plan: Plan) -> str:
     """The plan as a table: tasks, edges, collectives, reasons, what is unproved."""
     data = as_data(plan)
     head = (
-        f"plan: mode {data['mode']}{_kept_by(plan)}, {data['ranks']} ranks = {data['workers']} workers"
-        f" + {data['servers']} servers; {data['replicas']} replica(s) of"
+        f"plan: mode {data['mode']}{_kept_by(plan)}, {data['ranks']} ranks ="
+        f" {data['workers']} workers + {data['servers']} servers; {data['replicas']} replica(s) of"
         f" {data['tasks_per_replica']} task(s)\n"
         f"feeds {_some(data['feeds'])}; fetches {_some(data['fetches'])}"
     )
