@@ -30,9 +30,9 @@ class Team:
 
     def gather(self, mine: Any) -> list[Any] | None:
         """Everyone's plain data, on the chief; None elsewhere."""
+        self.context.meet("saving or loading")  # also what one driver has begun is over then
         if self._drivers is None:
             return [mine]
-        self.context.meet("saving or loading")
         text, drivers = json.dumps(mine), self._drivers
         rows = self._calmly(lambda: drivers.gather_text(text))
         return None if rows is None else [json.loads(row) for row in rows]

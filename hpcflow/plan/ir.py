@@ -173,6 +173,12 @@ class Plan:
     updates: str = ""  # the name of the updates that `round` makes
 
     @property
+    def updates_servers(self) -> bool:
+        """Whether a step changes what servers hold, by itself or by the round behind it."""
+        parts = (p for p in self.parts.values() if p.task.startswith("/job:ps"))
+        return self.round is not None or any(n.row.writes for p in parts for n in p.nodes.values())
+
+    @property
     def collectives(self) -> list[str]:
         """Names of the collective nodes, in the order every rank issues them."""
         return [n.name for p in self.parts.values() for n in p.nodes.values() if n.row.collective]

@@ -83,6 +83,7 @@ class Context:
         self.watchdog: Watchdog | None = None
         self.deaths: Deaths | None = None
         self.on_plan: Callable[[Plan], None] | None = None  # planning: called instead of running
+        self.ahead: set[Any] = set()  # steps whose values were pulled ahead
         self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
         self._plans = 0
         self._tag = 0
@@ -267,6 +268,7 @@ class Context:
         Errors: LonelyCollectiveError on all of them if one came for something else.
         """
         meetings = self._meetings
+        self.discard_ahead()
         self._step_aside()
         if meetings is None or meetings.size == 1:
             return
@@ -287,6 +289,11 @@ class Context:
             rank=self.rank,
             hint="call it on every rank (not under is_chief), and end all ranks at the same place",
         )
+
+    def discard_ahead(self, but: Any = None) -> None:
+        """Let go of what steps, other than `but`, have pulled ahead: it is about to change."""
+        for step in [step for step in self.ahead if step is not but]:
+            step.discard()
 
     def _step_aside(self) -> None:
         """Until all have met no round waits for this worker; what it gave has had its own."""

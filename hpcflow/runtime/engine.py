@@ -87,13 +87,23 @@ class Engine(Baton):
 
     def start(self, instance: Instance, step: int, feeds: tuple = ()) -> None:
         """Begin a step on an idle instance: receives are posted, strand 0 runs."""
+        self.open(instance, step)
+        self.run_strand(instance, 0, feeds)
+
+    def open(self, instance: Instance, step: int) -> None:
+        """Post the receives of a step whose first strand, 0, has yet to run."""
         instance.begin(step)
         ends = instance.ends
         if ends.collectives:
             self.turns.expect(instance, ends.collectives)
         for name, request in ends.post():
             self.await_(request, instance, name)
-        self.run_strand(instance, 0, feeds)
+
+    def give_up(self, instance: Instance, error: BaseException) -> None:
+        """Fail a step, also one that has been opened only."""
+        self.fail(instance, error)
+        if instance.left and not instance.started:
+            self.run_strand(instance, 0)
 
     def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
         """Run one strand to its end and let go of those that waited for it.
@@ -101,6 +111,7 @@ class Engine(Baton):
         One that stops between tiles only begins: `run_slice` goes on with it. One that uses a
         variable that is being updated is put off.
         """
+        instance.started = instance.started or not index
         if instance.error is not None:
             self.skip(instance, index)
             return

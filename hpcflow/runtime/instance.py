@@ -224,6 +224,7 @@ class Instance:
         self.waiting: dict[str, Any] = {}  # those among them that are no collectives
         self.sent = bytearray(len(self.code.sends))  # sends that it has started
         self.error: BaseException | None = None  # why the step fails
+        self.started = False  # its first strand has run, or was skipped
         self.torn = False  # it fails in a way that no other step can follow
         self.patient = False  # it waits for other steps, as long as it takes
         self.done: Callable[[Instance], None] = _nothing
@@ -231,7 +232,7 @@ class Instance:
 
     def begin(self, step: int) -> None:
         """Get ready for a step: nothing has run, nothing has come."""
-        self.step, self.error, self.torn = step, None, False
+        self.step, self.error, self.torn, self.started = step, None, False, False
         self.begun.clear()
         self.waiting.clear()
         self.sent = bytearray(len(self.sent))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.consistency import Backup
 from hpcflow.errors import CancelledError, CommError, HpcflowError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.ir import Plan
@@ -49,6 +50,9 @@ class SpanningStep(Step):
         self.free: list[Instance] = []
         self.returned = threading.Condition()  # an instance is free again, or the step broken
         self.ordinal = 0
+        self.ahead: Instance | None = None  # a step that has begun on the peers, but not here
+        self.updates = plan.updates_servers
+        self.prefetches = self.updates and _may_prefetch(context, plan)
         self.broken: BaseException | None = None
         self.closed = ""  # why no step begins any more
         self.patient = any(n.row.patient for p in plan.parts.values() for n in p.nodes.values())
@@ -72,6 +76,8 @@ class SpanningStep(Step):
         """
         self._check_open()
         engine = self.engine
+        if self.updates:
+            self.context.discard_ahead(but=self)
         mine: list[Instance] = []
         begin = functools.partial(self._begin, mine, arrays)
         try:
@@ -88,27 +94,57 @@ class SpanningStep(Step):
             raise
         values = mine[0].release()
         self._give_back(mine[0])
+        if self.prefetches:
+            engine.with_baton(self._prefetch, lambda: True)
         return list(values)
+
+    # -- the next step's values, pulled ahead
+
+    def _prefetch(self) -> None:
+        """Begin the next step on the other ranks, which send what it reads."""
+        if self.ahead is not None or self.closed or self.broken is not None:
+            return
+        instance = self._take()
+        if instance is None:
+            return
+        self.ahead = instance
+        self.context.ahead.add(self)
+        self._open(instance)
+
+    def _open(self, instance: Instance) -> None:
+        """Start a step on the other ranks, and receive what they send."""
+        self.ordinal += 1
+        starts = self.starts[instance.slot]
+        starts.send(self.ordinal)
+        self.engine.open(instance, self.ordinal)
+        for channel in starts.unsent():
+            instance.left += 1
+            self.engine.await_(channel, instance, None)
+
+    def discard(self) -> None:
+        """What was pulled ahead may be old now: the step that began is ended on all its ranks."""
+        instance, self.ahead = self.ahead, None
+        self.context.ahead.discard(self)
+        if instance is not None and not self._ended(instance, CancelledError("pulled in vain")):
+            raise CommError("values that were pulled ahead are not let go", rank=self.engine.rank)
 
     def _begin(self, mine: list[Instance], arrays: tuple[np.ndarray, ...]) -> None:
         """Start a step on an instance that is free, if there is one, and put that in `mine`."""
         self._check_open()
-        instance = self._take()
-        if instance is None:
-            return
-        instance.step = 0
-        mine.append(instance)
-        self.ordinal += 1
-        engine, starts = self.engine, self.starts[instance.slot]
-        starts.send(self.ordinal)
+        instance, self.ahead = self.ahead, None
+        if instance is not None:  # its step has begun elsewhere
+            self.context.ahead.discard(self)
+            mine.append(instance)
+        else:
+            instance = self._take()
+            if instance is None:
+                return
+            instance.step = 0
+            mine.append(instance)
+            self._open(instance)
         if self.patient:
             instance.patient = threading.current_thread() is not threading.main_thread()
-        try:
-            engine.start(instance, self.ordinal, arrays)
-        finally:  # also after Ctrl-C in the first strand
-            for channel in starts.unsent():
-                instance.left += 1
-                engine.await_(channel, instance, None)
+        self.engine.run_strand(instance, 0, arrays)
 
     # -- a step that fails
 
@@ -118,7 +154,7 @@ class SpanningStep(Step):
             return False  # it was interrupted while it began
         if not instance.finished:
             late = time.monotonic() + ENDING_S
-            give_up = functools.partial(self.engine.fail, instance, error)
+            give_up = functools.partial(self.engine.give_up, instance, error)
             with contextlib.suppress(BaseException):  # Ctrl-C again, or messages fail
                 self.engine.with_baton(
                     give_up, lambda: instance.finished or time.monotonic() > late
@@ -156,7 +192,7 @@ class SpanningStep(Step):
 
         def fail_all() -> None:
             for instance in self.instances:
-                self.engine.fail(instance, CancelledError(why, rank=self.engine.rank))
+                self.engine.give_up(instance, CancelledError(why, rank=self.engine.rank))
 
         self.engine.with_baton(fail_all, lambda: True)
 
@@ -234,6 +270,16 @@ def repeat(context: Context, plan: Plan, name: str) -> None:
     peers = [ranks[task] for task in plan.parts if task != plan.driver]
     facts = {"sums": -1, "fetches": name, "driver": ranks[plan.driver], "peers": peers}
     register(context, plan, number, tag, facts)
+
+
+def _may_prefetch(context: Context, plan: Plan) -> bool:
+    """Whether the next step may read now what it would read later.
+
+    A backup worker's could be old by then, and its gradient dropped; sums between replicas start in
+    the order of steps.
+    """
+    kept = isinstance(context.cluster.sync, Backup) or plan.collectives
+    return context.settings.prefetch and context.cluster.mode == "ps" and not kept
 
 
 def make_step(
