@@ -13,7 +13,7 @@ from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.ops.state import Variable
-from hpcflow.runtime.context import current
+from hpcflow.runtime.context import Context, current
 from hpcflow.runtime.feeds import structure
 from hpcflow.runtime.target import context_of
 from hpcflow.train.coordinator import Coordinator, LooperThread
@@ -98,11 +98,12 @@ class Supervisor:
                 variable.value()  # so that each can be fetched: no read can be added later
         self.graph.finalize()
         self._unfinished: list[SupervisedSession] = []
+        self._context: Context | None = None  # of the last session
 
     @property
     def is_chief(self) -> bool:
         """Whether this rank speaks for the job."""
-        return current().is_chief
+        return (self._context or current()).is_chief
 
     @property
     def saver(self) -> Saver | None:
@@ -117,7 +118,7 @@ class Supervisor:
         Ranks: every rank that runs the script; the others wait until the chief has begun.
         """
         self.coord.clear_stop()
-        context = context_of(master)
+        self._context = context = context_of(master)
         with self.graph.as_default():
             session = SupervisedSession(self._scaffold, self.graph, context)
             session.begin(self.logdir, None)

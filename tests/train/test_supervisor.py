@@ -160,6 +160,38 @@ def test_the_classic_script_in_one_process(supervisor: bool) -> None:
         assert accuracy > 0.93 and 200 <= steps <= 205
 
 
+def supervised(server: hf.train.Server, folder: Path, found: list[Any]) -> None:
+    """Ten steps of a worker whose thread knows its task by the server's target alone."""
+    with hf.Graph().as_default():
+        w, step = counting()
+        supervisor = train.Supervisor(logdir=folder, save_model_secs=0.01)
+        with supervisor.managed_session(server.target) as session:
+            assert supervisor.is_chief == (server.server_def.task_index == 0)
+            for _ in range(10):
+                session.run(step)
+        with train.MonitoredTrainingSession(server.target, checkpoint_dir=folder) as monitored:
+            found.append(monitored.run(w).tolist())
+
+
+def test_sessions_of_a_cluster_of_threads(tmp_path: Path) -> None:
+    workers, _ = hf.test.create_local_cluster(num_workers=2, num_ps=1)
+    found: list[Any] = []
+    threads = [threading.Thread(target=supervised, args=(w, tmp_path, found)) for w in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [[20.0] * 3] * 2
+    hf.test.end_local_cluster(workers)
+
+
+def test_the_classic_script_is_planned() -> None:
+    """Without ranks: its variables on the server, nothing but values and gradients on the way."""
+    output = started("-m", "hpcflow", "plan", "--ranks", "3", "--ps", "1", SCRIPT)
+    assert "proved: every Send has its Recv" in output
+    assert output.count("parcel_to_worker_0") == output.count("parcel_to_ps_0") == 1
+
+
 def started(*words: str) -> str:
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
