@@ -47,6 +47,8 @@ from hpcflow.runtime.repeated import Repeated
 from hpcflow.runtime.services import Reply
 from hpcflow.runtime.stop import Stop
 
+Queue = collections.deque[Any]
+
 
 class Served:
     """A plan that another rank drives: its part here and the instances in flight."""
@@ -141,9 +143,10 @@ class Control:
         self.compile_part, self.report, self.group = compile_part, report, group
         self.answer: Callable[[dict[str, Any], Reply], None] = _no_service  # to a driver's call
         self.notes: list[int] = []  # numbers that other drivers left here
-        # what other drivers said of their pace: rank, and the words of PACE
-        self.paces: collections.deque[tuple[int, ...]] = collections.deque(maxlen=1 << 14)
-        self.shares: collections.deque[dict[str, Any]] = collections.deque()  # told by the chief
+        # training session -> what other drivers said of their pace: rank, and the words of PACE
+        self.paces: dict[int, Queue] = collections.defaultdict(collections.deque)
+        self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)  # by the chief
+        self.sessions = 0  # that tell each other
         self.stop = stop
         self.served: dict[tuple[int, int], Served] = {}
         # what this rank drives, by number: told when one of their steps failed elsewhere
@@ -218,7 +221,8 @@ class Control:
         elif kind == NOTE:
             self.notes.append(step)
         elif kind == PACE:
-            self.paces.append((source, plan, slot, step, *more[:2]))
+            samples, dataset, session = more
+            self.paces[session].append((source, plan, slot, step, samples, dataset))
         else:
             raise CommError(f"rank {source} sent a header of unknown kind {kind}")
         return True

@@ -29,8 +29,10 @@ class Exchange:
     def __init__(self, context: Context, graph: Graph) -> None:
         assert context.control is not None
         self._context, self._control, self._graph = context, context.control, graph
-        self._control.paces.clear()
-        self._control.shares.clear()
+        self._control.sessions += 1
+        self._number = self._control.sessions  # all make their sessions in one order
+        self._paces = self._control.paces[self._number]
+        self._shares = self._control.shares[self._number]
         self._others = context.roles.drivers[1:]  # than the chief
         self._every = max(TELL_S, context.roles.replicas / MOST_TOLD)
         self._told = 0.0
@@ -39,8 +41,8 @@ class Exchange:
 
     def step(self, pace: Pace) -> Rows:
         """After a step: on the chief what workers have told since the last one."""
-        while self._control.shares:
-            told = self._control.shares.popleft()
+        while self._shares:
+            told = self._shares.popleft()
             self._balance(told["dataset"]).change(told["first"], told["shares"])
         rows: Rows = []
         if not self._told or (
@@ -51,18 +53,18 @@ class Exchange:
             self._told = pace.ended
             pace.window.clear()
         if self._context.is_chief:
-            while self._control.paces:
-                self._hear(self._control.paces.popleft(), rows)
+            while self._paces:
+                self._hear(self._paces.popleft(), rows)
         return rows
 
     def _tell(self, window: Window, rows: Rows) -> None:
-        row, dataset = window.row(), self._number(window)
+        row, dataset = window.row(), self._dataset(window)
         if self._context.is_chief:
             rows.append((self._context.replica, row))
             self._note(self._context.replica, row, dataset)
             return
         message = header(PACE, row.steps, int(row.work * 1e9), int(row.wait * 1e9))
-        message[5:7] = int(row.samples * 1e3), dataset
+        message[5:] = int(row.samples * 1e3), dataset, self._number
         chief, control = self._context.roles.drivers[0], self._control
         self._context.engine.with_baton(lambda: control.tell(chief, message), lambda: True)
 
@@ -74,8 +76,8 @@ class Exchange:
 
     # -- shares
 
-    def _number(self, window: Window) -> int:
-        """Of the one dataset of all steps, if it deals by speed; else -1."""
+    def _dataset(self, window: Window) -> int:
+        """The number of the one dataset of all steps, if it deals by speed; else -1."""
         if getattr(window.source, "balance", None) is None:
             return -1
         return self._graph.get_collection("datasets").index(window.source)
@@ -97,7 +99,8 @@ class Exchange:
         if found is None:
             return
         first, shares = found
-        request = {"service": "shares", "dataset": dataset, "first": first, "shares": shares}
+        request = {"service": "shares", "session": self._number, "dataset": dataset}
+        request |= {"first": first, "shares": shares}
         self._control.call(dict.fromkeys(self._others, request))()
         balance.change(first, shares)
         if dataset not in self._has_said:

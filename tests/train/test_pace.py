@@ -369,3 +369,26 @@ def test_shares_follow_what_the_clock_says() -> None:
     shares = run_ranks(3, body)
     assert shares[0] == shares[1] == shares[2] and sum(shares[0]) == 48
     assert shares[0][SLOW] < 0.6 * min(shares[0][0], shares[0][2])
+
+
+def test_two_sessions_at_once_deal_each_its_own(measured: None) -> None:
+    """They take turns; only the second one's dataset deals by speed."""
+
+    def body(context: Context) -> list[list[int]]:
+        sessions = []
+        for balance in (False, True):
+            with hf.Graph().as_default():
+                x = hf.placeholder(hf.float32, [None])
+                total = hf.replica_sum(hf.reduce_sum(x))
+                values = np.zeros(48 * 40, "f4")
+                data = hf.data.Dataset({x: values}, batch=48, balance=balance)
+                sessions.append((hf.train.TrainingSession(), total, data, data.epochs(1)))
+        for _ in range(40):
+            for session, total, _, batches in sessions:
+                session.step(total, next(batches))
+        for session, *_ in sessions:
+            session.wait()
+        return [data.shares for _, _, data, _ in sessions]
+
+    for plain, dealt in run_ranks(3, body):
+        assert plain == [16, 16, 16] and dealt[SLOW] < 10
