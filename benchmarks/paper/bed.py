@@ -95,7 +95,7 @@ class Bed:
             # a rank sees no other on its host, but all hosts share the cores
             return self.hosts.run(program, {"HPCFLOW_CROWDED": "1", **environ}, LIMIT_S, ranks)
         command, env = common.ranks(ranks, program, **environ)
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        return hosts.run_job(command, env, LIMIT_S)
 
 
 def read(folder: str | os.PathLike[str]) -> list[Row]:

@@ -140,9 +140,9 @@ def show(record: Row) -> str:
             found = [r for r in rows if (r["case"], r["servers"], r["workers"]) == point]
             cells += [_cell(found[0]) if found else ""]
         lines.append([case, servers, *cells])
-    drops = max(row.get("dropped_in_job") or 0 for row in rows)
-    below = f"\n\nPorts dropped at most {drops} packets in a job of all cases."
-    return bed.table(["case", "servers", *(f"{n} workers" for n in workers)], lines) + below
+    found = bed.table(["case", "servers", *(f"{n} workers" for n in workers)], lines)
+    drops = [row["dropped_in_job"] for row in rows if row["dropped_in_job"] is not None]
+    return found + (f"\n\nPorts dropped up to {max(drops)} packets in a job." if drops else "")
 
 
 def _cell(row: Row) -> str:

@@ -8,11 +8,13 @@ Between them runs real TCP. Needs root and iproute2.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -135,8 +137,23 @@ class Hosts:
         given = dict(environ or {})
         base = launch.command(len(self.names[:ranks]), program).env | given
         exported = [f"{name}={value}" for name, value in given.items()]
-        command = self.command(["env", *exported, *program], ranks)
-        return subprocess.run(command, env=base, capture_output=True, text=True, timeout=timeout)
+        return run_job(self.command(["env", *exported, *program], ranks), base, timeout)
+
+
+def run_job(
+    command: Sequence[str], env: dict[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a launcher; if that ends early, by a limit or a signal, its ranks end with it."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    job = subprocess.Popen(command, env=env, text=True, start_new_session=True, **pipes)
+    try:
+        told, errors = job.communicate(timeout=timeout)
+    except BaseException:
+        os.killpg(job.pid, signal.SIGTERM)  # launchers pass it on
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.communicate(timeout=10)
+        raise
+    return subprocess.CompletedProcess(command, job.returncode, told, errors)
 
 
 def _run(command: str) -> str:
