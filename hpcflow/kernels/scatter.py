@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.kernels.slicing import SCATTER_BLOCK, check_indices
-from hpcflow.kernels.table import Node, kernel
+from hpcflow.kernels.table import Node, Tiled, kernel
 
 UFUNCS = {
     **{"Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"},
@@ -48,6 +48,14 @@ def levels(xp: Any, indices: Any) -> Iterator[Any]:
 
 def apply(xp: Any, type: str, table: Any, indices: Any, rows: Any, distinct: bool) -> None:
     """Change the rows `indices` of `table` [size, width] by `rows` [n, width]."""
+    for _ in changes(xp, type, table, indices, rows, distinct):
+        pass
+
+
+def changes(
+    xp: Any, type: str, table: Any, indices: Any, rows: Any, distinct: bool
+) -> Iterator[None]:
+    """The same in blocks of rows, between which it yields; a GPU does all at once."""
     if not indices.size or not rows.size:
         return
     if type == "Update":
@@ -57,28 +65,40 @@ def apply(xp: Any, type: str, table: Any, indices: Any, rows: Any, distinct: boo
             last[:-1] = first[1:]
             kept = order[last]
             indices, rows = indices[kept], rows[kept]
-        table[indices] = rows
+        for some in _blocks(xp, indices, table):
+            table[indices[some]] = rows[some]
+            yield
         return
     ufunc = getattr(xp, UFUNCS[type])
     if distinct:
-        table[indices] = ufunc(table[indices], rows)
+        for some in _blocks(xp, indices, table):
+            at = indices[some]
+            table[at] = ufunc(table[at], rows[some])
+            yield
     elif xp is np:
-        _one_by_one(ufunc, table, indices, rows)
+        yield from _one_by_one(ufunc, table, indices, rows)
     else:
         for some in levels(xp, indices):
             at = indices[some]
             table[at] = ufunc(table[at], rows[some])
 
 
-def _one_by_one(ufunc: Any, table: Any, indices: Any, rows: Any) -> None:
+def _blocks(xp: Any, indices: Any, table: Any) -> Iterator[slice]:
+    """Some rows at a time."""
+    step = max(1, SCATTER_BLOCK // table.shape[1]) if xp is np else indices.size
+    for i in range(0, indices.size, step):
+        yield slice(i, i + step)
+
+
+def _one_by_one(ufunc: Any, table: Any, indices: Any, rows: Any) -> Iterator[None]:
     """Elements one after the other: the fast path of `ufunc.at`, three times that of rows."""
     width = table.shape[1]
-    step = max(1, SCATTER_BLOCK // width)
     flat, within = table.reshape(-1), np.arange(width)
     starts = indices.astype(np.int64) * width
-    for i in range(0, indices.size, step):
-        places = starts[i : i + step, None] + within
-        ufunc.at(flat, places.reshape(-1), rows[i : i + step].reshape(-1))
+    for some in _blocks(np, indices, table):
+        places = starts[some, None] + within
+        ufunc.at(flat, places.reshape(-1), rows[some].reshape(-1))
+        yield
 
 
 def _rows(xp: Any, updates: Any, count: int, width: int, need: tuple[int, ...]) -> Any:
@@ -91,19 +111,19 @@ def _rows(xp: Any, updates: Any, count: int, width: int, need: tuple[int, ...]) 
 
 
 def _scatter(type: str) -> None:
-    @kernel(f"Scatter{type}", "update")
+    @kernel(f"Scatter{type}", "update", tiles=True)
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         distinct = bool(node.attrs.get("distinct"))
 
-        def run(var: Any, indices: Any, updates: Any) -> None:
+        def tiles(var: Any, indices: Any, updates: Any) -> Iterator[None]:
             check_indices(xp, indices, var.shape[0], "scatter: index")
             width = math.prod(var.shape[1:])
             rows = _rows(xp, updates, indices.size, width, (*indices.shape, *var.shape[1:]))
             if width:
                 table = var.reshape(var.shape[0], width)
-                apply(xp, type, table, indices.reshape(-1), rows, distinct)
+                yield from changes(xp, type, table, indices.reshape(-1), rows, distinct)
 
-        return run
+        return Tiled(tiles)
 
 
 def _scatter_nd(type: str) -> None:

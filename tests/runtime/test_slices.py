@@ -10,7 +10,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import KernelError
-from hpcflow.kernels import table
+from hpcflow.kernels import scatter, table
 from hpcflow.plan import generate, tiles
 from hpcflow.runtime import slices
 from hpcflow.runtime.engine import Engine
@@ -239,6 +239,32 @@ def test_every_update_counts_once(always, seed):
 
     for value in run_ranks(4, body, ps=2, seed=seed, shard_bytes=200):
         np.testing.assert_array_equal(value, np.full((50, 2), 12.0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_sees_half_of_an_update_of_rows(always, seed):
+    always.setattr(scatter, "SCATTER_BLOCK", 4)
+    n = 60
+
+    def body(context):
+        v = hf.Variable(np.zeros((n, 2), np.float32), name="v")
+        with hf.device("/job:worker/task:0"):
+            rows = hf.constant(np.random.default_rng(seed).permutation(n))
+            ones = hf.constant(np.ones((n, 2), np.float32))
+        steps = [v.scatter_add(hf.IndexedSlices(ones, rows, v.shape))]
+        steps.append(v.scatter_update(hf.IndexedSlices(ones * 5, rows, v.shape)))
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        rng = np.random.default_rng(seed + context.replica)
+        for _ in range(8):
+            session.run(steps[rng.integers(2)])
+            found = session.run(v)
+            assert found.min() == found.max(), found
+        context.barrier()
+        return float(session.run(v)[0, 0])
+
+    ends = run_ranks(4, body, ps=1, seed=seed)
+    assert len(set(ends)) == 1
 
 
 def test_a_tile_that_fails_ends_its_step_alone(always):
