@@ -209,9 +209,9 @@ def _process_state(pid: int) -> str:
 
 def _why_silent(pid: int) -> str:
     """Why an interpreter does not run."""
-    if not alive(pid):
-        return f"process {pid} is dead"
     letter = _process_state(pid)
+    if letter in "ZX" or not alive(pid):
+        return f"process {pid} is dead"
     if letter in "Tt":
         return f"process {pid} is stopped (kill -CONT {pid} lets it go on)"
     return "it waits for a disk or a file system" if letter == "D" else "the GIL is held"

@@ -14,7 +14,10 @@ import pytest
 from hpcflow.comm import deaths
 from hpcflow.comm.deaths import Deaths
 from hpcflow.comm.ledger import Ledger, read_all
+from hpcflow.errors import DeathError
+from hpcflow.runtime import failing
 from tests.comm.test_ledger import until
+from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -82,6 +85,30 @@ def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path, r
     step = int(re.search(r"resumed step=(\d+)", output).group(1))
     assert f"step-{step}" in where and step > 0
     assert "FINISHED" in output
+
+
+def test_where_the_launcher_does_nothing_those_who_wait_end_the_job(tmp_path, monkeypatch, capsys):
+    """Nobody else would: srun without --kill-on-bad-exit."""
+    monkeypatch.setattr(failing, "LET_LAUNCHER_END_S", 0.05)
+    monkeypatch.setattr(failing, "LET_ENGINE_END_S", 0.0)
+    ends = []
+    monkeypatch.setattr(failing.os, "_exit", ends.append)
+    dead = Ledger(tmp_path, 7, "nid1", "/job:worker/task:7")
+
+    def body(context):
+        if context.rank:
+            until(lambda: ends)  # it never comes to the meeting
+            return
+        context.engine.ledger = Ledger(tmp_path, 0, "nid1")
+        failing.on_death(context, read_all(tmp_path)[1:])
+        context.barrier()
+
+    with pytest.raises(DeathError, match=r"rank 7 \(/job:worker/task:7\) on nid1 has died"):
+        run_ranks(2, body)
+    until(lambda: ends)
+    assert ends == [failing.ABORTED], "and a rank that waits for nothing ends by itself"
+    assert capsys.readouterr().err.count("has died") == 1
+    dead.close()
 
 
 def a_rank(folder: Path, rank: int, last: str) -> subprocess.Popen[str]:
