@@ -105,17 +105,12 @@ class StopAtStepHook(SessionRunHook):
         return SessionRunArgs(self._global_step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Near the end look at the global step anew.
-
-        Not where servers join the updates: they go on, and what each worker read in its step is the
-        same.
-        """
+        """Near the end look at the global step anew: what servers join they have then applied."""
         assert self._last_step is not None
-        if run_values.results + 1 < self._last_step:
-            return
-        session = run_context.session
-        is_joined = session.context.cluster.mode == "ps" and session.context.cluster.sync.joins
-        if is_joined or session.run(self._global_step) >= self._last_step:
+        if (
+            run_values.results + 1 >= self._last_step
+            and run_context.session.run(self._global_step) >= self._last_step
+        ):
             run_context.request_stop()
 
 
