@@ -52,6 +52,14 @@ def shard(program: Program, homes: Mapping[str, Home]) -> Program:
     return live(_Sharder(program, cut).run()) if cut else program
 
 
+class Pick(NamedTuple):
+    """What belongs to one piece, of rows with indices: these counted from its first, and more."""
+
+    indices: Ref
+    places: Ref  # among all rows
+    rows: Ref
+
+
 class _Sharder:
     def __init__(self, program: Program, cut: Mapping[str, Home]) -> None:
         self.program, self.cut = program, cut
@@ -59,7 +67,8 @@ class _Sharder:
         self.order: dict[str, tuple[str, ...]] = {}  # whom to follow instead of a cut node
         self.rows: dict[tuple[Ref, Piece], Ref] = {}
         self.values: dict[Ref, Cut] = {}
-        self.picks: dict[tuple[Ref, ...], tuple[str, ...]] = {}  # indices(, values) -> PieceRows
+        self.picks: dict[tuple[Ref, ...], tuple[Pick, ...]] = {}  # indices(, values) -> of pieces
+        self.gathered: dict[tuple[Ref, ...], list[str]] = {}  # values, indices -> those of pieces
 
     def run(self) -> Program:
         for node in self.program.nodes.values():
@@ -163,7 +172,7 @@ class _Sharder:
         picks = self._picked(node, home, (indices,))
         parts = []
         for i, pick in enumerate(picks):
-            given = (Ref(_part(handle.node, i)), Ref(pick, 0))
+            given = (Ref(_part(handle.node, i)), pick.indices)
             attrs = self._piece_attrs(node, home, home.pieces[i])
             parts.append(self._add(self._cut_node(node, home, i, attrs, given)))
         self._join(node, Cut(tuple(parts), home.pieces, indices))
@@ -178,7 +187,7 @@ class _Sharder:
         elif cut.space == ROWS:
             type, attrs = "Concat", {"axis": 0}
         elif isinstance(cut.space, Ref):
-            places = (Ref(pick, 1) for pick in self.picks[(cut.space,)])
+            places = (pick.places for pick in self.picks[(cut.space,)])
             inputs = (cut.space, *places, *cut.parts)
         specs = infer(type, [self._spec(r) for r in inputs], attrs, op=node.name, line=node.line)
         self._add(Node(node.name, type, inputs, (), attrs, specs, line=node.line))
@@ -191,23 +200,23 @@ class _Sharder:
         picks = self._picked(node, home, (indices,) if there or whole else (indices, values))
         parts = []
         for i, part in enumerate(home.pieces):
-            rows = cut.parts[i] if there and cut else values if whole else Ref(picks[i], 2)
-            given = (Ref(_part(handle.node, i)), Ref(picks[i], 0), rows)
+            rows = cut.parts[i] if there and cut else values if whole else picks[i].rows
+            given = (Ref(_part(handle.node, i)), picks[i].indices, rows)
             attrs = self._piece_attrs(node, home, part)
             parts.append(self._add(self._cut_node(node, home, i, attrs, given)).node)
         self.order[node.name] = tuple(parts)
 
-    def _picked(self, node: Node, home: Home, inputs: tuple[Ref, ...]) -> tuple[str, ...]:
-        """The nodes that pick what belongs to each piece out of indices and values of rows."""
+    def _picked(self, node: Node, home: Home, inputs: tuple[Ref, ...]) -> tuple[Pick, ...]:
+        """What belongs to each piece of indices and values of rows."""
         if inputs not in self.picks:
             self.picks[inputs] = self._picks(node, home, inputs)
         return self.picks[inputs]
 
     def _picks(
         self, node: Node, home: Home, inputs: tuple[Ref, ...], width: int = 1
-    ) -> tuple[str, ...]:
-        """The same, new ones, of indices that count `width` to a row."""
-        names = []
+    ) -> tuple[Pick, ...]:
+        """The same, picked by new nodes, of indices that count `width` to a row."""
+        picks = []
         specs = [self._spec(ref) for ref in inputs]
         for piece in home.pieces:
             sides = {"start": piece.start, "stop": piece.stop, "size": home.pieces[-1].stop}
@@ -215,8 +224,8 @@ class _Sharder:
             made = infer("PieceRows", specs, attrs, op=node.name, line=node.line)
             name = f"{node.name}/rows_{piece.start}_{piece.stop}"
             self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
-            names.append(name)
-        return tuple(names)
+            picks.append(Pick(Ref(name, 0), Ref(name, 1), Ref(name, 2)))
+        return tuple(picks)
 
     # -- what is computed beside a cut variable
 
@@ -228,6 +237,8 @@ class _Sharder:
         if owner is None or node.type not in ELEMENTWISE or not self._in_pieces(node, owner):
             loose = tuple(c for c in node.colocate if c not in self.cut)
             self._add(node.but(colocate=loose))
+        if owner is not None and node.type == "ReplicaGather":
+            self._gather_pieces(node, owner)
         if owner is not None and node.type == "SumEqualRows":
             self._send_rows(node, owner)
 
@@ -235,9 +246,28 @@ class _Sharder:
         """The rows of a gradient, each on the server that has the row of the variable."""
         home, indices = self.cut[owner], Ref(node.name, 1)
         picks = self._picked(node, home, (indices, Ref(node.name, 0)))
+        if node.inputs in self.gathered:  # they are there already, of all replicas
+            made = []
+            for i, name in enumerate(self.gathered[node.inputs]):
+                mate = node.but(colocate=(_part(owner, i),))
+                given = (Ref(name, 0), Ref(name, 1))
+                made.append(self._add(self._cut_node(mate, home, i, node.attrs, given)).node)
+            both = zip(picks, made, strict=True)
+            picks = tuple(Pick(Ref(name, 1), pick.places, Ref(name, 0)) for pick, name in both)
+            self.picks[indices, Ref(node.name, 0)] = picks
         self.picks[(indices,)] = picks
-        parts = tuple(Ref(pick, 2) for pick in picks)
+        parts = tuple(pick.rows for pick in picks)
         self.values[Ref(node.name, 0)] = Cut(parts, home.pieces, indices)
+
+    def _gather_pieces(self, node: Node, owner: str) -> None:
+        """The rows of all replicas, gathered on the server of each piece by itself."""
+        values, indices = node.inputs
+        home, parts = self.cut[owner], []
+        for i, pick in enumerate(self._picks(node, home, (indices, values))):
+            mate = node.but(colocate=(_part(owner, i),))
+            given = (pick.rows, pick.indices)
+            parts.append(self._add(self._cut_node(mate, home, i, node.attrs, given)).node)
+        self.gathered[Ref(node.name, 0), Ref(node.name, 1)] = parts
 
     def _entries(self, node: Node, owner: str) -> bool:
         """Each server is sent the entries of its own piece; False if they are not like `owner`."""
@@ -249,9 +279,7 @@ class _Sharder:
         for i, pick in enumerate(picks):
             mate = node.but(colocate=(_part(owner, i),))
             attrs = self._piece_attrs(node, home, home.pieces[i])
-            parts.append(
-                self._add(self._cut_node(mate, home, i, attrs, (Ref(pick, 0), Ref(pick, 2))))
-            )
+            parts.append(self._add(self._cut_node(mate, home, i, attrs, (pick.indices, pick.rows))))
         self._join(node, Cut(tuple(parts), home.pieces, ROWS))
         self.order[node.name] = tuple(ref.node for ref in parts)
         return True
