@@ -59,6 +59,12 @@ def split(
     return splitter.step(share), joined, splitter.channel
 
 
+def attrs_of(cluster: Cluster) -> dict[str, Any]:
+    """The attributes of the state that all rounds of a rule share on a server."""
+    text = str(cluster.sync)
+    return {"rule": text, "workers": cluster.replicas, "shared_name": f"rounds {text}"}
+
+
 class _Splitter:
     def __init__(self, program: Program, cluster: Cluster, homes: Mapping[str, Home]) -> None:
         self.program, self.cluster = program, cluster
@@ -113,8 +119,7 @@ class _Splitter:
     def _handle(self, task: str) -> Ref:
         if task not in self.handles:
             name = f"_rounds/on_server_{parse(task).task}"
-            attrs: dict[str, Any] = {"rule": str(self.cluster.sync)}
-            attrs |= {"workers": self.cluster.replicas, "shared_name": "rounds"}
+            attrs = attrs_of(self.cluster)
             made = self._node(name, "Rounds", (), attrs)
             self.handles[task] = made.but(attrs=attrs, device=task)
         return Ref(self.handles[task].name)

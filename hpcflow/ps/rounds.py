@@ -57,6 +57,8 @@ class Rounds:
         self.used, self.late, self.dropped = [0] * workers, [0] * workers, [0] * workers
         self.clocks = [0] * workers  # steps done since all were together
         self.lead = 0  # the most steps that a worker was ahead of the slowest when it began one
+        self.ranks = [-1] * workers  # of the workers that have begun a step
+        self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
         self._gates: list[tuple[int, str, Callable[[int], None]]] = []
         self._asides = [0] * workers  # how often each has gone to a meeting
         self._leaving: list[tuple[int, Go]] = []
@@ -119,6 +121,29 @@ class Rounds:
         self._leaving = [one for one in self._leaving if one[0] != worker]
         self._asides[worker] = sys.maxsize
         self._move()
+
+    def missing(self) -> tuple[str, int] | None:
+        """What workers wait for here, and the rank of the first who is to bring it."""
+        slow = self._slowest() if isinstance(self.rule, Stale) else self._owing()
+        if not slow:
+            return None
+        names = ", ".join(map(str, slow[:3])) + (", ..." if len(slow) > 3 else "")
+        return f"what worker {names} is to bring", self.ranks[slow[0]]
+
+    def _slowest(self) -> list[int]:
+        """For whom those wait who may not begin a step."""
+        if not self._gates:
+            return []
+        least = min(self.clocks[w] for w in self._active())
+        return sorted(w for w in self._active() if self.clocks[w] == least)
+
+    def _owing(self) -> list[int]:
+        """Who has not given its gradient to a round that has some."""
+        found: set[int] = set()
+        for channel in self.channels.values():
+            if channel.ready and not channel.picked:
+                found |= self._active() - {worker for worker, _ in channel.ready}
+        return sorted(found)
 
     def _active(self) -> set[int]:
         least = min(self._asides)

@@ -10,8 +10,14 @@ from hpcflow.ps.rounds import Rounds
 
 
 def answer(context: Any, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
-    """A worker goes where all meet; it hears when all that it gave is in the variables."""
-    attrs = {key: request[key] for key in ("rule", "workers")} | {"shared_name": "rounds"}
+    """Answer a worker: one that asks whether it is to bring a round, or that goes where all meet.
+
+    This one hears when all that it gave is in the variables.
+    """
     device = next(iter(context.devices.values()))
-    rounds: Rounds = context.store.find(Node("rounds", "Rounds", attrs=attrs), device)
-    rounds.step_aside(request["worker"], lambda: reply({}))
+    rounds: Rounds = context.store.find(Node("rounds", "Rounds", attrs=request["attrs"]), device)
+    if "updates" in request:
+        reply({"is_first": request["updates"] not in rounds.repeated})
+        rounds.repeated.add(request["updates"])
+    else:
+        rounds.step_aside(request["worker"], lambda: reply({}))

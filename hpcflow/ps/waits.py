@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcflow.consistency import rule
 from hpcflow.plan.ir import Node
+from hpcflow.plan.place import DRIVER
 from hpcflow.ps.rounds import Contribution, Rounds
 from hpcflow.runtime.instance import Instance
 from hpcflow.runtime.state import state
@@ -56,7 +57,9 @@ class _Begin(Told):
 
     def __init__(self, instance: Instance, node: Node, rounds: Rounds) -> None:
         super().__init__(instance, node)
-        self.rounds = rounds
+        self.rounds, link = rounds, instance.link
+        rounds.ranks[link.replica] = link.ranks[DRIVER]
+        link.engine.blame = rounds.missing
         rounds.begin(instance.link.replica, node.attrs["channel"], self.version)
 
     def version(self, number: int) -> None:

@@ -30,6 +30,7 @@ from hpcflow.logs import logger
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Cluster, Part, Plan
 from hpcflow.plan.roles import Roles, assign
+from hpcflow.plan.rounds import attrs_of
 from hpcflow.runtime import device, failing, services
 from hpcflow.runtime.control import Control
 from hpcflow.runtime.engine import Engine
@@ -300,8 +301,7 @@ class Context:
         sync = self.cluster.sync
         if self.control is None or self.cluster.mode != "ps" or isinstance(sync, Async):
             return
-        request = {"service": "rounds", "worker": self.replica}
-        request |= {"rule": str(sync), "workers": self.roles.replicas}
+        request = {"service": "rounds", "worker": self.replica, "attrs": attrs_of(self.cluster)}
         self.control.call({self.roles.servers[0]: request})()
 
     def barrier(self) -> None:

@@ -76,6 +76,7 @@ class Engine(Baton):
         self.control: Callable[[], bool] = _nothing_came  # looks for messages of other ranks
         self.goes_on: Callable[[], bool] = _nothing_came  # without those who have died
         self.meeting: Callable[[], object] = _nothing_came  # told when a collective starts
+        self.blame: Callable[[], tuple[str, int] | None] = _nobody  # for whom patient waits are
         self.ledger: Any = None
         self.entered = False
         self.quiet = 0
@@ -366,7 +367,7 @@ class Engine(Baton):
             self._since = 0.0
         elif not self._since and self.waits:
             self._since = time.perf_counter()
-        if self.quiet == PATIENCE_POLLS and self.ledger is not None and self.waits:
+        if self.quiet == PATIENCE_POLLS and self.ledger is not None:
             self._enter()
         if self.wake.is_set():
             self.wake.clear()
@@ -376,6 +377,13 @@ class Engine(Baton):
     def _enter(self) -> None:
         """Write the oldest wait into the ledger, that a report can name it; a patient one last."""
         hasty = (wait for wait in self.waits if wait[1] is None or not wait[1].patient)
+        if not self.waits:
+            blamed = self.blame()
+            if blamed is None:
+                return
+            self.ledger.enter(0, *blamed, PATIENT)
+            self.entered = True
+            return
         request, instance, what = next(hasty, self.waits[0])
         if instance is None:
             self.ledger.enter(0, str(what), getattr(request, "peer", -1), "request")
@@ -383,7 +391,10 @@ class Engine(Baton):
             node = instance.part.nodes.get(what) if isinstance(what, str) else None
             peer = instance.link.ranks.get(node.attrs.get("source"), -1) if node is not None else -1
             name, kind = (node.name, node.type) if node is not None else ("send", "Send")
-            self.ledger.enter(instance.step, name, peer, PATIENT if instance.patient else kind)
+            if instance.patient:
+                kind = PATIENT
+                name, peer = self.blame() or (name, peer)
+            self.ledger.enter(instance.step, name, peer, kind)
         self.entered = True
 
     def finish(self, request: Request, what: str, source: int = -1) -> None:
@@ -416,3 +427,7 @@ def _unheard(instance: Instance) -> None:
 
 def _nothing_came() -> bool:
     return False
+
+
+def _nobody() -> None:
+    return None

@@ -263,7 +263,7 @@ class Session:
         if plan.collectives and context.group is not None and family.sums is None:
             agree(context, self.graph, family.wanted)
             family.sums = Sums(context.group)
-        if plan.round is not None and context.is_chief:
+        if plan.round is not None:
             repeat(context, plan.round, plan.updates)
         compiled = context.compile(plan.parts[plan.driver], self.store, fetched(family.wanted))
         return make_step(context, plan, compiled, family.wanted, family.number, family.sums)

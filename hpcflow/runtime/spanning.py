@@ -15,12 +15,14 @@ from hpcflow.consistency import Backup
 from hpcflow.errors import CancelledError, CommError, HpcflowError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.ir import Plan
+from hpcflow.plan.rounds import attrs_of
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.headers import CANCEL, STEP, Starts, header
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
 from hpcflow.runtime.step import LocalStep, Step
 
+REPEATED = 1 << 32  # numbers of plans that a server repeats are apart from those that it is told
 ENDING_S = 10.0  # how long a step that was interrupted may take to end on all its ranks
 
 
@@ -261,12 +263,20 @@ def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[st
 
 
 def repeat(context: Context, plan: Plan, name: str) -> None:
-    """Have the server that drives `plan` repeat it; the plans of one `name` are the same."""
-    if name in context.repeated:
+    """Have the server that drives `plan` repeat it; the plans of one `name` are the same.
+
+    The first replica that comes with it brings it.
+    """
+    ranks, control = context.roles.ranks_of(context.replica), context.control
+    if name in context.repeated or control is None:
         return
     context.repeated.add(name)
-    ranks = context.roles.ranks_of(context.replica)
+    asks = {"service": "rounds", "updates": name, "attrs": attrs_of(context.cluster)}
+    server = ranks[plan.driver]
+    if not control.call({server: asks})()[server]["is_first"]:
+        return
     number, tag = context.number(len(plan.edges), 1)
+    number += REPEATED * (context.replica + 1)  # the server drives those of several replicas
     peers = [ranks[task] for task in plan.parts if task != plan.driver]
     facts = {"sums": -1, "fetches": name, "driver": ranks[plan.driver], "peers": peers}
     register(context, plan, number, tag, facts)

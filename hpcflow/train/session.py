@@ -394,7 +394,7 @@ def rounds_of(context: Context, reports: Sequence[dict[str, Any]]) -> dict[str, 
     if context.cluster.mode != "ps":
         return {}
     coordinator = next(r for r in reports if r["rank"] == context.roles.servers[0])
-    told = dict(coordinator["state"].get("rounds", {}))
+    told = dict(coordinator["state"].get(f"rounds {context.cluster.sync}", {}))
     found: dict[str, Any] = {"sync": told.pop("rule", str(context.cluster.sync))}
     return {**found, "gradients": told} if told else found
 

@@ -194,3 +194,19 @@ def test_every_gradient_is_used_once_or_dropped_and_versions_are_never_mixed(dat
     waiting = len(rounds.channel("train").ready)
     assert sum(rounds.used) + sum(rounds.dropped) + waiting == given_
     assert len(server.released) + waiting == given_
+
+
+def test_who_is_missing_is_named():
+    server = Server(All(), 3)
+    server.rounds.ranks = [4, 5, 6]
+    assert server.rounds.missing() is None
+    server.give(1, 0, 1.0)
+    assert begun(server.rounds, 1) is None
+    assert server.rounds.missing() == ("what worker 0, 2 is to bring", 4)
+    server.rounds.step_aside(0, lambda: None)
+    assert server.rounds.missing() == ("what worker 2 is to bring", 6)
+    rounds = Rounds(Stale(0), 2)
+    rounds.ranks = [1, 2]
+    rounds.tick(0)
+    assert begun(rounds, 0) is None
+    assert rounds.missing() == ("what worker 1 is to bring", 2)

@@ -181,7 +181,7 @@ def test_backup_does_not_wait_for_a_slow_worker():
         return context.reports()
 
     reports = run_ranks(4, body, ps=1, sync="backup:1", seed=1)[0]
-    told = next(r["state"]["rounds"] for r in reports if r["task"].startswith("/job:ps"))
+    told = next(r["state"]["rounds backup:1"] for r in reports if r["task"].startswith("/job:ps"))
     assert [u + d for u, d in zip(told["used"], told["dropped"], strict=True)] == [7, 7, 7]
 
 
@@ -335,3 +335,21 @@ def test_all_over_mpi():
         if found is not None and sync == "all":
             for mine, theirs in zip(found, plain(), strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+
+
+def test_the_chief_need_not_train():
+    """Who evaluates only, and ends, leaves the others to train."""
+
+    def body(context):
+        w = hf.Variable(np.ones(2, np.float32), name="w")
+        train = hf.train.GradientDescentOptimizer(0.25).minimize(hf.reduce_sum(w * w))
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        if not context.is_chief:
+            for _ in range(2):
+                session.run(train)
+        context.barrier()
+        return session.run(w)
+
+    for found in run_ranks(4, body, ps=1, sync="all", seed=2):
+        np.testing.assert_allclose(found, np.full(2, 0.25), rtol=1e-6)
