@@ -33,6 +33,7 @@ class Settings:
     dense: str = "servers"  # where variables are that are not read by rows: servers or replicas
     shard_bytes: int = 16 << 20  # variables above this are cut by rows over the servers
     prefetch: bool = False  # pull what the next step reads from servers when a step has ended
+    placement: str = ""  # result.json of a run: variables are placed by the bytes they moved there
     max_in_flight: int = 4  # instances of one plan that may run at once on a rank
     survive: bool = False  # go on if a worker dies: parameter servers, under an MPI that can
     stall_s: float = 60.0  # seconds a wait may last before it is reported

@@ -96,6 +96,7 @@ class Cluster:
         default_factory=Async
     )  # how the workers of parameter servers keep step
     lead: str = "/job:worker/task:0"  # the task that drives the step
+    measured: tuple[tuple[str, int, int], ...] = ()  # variable, bytes and messages of a step
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:
@@ -147,6 +148,28 @@ class Edge:
     frame: str = ""
 
 
+class Share(NamedTuple):
+    """What one variable has of a message: `nbytes`, 0 as far as only the step knows.
+
+    `way` is "sent" or "received" by `server`; `variable` is "" where the message is of none.
+    """
+
+    server: int
+    way: str
+    variable: str
+    nbytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """An edge to or from a server, and whose bytes cross it."""
+
+    channel: int
+    source: str  # task
+    dest: str
+    shares: tuple[Share, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """What one task runs in each step: its nodes, Send and Recv included, in the global order.
@@ -171,6 +194,7 @@ class Plan:
     why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> why its device
     round: Plan | None = None  # what the servers do by themselves with the gradients of this step
     updates: str = ""  # the name of the updates that `round` makes
+    messages: tuple[Message, ...] = ()  # to and from servers, of a plan that trains
 
     @property
     def updates_servers(self) -> bool:

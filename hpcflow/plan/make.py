@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
+from hpcflow.plan import traffic
 from hpcflow.plan.bucket import bucket
 from hpcflow.plan.frames import split
 from hpcflow.plan.initial import beside_variables
@@ -68,6 +69,8 @@ def make_plan(
     share = next((t.op.name for t in graph.get_collection("replica_share")), None)
     step, joined, updates = split_rounds(lower(program), cluster, homes, share, trains)
     plan = cut(step, cluster)
+    if traffic.trains(plan):
+        plan = dataclasses.replace(plan, messages=traffic.messages(plan, homes))
     if joined is None:
         return plan
     after = cut(joined, dataclasses.replace(cluster, lead=COORDINATOR))

@@ -129,7 +129,7 @@ def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]
     if asked.device:
         why = f"asked for: {asked.device}"
         if asked.type == "Variable" and {"piece", "copy"} & set(asked.attrs):
-            why = "part of a variable: one of the servers with the fewest bytes"
+            why = "part of a variable: one of the servers with the least to do"
         found.append(_Bound(parse(asked.device), name, asked.line, why))
     kind = _only_kind(node, program) if node is not None else ""
     if kind:
@@ -137,7 +137,7 @@ def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]
         found.append(_Bound(DeviceName(kind=kind), name, asked.line, why))
     if name in homes:
         piece, owner = homes[name].pieces[0], homes[name].owner
-        why = "variable: server with the fewest bytes" if owner == name else f"slot of {owner}"
+        why = "variable: server with the least to do" if owner == name else f"slot of {owner}"
         found.append(_Bound(parse(piece.device), name, asked.line, why))
     return found
 

@@ -191,7 +191,8 @@ def _some(names: Sequence[str]) -> str:
     return (", ".join(names[:LISTED]) or "none") + rest
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def as_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their headers, as wide as they need."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -243,7 +244,7 @@ def _tasks_text(data: dict[str, Any]) -> str:
     ]
     idle = ", ".join(name for name, _, _ in _folded([(task, ()) for task in data["idle"]]))
     rest = f"\nnothing to do in this step: {idle}" if idle else ""
-    return f"{note}\n{_table(header, folded)}{rest}"
+    return f"{note}\n{as_table(header, folded)}{rest}"
 
 
 def _traffic_text(data: dict[str, Any]) -> str:
@@ -258,7 +259,7 @@ def _traffic_text(data: dict[str, Any]) -> str:
     for (out, near), found in groups.items():
         for far, _, cells in _folded(found):
             rows.append((near, far, *cells) if out else (far, near, *cells))
-    return _table(("from", "to", "messages", "bytes a step", "headers"), rows) if rows else ""
+    return as_table(("from", "to", "messages", "bytes a step", "headers"), rows) if rows else ""
 
 
 def _edges_text(data: dict[str, Any]) -> str:
@@ -280,7 +281,7 @@ def _edges_text(data: dict[str, Any]) -> str:
     more = f"\n... and {rest} smaller values" if rest else ""
     tokens = sum(edge["token"] for edge in data["edges"])
     more += f"\nand {tokens} tokens of 0 bytes" if tokens else ""
-    return _table(("value", "from", "to", "is", "bytes a step"), rows) + more
+    return as_table(("value", "from", "to", "is", "bytes a step"), rows) + more
 
 
 def _collectives_text(data: dict[str, Any]) -> str:
@@ -297,7 +298,7 @@ def _collectives_text(data: dict[str, Any]) -> str:
         for row in data["collectives"]
     ]
     header = ("collective", "name", "type", "on", "ranks", "values", "bytes a rank")
-    return _table(header, rows) if rows else ""
+    return as_table(header, rows) if rows else ""
 
 
 def _why_text(plan: Plan) -> str:
@@ -307,7 +308,7 @@ def _why_text(plan: Plan) -> str:
     )
     rows = [(str(count), why) for why, count in reasons.most_common(LISTED)]
     more = f"\n... and {len(reasons) - LISTED} more reasons" if len(reasons) > LISTED else ""
-    return _table(("ops", "why they are where they are"), rows) + more if rows else ""
+    return as_table(("ops", "why they are where they are"), rows) + more if rows else ""
 
 
 def _proof_text(data: dict[str, Any]) -> str:

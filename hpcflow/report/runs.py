@@ -35,6 +35,7 @@ class Run:
     stragglers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     steps: int = 0
     finished: bool = False
+    traffic: dict[str, Any] = dataclasses.field(default_factory=dict)  # of servers, in a step
     rows: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
     @property
@@ -91,6 +92,7 @@ def _load(folder: Path, name: str) -> Run:
         waited=statistics.mean(waited) if waited else None,
         stragglers=result.get("stragglers", manifest.get("stragglers", [])),
         steps=int(rows[-1].get("step", 0)) if rows else max(result.get("steps", [0])),
+        traffic=result.get("traffic", {}),
         finished=bool(manifest.get("finished", bool(result))),
         rows=rows,
     )

@@ -9,8 +9,9 @@ from hpcflow.train.stragglers import told
 
 
 def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
-    """A row for each run, who was slow in them, then a table for each scaling curve."""
+    """A row for each run, who was slow in them, what servers moved, then the scaling curves."""
     parts = [table(_HEAD, [_row(run) for run in runs])]
+    parts += [_traffic(run) for run in runs if run.traffic]
     slow = [f"{run.name}: {line}" for run in runs for line in told(run.stragglers)]
     if slow:
         parts.append("\n".join(slow))
@@ -45,6 +46,19 @@ def _row(run: Run) -> list[str]:
         _waited(run, run.waited),
         "finished" if run.finished else "not finished",
     ]
+
+
+def _traffic(run: Run) -> str:
+    """Bytes of a step by server, as its plan predicted and as they were counted."""
+    rows = [
+        [row["task"], *(f"{row[how][way]:,}" for way in ("received", "sent") for how in _HOW)]
+        for row in run.traffic["servers"]
+    ]
+    head = ["server", "receives, predicted", "measured", "sends, predicted", "measured"]
+    return f"{run.name}: bytes of a step of one worker\n{table(head, rows)}"
+
+
+_HOW = ("predicted", "measured")
 
 
 def _waited(run: Run, waited: float | None) -> str:

@@ -33,6 +33,7 @@ from hpcflow.plan.roles import Roles, assign
 from hpcflow.plan.rounds import attrs_of
 from hpcflow.runtime import device, failing, services
 from hpcflow.runtime.control import Control
+from hpcflow.runtime.counted import Counts, measured
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.headers import (
     BYE,
@@ -68,6 +69,9 @@ class Context:
             name: device.make(name) for name in device.names(self.is_server, self._index_on_node())
         }
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
+        if settings.placement and self.cluster.servers:
+            self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))
+        self.counts = Counts()
         self.keep_step(consistency.rule(settings.sync))
         self.engine = Engine(world, crowded)
         if len(self.devices) > 1:  # not the CPU alone, whose kernels end where they are called
@@ -128,7 +132,9 @@ class Context:
         else:
             self.drivers = world.split(self.roles.drivers)
             self._meetings = world.split(self.roles.drivers)
-        self.control = Control(self.engine, self.compile, self.report, self.group, self.stop)
+        self.control = Control(
+            self.engine, self.compile, self.report, self.group, self.stop, self.counts
+        )
 
         self.control.answer = functools.partial(services.answer, self)
         if self.settings.survive:
@@ -322,6 +328,7 @@ class Context:
             "messages_sent": sum(traffic.messages.values()) if traffic else 0,
             "warnings": logs.warned(),
             "state": self.store.reports(),
+            **self.counts.report(traffic),
         }
 
     def reports(self, mine: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
@@ -475,7 +482,8 @@ def planning(ranks: int, settings: Settings, on_plan: Callable[[Plan], None]) ->
     context.settings = settings
     context.hosts = ("planned",) * ranks
     context.roles = assign(context.hosts, settings.ps, settings.tasks_per_replica)
-    context.cluster = context.roles.cluster(list(context.devices))
+    cluster = context.roles.cluster(list(context.devices))
+    context.cluster = dataclasses.replace(cluster, measured=measured(settings, None))
     context.keep_step(consistency.rule(settings.sync))
     context.size = ranks
     context.on_plan = on_plan

@@ -17,6 +17,7 @@ from hpcflow.comm.base import Communicator
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, DeathError, HpcflowError, LonelyCollectiveError
 from hpcflow.runtime import told
+from hpcflow.runtime.counted import Counts
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.headers import (
     BODY_TAG,
@@ -137,6 +138,7 @@ class Control:
         report: Callable[[], dict[str, Any]],
         group: Communicator | None,
         stop: Stop,
+        counts: Counts,
     ) -> None:
         assert engine.comm is not None
         self.engine, self.comm = engine, engine.comm
@@ -157,6 +159,7 @@ class Control:
         self.compiled: dict[bytes, Compiled] = {}
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
+        self.counts = counts
         self.ended: set[int] = set()  # drivers that need this rank no more
         self.lose: Callable[[int], None] = _needs_it  # told of a rank that has died
         self.lost: tuple[int, ...] = ()  # those of which it was told
@@ -267,6 +270,7 @@ class Control:
             sums = self.sums.setdefault((source, facts["sums"]), Sums(self.group))
         links = (facts["ranks"], facts["tag"], facts["channels"], sums, facts["replica"])
         link, driver = Link(self.engine, *links), facts.get("driver", source)
+        self.counts.serve(facts)
         if driver == self.comm.rank:
             made = Repeated(self.engine, plan, compiled, link, facts["peers"], self.tell)
             self.driven[plan] = made

@@ -19,6 +19,8 @@ from hpcflow.graph.shape import Shape, Spec, known
 from hpcflow.logs import logger, say_once
 from hpcflow.plan.ir import Node, Plan
 from hpcflow.plan.make import make_plan
+from hpcflow.plan.traffic import as_text
+from hpcflow.plan.variables import assign_variables, held_bytes
 from hpcflow.plan.verify import verify
 from hpcflow.runtime.agree import agree
 from hpcflow.runtime.context import Context
@@ -265,6 +267,8 @@ class Session:
             family.sums = Sums(context.group)
         if plan.round is not None:
             repeat(context, plan.round, plan.updates)
+        if plan.messages and context.is_chief:
+            tell_traffic(context, self.graph, plan)
         compiled = context.compile(plan.parts[plan.driver], self.store, fetched(family.wanted))
         return make_step(context, plan, compiled, family.wanted, family.number, family.sums)
 
@@ -283,6 +287,23 @@ def _name(fetches: Any) -> Any:
     if kind is list:
         return tuple(fetches)
     return (kind, fetches) if isinstance(fetches, tuple) else fetches
+
+
+def tell_traffic(context: Context, graph: Graph, plan: Plan) -> None:
+    """Print once, before the first step that trains, what servers hold and move in it."""
+    if context.counts.told:
+        return
+    context.counts.told = True
+    homes = assign_variables(graph, context.cluster, context.settings)
+    held = held_bytes(graph, homes, context.cluster.servers)
+    by = "placed by prediction"
+    if context.cluster.measured:
+        by = f"placed as measured in {context.settings.placement}"
+        known = {name for name, _, _ in context.cluster.measured}
+        missing = [name for name, home in homes.items() if home.owner == name and name not in known]
+        if missing:
+            by += f" (by prediction, not being there: {', '.join(missing)})"
+    logger.info("%s", as_text(plan, held, by))
 
 
 class Family:

@@ -17,6 +17,7 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.ir import Plan
 from hpcflow.plan.rounds import attrs_of
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.counted import sends_of
 from hpcflow.runtime.headers import CANCEL, STEP, Starts, header
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
@@ -68,7 +69,8 @@ class SpanningStep(Step):
         if self.peers:
             assert context.control is not None
             context.control.driven[self.number] = self
-            facts = {"sums": family, "fetches": compiled.label}
+            facts = {"sums": family, "fetches": compiled.label, "instances": limit}
+            context.counts.drive(plan, ranks, tag, limit)
             register(context, plan, self.number, tag, facts)
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
@@ -257,7 +259,8 @@ def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[st
             control.declare(context.roles.servers[0], plan.parts.values())
         for task, part in plan.parts.items():
             if ranks[task] != context.rank:
-                control.register(ranks[task], number, part, facts)
+                sends = sends_of(plan, task, ranks)
+                control.register(ranks[task], number, part, {**facts, "sends": sends})
 
     context.engine.with_baton(tell, lambda: True)
 
@@ -279,6 +282,7 @@ def repeat(context: Context, plan: Plan, name: str) -> None:
     number += REPEATED * (context.replica + 1)  # the server drives those of several replicas
     peers = [ranks[task] for task in plan.parts if task != plan.driver]
     facts = {"sums": -1, "fetches": name, "driver": ranks[plan.driver], "peers": peers}
+    facts["instances"] = 1
     register(context, plan, number, tag, facts)
 
 

@@ -15,6 +15,7 @@ from hpcflow.graph.graph import Graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.logs import logger, numbers, together
 from hpcflow.ops.state import Variable
+from hpcflow.runtime import counted
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
@@ -384,6 +385,7 @@ def summary(
         "work_seconds": [r["work_seconds"] for r in workers],
         "wait_seconds": [r["wait_seconds"] for r in workers],
         "samples_per_second": round(samples / seconds, 1) if seconds else 0.0,
+        **_traffic(reports, context.cluster.servers),
         "warnings": together([r.get("warnings", {}) for r in ranks]),
         "settings": context.settings.changed(),
     }
@@ -397,6 +399,11 @@ def rounds_of(context: Context, reports: Sequence[dict[str, Any]]) -> dict[str, 
     told = dict(coordinator["state"].get(f"rounds {context.cluster.sync}", {}))
     found: dict[str, Any] = {"sync": told.pop("rule", str(context.cluster.sync))}
     return {**found, "gradients": told} if told else found
+
+
+def _traffic(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any]:
+    found = counted.summary(reports, servers)
+    return {} if found is None else {"traffic": found}
 
 
 def updates_of(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:

@@ -66,7 +66,7 @@ def test_variables_and_what_uses_their_state_are_on_servers():
             assert node.device.startswith("/job:ps"), name
         if node.type in ("MatMul", "Mul", "Tanh", "SumToShape"):
             assert node.device == HERE, name
-    assert plan.why["w1"] == "variable: server with the fewest bytes"
+    assert plan.why["w1"] == "variable: server with the least to do"
     assert plan.why["w1/m"] == "slot of w1"
     assert plan.why["w1/ApplyMomentum"] == "with w1"
 

@@ -75,7 +75,7 @@ def test_cuts_cover_the_rows_once():
         Variable(hf.zeros([10, 8]), name="v")
         Variable(hf.zeros([2, 100]), name="few")
     homes = assign_variables(g, Cluster(1, 3), CUT)
-    assert homes["v"] == Home((Piece(0, 0, 3), Piece(1, 3, 6), Piece(2, 6, 10)), "v")
+    assert homes["v"] == Home((Piece(0, 0, 4), Piece(1, 4, 7), Piece(2, 7, 10)), "v")
     assert [(p.start, p.stop) for p in homes["few"].pieces] == [(0, 1), (1, 2)]
 
 

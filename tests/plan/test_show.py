@@ -53,45 +53,44 @@ ops  why they are where they are
 proved: every Send has its Recv, one order of collectives, no deadlock, no race
 """
 GOLDEN_SERVERS = """
-plan: mode ps, 64 ranks = 60 workers + 4 servers; 60 replica(s) of 1 task(s)
+plan: mode ps sync=async, 64 ranks = 60 workers + 4 servers; 60 replica(s) of 1 task(s)
 feeds x, y; fetches loss:0
 
 per step of one replica; a server does this for each replica's step
 task                ranks  ops          variables  buffers <=  sends     receives  sums
-/job:worker/task:0  60     45 on cpu:0  0 B        3396 B      8, 608 B  8, 352 B  0 B
-/job:ps/task:0..1   2      9 on cpu:0   192 B      104 B       2, 96 B   2, 160 B  0 B
-/job:ps/task:2      1      17 on cpu:0  192 B      296 B       2, 96 B   2, 160 B  0 B
-/job:ps/task:3      1      9 on cpu:0   128 B      72 B        2, 64 B   2, 128 B  0 B
+/job:worker/task:0  60     59 on cpu:0  0 B        3908 B      8, 608 B  8, 352 B  0 B
+/job:ps/task:0..1   2      17 on cpu:0  192 B      296 B       2, 96 B   2, 160 B  0 B
+/job:ps/task:2      1      22 on cpu:0  192 B      296 B       2, 96 B   2, 160 B  0 B
+/job:ps/task:3      1      17 on cpu:0  128 B      200 B       2, 64 B   2, 128 B  0 B
 
 from                to                  messages  bytes a step  headers
 /job:worker/task:0  /job:ps/task:0..2   2         160 B         1
 /job:worker/task:0  /job:ps/task:3      2         128 B         1
-/job:ps/task:0..1   /job:worker/task:0  2         96 B          0
 /job:ps/task:3      /job:worker/task:0  2         64 B          0
-/job:ps/task:2      /job:worker/task:0  2         96 B          0
+/job:ps/task:0..2   /job:worker/task:0  2         96 B          0
 
-value                         from                to                  is              bytes a step
-w1/read/part_0:0              /job:ps/task:0      /job:worker/task:0  float32 [3, 8]  96 B
-w1/read/part_1:0              /job:ps/task:1      /job:worker/task:0  float32 [3, 8]  96 B
-b1/read/parcel_to_worker_0:0  /job:ps/task:2      /job:worker/task:0  uint8 [96]      96 B
-Mul/rows_0_0_3:0              /job:worker/task:0  /job:ps/task:0      float32 [3, 8]  96 B
-Mul/rows_0_3_6:0              /job:worker/task:0  /job:ps/task:1      float32 [3, 8]  96 B
-Mul_1/parcel_to_ps_2:0        /job:worker/task:0  /job:ps/task:2      uint8 [96]      96 B
-w2/read/part_0:0              /job:ps/task:3      /job:worker/task:0  float32 [4, 4]  64 B
-Mul_2/rows_0_0_4:0            /job:worker/task:0  /job:ps/task:3      float32 [4, 4]  64 B
+value                                from                to                  is          bytes a step
+w1/read/part_0/parcel_to_worker_0:0  /job:ps/task:0      /job:worker/task:0  uint8 [96]  96 B
+w1/read/part_1/parcel_to_worker_0:0  /job:ps/task:1      /job:worker/task:0  uint8 [96]  96 B
+w1/read/part_2/parcel_to_worker_0:0  /job:ps/task:2      /job:worker/task:0  uint8 [96]  96 B
+Mul/rows_0_0_2/parcel_to_ps_0:0      /job:worker/task:0  /job:ps/task:0      uint8 [96]  96 B
+Mul/rows_0_2_4/parcel_to_ps_1:0      /job:worker/task:0  /job:ps/task:1      uint8 [96]  96 B
+Mul/rows_0_4_5/parcel_to_ps_2:0      /job:worker/task:0  /job:ps/task:2      uint8 [96]  96 B
+w1/read/part_3/parcel_to_worker_0:0  /job:ps/task:3      /job:worker/task:0  uint8 [64]  64 B
+Mul/rows_0_5_6/parcel_to_ps_3:0      /job:worker/task:0  /job:ps/task:3      uint8 [64]  64 B
 and 4 tokens of 0 bytes
 
 ops  why they are where they are
-25   default: the driver
+29   default: the driver
+18   beside the state they use or sum
+16   part of a variable: one of the servers with the least to do
 11   constant: with its users
-10   beside the state they use or sum
-8    part of a variable: one of the servers with the fewest bytes
 2    fed by the driver
-1    variable: server with the fewest bytes
+1    variable: server with the least to do
 1    slot of b1
 
 proved: every Send has its Recv, one order of collectives, no deadlock, no race
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("cluster, settings, golden", [
