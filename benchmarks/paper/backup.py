@@ -165,13 +165,22 @@ def show(record: Row) -> str:
     """Every job, then what backup workers gain."""
     keys = ["p10_ms", "median_ms", "p90_ms", "mean_ms", "gradients_per_s"]
     lines = [
-        [r["sync"], r["workers"], *(float(r[k]) for k in keys), f"{r['cpu']:.0%}"]
+        [r["sync"], r["workers"], *(float(r[k]) for k in keys), dropped(r), f"{r['cpu']:.0%}"]
         for r in record["rows"]
     ]
-    head = ["sync", "workers", "p10 ms", "median", "p90", "mean", "gradients/s", "cores in use"]
+    head = ["sync", "workers", "p10 ms", "median", "p90", "mean", "gradients/s", "dropped"]
     found = [[b, t, gain, normal] for b, t, gain, normal in gains(record)]
     below = bed.table(["backups", "mean s a step", "gain", "normalised"], found)
-    return bed.table(head, lines) + "\n\n" + below
+    return bed.table([*head, "cores in use"], lines) + "\n\n" + below
+
+
+def dropped(row: Row) -> str:
+    """The share of gradients that came too late."""
+    counts = row["gradients"]
+    if not counts:
+        return ""
+    lost, used = sum(counts["dropped"]), sum(counts["used"])
+    return f"{lost / (lost + used):.0%}"
 
 
 def draw(figure: Any, record: Row) -> None:
