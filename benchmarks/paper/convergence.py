@@ -102,7 +102,9 @@ def curve_of(told: list[Row]) -> list[tuple[float, float, float]]:
     for worker in told:
         for point in worker["curve"]:
             bins.setdefault(int(point[0]) // OVER, []).append(point)
-    columns = [list(zip(*bins[i], strict=True)) for i in sorted(bins)]
+    last = max(point[0] for worker in told for point in worker["curve"])
+    whole = sorted(i for i in bins if (i + 1) * OVER <= last + 1)
+    columns = [list(zip(*bins[i], strict=True)) for i in whole]
     return [tuple(sum(c) / len(c) for c in three) for three in columns]  # type: ignore[misc]
 
 
