@@ -195,7 +195,8 @@ class MpiCommunicator(Communicator):
     ) -> Channel:
         """A persistent receive into `array`."""
         spec = self._spec(array, writable=True)
-        if source == self.ANY and _misses_any_source():
+        # one that is posted was seen to end without its message when another rank died
+        if source == self.ANY and (self.tolerant or _misses_any_source()):
             return ProbedChannel(self, array, tag)
         request = self._comm.Recv_init(spec, self._source(source), tag)
         label = ("receive", source, tag)
@@ -208,6 +209,8 @@ class MpiCommunicator(Communicator):
             if not self._comm.Iprobe(self._source(source), tag, status):
                 return None
         except RuntimeError as error:
+            if source == self.ANY and self.met_death(error) is not False:
+                return None
             raise self._failure(error, f"probe of rank {source}, tag {tag}") from error
         return status.Get_source(), self.count_bytes(status)
 
@@ -220,11 +223,14 @@ class MpiCommunicator(Communicator):
         kind = error.Get_error_class() if isinstance(error, MPI.Exception) else -1
         if not self.tolerant or kind not in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
             return False
-        failed = self._comm.Get_failed()
-        self._comm.Ack_failed(failed.Get_size())  # receives from any rank go on
-        ranks = failed.Translate_ranks(None, self._comm.Get_group())
-        self.lost = tuple(sorted(ranks))
+        self.see_deaths()
         return True if kind == MPI.ERR_PROC_FAILED else None
+
+    def see_deaths(self) -> None:
+        """Take note of who has died, and let receives from any rank go on."""
+        failed = self._comm.Get_failed()
+        self._comm.Ack_failed(failed.Get_size())
+        self.lost = tuple(sorted(failed.Translate_ranks(None, self._comm.Get_group())))
 
     def _failure(self, error: RuntimeError, what: str) -> CommError:
         kind = DeathError if self.met_death(error) else CommError
@@ -359,6 +365,8 @@ class MpiCommunicator(Communicator):
         """End every rank of the job now."""
         sys.stdout.flush()
         sys.stderr.flush()
+        if self.tolerant:  # under which Open MPI's abort ends this rank alone, and tells nobody
+            os._exit(code)
         _mpi().COMM_WORLD.Abort(code)
 
     def close(self) -> None:

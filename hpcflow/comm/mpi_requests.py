@@ -192,7 +192,11 @@ class ProbedChannel:
                 return False
             self.source = found[0]
             self._receive = self._owner.recv(self._array, self.source, self._tag)
-        if not self._receive.test():
+        try:
+            if not self._receive.test():
+                return False
+        except DeathError:  # its sender has died since
+            self._receive = None
             return False
         self._receive, self._active = None, False
         return True

@@ -23,7 +23,7 @@ from hpcflow.comm.chaired import Chaired
 from hpcflow.comm.deaths import Deaths, say_next
 from hpcflow.comm.ledger import PREFIX, Ledger, base, remove, sweep
 from hpcflow.comm.watchdog import Watchdog
-from hpcflow.consistency import All, Async, Backup, Rule, Stale
+from hpcflow.consistency import Async, Backup, Rule, Stale
 from hpcflow.errors import HpcflowError, LaunchError, LonelyCollectiveError
 from hpcflow.graph.device import parse
 from hpcflow.logs import logger
@@ -166,10 +166,10 @@ class Context:
     def is_spare(self, rank: int) -> bool:
         """Whether the job goes on if `rank` dies: a worker other than the chief, if so asked.
 
-        Where each update is to be by the gradients of all workers, all are needed.
+        Where gradients of several workers are joined to one update, all are needed.
         """
-        needs_all = isinstance(self.cluster.sync, All)
-        return self.settings.survive and rank in self.roles.drivers[1:] and not needs_all
+        joins = self.cluster.sync.joins
+        return self.settings.survive and rank in self.roles.drivers[1:] and not joins
 
     def _summing(self, group: Communicator) -> Communicator:
         """The communicator that sums over replicas, as the setting `comm` and the machine say."""

@@ -87,9 +87,17 @@ def test_nobody_waits_for_the_slowest_when_it_is_dead(tmp_path):
 
 
 @pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
-@pytest.mark.parametrize(("victim", "task"), [(4, "/job:ps/task:1"), (0, "/job:worker/task:0")])
-def test_without_a_server_or_the_chief_the_job_ends_and_says_so(tmp_path, victim, task):
-    code, output = run(tmp_path, victim)
+@pytest.mark.parametrize(
+    ("victim", "task", "sync"),
+    [
+        (4, "/job:ps/task:1", "async"),
+        (0, "/job:worker/task:0", "async"),
+        (1, "/job:worker/task:1", "backup:1"),
+    ],
+)
+def test_without_a_rank_that_is_needed_the_job_ends_and_says_so(tmp_path, victim, task, sync):
+    """A server, the chief, and any worker where gradients are joined."""
+    code, output = run(tmp_path, victim, "--sync", sync)
     assert code != 0, output
     assert "FINISHED" not in output and "Traceback" not in output
     assert re.search(rf"rank {victim} \({task}\) on \S+ has died", output), output
