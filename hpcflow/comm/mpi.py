@@ -365,8 +365,6 @@ class MpiCommunicator(Communicator):
         """End every rank of the job now."""
         sys.stdout.flush()
         sys.stderr.flush()
-        if self.tolerant:  # under which Open MPI's abort ends this rank alone, and tells nobody
-            os._exit(code)
         _mpi().COMM_WORLD.Abort(code)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -116,6 +117,8 @@ def on_error(
         sys.stderr.write(f"{prefix}the same on {logs.spans(same)}\n")
         sys.stderr.flush()
     time.sleep(LET_LAUNCHER_READ_S)
+    if context.settings.survive:  # the others would hear nothing of an abort, or of an exit
+        os.kill(os.getpid(), signal.SIGKILL)
     assert context.world is not None
     context.world.abort(ABORTED)
 
