@@ -67,18 +67,32 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self.bytes: collections.Counter[tuple[int | str, int]] = collections.Counter()
-        self.messages: collections.Counter[tuple[int | str, int]] = collections.Counter()
+        self._sent: dict[tuple[int | str, int], list[int]] = {}
+
+    def tally(self, key: tuple[int | str, int]) -> list[int]:
+        """[messages, bytes] of a key, for who counts there often."""
+        return self._sent.setdefault(key, [0, 0])
 
     def add(self, key: tuple[int | str, int], nbytes: int) -> None:
         """Count one message."""
-        self.bytes[key] += nbytes
-        self.messages[key] += 1
+        tally = self.tally(key)
+        tally[0] += 1
+        tally[1] += nbytes
+
+    @property
+    def messages(self) -> collections.Counter[tuple[int | str, int]]:
+        """Messages so far, by key."""
+        return collections.Counter({key: n for key, (n, _) in self._sent.items() if n})
+
+    @property
+    def bytes(self) -> collections.Counter[tuple[int | str, int]]:
+        """Bytes so far, by key."""
+        return collections.Counter({key: size for key, (n, size) in self._sent.items() if n})
 
     @property
     def total_bytes(self) -> int:
         """All bytes sent by this rank."""
-        return sum(self.bytes.values())
+        return sum(size for _, size in self._sent.values())
 
 
 class Communicator(abc.ABC):

@@ -187,8 +187,8 @@ class MpiCommunicator(Communicator):
     def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
         """A persistent send of `array`."""
         request = self._comm.Send_init(self._spec(array), dest, tag)
-        key = (self._top[dest], tag)
-        return PersistentChannel(self, request, array, ("send", dest, tag), key=key)
+        tally = self.traffic.tally((self._top[dest], tag))
+        return PersistentChannel(self, request, array, ("send", dest, tag), tally=tally)
 
     def recv_channel(
         self, array: np.ndarray, source: int, tag: int, short: bool = False

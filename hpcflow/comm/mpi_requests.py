@@ -113,9 +113,9 @@ class Transfer:
 
 
 class PersistentChannel(Transfer):
-    """A persistent send or receive; `key` counts a send, and is None for a receive."""
+    """A persistent send or receive; a send counts its messages and bytes in `tally`."""
 
-    __slots__ = ("_key",)
+    __slots__ = ("_tally",)
 
     def __init__(
         self,
@@ -124,11 +124,11 @@ class PersistentChannel(Transfer):
         array: Any,
         label: tuple[str, int, int],
         status: Any = None,
-        key: tuple[int, int] | None = None,
+        tally: list[int] | None = None,
         short: bool = False,
     ) -> None:
         super().__init__(owner, request, array, label, status)
-        self.active, self._key, self._nbytes, self._short = False, key, array.nbytes, short
+        self.active, self._tally, self._nbytes, self._short = False, tally, array.nbytes, short
 
     def _hold(self) -> None:
         self._owner.channels.add(self)
@@ -140,8 +140,10 @@ class PersistentChannel(Transfer):
         """Begin the transfer."""
         if self.active:
             raise self.failed("started again before it was done")
-        if self._key is not None:
-            self._owner.traffic.add(self._key, self._nbytes)
+        tally = self._tally
+        if tally is not None:
+            tally[0] += 1
+            tally[1] += self._nbytes
         try:
             self.request.Start()
         except RuntimeError as error:

@@ -12,7 +12,6 @@ from hpcflow.comm.base import Communicator, Request
 from hpcflow.errors import StallError
 
 SPIN_S = 0.025  # a dedicated core answers at once for this long
-CROWDED_POLLS = 4  # a shared core is offered to others after this many polls
 CROWDED_SPIN_S = 0.0005
 FIRST_SLEEP_S, LONGEST_SLEEP_S, GROWTH = 20e-6, 1e-3, 1.25
 LAZY, LAZIEST_SLEEP_S = 0.01, 4e-3  # a long wait may become longer by this share, for a cheap poll
@@ -23,7 +22,7 @@ class Backoff:
 
     On a core of its own it spins for 25 ms, then sleeps from 20 µs up to 1 ms, and after 0.1 s up
     to a hundredth of the time waited, at most 4 ms. `crowded` says that ranks outnumber cores:
-    then it yields after a few polls and sleeps after half a millisecond.
+    then it yields after each poll and sleeps after half a millisecond.
     `wake` is set (Event) or notified (Condition) by another thread to end a sleep at once; the
     waiter clears the event.
     """
@@ -59,7 +58,7 @@ class Backoff:
         elif not self._crowded:
             # lets other threads have the GIL: 0.25 µs, where time.sleep(0) takes 70
             self._let_go(0)
-        elif polls >= CROWDED_POLLS:
+        else:  # who is waited for may need this very core
             os.sched_yield()
 
 

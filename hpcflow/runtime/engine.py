@@ -97,8 +97,7 @@ class Engine(Baton):
         ends = instance.ends
         if ends.collectives:
             self.turns.expect(instance, ends.collectives)
-        for name, request in ends.post():
-            self.await_(request, instance, name)
+        ends.post()
 
     def give_up(self, instance: Instance, error: BaseException) -> None:
         """Fail a step, also one that has been opened only."""
@@ -311,10 +310,10 @@ class Engine(Baton):
         ready = self.ready
         self._since = 0.0
         while not finished():
-            while ready:
-                self.run_strand(*ready.popleft())
-            if finished():
-                break
+            if ready:
+                while ready:
+                    self.run_strand(*ready.popleft())
+                continue
             if self.inbox:
                 if self._since:
                     self._count_wait()

@@ -59,6 +59,8 @@ class Compiled:
             if what[0] in ("kernel", "tiles", "dynamic", "const", "var", "own", "copy", "empty")
         }
         self.followers, self.pending = self._wiring()
+        waits = sum(node.row.waits for node in part.nodes.values())
+        self.ends = len(self.code.strands) + waits  # of strands and waits, which end a step
         self._touched: dict[int, Touched] = {}
 
     def device(self, node: Node) -> Device:
@@ -237,8 +239,7 @@ class Instance:
         self.waiting.clear()
         self.sent = bytearray(len(self.sent))
         self.pending = self.compiled.pending.copy()
-        waits = sum(1 for n in self.part.nodes.values() if n.row.waits)
-        self.left = len(self.strands) + waits
+        self.left = self.compiled.ends
 
     @property
     def finished(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -211,11 +211,11 @@ class Ends:
         comm: Any = link.comm
         link.engine.await_(comm.send(message, *self.address[index]), instance, None)
 
-    def post(self) -> Iterator[tuple[str, Request]]:
+    def post(self) -> None:
         """Post all receives of a step."""
         for name, channel in self.recvs:
             channel.start()
-            yield name, channel
+            self.link.engine.await_(channel, self.instance, name)
 
 
 class Sums:

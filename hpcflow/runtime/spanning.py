@@ -52,6 +52,7 @@ class SpanningStep(Step):
         self.starts: list[Starts] = []  # of each instance, for the peers
         self.free: list[Instance] = []
         self.returned = threading.Condition()  # an instance is free again, or the step broken
+        self.wanting = 0  # threads that wait for that
         self.ordinal = 0
         self.ahead: Instance | None = None  # a step that has begun on the peers, but not here
         self.updates = plan.updates_servers
@@ -218,14 +219,17 @@ class SpanningStep(Step):
 
     def _give_back(self, instance: Instance) -> None:
         """The instance may serve the next step."""
-        with self.returned:
-            self.free.append(instance)
-            self.returned.notify()
+        self.free.append(instance)
+        if self.wanting:  # who wants one counts first and looks then, so one of us sees the other
+            with self.returned:
+                self.returned.notify()
 
     def _wait_for_one(self) -> None:
         """Until another thread gives an instance back, or has lost one."""
         with self.returned:
+            self.wanting += 1
             self.returned.wait_for(lambda: self.free or self.broken)
+            self.wanting -= 1
         self._check_open()
 
     def _break(self, error: BaseException) -> None:
