@@ -151,7 +151,8 @@ def training(arguments: argparse.Namespace, source: str) -> tuple[dict[str, Any]
     name = "256 B rows"
     images = hf.placeholder(hf.float32, [None, 64])
     labels = hf.placeholder(hf.int32, [None])
-    loss, _, train = digits.model(images, labels, 0.003)
+    loss, _ = digits.network(images, labels)
+    train = hf.train.AdamOptimizer(0.003).minimize(loss)
     rows: Any = hf.data.hdf5(arguments.file, name), hf.data.hdf5(arguments.file, "labels")
     shuffle: Any = hf.data.Blocks(1024, WINDOW)
     if source == "memory":

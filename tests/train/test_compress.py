@@ -128,6 +128,36 @@ def test_two_replicas_sum_in_bfloat16() -> None:
             np.testing.assert_array_equal(found[step], bfloat(bfloat(a) + bfloat(b)))
 
 
+@pytest.mark.parametrize("settings", [{"ps": 1}, {"ps": 2, "shard_bytes": 512}])
+@pytest.mark.parametrize("kind", ["top-k", "bfloat16"])
+def test_workers_that_keep_step_join_what_they_send(kind: str, settings: Any) -> None:
+    """`sync="all"` with two workers: the servers add up in float32."""
+
+    def body(context: Any) -> Any:
+        top = kind == "top-k"
+        compression = T.TopKCompression(0.05) if top else T.BFloat16Compression()
+        optimizer = T.CompressedOptimizer(T.GradientDescentOptimizer(RATE), compression)
+        g, w, _, step = net(optimizer)
+        session = hf.Session()
+        session.run([hf.global_variables_initializer(), hf.local_variables_initializer()])
+        for fed in given(context.replica):
+            session.run(step, {g: fed * 2})
+        context.barrier()
+        left = session.run(compression.residual(w)) if top else None
+        return session.run(w), left
+
+    sent = [feedback(given(r), 30)[0] for r in range(2)]
+    if kind == "bfloat16":
+        sent = [[bfloat(g) for g in given(r)] for r in range(2)]
+    want = -RATE * np.sum(sent, (0, 1), dtype=np.float64)
+    for replica, (w, left) in enumerate(
+        run_ranks(2 + settings["ps"], body, sync="all", seed=7, **settings)
+    ):
+        np.testing.assert_allclose(w, want, rtol=1e-6, atol=1e-4)
+        if left is not None:
+            np.testing.assert_array_equal(left, feedback(given(replica), 30)[1])
+
+
 def moved(compression: Any, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
     """What a step of one worker sends to the server that has a variable of this shape."""
     with hf.Graph().as_default():
@@ -140,10 +170,12 @@ def moved(compression: Any, shape: tuple[int, ...], dtype: Any = np.float32) -> 
         session = hf.Session()
         plan = session.plan(step, {g: np.zeros(shape, dtype)})
         there = [e.spec for e in plan.edges if e.dest == "/job:ps/task:0" and not e.token]
+        there = [s for s in there if s.shape != ()]  # what keeps step
         return sorted((str(s.dtype), s.shape) for s in there), sum(s.nbytes for s in there)
 
 
-def test_bytes_to_the_server_are_those_of_what_is_sent() -> None:
+@pytest.mark.parametrize("sync", ["async", "all"])
+def test_bytes_to_the_server_are_those_of_what_is_sent(sync: str) -> None:
     def body(context: Any) -> Any:
         top, half = T.TopKCompression, T.BFloat16Compression
         return [
@@ -157,7 +189,7 @@ def test_bytes_to_the_server_are_those_of_what_is_sent() -> None:
             moved(top(0.01, min_bytes=0), (5,)),
         ]
 
-    (found,) = run_ranks(2, body, ps=1)
+    (found,) = run_ranks(2, body, ps=1, sync=sync)
     whole, half, top, double, small, few, least, tiny = found
     assert whole == ([("float32", (100, 50))], 20_000)
     assert half == ([("bfloat16", (100, 50))], 10_000)
