@@ -90,6 +90,24 @@ def test_a_network_cut_over_three_ranks_learns(ranks: int, tmp_path: Path) -> No
     assert set(result["updates"].values()) == {result["steps"][0]}
 
 
+@pytest.mark.parametrize("options", [["3"], ["4", "--ps", "1"]], ids=["driver", "server"])
+def test_towers_of_one_graph_learn(options: list[str], tmp_path: Path) -> None:
+    ranks, *more = options
+    result, text = run(
+        "in_graph.py", tmp_path, int(ranks), *more, "--tasks-per-replica", "3", "--epochs", "10"
+    )
+    assert result["replicas"] == 1 and result["accuracy"] > 0.955
+    assert set(result["updates"].values()) == {result["steps"][0]}
+    assert "3 towers: held-out accuracy" in text
+
+
+@pytest.mark.parametrize("ranks", [3, 6])
+def test_stages_with_steps_in_flight_learn(ranks: int, tmp_path: Path) -> None:
+    result, _ = run("stages.py", tmp_path, ranks, "--tasks-per-replica", "3", "--epochs", "6")
+    assert result["replicas"] == ranks // 3 and result["accuracy"] > 0.95
+    assert set(result["updates"].values()) == {result["steps"][0]}
+
+
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_four_subgraphs_at_once(ranks: int, tmp_path: Path) -> None:
     """The paper's Figure 2, on one rank and with the parameters on a server."""

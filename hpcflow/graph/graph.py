@@ -452,10 +452,16 @@ class Graph:
             yield
 
     @contextlib.contextmanager
-    def colocate_with(self, op: Operation | Tensor) -> Iterator[None]:
-        """Operations made inside run where `op` runs, whatever device scope surrounds them."""
+    def colocate_with(
+        self, op: Operation | Tensor, ignore_existing: bool = False
+    ) -> Iterator[None]:
+        """Operations made inside run where `op` runs, whatever device scope surrounds them.
+
+        With `ignore_existing` the outer scopes of this kind do not bind them.
+        """
+        outer = [] if ignore_existing else self._scopes()["colocate"]
         with (
-            self._within("colocate", [*self._scopes()["colocate"], as_operation(op)]),
+            self._within("colocate", [*outer, as_operation(op)]),
             self._within("device", []),
         ):
             yield

@@ -44,9 +44,12 @@ def control_dependencies(
     return get_default_graph().control_dependencies(before)
 
 
-def colocate_with(op: Any) -> AbstractContextManager[None]:
-    """Operations made inside run where `op` (an operation, tensor or variable) runs."""
-    return get_default_graph().colocate_with(op)
+def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    """Operations made inside run where `op` (an operation, tensor or variable) runs.
+
+    With `ignore_existing` the outer scopes of this kind do not bind them.
+    """
+    return get_default_graph().colocate_with(op, ignore_existing)
 
 
 def add_to_collection(name: str, value: Any) -> None:

@@ -137,7 +137,8 @@ class Variable(RowUpdates):
         """Its value at the start of a step, one read shared by all uses."""
         if self._value is None:
             with at_root(self.graph) as graph, graph.name_scope(None):
-                self._value = self.read_value("read")
+                with graph.colocate_with(self.op, ignore_existing=True):  # others use it, too
+                    self._value = self.read_value("read")
         return self._value
 
     as_tensor = value

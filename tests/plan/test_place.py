@@ -117,6 +117,20 @@ def test_colocation_with_a_variable_goes_to_its_server():
     assert where(g, [y], {}, Cluster(1, 1))["y"] == "/job:ps/task:0/cpu:0"
 
 
+def test_the_first_use_of_a_variable_beside_another_does_not_join_their_places():
+    with graph() as g:
+        a = Variable(hf.zeros([2]), name="a")
+        b = Variable(hf.zeros([2]), name="b")
+        with hf.colocate_with(a.op):
+            moved = a.assign_add(b, name="moved")  # makes the read of b
+            near = hf.tanh(b.value(), name="near")
+            with hf.colocate_with(b.op, ignore_existing=True):
+                there = hf.tanh(b.value(), name="there")
+    found = where(g, [near, there, moved], cluster=PS)
+    assert found["moved"] == found["near"] == found["a"] == "/job:ps/task:0/cpu:0"
+    assert found["there"] == found["b/read"] == found["b"] == "/job:ps/task:1/cpu:0"
+
+
 def test_sums_over_replicas_are_made_where_their_input_is():
     with graph() as g:
         x = hf.placeholder(hf.float32, [2], name="x")
