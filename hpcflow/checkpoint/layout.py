@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,11 @@ class Slab(NamedTuple):
     name: str
     start: int
     stop: int
+
+
+def mine_of(own: Mapping[str, str], replica: int) -> dict[str, str]:
+    """Under which names a checkpoint has what is of one replica alone."""
+    return {variable: f"{name}/replica_{replica}" for variable, name in own.items()}
 
 
 def share(arrays: Sequence[Array], writers: int) -> list[list[Slab]]:

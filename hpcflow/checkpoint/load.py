@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.layout import Array
+from hpcflow.checkpoint.layout import Array, mine_of
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.checkpoint.served import load as load_here
 from hpcflow.checkpoint.team import Team, attempt, failure
@@ -108,10 +108,13 @@ def load(
     wanted: Mapping[str, str],
     arrays: list[Array],
     with_draws: bool = True,
+    own: Mapping[str, str] | None = None,
 ) -> None:
     """Give the variables `wanted` (variable -> name in the checkpoint) their saved values.
 
-    `arrays` are those variables by their names there; every rank reads what it hosts.
+    `arrays` are those variables by their names there; every rank reads what it hosts. Of those in
+    `own` each replica has its own: what the checkpoint has of all replicas is dealt out, and added
+    up where one gets several; one that gets none, zeros.
 
     Ranks:  every rank that runs the script, between steps.
     Errors: CheckpointMismatchError with a diff; CheckpointError if a file cannot be read.
@@ -121,7 +124,7 @@ def load(
         attempt(context, lambda: saved.check_fits(arrays, _about(saved.facts))), lambda rows: None
     )
     told = {"do": "load", "path": os.path.abspath(saved.path), "id": saved.facts["id"]}
-    told["wanted"] = dict(wanted)
+    told["wanted"], told["own"] = dict(wanted), _dealt(context, saved, own or {})
     requests = {
         rank: {**told, "draws": draws_of(saved.facts, context, rank) if with_draws else []}
         for rank in [context.rank, *team.served()]
@@ -131,6 +134,14 @@ def load(
     rows = [attempt(context, lambda: load_here(context, store, own)), *answers().values()]
     wrong = [row for row in rows if "error" in row]
     team.decide(wrong[0] if wrong else {"value": 0}, lambda rows: None)
+
+
+def _dealt(context: Context, saved: Saved, own: Mapping[str, str]) -> dict[str, list[str]]:
+    """Variable -> the names in the checkpoint of what this replica adds up."""
+    there = int(saved.facts["replicas"])
+    mine = range(context.replica, there, context.roles.replicas)
+    dealt = {v: [mine_of({v: name}, r)[v] for r in mine] for v, name in own.items()}
+    return {v: [name for name in names if name in saved.arrays] for v, names in dealt.items()}
 
 
 def draws_of(facts: Facts, context: Context, rank: int) -> list[Any]:

@@ -7,12 +7,12 @@ import functools
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.checkpoint import folder, h5, lustre, part, stamp
-from hpcflow.checkpoint.layout import ALIGN_BYTES, STATE, Array, Slab, paths, share
+from hpcflow.checkpoint.layout import ALIGN_BYTES, STATE, Array, Slab, mine_of, paths, share
 from hpcflow.checkpoint.served import survey, write
 from hpcflow.checkpoint.team import Team, attempt
 from hpcflow.errors import CheckpointError
@@ -31,6 +31,7 @@ class Asked(NamedTuple):
     facts: Callable[[list[Any]], Facts]
     texts: dict[str, str]
     form: str
+    own: frozenset[str]
 
 
 def save(
@@ -44,24 +45,29 @@ def save(
     texts: Mapping[str, str] | None = None,
     form: str = "auto",
     keep: int = 5,
+    own: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the variables `wanted` (variable -> name in the checkpoint) into a folder; its path.
 
     `facts` makes of everyone's `mine`, on the chief, what else the checkpoint says: its "step" at
-    least. `texts` go into the file as datasets. `keep` checkpoints stay, 0 for all.
+    least. `texts` go into the file as datasets. `keep` checkpoints stay, 0 for all. Of the
+    variables in `own` each replica has its own, by the names of `mine_of`.
 
     Ranks:  every rank that runs the script, between steps, with the same arguments.
     Errors: CheckpointError on all of them; what was there before is as it was.
     """
     team = Team(context)
-    asked = Asked(directory, dict(wanted), facts, dict(texts or {}), form)
+    alone = mine_of(own or {}, context.replica)
+    both, names = {**wanted, **alone}, frozenset(alone.values())
+    asked = Asked(directory, both, facts, dict(texts or {}), form, names)
     duties, told = _plan(team, store, asked, mine)
-    own = duties.pop(context.rank, [] if context.rank in told["writers"] else None)
-    requests = {rank: {"do": "write", **told, "duty": duty} for rank, duty in duties.items()}
+    told["wanted"] = asked.wanted
+    duty = duties.pop(context.rank, [] if context.rank in told["writers"] else None)
+    requests = {rank: {"do": "write", **told, "duty": its} for rank, its in duties.items()}
     answers = team.call(requests)
     rows = []
-    if own is not None:
-        rows.append(attempt(context, lambda: write(context, store, {**told, "duty": own})))
+    if duty is not None:
+        rows.append(attempt(context, lambda: write(context, store, {**told, "duty": duty})))
     rows += answers().values()
     wrong = [row for row in rows if "error" in row]
     written = wrong[0] if wrong else {"value": [one for row in rows for one in row["value"]]}
@@ -83,7 +89,8 @@ def _plan(team: Team, store: Store, asked: Asked, mine: Any) -> tuple[dict[int, 
     surveys = {context.rank: attempt(context, lambda: survey(store, asked.wanted)), **answers()}
     wrong = [row for row in surveys.values() if "error" in row]
     found = {rank: row.get("value", {}) for rank, row in surveys.items()}
-    duties = {} if wrong else _duties(context, {r: one["held"] for r, one in found.items()})
+    held = {} if wrong else {rank: one["held"] for rank, one in found.items()}
+    duties = _duties(context, held, asked.own)
     row = (
         wrong[0]
         if wrong
@@ -99,10 +106,16 @@ def _plan(team: Team, store: Store, asked: Asked, mine: Any) -> tuple[dict[int, 
     return duties, team.decide(row, functools.partial(_told, context, asked))
 
 
-def _duties(context: Context, held: Mapping[int, Sequence[Any]]) -> dict[int, list[Slab]]:
-    """Rank -> what it writes: replicas share what they all have, others write what they host."""
+def _duties(
+    context: Context, held: Mapping[int, Sequence[Any]], own: Container[str]
+) -> dict[int, list[Slab]]:
+    """Rank -> what it writes: replicas share what they all have, others write what they host.
+
+    What is named in `own` is written whole by the rank that has it.
+    """
     duties: dict[int, list[Slab]] = {}
-    for rank, some in held.items():
+    for rank, found in held.items():
+        some = [h for h in found if h["name"] not in own]
         if rank in context.roles.servers:
             duties[rank] = [Slab(h["name"], h["start"], h["stop"]) for h in some if not h["copy"]]
         elif context.cluster.mode == "collective":
@@ -110,6 +123,8 @@ def _duties(context: Context, held: Mapping[int, Sequence[Any]]) -> dict[int, li
             duties[rank] = share(arrays, context.roles.replicas)[context.replica]
         elif context.is_chief:  # in parameter-server mode, variables put on workers: the chief's
             duties[rank] = [Slab(h["name"], h["start"], h["stop"]) for h in some]
+        mine = [Slab(h["name"], h["start"], h["stop"]) for h in found if h["name"] in own]
+        duties[rank] = [*duties.get(rank, []), *mine]
     empty = {h["name"] for some in held.values() for h in some if 0 in h["shape"]}
     kept = {r: [s for s in duty if s.name not in empty] for r, duty in duties.items()}
     return {rank: duty for rank, duty in kept.items() if duty}

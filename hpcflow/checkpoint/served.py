@@ -76,11 +76,13 @@ def load(context: Context, store: Store, told: dict[str, Any]) -> int:
         raise stamp.foreign(saved.index, "it was replaced while it was being loaded")
 
     def run() -> int:
-        return sum(
-            _fill(state, saved, told["wanted"][state.variable])
-            for state in store.states.values()
-            if state.variable in told["wanted"]
-        )
+        nbytes = 0
+        for state in store.states.values():
+            if state.variable in told["wanted"]:
+                nbytes += _fill(state, saved, told["wanted"][state.variable])
+            elif state.variable in told["own"]:
+                nbytes += _fill_sum(state, saved, told["own"][state.variable])
+        return nbytes
 
     for label, op, made in told["draws"]:
         store.draws.setdefault((label, op), Draws()).made = made
@@ -102,3 +104,12 @@ def _fill(state: Any, saved: Saved, name: str) -> int:
         saved.read_rows(name, low, high, host)
         rows[low - start : high - start] = state.device.from_host(host)
     return int(target.nbytes)
+
+
+def _fill_sum(state: Any, saved: Saved, names: Sequence[str]) -> int:
+    """Give a variable the sum of arrays of its shape."""
+    total = np.zeros(state.shape, state.dtype)
+    for name in names:
+        total += saved.read(name)
+    state.refill()[...] = state.device.from_host(total)
+    return int(total.nbytes)

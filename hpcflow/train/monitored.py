@@ -17,7 +17,7 @@ from hpcflow.train.coordinator import Coordinator
 from hpcflow.train.counter import get_global_step
 from hpcflow.train.hooks import CheckpointSaverHook, StepCounterHook
 from hpcflow.train.runners import start_queue_runners
-from hpcflow.train.saver import Saver
+from hpcflow.train.saver import Saver, state_of_job
 from hpcflow.train.scaffold import Scaffold
 from hpcflow.train.scaffold_session import ScaffoldSession, together
 from hpcflow.train.session import TrainingSession
@@ -229,7 +229,7 @@ def save_as_hooked(
         return
     said = together(session.context, _as_data(found[0], session) if found else {})
     if said:
-        named = {v.name: v for v in session.graph.get_collection("variables")}
+        named = {v.name: v for v in state_of_job(session.graph)}
         chosen = {name: named[text] for name, text in said["variables"].items()}
         saver = Saver(chosen, said["keep"], said["form"])
         counter = counter or get_global_step(session.graph)
@@ -238,7 +238,7 @@ def save_as_hooked(
 
 def _as_data(hook: CheckpointSaverHook, session: ScaffoldSession) -> dict[str, Any]:
     """What a hook says, for all ranks."""
-    saver = hook.saver or Saver(session.graph.get_collection("variables"))
+    saver = hook.saver or Saver(state_of_job(session.graph))
     return {
         "folder": str(Path(hook.checkpoint_dir).absolute()),
         "every": hook.every,

@@ -16,8 +16,9 @@ from hpcflow.checkpoint.load import load, newest_good, open_good
 from hpcflow.checkpoint.save import save
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import text_of
-from hpcflow.graph.graph import Graph
-from hpcflow.ops.state import Variable, global_variables
+from hpcflow.graph.graph import Graph, get_default_graph
+from hpcflow.graph.keys import GraphKeys
+from hpcflow.ops.state import Variable
 from hpcflow.plan.fingerprint import fingerprint, op_digests
 from hpcflow.runtime.session import Session
 
@@ -27,7 +28,8 @@ class Saver:
 
     `max_to_keep` checkpoints stay in a folder, 0 or None for all. `form` is "parallel" (one HDF5
     file written by all ranks), "sharded" (a file a rank and a master) or "auto", which is parallel
-    where h5py was built with MPI.
+    where h5py was built with MPI. Of a local variable that of each replica is saved; on another
+    number of replicas they are dealt out, and those of one replica added up.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Saver:
         max_to_keep: int | None = 5,
         form: str = "auto",
     ) -> None:
-        given: Any = global_variables() if var_list is None else var_list
+        given: Any = state_of_job(get_default_graph()) if var_list is None else var_list
         named = given if isinstance(given, Mapping) else {getattr(v, "name", v): v for v in given}
         if not named:
             raise CheckpointError("there is nothing to save", hint="make a variable first")
@@ -59,12 +61,13 @@ class Saver:
             sess.context,
             sess.store,
             directory,
-            self._wanted(),
+            self._wanted(local=False),
             lambda rows: {**facts(rows), "graph_digest": fingerprint(sess.graph)},
             mine=mine,
             texts={GRAPH: describe(sess.graph)},
             form=self.form,
             keep=self.max_to_keep,
+            own=self._wanted(local=True),
         )
 
     def restore(self, sess: Session, save_path: str | Path) -> dict[str, Any]:
@@ -90,14 +93,27 @@ class Saver:
     def _load(self, sess: Session, found: Any, with_draws: bool) -> None:
         if sess.context.on_plan is None:  # a session that has run nothing has no variables yet
             sess.prepare([v.initializer for v in self.variables.values()])
-        wanted, arrays = self._wanted(), self._arrays()
-        load(sess.context, sess.store, found, wanted, arrays, with_draws)
+        wanted, own = self._wanted(local=False), self._wanted(local=True)
+        load(sess.context, sess.store, found, wanted, self._arrays(), with_draws, own)
 
-    def _wanted(self) -> dict[str, str]:
-        return {variable.name: name for name, variable in self.variables.items()}
+    def _wanted(self, local: bool) -> dict[str, str]:
+        """Variable -> name in the file, of those that replicas share or of the local ones."""
+        return {v.name: n for n, v in self.variables.items() if is_local(v) == local}
 
     def _arrays(self) -> list[Array]:
-        return [Array(n, text_of(v.dtype), tuple(v.shape)) for n, v in self.variables.items()]  # type: ignore[arg-type]
+        shared = [(n, v) for n, v in self.variables.items() if not is_local(v)]
+        return [Array(n, text_of(v.dtype), tuple(v.shape)) for n, v in shared]  # type: ignore[arg-type]
+
+
+def state_of_job(graph: Graph) -> list[Variable]:
+    """What checkpoints of a job hold: the variables that replicas share, and sums over replicas."""
+    keys = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.SUMMED_VARIABLES)
+    return [variable for key in keys for variable in graph.get_collection(key)]
+
+
+def is_local(variable: Variable) -> bool:
+    """Whether each replica has its own."""
+    return bool(variable.op.attrs.get("local"))
 
 
 def _check(variables: Mapping[Any, Any]) -> None:

@@ -96,9 +96,9 @@ class TrainingSession(Session):
         self._keeper: Keeper | None = None
         self._resumes = resume  # the same job, started again, goes on
         if checkpoints is not None and self.context.on_plan is None:
-            from hpcflow.train.saver import Saver
+            from hpcflow.train.saver import Saver, state_of_job
 
-            saver = Saver(self.graph.get_collection("variables"), max_to_keep, form)
+            saver = Saver(state_of_job(self.graph), max_to_keep, form)
             keeper = self._keep(Path(checkpoints), save_every, saver)
             if resume:
                 keeper.resume()

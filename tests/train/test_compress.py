@@ -268,6 +268,52 @@ def test_slots_and_variables_are_those_inside_and_the_residuals() -> None:
         assert compression.residual(w).name == "net/w/residual"
 
 
+def resumed(ranks: int, folder: Any, steps: range, resume: bool, **places: Any) -> list[Any]:
+    """Weights, momentum and residual of each replica after some of the steps; it saves the last."""
+
+    def body(context: Any) -> Any:
+        compression = T.TopKCompression(0.05)
+        optimizer = T.CompressedOptimizer(T.MomentumOptimizer(RATE, 0.5), compression)
+        g, w, _, step = net(optimizer)
+        kept = [w, optimizer.get_slot(w, "momentum"), compression.residual(w)]
+        with T.TrainingSession(
+            context=context, checkpoints=folder, save_every=1000, resume=resume
+        ) as session:
+            began = session.run(kept)
+            for i in steps:
+                session.step(step, {g: given(context.replica)[i]})
+            session.wait()
+            return began, session.run(kept)
+
+    return run_ranks(ranks, body, **places)
+
+
+@pytest.mark.parametrize(("ranks", "places"), [(1, {}), (3, {}), (2, {"ps": 1}), (4, {"ps": 2})])
+def test_a_job_that_resumes_has_every_residual(ranks: int, places: Any, tmp_path: Any) -> None:
+    whole = resumed(ranks, None, range(STEPS), False, **places)
+    first = resumed(ranks, tmp_path, range(3), False, **places)
+    after = resumed(ranks, tmp_path, range(3, STEPS), True, **places)
+    for (_, saved), (began, ended), (_, want) in zip(first, after, whole, strict=True):
+        np.testing.assert_array_equal(began[2], saved[2])
+        assert began[2].any()
+        if ranks != 4:  # two asynchronous workers end differently each time
+            for mine, theirs in zip((*began, *ended), (*saved, *want), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("ranks", "after"), [(3, 2), (2, 3), (4, 1)])
+def test_on_other_replicas_nothing_of_the_residuals_is_lost(
+    ranks: int, after: int, tmp_path: Any
+) -> None:
+    first = resumed(ranks, tmp_path, range(3), False)
+    then = resumed(after, tmp_path, range(0), True)
+    left = [np.zeros(N, np.float32) for _ in range(after)]
+    for replica, (_, ended) in enumerate(first):
+        left[replica % after] += ended[2]
+    for (began, _), want in zip(then, left, strict=True):
+        np.testing.assert_array_equal(began[2], want)
+
+
 class OfItsOwn(T.GradientDescentOptimizer):
     def compute_gradients(self, loss: Any, var_list: Any = None, grad_loss: Any = None) -> Any:
         return super().compute_gradients(loss, var_list, grad_loss)

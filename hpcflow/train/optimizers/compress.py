@@ -80,7 +80,7 @@ class TopKCompression(Compression):
     at least one, as indices (int32) and values; what is not sent is the residual of the next step,
     so everything is sent some day (error feedback: Seide et al. 2014; Stich et al. 2018, Algorithm
     1; Lin et al. 2018, section 3.1, without its momentum correction). The residual is a local
-    variable of each replica, in no checkpoint: a job that resumes starts with one of zeros.
+    variable of each replica. Checkpoints hold those of all; fewer replicas go on with their sums.
     """
 
     def __init__(self, fraction: float = 0.01, min_bytes: int = MIN_BYTES) -> None:
@@ -141,7 +141,7 @@ class TopKCompression(Compression):
                 self._residuals[var] = Variable(
                     lambda: zeros([size_of(var.shape)], computed(var)),
                     trainable=False,
-                    collections=[GraphKeys.LOCAL_VARIABLES],
+                    collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.SUMMED_VARIABLES],
                     name=f"{var.name}/residual",
                 )
         return self._residuals[var]
