@@ -11,7 +11,7 @@ from hpcflow.graph.graph import Graph
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.initial import is_initial
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
-from hpcflow.plan.rewrite import bypass, constant, live, substitute
+from hpcflow.plan.rewrite import bypass, constant, infer, live, substitute
 
 LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
 APART = 1 << 32  # samples between replicas whose batches are not dealt
@@ -50,11 +50,28 @@ def replicate(
         return _all_reduces(_from_root(program), graph)
     if cluster.mode == "ps" and cluster.replicas > 1:
         program = _own_variables(program, graph, cluster, served)
+    if cluster.joins and cluster.mode == "ps":
+        program = _equal_rows_first(program)
     if not cluster.joins:
         program = bypass(program, [n.name for n in program.nodes.values() if n.type in LOWERED])
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
     return live(program)
+
+
+def _equal_rows_first(program: Program) -> Program:
+    """Rows of one index are added up before they are sent to the servers that join them."""
+
+    def rule(node: Node) -> list[Node]:
+        before = program.nodes[node.inputs[0].node] if node.inputs else node
+        if node.type != "ReplicaGather" or before.type == "SumEqualRows":
+            return [node]
+        name, given = f"{node.name}/distinct", [program.spec(ref) for ref in node.inputs]
+        specs = infer("SumEqualRows", given, {}, op=name, line=node.line)
+        summed = Node(name, "SumEqualRows", node.inputs, specs=specs, line=node.line)
+        return [summed, node.but(inputs=(Ref(name, 0), Ref(name, 1)))]
+
+    return _mapped(program, rule)
 
 
 def _own_variables(

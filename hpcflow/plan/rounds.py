@@ -183,6 +183,7 @@ class _Splitter:
         instead: dict[str, tuple[str, ...]] = {}
         begin = self._begin()
         made = {n.name for n in self.acts}
+        held: list[str] = []  # read before the round of this step is made, whoever needs it
         for node in self.program.nodes.values():
             if node.type in LOWERED:
                 inputs = (self._handle(self._server(node)), Ref(BEGIN))
@@ -195,13 +196,16 @@ class _Splitter:
                 nodes[node.name], instead[node.name] = node, (over,)
             else:
                 nodes[node.name] = node if node.name in self.behind else self._held(node)
+                if nodes[node.name] is not node:
+                    held.append(node.name)
         adds = [self._add(n.name, self._server(n), n.inputs, n.line) for n in self.sums]
         adds += [self._add(str(ref), COORDINATOR, (ref,), "") for ref in self.handed]
         weight = Ref(share) if share in nodes else Ref("_rounds/share")
         value = np.asarray(1 / self.cluster.replicas, float64)
         constant = self._node("_rounds/share", "Const", (), {"value": value})
         given = (self._handle(COORDINATOR), Ref(BEGIN), weight)
-        ready = self._node(READY, "RoundReady", given, {}, tuple(a.name for a in adds))
+        after = (*(a.name for a in adds), *held)
+        ready = self._node(READY, "RoundReady", given, {}, after)
         first = [begin, *overs.values()] + ([constant] if weight.node == constant.name else [])
         nodes.update({n.name: n for n in (*adds, ready)})
         whole = self._with(first, nodes, (*self._ends(), *self.own, READY))

@@ -74,6 +74,8 @@ def test_rows_of_a_cut_table_go_to_the_servers_that_hold_them():
         plan = plan_of(made, [train], {ids: (6,)}, cluster, settings)
     verify(plan.round)
     assert all(edge.spec.sized for edge in plan.round.edges)  # no rows
+    worker = plan.parts["/job:worker/task:0"].nodes.values()
+    assert [n.type for n in worker].count("SumEqualRows") == 1  # each row is sent once
     sums = [n for p in plan.round.parts.values() for n in p.nodes.values() if n.type == "RoundSum"]
     assert sorted(n.device for n in sums) == ["/job:ps/task:0/cpu:0", "/job:ps/task:1/cpu:0"]
 

@@ -353,3 +353,24 @@ def test_the_chief_need_not_train():
 
     for found in run_ranks(4, body, ps=1, sync="all", seed=2):
         np.testing.assert_allclose(found, np.full(2, 0.25), rtol=1e-6)
+
+
+def test_what_is_fetched_beside_an_update_is_of_the_version_before_it():
+    """Also on a server that nothing is given to: fast workers must not change it meanwhile."""
+
+    def body(context):
+        with hf.device("/job:ps/task:1"):
+            count = hf.Variable(0.0, trainable=False, name="count")
+        with hf.device("/job:ps/task:0"):
+            w = hf.Variable(1.0, name="w")
+        train = hf.train.GradientDescentOptimizer(0.1).minimize(w * w)
+        before = count.value()
+        total = hf.replica_sum(hf.constant(1.0) * hf.cast(hf.replica_share(), hf.float32))
+        with hf.control_dependencies([train]):
+            more = count.assign_add(total)
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        return [float(session.run([before, more])[0]) for _ in range(40)]
+
+    for found in run_ranks(4, body, ps=2, sync="all", seed=11):
+        np.testing.assert_allclose(found, np.arange(40), rtol=1e-6)
