@@ -27,6 +27,7 @@ BUILT_IN = "it has no kernel: generated code and the tests' interpreter do it th
 PLAN = "made when the plan is cut; tested with the plan and the engine"
 WAITS = "state of the runtime and waits for it; tested in tests/runtime/test_queues.py"
 ACCUMULATES = "as queues; tested in tests/runtime/test_accumulators.py"
+ROUNDS = "between workers and servers; tested in tests/ps/test_rounds.py, test_rules.py"
 DRAWS = ("RandomUniform", "RandomNormal", "TruncatedNormal", "RandomUniformInt", "RandomGamma")
 DRAWS = (*DRAWS, "RandomPoisson", "RandomPermutation")
 ELSEWHERE = {
@@ -47,6 +48,8 @@ ELSEWHERE = {
     **dict.fromkeys(["AccumulatorApplyGradient", "AccumulatorNumAccumulated"], ACCUMULATES),
     **dict.fromkeys(["AccumulatorSetGlobalStep", "AccumulatorTakeGradient"], ACCUMULATES),
     **dict.fromkeys(["ConditionalAccumulator", "SparseConditionalAccumulator"], ACCUMULATES),
+    **dict.fromkeys(["Rounds", "RoundBegin", "RoundAdd", "RoundReady", "RoundTotal"], ROUNDS),
+    **dict.fromkeys(["RoundOver", "RoundPick", "RoundSum", "RoundEnd", "ClockTick"], ROUNDS),
     **dict.fromkeys(["PyFunc", "PyFuncStateless"], "test_host.py"),
     **dict.fromkeys(["ReadFile", "WriteFile", "MatchingFiles"], "test_strings.py"),
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
@@ -101,7 +104,8 @@ def test_every_row_is_tested() -> None:
 
 
 def test_every_row_has_a_kernel_and_every_kernel_a_row() -> None:
-    without = {t for t, why in ELSEWHERE.items() if why in (BUILT_IN, PLAN, WAITS, ACCUMULATES)}
+    elsewhere = (BUILT_IN, PLAN, WAITS, ACCUMULATES, ROUNDS)
+    without = {t for t, why in ELSEWHERE.items() if why in elsewhere}
     assert names() == set(OPS) - without
 
 
