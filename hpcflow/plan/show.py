@@ -171,7 +171,7 @@ def as_text(plan: Plan) -> str:
 
 def _kept_by(plan: Plan) -> str:
     """How the workers of servers keep step."""
-    return f" sync={plan.cluster.sync}" if plan.cluster.mode == "ps" else ""
+    return f", sync={plan.cluster.sync}" if plan.cluster.mode == "ps" else ""
 
 
 def nbytes(count: int | None) -> str:

@@ -47,7 +47,7 @@ def plan(script, *words, code=0):
 
 def test_the_table_of_a_job_with_servers(script):
     done = plan(script, "--ranks", "64", "--ps", "4", str(script))
-    assert done.stdout.startswith("plan: mode ps, 64 ranks = 60 workers + 4 servers")
+    assert done.stdout.startswith("plan: mode ps, sync=async, 64 ranks = 60 workers + 4 servers")
     assert "proved: " in done.stdout and "w/read:0" in done.stdout
     assert "the script speaks" in done.stderr and "the script speaks" not in done.stdout
 

@@ -53,7 +53,7 @@ ops  why they are where they are
 proved: every Send has its Recv, one order of collectives, no deadlock, no race
 """
 GOLDEN_SERVERS = """
-plan: mode ps sync=async, 64 ranks = 60 workers + 4 servers; 60 replica(s) of 1 task(s)
+plan: mode ps, sync=async, 64 ranks = 60 workers + 4 servers; 60 replica(s) of 1 task(s)
 feeds x, y; fetches loss:0
 
 per step of one replica; a server does this for each replica's step
