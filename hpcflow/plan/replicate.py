@@ -63,8 +63,9 @@ def _equal_rows_first(program: Program) -> Program:
     """Rows of one index are added up before they are sent to the servers that join them."""
 
     def rule(node: Node) -> list[Node]:
-        before = program.nodes[node.inputs[0].node] if node.inputs else node
-        if node.type != "ReplicaGather" or before.type == "SumEqualRows":
+        if node.type != "ReplicaGather":
+            return [node]
+        if program.nodes[node.inputs[1].node].type in ("SumEqualRows", "TopK"):  # no index twice
             return [node]
         name, given = f"{node.name}/distinct", [program.spec(ref) for ref in node.inputs]
         specs = infer("SumEqualRows", given, {}, op=name, line=node.line)

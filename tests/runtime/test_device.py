@@ -29,8 +29,8 @@ class ToyDevice(device.Device):
     def allocate(self, shape, dtype):
         return ToyArray(np.empty(shape, dtype))
 
-    def view(self, block, shape, dtype):
-        return ToyArray(super().view(block.values, shape, dtype))
+    def view(self, block, shape, dtype, start=0):
+        return ToyArray(super().view(block.values, shape, dtype, start))
 
     def to_host(self, array):
         return array.values.copy()

@@ -371,13 +371,13 @@ def test_a_small_step_of_this_rank_finishes_what_it_would_clash_with():
     session.run([v.value(), w.value()])
 
     def half_and_half():
-        states["v"].array[:2] += 1
+        states[v.name].array[:2] += 1
         yield
-        states["v"].array[2:] += 1
+        states[v.name].array[2:] += 1
 
     tiles = half_and_half()
     next(tiles)
-    engine.slices.going.append(Going(Torn, 0, tiles, touched(writes=[states["v"]])))
+    engine.slices.going.append(Going(Torn, 0, tiles, touched(writes=[states[v.name]])))
     assert session.run(w.value()).tolist() == [0, 0, 0, 0]
     assert engine.slices.going
     assert session.run(v.value()).tolist() == [1, 1, 1, 1]
