@@ -17,8 +17,9 @@ PY = $(VENV)/bin/python
 NO_BENCH = $(addprefix benchmarks/,bare_server.py common.py report.py)
 BENCHES = $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py))
 LIMIT = timeout --kill-after=10
-# Tests without ranks that start hardly any processes of their own: two processes share them.
+# Two processes share tests that ask little of a machine; those of PURE need no mpirun at all.
 PURE = tests/onnx tests/ops
+SHARED = $(PURE) $(addprefix tests/,plan ps train doctor programs)
 RANKS = tests $(addprefix --ignore=,$(PURE))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -31,8 +32,8 @@ demo: $(VENV)/.ready-demo
 
 # Each test has its own limit (tests/conftest.py); these are for what happens outside of tests.
 test: $(VENV)/.ready-test lint
-	$(LIMIT) 900 $(PY) -m pytest -q -n 2 $(PURE)
-	$(LIMIT) 1500 $(PY) -m pytest -q $(RANKS)
+	$(LIMIT) 1200 $(PY) -m pytest -q -n 2 $(SHARED)
+	$(LIMIT) 1500 $(PY) -m pytest -q tests $(addprefix --ignore=,$(SHARED))
 	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
 	  -p no:cacheprovider --with-mpi -m mpi $(RANKS); done
 

@@ -207,7 +207,7 @@ def test_the_straggler_of_a_synchronous_job_is_named(
     paces = runlog.read_rows(tmp_path / runlog.PACES)
     assert {row["worker"] for row in paces} == {"0", "1", "2"}
     work = {row["worker"]: float(row["work"]) for row in paces}
-    assert work["1"] == pytest.approx(3 * work["0"], rel=0.2)
+    assert work["1"] > 2 * work["0"]
     cli.main(["report", str(tmp_path), "--out", str(tmp_path)])
     text = capsys.readouterr().out
     assert f"worker {SLOW} (rank {SLOW} on local) was slow for long" in text and "3 times" in text
