@@ -137,14 +137,11 @@ def test_a_checkpoint_of_both_goes_on_where_it_was(tmp_path):
         check(found, alone()[:4])
 
 
-@pytest.mark.mpi
+@pytest.mark.mpi(min_size=2)
 def test_both_at_once_over_mpi():
     from mpi4py import MPI
 
-    size = MPI.COMM_WORLD.size
-    if size < 2:
-        pytest.skip("needs a server and a worker")
-    servers = 2 if size == 4 else 1
+    servers = max(1, MPI.COMM_WORLD.size - 2)
     found = run_here(trained, ps=servers, sync="all", dense="replicas")
     if found is not None:
         check(found[0], alone())

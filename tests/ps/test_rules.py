@@ -11,7 +11,7 @@ from hpcflow.errors import GraphError, HpcflowError
 from hpcflow.runtime.context import Context, current, use
 from hpcflow.settings import Settings
 from tests.runtime.nets import data, net, plain
-from tests.runtime.ranks import run_ranks
+from tests.runtime.ranks import run_here, run_ranks
 
 OPTIMIZERS = {
     "adam": lambda: hf.train.AdamOptimizer(0.01),
@@ -319,22 +319,16 @@ def test_a_step_that_fails_before_its_gradients_gives_way_to_the_next(tmp_path):
         np.testing.assert_allclose(found, [0.81, 1.0], rtol=1e-6)
 
 
-@pytest.mark.mpi
-def test_all_over_mpi():
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("sync", ["all", "stale:1"])
+def test_rules_over_mpi(sync):
     from mpi4py import MPI
 
-    from tests.runtime.ranks import run_here
-
-    if MPI.COMM_WORLD.size < 2:
-        pytest.skip("needs a server and a worker")
-    for sync in ("all", "stale:1"):
-        servers = 2 if MPI.COMM_WORLD.size == 4 else 1
-        if (MPI.COMM_WORLD.size - servers) not in (1, 2):
-            servers = MPI.COMM_WORLD.size - 2
-        found = run_here(lambda context: trained(context), ps=servers, sync=sync)
-        if found is not None and sync == "all":
-            for mine, theirs in zip(found, plain(), strict=True):
-                np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+    servers = max(1, MPI.COMM_WORLD.size - 2)
+    found = run_here(trained, ps=servers, sync=sync)
+    if found is not None and (sync == "all" or MPI.COMM_WORLD.size == 2):
+        for mine, theirs in zip(found, plain(), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
 def test_the_chief_need_not_train():
