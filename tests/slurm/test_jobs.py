@@ -64,11 +64,12 @@ def test_servers_on_cpu_nodes_and_workers_on_gpu_nodes(
 
 
 def test_servers_among_the_ranks_of_one_job(slurm: Cluster, place: Place) -> None:
-    job = slurm.sbatch(place, "jobs/slurm/ps.sbatch", *DIGITS, SERVERS="2")
+    job = slurm.sbatch(place, "jobs/slurm/ps.sbatch", *DIGITS, SERVERS="2", SYNC="all")
     assert job.wait() == ["COMPLETED"], job.output
     found = result(job)
     assert (found["mode"], found["servers"], found["replicas"]) == ("ps", 2, 2)
-    assert job.output.count("/job:ps/task") == 2
+    assert found["sync"] == "all"
+    assert len(re.findall(r"^  ranks? .*/job:ps/task", job.output, re.MULTILINE)) == 2
 
 
 def test_an_array_over_node_counts_and_its_report(slurm: Cluster, place: Place) -> None:
