@@ -172,7 +172,6 @@ class _Splitter:
         )
         handle = (self._handle(COORDINATOR),)
         tick = self._node("_rounds/tick", "ClockTick", handle, {}, ends or (BEGIN,))
-        self.program = program
         begin = [] if BEGIN in program.nodes else [self._begin()]
         return self._with(begin, {**program.nodes, tick.name: tick}, (*program.targets, tick.name))
 
