@@ -8,7 +8,8 @@ from typing import Any
 
 from hpcflow.graph.device import parse
 from hpcflow.logs import say_once
-from hpcflow.runtime.context import current, joined, task_name
+from hpcflow.runtime.context import task_name
+from hpcflow.runtime.job import current, joined
 
 __all__ = [
     "FLAGS",

@@ -26,15 +26,15 @@ from hpcflow.threads import CHOSEN
 ROOT = Path(__file__).parent.parent
 DOUBLE = """
 import sys, types
-context = types.ModuleType("hpcflow.runtime.context")
+job = types.ModuleType("hpcflow.runtime.job")
 def enter():
     from hpcflow import launch, settings
     place, ps = launch.detect(), settings.Settings.from_environ().ps
     is_server = place is not None and place.rank >= place.size - ps
     return types.SimpleNamespace(is_server=is_server)
-context.enter = enter
-context.serve = lambda: print("serving", flush=True)
-sys.modules["hpcflow.runtime.context"] = context
+job.enter = enter
+job.serve = lambda: print("serving", flush=True)
+sys.modules["hpcflow.runtime.job"] = job
 """
 SCRIPT = """
 import os, sys

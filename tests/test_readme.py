@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

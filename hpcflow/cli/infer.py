@@ -81,7 +81,7 @@ class Job:
 
     def __init__(self, args: argparse.Namespace) -> None:
         from hpcflow.checkpoint.team import Team
-        from hpcflow.runtime.context import current
+        from hpcflow.runtime.job import current
 
         self.args, self.out = args, Path(args.out)
         self.team = Team(current())

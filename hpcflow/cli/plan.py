@@ -88,7 +88,7 @@ def plans_of(
 
     What the script prints goes to stderr: stdout is the plan's.
     """
-    from hpcflow.runtime.context import Planned, planning
+    from hpcflow.runtime.job import Planned, planning
 
     found: list[Plan] = []
     code = 0

@@ -178,9 +178,9 @@ def check_folder() -> None:
 
 def enter() -> Callable[[], object] | None:
     """Join the job; a server rank gets what it does from now on, any other None."""
-    from hpcflow.runtime import context
+    from hpcflow.runtime import job
 
-    return context.serve if context.enter().is_server else None
+    return job.serve if job.enter().is_server else None
 
 
 def run_script(script: str, script_args: list[str]) -> int:

@@ -24,7 +24,8 @@ from hpcflow.data.sources import InMemory, Source, sources_of
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.graph import Tensor
 from hpcflow.logs import say_once
-from hpcflow.runtime.context import Context, current
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import current
 
 MEMORY = 256 << 20
 STRETCH = 4 << 20  # bytes read at a time where blocks do not say

@@ -14,7 +14,8 @@ from hpcflow.data.fitting import check_enough, check_fits, joined_batch
 from hpcflow.errors import DataError, HpcflowError
 from hpcflow.graph.graph import Tensor
 from hpcflow.logs import say_once
-from hpcflow.runtime.context import Context, current
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import current
 
 Part = tuple[int, Share, list[Any]]  # epoch, the samples' numbers, this worker's samples
 

@@ -1,23 +1,20 @@
-"""Who this process is: alone, or a rank of a job with a role; joined once, left at the end."""
+"""This rank among the ranks of its job: role, devices, state and engine."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import dataclasses
 import functools
 import os
 import sys
-import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hpcflow import consistency, launch, logs, threads
+from hpcflow import consistency, logs, threads
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.chaired import Chaired
 from hpcflow.comm.deaths import Deaths, say_next
@@ -437,129 +434,6 @@ def _serving(settings: Settings, world: Communicator | None) -> list[int]:
     if world is not None and world.size > 1:
         told = world.all_gather_text(told[0])
     return [rank for rank, text in enumerate(told) if text == "1"]
-
-
-_current: Context | None = None
-_override = threading.local()
-
-
-def current(**given: object) -> Context:
-    """The context in force: the one of `use`, else this process's own, joined now if need be.
-
-    It joins with the settings `given`. A rank that does not run the script serves here until the
-    job ends, then exits.
-    """
-    made = getattr(_override, "context", None)
-    if made is not None:
-        return made
-    context = enter(**given)
-    if not context.is_driver:
-        serve()
-        raise SystemExit(0)
-    return context
-
-
-@contextlib.contextmanager
-def use(context: Context) -> Iterator[Context]:
-    """Make `context` the one in force in this thread: for tests and planning."""
-    before = getattr(_override, "context", None)
-    _override.context = context
-    try:
-        yield context
-    finally:
-        _override.context = before
-
-
-@contextlib.contextmanager
-def planning(ranks: int, settings: Settings, on_plan: Callable[[Plan], None]) -> Iterator[Context]:
-    """Inside, a script is the driver of replica 0 of `ranks` ranks that do not exist.
-
-    Each step is planned and handed to `on_plan`, none runs: fetches are zeros of the right shape.
-    The first plan that updates state, initialization apart, ends the script by `Planned`.
-    """
-    alone = dataclasses.replace(settings, ps=0, tasks_per_replica=1)
-    context = Context(alone)
-    context.settings = settings
-    context.hosts = ("planned",) * ranks
-    context.roles = assign(context.hosts, settings.ps, settings.tasks_per_replica)
-    cluster = context.roles.cluster(list(context.devices))
-    context.cluster = dataclasses.replace(cluster, measured=measured(settings, None))
-    context.keep_step(consistency.rule(settings.sync))
-    context.size = ranks
-    context.on_plan = on_plan
-    with use(context):
-        yield context
-
-
-class Planned(BaseException):
-    """Ends a script that was only to be planned; not an Exception, so that no script keeps it."""
-
-
-def joined() -> bool:
-    """Whether a context is in force, or this process has joined its job."""
-    return getattr(_override, "context", None) is not None or _current is not None
-
-
-def enter(**given: object) -> Context:
-    """Join the job as a rank, once; without a launcher MPI is not touched.
-
-    Settings are those of the environment and, if it joins now, those `given`.
-    Errors: LaunchError if launcher and MPI disagree on the number of ranks.
-    """
-    global _current
-    if _current is None:
-        settings = Settings.from_environ(**given)
-        place = launch.detect()
-        if place is None:
-            logs.set_up(0, 1, settings.run_dir, settings.log_files)
-            _current = Context(settings)
-        else:
-            _current = _join(settings, place)
-        sys.excepthook = functools.partial(failing.on_error, _current, sys.excepthook)
-        atexit.register(_current.leave)
-    return _current
-
-
-def _join(settings: Settings, place: launch.Launch) -> Context:
-    from hpcflow.comm import mpi
-    from hpcflow.comm.waiting import ranks_outnumber_cores
-
-    launch.check_library(place, mpi.build_facts())
-    world = mpi.world()
-    launch.check_world(place, world.size, mpi.library_version())
-    logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
-    crowded = ranks_outnumber_cores(world) or settings.crowded
-    context = Context(settings, world, crowded)
-    context.watch()
-    table = context.table()
-    if context.rank == 0 and context.size > 1:
-        changed = ", ".join(f"{k}={v}" for k, v in settings.changed().items())
-        logger.info("%s mode, %s\n%s", context.cluster.mode, changed or "defaults", table)
-    return context
-
-
-def serve() -> None:
-    """What a rank that does not run the script does: serve until the job ends."""
-    context = enter()
-    try:
-        context.serve()
-    except Exception as error:
-        failing.on_error(context, sys.__excepthook__, type(error), error, error.__traceback__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a replica stands among the replicas: what dealing data needs."""
-
-    replica: int
-    replicas: int
-    chief: bool
-
-
-def place() -> Place:
-    """This replica's number, how many there are, and whether it speaks for the job."""
-    context = current()
-    return Place(context.replica, context.roles.replicas, context.is_chief)
 
 
 def task_name(rank: int, context: Context) -> str:

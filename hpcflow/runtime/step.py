@@ -11,9 +11,10 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Plan
 from hpcflow.runtime.baton import SHELL
-from hpcflow.runtime.context import Context, Planned
+from hpcflow.runtime.context import Context
 from hpcflow.runtime.feeds import as_fed
 from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.job import Planned
 from hpcflow.runtime.link import Link
 
 Feeds = Mapping[Any, Any]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hpcflow.errors import LaunchError
-from hpcflow.runtime.context import Context, current
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import current
 
 
 class Target(str):

@@ -10,7 +10,7 @@ from hpcflow.graph.device import DeviceName, parse
 from hpcflow.graph.graph import Operation
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import size_of
-from hpcflow.runtime.context import current, joined
+from hpcflow.runtime.job import current, joined
 from hpcflow.train.cluster_spec import ClusterSpec
 
 STATE = ("Variable",)

@@ -8,7 +8,8 @@ import time
 from typing import Protocol, TextIO
 
 from hpcflow.logs import say_once
-from hpcflow.runtime.context import Context, current
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import current
 from hpcflow.train import runlog
 from hpcflow.train.terminal import watched
 

@@ -13,7 +13,8 @@ from typing import Any
 from hpcflow import launch
 from hpcflow.errors import LaunchError
 from hpcflow.logs import show
-from hpcflow.runtime.context import Context, current, joined, task_name
+from hpcflow.runtime.context import Context, task_name
+from hpcflow.runtime.job import current, joined
 from hpcflow.runtime.target import Target
 from hpcflow.settings import PREFIX, Settings
 from hpcflow.train.cluster_spec import ClusterSpec

@@ -13,8 +13,9 @@ from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.ops.state import Variable
-from hpcflow.runtime.context import Context, current
+from hpcflow.runtime.context import Context
 from hpcflow.runtime.feeds import structure
+from hpcflow.runtime.job import current
 from hpcflow.runtime.target import context_of
 from hpcflow.train.coordinator import Coordinator, LooperThread
 from hpcflow.train.counter import get_global_step

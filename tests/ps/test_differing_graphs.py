@@ -147,7 +147,7 @@ def test_a_job_of_differing_graphs_ends_and_says_why(tmp_path):
             """
             import numpy as np
             import hpcflow as hf
-            from hpcflow.runtime.context import current
+            from hpcflow.runtime.job import current
             v = hf.Variable(np.zeros(3 + current().replica, np.float32), name="v")
             update = v.assign_add(v.value())
             with hf.train.TrainingSession() as session:

@@ -10,14 +10,15 @@ from typing import Any
 from hpcflow.comm.local import local_world
 from hpcflow.errors import CommError
 from hpcflow.graph.graph import Graph
-from hpcflow.runtime import context
+from hpcflow.runtime import job
+from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 
 LIMIT_S = 60.0
 
 
 def run_ranks(
-    n: int, body: Callable[[context.Context], Any], seed: int | None = None, **settings: Any
+    n: int, body: Callable[[Context], Any], seed: int | None = None, **settings: Any
 ) -> list[Any]:
     """`body(context)` on each rank that runs the script, inside a graph of its own.
 
@@ -31,8 +32,8 @@ def run_ranks(
 
     def rank(r: int) -> None:
         try:
-            mine = context.Context(Settings(**settings), worlds[r], crowded=True)
-            with context.use(mine), Graph().as_default():
+            mine = Context(Settings(**settings), worlds[r], crowded=True)
+            with job.use(mine), Graph().as_default():
                 if mine.is_driver:
                     results[r] = body(mine)
                     mine.leave()
@@ -55,7 +56,7 @@ def run_ranks(
     return [r for r in results if r is not None]
 
 
-def run_here(body: Callable[[context.Context], Any], **settings: Any) -> Any:
+def run_here(body: Callable[[Context], Any], **settings: Any) -> Any:
     """`body(context)` on the ranks of mpirun that run the script; the others serve.
 
     Every rank of the world calls it. Returns the driver's result, None on ranks that served.
@@ -64,8 +65,8 @@ def run_here(body: Callable[[context.Context], Any], **settings: Any) -> Any:
 
     world = mpi.world()
     mine = world.split(range(world.size))
-    here = context.Context(Settings(**settings), mine, crowded=True)
-    with context.use(here), Graph().as_default():
+    here = Context(Settings(**settings), mine, crowded=True)
+    with job.use(here), Graph().as_default():
         if not here.is_driver:
             here.serve()
             return None

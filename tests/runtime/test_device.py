@@ -7,7 +7,8 @@ import hpcflow as hf
 from hpcflow.errors import DeviceError
 from hpcflow.kernels.table import kernel
 from hpcflow.runtime import device
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

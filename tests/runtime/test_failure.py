@@ -20,7 +20,7 @@ import sys, time
 import numpy as np
 import hpcflow as hf
 from hpcflow.ops.comm import replica_sum
-from hpcflow.runtime.context import current
+from hpcflow.runtime.job import current
 context = current()
 ONE = np.ones(3, np.float32)
 v = hf.Variable(np.zeros(3, np.float32), name="v")

@@ -11,7 +11,8 @@ import hpcflow as hf
 from hpcflow.comm.nccl import NcclCommunicator
 from hpcflow.errors import CommError
 from hpcflow.runtime import device
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from hpcflow.train.pace import Pace
 from tests.comm.fake_cuda import fake_packages

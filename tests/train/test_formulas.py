@@ -10,7 +10,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, GradientError
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

@@ -11,7 +11,8 @@ from scipy import optimize
 
 import hpcflow as hf
 from hpcflow.errors import GradientError, NumericError
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from hpcflow.train.lbfgs import direction, line_search
 from tests.runtime.ranks import run_ranks

@@ -23,7 +23,8 @@ from hpcflow.errors import (
     UninitializedError,
 )
 from hpcflow.logs import logger
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from hpcflow.train.scaffold_session import trains
 from tests.runtime.ranks import run_ranks

@@ -9,7 +9,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GradientError, GraphError, ShapeError
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 
 from .reference import OPTIMIZERS, data, net, trained

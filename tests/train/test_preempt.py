@@ -13,7 +13,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.plan.roles import Roles
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.runtime.stop import Stop, _whom
 from hpcflow.settings import Settings
 from hpcflow.train.preempt import Preempted, Preemption, requeue

@@ -21,7 +21,8 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import GraphError
 from hpcflow.logs import logger
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from hpcflow.train.progress import Progress
 from hpcflow.train.session import summary, updates_of, write_json

@@ -16,7 +16,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GraphError, OutOfRangeError
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 from tests.train import replica_script

@@ -10,7 +10,8 @@ import pytest
 import hpcflow as hf
 from hpcflow.consistency import All, Backup
 from hpcflow.errors import GraphError, HpcflowError
-from hpcflow.runtime.context import Context, use
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
