@@ -116,7 +116,14 @@ class Communicator(abc.ABC):
 
     @abc.abstractmethod
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
-        """Start sending `array`; the caller keeps it unchanged until the request is done."""
+        """Start sending `array`; the caller keeps it unchanged until the request is done.
+
+        `recv` of the other side takes it; what a channel takes is sent by `send_to_channel`.
+        """
+
+    def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
+        """`send` to a rank that receives it by a channel."""
+        return self.send(array, dest, tag)
 
     @abc.abstractmethod
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:

@@ -25,6 +25,10 @@ class Delegate(Communicator):
         """Start sending `array`."""
         return self.inner.send(array, dest, tag)
 
+    def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
+        """`send` to a rank that receives it by a channel."""
+        return self.inner.send_to_channel(array, dest, tag)
+
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
         """Start receiving into `array`."""
         return self.inner.recv(array, source, tag)

@@ -15,11 +15,14 @@ from hpcflow.comm.arrays import add_bfloat16, as_bytes, check_rows, flat, read_o
 from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
 from hpcflow.comm.mpi_requests import (
     PATIENCE_S,
+    PIECE_BYTES,
     Failed,
     PersistentChannel,
+    PiecedChannel,
     ProbedChannel,
     Several,
     Transfer,
+    pieces_of,
 )
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, DeathError, LaunchError, MissingPackageError, StallError
@@ -167,13 +170,23 @@ class MpiCommunicator(Communicator):
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array`."""
-        spec = self._spec(array)
+        request = self._send(array, dest, tag)
         self.traffic.add((self._top[dest], tag), array.nbytes)
+        return request
+
+    def _send(self, array: np.ndarray, dest: int, tag: int) -> Request:
         try:
-            request = self._comm.Isend(spec, dest, tag)
+            request = self._comm.Isend(self._spec(array), dest, tag)
         except RuntimeError as error:
             return Failed(self._failure(error, f"send to rank {dest}, tag {tag}"))
         return Transfer(self, request, array, ("send", dest, tag))
+
+    def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
+        """Start sending `array` to a rank that receives it by a channel."""
+        data = as_bytes(array)
+        pieces = pieces_of(data) if self._in_pieces(data, dest) else [data]
+        self.traffic.add((self._top[dest], tag), data.nbytes)
+        return Several([self._send(piece, dest, tag) for piece in pieces])
 
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
         """Start receiving into `array`."""
@@ -186,21 +199,45 @@ class MpiCommunicator(Communicator):
 
     def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
         """A persistent send of `array`."""
+        data, tally = as_bytes(array), self.traffic.tally((self._top[dest], tag))
+        if not self._in_pieces(data, dest):
+            return self._send_channel(array, dest, tag, tally)
+        sends = [self._send_channel(piece, dest, tag) for piece in pieces_of(data)]
+        return PiecedChannel(sends, tally=tally)
+
+    def _send_channel(
+        self, array: np.ndarray, dest: int, tag: int, tally: list[int] | None = None
+    ) -> PersistentChannel:
         request = self._comm.Send_init(self._spec(array), dest, tag)
-        tally = self.traffic.tally((self._top[dest], tag))
         return PersistentChannel(self, request, array, ("send", dest, tag), tally=tally)
 
     def recv_channel(
         self, array: np.ndarray, source: int, tag: int, short: bool = False
     ) -> Channel:
         """A persistent receive into `array`."""
-        spec = self._spec(array, writable=True)
         # one that is posted was seen to end without its message when another rank died
         if source == self.ANY and (self.tolerant or _misses_any_source()):
             return ProbedChannel(self, array, tag)
+        data = as_bytes(array, writable=True)
+        if not self._in_pieces(data, source):
+            return self._recv_channel(array, source, tag, short)
+        pieces = pieces_of(data)
+        first = self._recv_channel(pieces[0], source, tag, short)
+        rest = [self._recv_channel(piece, source, tag) for piece in pieces[1:]]
+        return PiecedChannel([first, *rest], source)
+
+    def _recv_channel(
+        self, array: np.ndarray, source: int, tag: int, short: bool = False
+    ) -> PersistentChannel:
+        spec = self._spec(array, writable=True)
         request = self._comm.Recv_init(spec, self._source(source), tag)
         label = ("receive", source, tag)
         return PersistentChannel(self, request, array, label, _mpi().Status(), short=short)
+
+    def _in_pieces(self, array: np.ndarray, peer: int) -> bool:
+        """Whether a message by channels is cut: both ends say the same."""
+        near = peer != self.ANY and self.hosts[peer] == self.hosts[self.rank]
+        return near and array.nbytes >= 2 * PIECE_BYTES
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that waits to be received, or None."""

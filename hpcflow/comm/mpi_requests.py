@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, DeathError, StallError
 
 PATIENCE_S = 1.0  # how long a close() lets sends finish
+PIECE_BYTES = 4 << 20  # of a large message within a node
 ANY = Communicator.ANY
 
 
@@ -150,6 +151,11 @@ class PersistentChannel(Transfer):
             raise self.failed(str(error), bool(self._owner.met_death(error))) from error
         self.active = True
 
+    @property
+    def size(self) -> int:
+        """Bytes of its array."""
+        return self._nbytes
+
     def close(self) -> None:
         """Cancel a receive, wait a moment for a send, and free the request."""
         if self.request is None:
@@ -162,6 +168,62 @@ class PersistentChannel(Transfer):
         self.request.Free()
         self.request = self.array = None
         self._owner.channels.discard(self)
+
+
+class PiecedChannel:
+    """A large message within a node as several: a receive has one of them on its way at a time.
+
+    Open MPI copies a message between processes of a node in one call of MPI_Test, however large it
+    is; a rank that receives it in pieces looks after its other messages in between. An empty first
+    piece is an empty message.
+    """
+
+    def __init__(
+        self, pieces: Sequence[PersistentChannel], source: int = ANY, tally: list[int] | None = None
+    ) -> None:
+        self._pieces, self._tally, self.source = pieces, tally, source
+        self._at, self.nbytes = len(pieces), 0
+
+    def start(self) -> None:
+        """Begin the transfer."""
+        if self._at < len(self._pieces):
+            raise self._pieces[self._at].failed("started again before it was done")
+        self._at = self.nbytes = 0
+        if self._tally is None:
+            self._pieces[0].start()
+            return
+        self._tally[0] += 1
+        for piece in self._pieces:
+            self._tally[1] += piece.size
+            piece.start()
+
+    def test(self) -> bool:
+        """Whether all pieces are done."""
+        pieces = self._pieces
+        while self._at < len(pieces):
+            piece = pieces[self._at]
+            if not piece.test():
+                return False
+            self._at += 1
+            self.nbytes += piece.nbytes
+            if self._tally is not None:
+                continue
+            if not piece.nbytes:
+                self._at = len(pieces)
+            elif self._at < len(pieces):
+                pieces[self._at].start()
+                return False
+        return True
+
+    def close(self) -> None:
+        """Let go of all pieces."""
+        for piece in self._pieces:
+            piece.close()
+
+
+def pieces_of(array: np.ndarray) -> list[np.ndarray]:
+    """The bytes of an array, cut."""
+    return [array[at : at + PIECE_BYTES] for at in range(0, array.nbytes, PIECE_BYTES)]
 
 
 class ProbedChannel:

@@ -86,7 +86,7 @@ class Link:
                 array = variable.pin()
             instance.sent[index] = 1
             dest, tag = instance.ends.address[index]
-            request: Any = comm.send(np.ascontiguousarray(array), dest, tag)
+            request: Any = comm.send_to_channel(np.ascontiguousarray(array), dest, tag)
             if variable is not None:
                 request = _Pinned(request, variable, array, lambda: dest in comm.lost)
             instance.left += 1
@@ -209,7 +209,8 @@ class Ends:
             message = np.zeros(0 if specs[0].nbytes else 1, np.uint8)
         instance.left += 1
         comm: Any = link.comm
-        link.engine.await_(comm.send(message, *self.address[index]), instance, None)
+        request = comm.send_to_channel(message, *self.address[index])
+        link.engine.await_(request, instance, None)
 
     def post(self) -> None:
         """Post all receives of a step."""

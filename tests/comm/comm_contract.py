@@ -144,6 +144,33 @@ def short_messages_are_taken_where_they_may_come(comm: Communicator) -> None:
 
 
 @check
+def large_messages_go_through_channels(comm: Communicator) -> None:
+    """Whole by either way of sending, or empty in place of the whole."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out, into = np.zeros(2_500_001, "f4"), np.zeros(2_500_001, "f4")
+    sender = comm.send_channel(out, after, 8)
+    receiver = comm.recv_channel(into, before, 8, short=True)
+    for step in range(1, 7):
+        out[:] = np.arange(out.size) % 1000 + comm.rank + step
+        receiver.start()
+        if step % 3 == 0:
+            done(receiver, comm.send_to_channel(out[:0], after, 8))
+            assert receiver.nbytes == 0
+            continue
+        if step % 2:
+            sender.start()
+        done(receiver, sender if step % 2 else comm.send_to_channel(out, after, 8))
+        assert receiver.nbytes == out.nbytes
+        assert np.array_equal(into, np.arange(out.size) % 1000 + np.float32(before + step))
+    receiver.start()
+    with pytest.raises(CommError, match="started again"):
+        receiver.start()
+    receiver.close()
+    sender.close()
+    done(comm.barrier())
+
+
+@check
 def a_channel_in_flight_cannot_start(comm: Communicator) -> None:
     """Starting twice is an error; closing withdraws the receive, so nothing is stolen later."""
     into = np.zeros(3)

@@ -56,3 +56,23 @@ def test_contract(comm, check):
     """MPI keeps the contract."""
     check(comm)
     done(comm.barrier())
+
+
+def test_a_large_message_within_a_node_takes_many_tests():
+    """So that a rank that receives it looks after other messages in between."""
+    from hpcflow.comm import mpi
+
+    world = mpi.world()
+    after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    into = np.zeros(40 << 20, np.uint8)
+    receiver = world.recv_channel(into, before, 7)
+    receiver.start()
+    sent = world.send_to_channel(np.full(into.size, after, np.uint8), after, 7)
+    failed = 0
+    while not receiver.test():
+        failed += 1
+        sent.test()
+    assert failed >= 9 and (into == world.rank).all()
+    done(sent)
+    receiver.close()
+    done(world.barrier())
