@@ -90,7 +90,7 @@ lint: $(VENV)/.ready-test
 bench: $(VENV)/.ready-test
 	set -e; for file in $(BENCHES); do $(PY) $$file; done
 
-# Needs root: the experiments of the OSDI'16 paper on hosts with limited ports, about 12 minutes on a
+# Needs root: the experiments of the OSDI'16 paper on hosts with limited ports, about 14 minutes on a
 # quiet machine. Tables on the screen, benchmarks/results/paper/*.json, docs/experiments.md.
 PAPER = null_step language_model backup convergence predict
 paper: $(VENV)/.ready-test
