@@ -25,15 +25,19 @@ class Sender(NamedTuple):
     instances: int
     sends: list[tuple[int, int, list[Share]]]  # (channel, rank, whose bytes are in it)
 
-    def moved(self, traffic: Traffic, channel: int, dest: int) -> tuple[int, int]:
-        """Bytes and messages that left by a channel."""
+    def moved(
+        self, traffic: Traffic, channel: int, dest: int, shares: Sequence[Share]
+    ) -> tuple[int, int]:
+        """Bytes and messages that left by a channel, without those of steps that were given up."""
         tags = [self.tag + slot * self.channels + channel for slot in range(self.instances)]
-        keys = [(dest, tag) for tag in tags]
-        return sum(traffic.bytes[k] for k in keys), sum(traffic.messages[k] for k in keys)
+        nbytes = sum(traffic.bytes[dest, tag] for tag in tags)
+        count = sum(traffic.messages[dest, tag] for tag in tags)
+        least = sum(share.nbytes for share in shares)  # that one is empty
+        return nbytes, min(count, nbytes // least) if least else count
 
     def steps(self, traffic: Traffic) -> int:
         """How often the plan ran."""
-        return max((self.moved(traffic, c, dest)[1] for c, dest, _ in self.sends), default=0)
+        return max((self.moved(traffic, *send)[1] for send in self.sends), default=0)
 
 
 def sends_of(plan: Plan, task: str, ranks: Mapping[str, int]) -> list[Any]:
@@ -79,7 +83,7 @@ def _sent(traffic: Traffic, senders: Iterable[Sender]) -> Rows:
     found: dict[tuple[Any, ...], list[float]] = collections.defaultdict(lambda: [0, 0.0])
     for one in senders:
         for channel, dest, shares in one.sends:
-            nbytes, count = one.moved(traffic, channel, dest)
+            nbytes, count = one.moved(traffic, channel, dest, shares)
             for way in dict.fromkeys(s.way for s in shares):
                 mine = [s for s in shares if s.way == way]
                 rest = nbytes - count * sum(s.nbytes for s in mine)  # what only the step knew

@@ -38,15 +38,19 @@ def table():
     return hf.train.AdagradOptimizer(0.1).minimize(loss), {ids: np.arange(ROWS) * 60}
 
 
-def counts(build, workers=2, servers=2, steps=STEPS, **settings):
-    """The summary of a run, and its plan."""
+def counts(build, workers=2, servers=2, steps=STEPS, assigns=False, **settings):
+    """The summary of a run, and its plan; with `assigns` a variable is assigned after each step."""
 
     def body(context):
         train, feeds = build()
         session = hf.Session()
+        first = hf.get_default_graph().get_collection("trainable_variables")[0]
+        assign = first.assign(hf.zeros(first.shape))
         session.run(hf.global_variables_initializer())
         for _ in range(steps):
             session.run(train, feeds)
+            if assigns:
+                session.run(assign)
         plan = session.plan(train, feeds)
         reports = context.reports()
         return plan, reports and counted.summary(reports, servers)
@@ -71,6 +75,14 @@ def test_dense_variables_move_what_was_predicted_to_the_byte(shard_bytes):
     sizes = {"w": WIDTH * 3000 * 4, "b": 3000 * 4, "c": 12}
     moved = {name: row["bytes"] for name, row in found["variables"].items()}
     assert moved == {name: 2 * size for name, size in sizes.items()}
+
+
+def test_steps_that_began_in_vain_are_not_counted():
+    """What was pulled ahead and then discarded was sent, but no step of training."""
+    found, _ = counts(dense, workers=1, servers=1, assigns=True, prefetch=True)
+    assert found["steps"] == STEPS
+    assert of(found, "predicted", "received") == of(found, "measured", "received")
+    assert of(found, "predicted", "sent") < of(found, "measured", "sent")
 
 
 @pytest.mark.parametrize("shard_bytes", [1 << 20, 9000])
