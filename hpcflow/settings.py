@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 
+from hpcflow import faults
 from hpcflow.consistency import rule
 from hpcflow.errors import HpcflowError
 
@@ -41,6 +42,7 @@ class Settings:
     crowded: bool = False  # ranks share their cores with others unseen: wait politely
     check_numerics: bool = False  # look at every float result for NaN and infinity
     exact: bool = False  # forbid rewrites that change rounding
+    inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
     trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)
 
     @classmethod
@@ -73,6 +75,7 @@ class Settings:
                     hint=f"set {PREFIX}{name.upper()} to one of them",
                 )
         rule(self.sync)
+        faults.parse(self.inject)
         least = {
             "ps": 0,
             "tasks_per_replica": 1,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency"}
+LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency", "faults"}
 GRAPH = LEAVES | {"graph"}
 PLAN = GRAPH | {"ops", "autodiff", "plan"}
 RUNTIME = PLAN | {"kernels", "comm", "runtime"}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import NoReturn
 
-from hpcflow import launch
+from hpcflow import faults, launch
 from hpcflow.comm import deaths
 from hpcflow.comm.ledger import base as ledgers
 from hpcflow.errors import HpcflowError, LaunchError
@@ -49,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=None,
         help="the others go on if a worker dies (asynchronous servers, mpirun of Open MPI 5)",
+    )
+    parser.add_argument(
+        "--inject",
+        action="append",
+        metavar="FAULT",
+        help="rehearse a failure; may be repeated: "
+        + ", ".join(k.usage for k in faults.KINDS.values()),
     )
     parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
@@ -97,6 +104,8 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     options = ("ps", "serve", "survive", "tasks_per_replica", "sync", "run_dir")
     given = {name: getattr(args, name, None) for name in options}
     chosen = {name: str(value) for name, value in given.items() if value is not None}
+    if getattr(args, "inject", None):
+        chosen["inject"] = faults.SEPARATOR.join(args.inject)
     for text in args.set:
         name, equals, value = text.partition("=")
         if not equals or name not in fields:
@@ -122,6 +131,7 @@ def check(asked: int | None, place: launch.Launch | None, settings: Settings) ->
             hint=f"leave -n out, or ask {place.launcher} for {asked} ranks",
         )
     ranks = place.size if place is not None else asked or 1
+    faults.check(settings.inject, ranks)
     ps, k = settings.ps, settings.tasks_per_replica
     workers = ranks - ps
     if workers < 1:

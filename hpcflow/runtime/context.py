@@ -74,6 +74,10 @@ class Context:
         if len(self.devices) > 1:  # not the CPU alone, whose kernels end where they are called
             self.engine.computes = self._computes
         self.stop = Stop(self.rank, self.roles, self.cluster.mode == "collective")
+        if settings.inject:
+            from hpcflow.runtime import inject
+
+            inject.install(self)
         if settings.trace:
             from hpcflow.runtime import trace
 
@@ -240,17 +244,25 @@ class Context:
         return store
 
     def compile(
-        self, part: Part, store: Store | None = None, label: str = "", driver: int = -1
+        self,
+        part: Part,
+        store: Store | None = None,
+        label: str = "",
+        driver: int = -1,
+        trains: bool = False,
     ) -> Compiled:
         """The code of a part that this rank runs, with variables in `store`, for rank `driver`.
 
-        Parts of one `label` (what is fetched) draw from one series of random numbers each.
+        Parts of one `label` (what is fetched) draw from one series of random numbers each. `trains`
+        says that a step of its plan changes variables, initial values apart.
         """
         messages = any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
         seconds = cost.seconds_in(part) if messages else lambda node: 0.0
         store = self.store if store is None else store
         store.driver = driver
-        return Compiled(part, self.devices, store, seconds, self.settings.check_numerics, label)
+        made = Compiled(part, self.devices, store, seconds, self.settings.check_numerics, label)
+        made.trains = trains
+        return made
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:
         """The number of a new plan of this driver, and the first of its message tags."""

@@ -263,7 +263,8 @@ class Control:
         if compiled is None:  # replicas with equal parts share one compilation
             from hpcflow.plan import codec
 
-            compiled = self.compile_part(codec.decode(rest), label=facts["fetches"], driver=source)
+            about = {"label": facts["fetches"], "driver": source, "trains": facts["trains"]}
+            compiled = self.compile_part(codec.decode(rest), **about)
             self.compiled[rest] = compiled
         sums = None
         if self.group is not None:

@@ -35,6 +35,7 @@ class Compiled:
     ) -> None:
         self.part, self.devices, self.store, self.label = part, devices, store, label
         self.seconds = seconds
+        self.trains = False  # a step of its plan changes variables, initial values apart
         self.inner = {
             node.name: {
                 key: Compiled(

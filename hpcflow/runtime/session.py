@@ -19,7 +19,7 @@ from hpcflow.graph.shape import Shape, Spec, known
 from hpcflow.logs import logger, say_once
 from hpcflow.plan.ir import Node, Plan
 from hpcflow.plan.make import make_plan
-from hpcflow.plan.traffic import as_text
+from hpcflow.plan.traffic import as_text, trains
 from hpcflow.plan.variables import assign_variables, held_bytes
 from hpcflow.plan.verify import verify
 from hpcflow.runtime.agree import agree
@@ -269,7 +269,9 @@ class Session:
             repeat(context, plan.round, plan.updates)
         if plan.messages and context.is_chief:
             tell_traffic(context, self.graph, plan)
-        compiled = context.compile(plan.parts[plan.driver], self.store, fetched(family.wanted))
+        compiled = context.compile(
+            plan.parts[plan.driver], self.store, fetched(family.wanted), trains=trains(plan)
+        )
         return make_step(context, plan, compiled, family.wanted, family.number, family.sums)
 
 

@@ -71,6 +71,7 @@ class SpanningStep(Step):
             assert context.control is not None
             context.control.driven[self.number] = self
             facts = {"sums": family, "fetches": compiled.label, "instances": limit}
+            facts["trains"] = compiled.trains
             context.counts.drive(plan, ranks, tag, limit)
             register(context, plan, self.number, tag, facts)
 
@@ -286,7 +287,7 @@ def repeat(context: Context, plan: Plan, name: str) -> None:
     number += REPEATED * (context.replica + 1)  # the server drives those of several replicas
     peers = [ranks[task] for task in plan.parts if task != plan.driver]
     facts = {"sums": -1, "fetches": name, "driver": ranks[plan.driver], "peers": peers}
-    facts["instances"] = 1
+    facts |= {"instances": 1, "trains": True}
     register(context, plan, number, tag, facts)
 
 

@@ -88,7 +88,8 @@ class Server:
     @staticmethod
     def create_local_server(start: bool = True) -> Server:
         """A task that is a cluster of its own, whatever job this process belongs to."""
-        context = Context(Settings.from_environ(ps=0, serve=False, tasks_per_replica=1))
+        alone = {"ps": 0, "serve": False, "tasks_per_replica": 1, "inject": ""}
+        context = Context(Settings.from_environ(**alone))
         return Server.of(ClusterSpec({"worker": ["localhost:0"]}), context)
 
     @property

@@ -1,0 +1,166 @@
+"""Faults that a run is to suffer as a rehearsal, as `--inject` and `HPCFLOW_INJECT` name them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from typing import NamedTuple
+
+from hpcflow.errors import LaunchError
+
+SEPARATOR = ";"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One fault: what happens, to whom and when.
+
+    `rank` is None for all ranks; `step` counts the training steps of that rank alone, from 1, and
+    `save` the checkpoints in which it writes; 0 is no moment: from the beginning on.
+    """
+
+    kind: str
+    text: str  # as the user wrote it
+    rank: int | None = None
+    step: int = 0
+    save: int = 0
+    factor: float = 1.0
+    op: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Kind(NamedTuple):
+    usage: str
+    takes: tuple[str, ...]  # of `name=value` behind the colon
+    needs: str  # which of them, or which moment, it cannot do without
+    moments: tuple[str, ...]  # of those behind the @
+
+
+_AT_STEP = (("rank",), "rank step", ("step",))
+KINDS = {
+    "kill": _Kind("kill:rank=R@step=N", *_AT_STEP),
+    "term": _Kind("term:rank=R@step=N", *_AT_STEP),
+    "stop": _Kind("stop:rank=R@step=N", *_AT_STEP),
+    "stall": _Kind("stall:rank=R@step=N", *_AT_STEP),
+    "slow": _Kind("slow:rank=RxFACTOR[@step=N]", ("rank",), "rank", ("step",)),
+    "disk-full": _Kind("disk-full[:rank=R][@step=N|@save=K]", ("rank",), "", ("step", "save")),
+    "nan": _Kind("nan:op=NAME[,rank=R][@step=N]", ("op", "rank"), "op", ("step",)),
+}
+USAGES = tuple(kind.usage for kind in KINDS.values())
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """The faults of a text, separated by semicolons.
+
+    Errors: LaunchError with what is wrong, at which character, and what would do.
+    """
+    found, at = [], 0
+    for one in text.split(SEPARATOR):
+        if one.strip():
+            found.append(_Parser(text, one, at).fault())
+        at += len(one) + len(SEPARATOR)
+    return tuple(found)
+
+
+def check(text: str, ranks: int) -> tuple[Fault, ...]:
+    """The faults of a text, each of a rank that there is.
+
+    Errors: LaunchError.
+    """
+    found = parse(text)
+    for fault in found:
+        if fault.rank is not None and fault.rank >= ranks:
+            raise LaunchError(
+                f"cannot inject {fault}: the job has {ranks} rank{'s' if ranks > 1 else ''}",
+                hint=f"name a rank from 0 to {ranks - 1}",
+            )
+    return found
+
+
+class _Parser:
+    """Reads one fault, which begins at character `start` of `whole`."""
+
+    def __init__(self, whole: str, text: str, start: int) -> None:
+        self.whole = whole
+        self.start = start + len(text) - len(text.lstrip())
+        self.text = text.strip()
+        self.usage = ""
+
+    def fault(self) -> Fault:
+        """What the text says."""
+        head, _, moment = self.text.partition("@")
+        name, _, rest = head.partition(":")
+        if name not in KINDS:
+            raise self._wrong(f"there is no fault {name!r}", 0, _nearest(name))
+        kind = KINDS[name]
+        self.usage = kind.usage
+        given = self._fields(rest, len(name) + 1, kind.takes)
+        if "@" in self.text:
+            more = self._fields(moment, len(head) + 1, kind.moments)
+            if not more:
+                raise self._wrong("nothing stands behind the @", len(head))
+            given |= more
+        for need in kind.needs.split():
+            if need not in given:
+                raise self._wrong(f"it does not say which {need}", len(self.text))
+        return self._made(name, {field: value for field, (value, _) in given.items()}, given)
+
+    def _fields(self, text: str, at: int, known: tuple[str, ...]) -> dict[str, tuple[str, int]]:
+        """name -> its value and where that begins."""
+        found: dict[str, tuple[str, int]] = {}
+        for word in text.split(",") if text else ():
+            name, equals, value = word.partition("=")
+            if name not in known:
+                raise self._wrong(f"{word!r} is none of {_listed(known)}", at)
+            if not equals or not value:
+                raise self._wrong(f"{name} has no value", at)
+            if name in found:
+                raise self._wrong(f"{name} is said twice", at)
+            found[name] = value, at + len(name) + 1
+            at += len(word) + 1
+        return found
+
+    def _made(self, kind: str, values: dict[str, str], places: dict[str, tuple[str, int]]) -> Fault:
+        factor = 1.0
+        if kind == "slow":
+            values["rank"], _, times = values["rank"].partition("x")
+            factor = self._factor(times, places["rank"][1] + len(values["rank"]))
+        numbers = {
+            field: self._number(values[field], places[field][1], least)
+            for field, least in (("rank", 0), ("step", 1), ("save", 1))
+            if field in values
+        }
+        return Fault(kind, self.text, factor=factor, op=values.get("op", ""), **numbers)
+
+    def _number(self, text: str, at: int, least: int) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise self._wrong(f"{text!r} is no whole number of at least {least}", at)
+        return int(text)
+
+    def _factor(self, text: str, at: int) -> float:
+        if not text:
+            raise self._wrong("it does not say how many times slower, as x4", at)
+        if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) < 1:
+            raise self._wrong(f"{text!r} is no number of at least 1", at + 1)
+        return float(text)
+
+    def _wrong(self, what: str, at: int, hint: str = "") -> LaunchError:
+        """The error about what stands at character `at` of this fault."""
+        place = self.start + at
+        return LaunchError(
+            f"cannot inject {self.whole!r}: {what}, at character {place + 1}\n"
+            f"    {self.whole}\n    {' ' * place}^",
+            hint=hint or f"write {self.usage}",
+        )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " or ".join(f"{name}=" for name in names)
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, KINDS, n=1)
+    return "write " + (KINDS[near[0]].usage if near else ", ".join(USAGES))
