@@ -9,7 +9,7 @@ import json
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -45,70 +45,11 @@ from hpcflow.runtime.hosted import Declared, Hosted
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
 from hpcflow.runtime.repeated import Repeated
+from hpcflow.runtime.served import Served
 from hpcflow.runtime.services import Reply
 from hpcflow.runtime.stop import Stop
 
 Queue = collections.deque[Any]
-
-
-class Served:
-    """A plan that another rank drives: its part here and the instances in flight."""
-
-    def __init__(self, compiled: Compiled, link: Link, failed: Callable[[Instance], None]) -> None:
-        self.compiled, self.link, self.failed = compiled, link, failed
-        self.patient = any(n.row.patient for n in compiled.part.nodes.values())
-        self.abandoned = False  # its driver has died
-        self.cancelled: set[tuple[int, int]] = set()  # steps to be cancelled when they begin
-        self.instances: dict[int, Instance] = {}
-        self.queued: dict[int, collections.deque[int]] = {}
-
-    def step(self, engine: Engine, slot: int, step: int) -> None:
-        """Begin a step on instance `slot`, at once or when its last step has ended."""
-        if self.abandoned:
-            return
-        instance = self.instances.get(slot)
-        if instance is None:
-            instance = self.instances[slot] = Instance(self.compiled, self.link, slot)
-            instance.done = functools.partial(self._done, engine)
-            instance.failed, instance.patient = self.failed, self.patient
-            self.queued[slot] = collections.deque()
-        if instance.left or self.queued[slot]:
-            self.queued[slot].append(step)
-        else:
-            self._start(engine, instance, step)
-
-    def cancel(self, engine: Engine, slot: int, step: int) -> None:
-        """The driver gives up a step: it ends here as it is, or as soon as it begins."""
-        if self.abandoned:
-            return
-        instance = self.instances[slot]
-        if instance.step == step:
-            engine.fail(instance, Lost())
-        elif step in self.queued[slot] or instance.step < step:
-            self.cancelled.add((slot, step))
-
-    def abandon(self, engine: Engine) -> None:
-        """The driver has died: steps in flight end as they are, and none begins."""
-        self.abandoned = True
-        for instance in self.instances.values():
-            if instance.left:
-                engine.abandon(instance)
-
-    def _start(self, engine: Engine, instance: Instance, step: int) -> None:
-        if self.abandoned:
-            return
-        engine.start(instance, step)
-        if (instance.slot, step) in self.cancelled:
-            self.cancelled.discard((instance.slot, step))
-            engine.fail(instance, Lost())
-
-    def _done(self, engine: Engine, instance: Instance) -> None:
-        if instance.torn and instance.error is not None:
-            raise instance.error
-        instance.release()
-        if self.queued[instance.slot]:
-            step = self.queued[instance.slot].popleft()
-            engine.inbox.append(functools.partial(self._start, engine, instance, step))
 
 
 class Driven(Protocol):
@@ -126,6 +67,17 @@ class Driven(Protocol):
     def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
         """Step `step` of instance `slot` failed on another rank."""
         ...
+
+
+class Heard(NamedTuple):
+    """A header that has come, and its body."""
+
+    source: int
+    plan: int
+    slot: int
+    step: int
+    more: list[int]
+    text: bytes
 
 
 class Control:
@@ -170,6 +122,22 @@ class Control:
         self.closed_after = sys.maxsize  # having done as many of these
         self.met = 0  # meetings of all replicas that are over
         self.waits, self.waits_after = "", sys.maxsize  # the same of one who waits at the next
+        self._acts: dict[int, Callable[[Heard], Any]] = {
+            BYE: lambda heard: self.ended.add(heard.source),
+            CALL: self._call,
+            CANCEL: self._cancel,
+            CLOSING: self._closing,
+            DECLARE: lambda heard: self.hosted.add(heard.source, heard.text),
+            FAILED: self._failed,
+            MEETING: self._meeting,
+            NOTE: lambda heard: self.notes.append(heard.step),
+            PACE: self._pace,
+            REGISTER: lambda heard: self._register(heard.source, heard.plan, heard.text),
+            REPORT: lambda heard: self._reply(heard.source, self.report()),
+            REST: self._rest,
+            ROUND: self._round,
+            STOP: lambda heard: self.stop.told(heard.step),
+        }
         self._header = np.zeros(WORDS, np.int64)
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
         self._channel.start()
@@ -189,56 +157,60 @@ class Control:
         kind, plan, slot, step, body, *more = self._header.tolist()
         text = self._body(source, body) if body else b""
         channel.start()
-        if kind in (STEP, ROUND):
-            self._step(source, plan, slot, step, early=kind == ROUND)
-        elif kind == CANCEL:
-            served = self.served[source, plan]
-            self.engine.inbox.append(functools.partial(served.cancel, self.engine, slot, step))
-        elif kind == FAILED:
-            driven = self.driven.get(plan)
-            if driven is not None:
-                driven.failed_elsewhere(slot, step, told.decode(text))
-        elif kind == REGISTER:
-            self._register(source, plan, text)
-        elif kind == REPORT:
-            self._reply(source, self.report())
-        elif kind == BYE:
-            self.ended.add(source)
-        elif kind == STOP:
-            self.stop.told(step)
-        elif kind == CLOSING:
-            self.closed_by, self.closed_after = source, step
-            self.check_company()
-        elif kind == MEETING:
-            if slot == self.met:  # else it is over
-                self.waits, self.waits_after = f"{source} came to {text.decode()}", step
-                self.check_company()
-        elif kind == CALL:
-            # not inside a strand that polls, where state may be half updated
-            reply = functools.partial(self._reply, source)
-            self.engine.inbox.append(functools.partial(self.answer, json.loads(text), reply))
-        elif kind == DECLARE:
-            self.hosted.add(source, text)
-        elif kind == REST:
-            self.following.discard((source, plan))
-        elif kind == NOTE:
-            self.notes.append(step)
-        elif kind == PACE:
-            samples, dataset, session = more
-            self.paces[session].append((source, plan, slot, step, samples, dataset))
+        if kind == STEP:
+            self._step(source, plan, slot, step)
+        elif kind in self._acts:
+            self._acts[kind](Heard(source, plan, slot, step, more, text))
         else:
             raise CommError(f"rank {source} sent a header of unknown kind {kind}")
         return True
 
-    def _step(self, driver: int, plan: int, slot: int, step: int, early: bool) -> None:
-        """A step begins; one of a plan that its driver has not registered itself may be `early`."""
+    def _step(self, driver: int, plan: int, slot: int, step: int) -> None:
+        """A step begins."""
         served = self.served.get((driver, plan))
-        if served is not None:
-            self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
-        elif early:
-            self.early[driver, plan] = (slot, step)
-        else:
+        if served is None:
             raise CommError(f"rank {driver} runs plan {plan}, which it never registered")
+        self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
+
+    def _round(self, heard: Heard) -> None:
+        """A step begins of a plan that a server repeats, and that another rank may yet register."""
+        driver, plan, slot, step, *_ = heard
+        if (driver, plan) in self.served:
+            self._step(driver, plan, slot, step)
+        else:
+            self.early[driver, plan] = (slot, step)
+
+    def _rest(self, heard: Heard) -> None:
+        self.following.discard((heard.source, heard.plan))
+
+    def _cancel(self, heard: Heard) -> None:
+        served = self.served[heard.source, heard.plan]
+        cancel = functools.partial(served.cancel, self.engine, heard.slot, heard.step)
+        self.engine.inbox.append(cancel)
+
+    def _failed(self, heard: Heard) -> None:
+        driven = self.driven.get(heard.plan)
+        if driven is not None:
+            driven.failed_elsewhere(heard.slot, heard.step, told.decode(heard.text))
+
+    def _call(self, heard: Heard) -> None:
+        # not inside a strand that polls, where state may be half updated
+        reply, request = functools.partial(self._reply, heard.source), json.loads(heard.text)
+        self.engine.inbox.append(functools.partial(self.answer, request, reply))
+
+    def _closing(self, heard: Heard) -> None:
+        self.closed_by, self.closed_after = heard.source, heard.step
+        self.check_company()
+
+    def _meeting(self, heard: Heard) -> None:
+        if heard.slot == self.met:  # else it is over
+            self.waits = f"{heard.source} came to {heard.text.decode()}"
+            self.waits_after = heard.step
+            self.check_company()
+
+    def _pace(self, heard: Heard) -> None:
+        source, plan, slot, step, (samples, dataset, session), _ = heard
+        self.paces[session].append((source, plan, slot, step, samples, dataset))
 
     def _let_go(self) -> None:
         """Ranks have died: what they drove here ends."""
@@ -284,7 +256,7 @@ class Control:
             served.patient = True
             self.following.add((driver, plan))
             if (driver, plan) in self.early:
-                self._step(driver, plan, *self.early.pop((driver, plan)), early=False)
+                self._step(driver, plan, *self.early.pop((driver, plan)))
 
     def _tell_driver(self, driver: int, plan: int, instance: Instance) -> None:
         """A step failed here; of what failed elsewhere the driver hears from there."""

@@ -1,0 +1,71 @@
+"""A plan that another rank drives: what begins here with a step of it, and how that ends."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable
+
+from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.link import Link, Lost
+
+
+class Served:
+    """Its part here and the instances in flight."""
+
+    def __init__(self, compiled: Compiled, link: Link, failed: Callable[[Instance], None]) -> None:
+        self.compiled, self.link, self.failed = compiled, link, failed
+        self.patient = any(n.row.patient for n in compiled.part.nodes.values())
+        self.abandoned = False  # its driver has died
+        self.cancelled: set[tuple[int, int]] = set()  # steps to be cancelled when they begin
+        self.instances: dict[int, Instance] = {}
+        self.queued: dict[int, collections.deque[int]] = {}
+
+    def step(self, engine: Engine, slot: int, step: int) -> None:
+        """Begin a step on instance `slot`, at once or when its last step has ended."""
+        if self.abandoned:
+            return
+        instance = self.instances.get(slot)
+        if instance is None:
+            instance = self.instances[slot] = Instance(self.compiled, self.link, slot)
+            instance.done = functools.partial(self._done, engine)
+            instance.failed, instance.patient = self.failed, self.patient
+            self.queued[slot] = collections.deque()
+        if instance.left or self.queued[slot]:
+            self.queued[slot].append(step)
+        else:
+            self._start(engine, instance, step)
+
+    def cancel(self, engine: Engine, slot: int, step: int) -> None:
+        """The driver gives up a step: it ends here as it is, or as soon as it begins."""
+        if self.abandoned:
+            return
+        instance = self.instances[slot]
+        if instance.step == step:
+            engine.fail(instance, Lost())
+        elif step in self.queued[slot] or instance.step < step:
+            self.cancelled.add((slot, step))
+
+    def abandon(self, engine: Engine) -> None:
+        """The driver has died: steps in flight end as they are, and none begins."""
+        self.abandoned = True
+        for instance in self.instances.values():
+            if instance.left:
+                engine.abandon(instance)
+
+    def _start(self, engine: Engine, instance: Instance, step: int) -> None:
+        if self.abandoned:
+            return
+        engine.start(instance, step)
+        if (instance.slot, step) in self.cancelled:
+            self.cancelled.discard((instance.slot, step))
+            engine.fail(instance, Lost())
+
+    def _done(self, engine: Engine, instance: Instance) -> None:
+        if instance.torn and instance.error is not None:
+            raise instance.error
+        instance.release()
+        if self.queued[instance.slot]:
+            step = self.queued[instance.slot].popleft()
+            engine.inbox.append(functools.partial(self._start, engine, instance, step))
