@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hpcflow.checkpoint import stamp
 from hpcflow.checkpoint.h5 import sync
-from hpcflow.errors import CheckpointError, HpcflowError
+from hpcflow.errors import CheckpointCorruptError, CheckpointError, HpcflowError
 
 LATEST, INDEX = "latest", "index.h5"
 _NAME = re.compile(r"step-(\d+)(\.h5)?(\.old)?\Z")
@@ -34,8 +34,8 @@ class Found(NamedTuple):
 
 
 def index_of(path: Path) -> Path:
-    """The file of a checkpoint that says what is in it."""
-    return path / INDEX if path.is_dir() else path
+    """The file of a checkpoint that says what is in it; `path` itself may be a link."""
+    return path / INDEX if path.is_dir() else path.resolve()
 
 
 def find(folder: Path) -> list[Found]:
@@ -44,7 +44,7 @@ def find(folder: Path) -> list[Found]:
     The number of the save decides. One that cannot be read stands before those of its step or less.
     """
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    found = [look(folder / name) for name in names if _NAME.match(name)]
+    found = [_entry(folder / name) for name in names if _NAME.match(name)]
     serials = [(one.step, one.facts["serial"]) for one in found if one.facts]
 
     def order(one: Found) -> tuple[float, int]:
@@ -53,6 +53,17 @@ def find(folder: Path) -> list[Found]:
         return max((s for step, s in serials if step <= one.step), default=0) + 0.5, one.step
 
     return sorted(found, key=order, reverse=True)
+
+
+def _entry(path: Path) -> Found:
+    """A checkpoint of its folder: it is no link to one elsewhere."""
+    if not path.is_symlink():
+        return look(path)
+    error = CheckpointCorruptError(
+        f"{path} is a link: the checkpoints of a folder lie in it",
+        hint=f"name what it leads to: {os.path.realpath(path)}",
+    )
+    return Found(path, None, error)
 
 
 def look(path: Path) -> Found:
@@ -142,8 +153,8 @@ def sweep(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a directory, if it is there."""
-    if path.is_dir():
+    """Remove a file or a directory, if it is there; of a link not what it leads to."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         with contextlib.suppress(FileNotFoundError):

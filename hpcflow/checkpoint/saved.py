@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +14,19 @@ from hpcflow.errors import CheckpointError, CheckpointMismatchError, HpcflowErro
 
 
 class Duty(NamedTuple):
-    """One piece of a file that someone is to check, and what it is for people."""
+    """One piece of a file that someone is to check, and the array it is of."""
 
     file: str
     piece: stamp.Piece
-    what: str
+    array: str | None  # None: the structure of the file
+
+
+class Fault(NamedTuple):
+    """What is wrong: the name of the file, the arrays that it concerns, and the text for people."""
+
+    file: str
+    arrays: tuple[str, ...]
+    text: str
 
 
 class Saved:
@@ -48,7 +55,13 @@ class Saved:
 
         All shares together are every byte of every file.
         """
-        found = [text for i, r in enumerate(self.files) if i % of == who for text in self._owner(r)]
+        return [fault.text for fault in self.faults(who, of)]
+
+    def faults(self, who: int = 0, of: int = 1) -> list[Fault]:
+        """The same, by files and arrays."""
+        found = [
+            fault for i, r in enumerate(self.files) if i % of == who for fault in self._owner(r)
+        ]
         duties = list(self._duties())
         total = sum(duty.piece.nbytes for duty in duties)
         before = 0
@@ -58,17 +71,35 @@ class Saved:
                 mine.setdefault(duty.file, []).append(duty)
             before += duty.piece.nbytes
         for file, some in mine.items():
-            try:
-                found += stamp.damaged(
-                    self.base / file, [d.piece for d in some], [d.what for d in some]
-                )
-            except HpcflowError as error:
-                found.append(error.message)
-            except OSError as error:
-                found.append(f"{self.base / file} cannot be read: {error.strerror}")
-        return list(dict.fromkeys(found))
+            found += self._damaged(file, some)
+        return list({fault.text: fault for fault in found}.values())
 
-    def _owner(self, record: Mapping[str, Any]) -> Iterator[str]:
+    def _damaged(self, file: str, duties: Sequence[Duty]) -> Iterator[Fault]:
+        path = self.base / file
+        try:
+            for i in stamp.damaged(path, [duty.piece for duty in duties]):
+                array, at = duties[i].array, duties[i].piece.offset
+                named = "its structure" if array is None else array
+                arrays = self.arrays_in(file) if array is None else (array,)
+                yield Fault(file, arrays, f"{path}: {named} is damaged (at byte {at:,})")
+        except HpcflowError as error:
+            yield self._whole(file, error.message)
+        except FileNotFoundError:
+            yield self._whole(file, f"{path} is missing")
+        except OSError as error:
+            yield self._whole(file, f"{path} cannot be read: {error.strerror}")
+
+    def _whole(self, file: str, text: str) -> Fault:
+        return Fault(file, self.arrays_in(file), text)
+
+    def arrays_in(self, file: str) -> tuple[str, ...]:
+        """The arrays of which a file has rows; of an index, all."""
+        if file == self.index.name:
+            return tuple(sorted(self.arrays))
+        records = [record for record in self.files if record["file"] == file]
+        return tuple(sorted({slab["name"] for record in records for slab in record["slabs"]}))
+
+    def _owner(self, record: Mapping[str, Any]) -> Iterator[Fault]:
         """Whether a file is the one that the index means."""
         path = self.base / record["file"]
         if path == self.index:
@@ -78,15 +109,15 @@ class Saved:
             if any(facts.get(name) != value for name, value in record.items()):
                 raise stamp.foreign(path, f"its id is {facts.get('id')}, not {self.facts['id']}")
         except HpcflowError as error:
-            yield error.message
+            yield self._whole(record["file"], error.message)
 
     def _duties(self) -> Iterator[Duty]:
         for offset, nbytes, crc in self.facts["rest"]:
-            yield Duty(self.index.name, stamp.Piece(offset, nbytes, crc), "its structure")
+            yield Duty(self.index.name, stamp.Piece(offset, nbytes, crc), None)
         for record in self.files:
             if record["file"] != self.index.name:
                 for offset, nbytes, crc in record["rest"]:
-                    yield Duty(record["file"], stamp.Piece(offset, nbytes, crc), "its structure")
+                    yield Duty(record["file"], stamp.Piece(offset, nbytes, crc), None)
             for slab in record["slabs"]:
                 at = slab["offset"]
                 for nbytes, crc in slab["crcs"]:
@@ -115,11 +146,8 @@ class Saved:
             raise CheckpointError(f"{self.path} has {done} of rows {start} to {stop} of {name!r}")
 
     def _read(self, path: Path, offset: int, data: memoryview) -> None:
-        fd = os.open(path, os.O_RDONLY)
-        try:
+        with stamp.opened(path) as fd:
             stamp.read_all(fd, data, offset, path)
-        finally:
-            os.close(fd)
 
     def read(self, name: str) -> np.ndarray:
         """A whole array."""

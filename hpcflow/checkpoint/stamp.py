@@ -6,20 +6,24 @@ bytes BLAKE2b of the whole block with this field zero, the text (JSON), zeros. H
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from hpcflow.checkpoint import facts
 from hpcflow.errors import CheckpointCorruptError, CheckpointError
 
 MAGIC = b"HPCFCKP1"
 DIGEST_AT, TEXT_AT = 24, 56
 SMALLEST = 4096  # a user block is a power of two, at least 512
-LARGEST = 1 << 34
+LARGEST = 1 << 32
 PIECE_BYTES = 16 << 20  # written and digested at once: the staging buffer
 CHECK_BYTES = 1 << 20  # read and digested at once: so much stays in a core's cache
 FORMAT_VERSION = 1
@@ -41,9 +45,9 @@ def room(text_bytes: int) -> int:
     return size
 
 
-def block(facts: dict[str, Any], size: int) -> bytes:
-    """The user block of `size` bytes that says `facts`."""
-    text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+def block(said: dict[str, Any], size: int) -> bytes:
+    """The user block of `size` bytes that says `said`."""
+    text = json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
     if TEXT_AT + len(text) > size:
         raise CheckpointError(f"{len(text)} bytes of facts do not fit a user block of {size}")
     head = MAGIC + size.to_bytes(8, "little") + len(text).to_bytes(8, "little")
@@ -51,7 +55,7 @@ def block(facts: dict[str, Any], size: int) -> bytes:
     return head + _digest(head, body) + body
 
 
-def _digest(head: bytes, body: bytes) -> bytes:
+def _digest(head: bytes, body: bytes | bytearray) -> bytes:
     return hashlib.blake2b(head + bytes(TEXT_AT - DIGEST_AT) + body, digest_size=32).digest()
 
 
@@ -61,50 +65,84 @@ def read(path: Path) -> dict[str, Any]:
     Errors: CheckpointCorruptError if it is no file of a checkpoint, damaged or truncated.
     """
     try:
-        with open(path, "rb") as file:
-            facts = _read(path, file)
-            size = os.fstat(file.fileno()).st_size
+        with opened(path) as fd:
+            said = _read(path, fd)
+            size = os.fstat(fd).st_size
     except FileNotFoundError:
         raise CheckpointCorruptError(f"{path} is missing", hint=_HINT) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if size != facts["size"]:
+    if size != said["size"]:
         raise CheckpointCorruptError(
-            f"{path} has {size:,} bytes instead of {facts['size']:,}", hint=_HINT
+            f"{path} has {size:,} bytes instead of {said['size']:,}", hint=_HINT
         )
-    return facts
+    return said
 
 
 _HINT = "restore from another checkpoint; this file was cut off, changed or is not its own"
 
 
-def _read(path: Path, file: Any) -> dict[str, Any]:
-    head = file.read(TEXT_AT)
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A file of a checkpoint, open to be read: itself, not what a link leads to, and no pipe.
+
+    Errors: OSError; CheckpointCorruptError if it is no plain file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CheckpointCorruptError(
+            f"{path} is a link: the files of a checkpoint lie in it",
+            hint="put the file itself there, or name the checkpoint that it leads to",
+        ) from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CheckpointCorruptError(f"{path} is no plain file", hint=_HINT)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path, fd: int) -> dict[str, Any]:
+    damage = CheckpointCorruptError(f"{path} is damaged at its beginning", hint=_HINT)
+    head = os.pread(fd, TEXT_AT, 0)
     if head[:8] != MAGIC:
         raise CheckpointCorruptError(
             f"{path} is no file of a checkpoint: it does not begin as one", hint=_HINT
         )
     size, length = int.from_bytes(head[8:16], "little"), int.from_bytes(head[16:24], "little")
-    if not TEXT_AT <= TEXT_AT + length <= size <= LARGEST:
-        raise CheckpointCorruptError(f"{path} is damaged at its beginning", hint=_HINT)
-    body = file.read(size - TEXT_AT)
-    if len(body) != size - TEXT_AT or _digest(head[:DIGEST_AT], body) != head[DIGEST_AT:]:
-        raise CheckpointCorruptError(f"{path} is damaged at its beginning", hint=_HINT)
-    facts: dict[str, Any] = json.loads(body[:length])
-    if facts.get("format_version") not in range(1, FORMAT_VERSION + 1):
+    if not TEXT_AT <= TEXT_AT + length <= size <= min(os.fstat(fd).st_size, LARGEST):
+        raise damage
+    body = bytearray(size - TEXT_AT)
+    read_all(fd, memoryview(body), TEXT_AT, path)
+    if _digest(head[:DIGEST_AT], body) != head[DIGEST_AT:]:
+        raise damage
+    try:
+        said = json.loads(body[:length])
+    except (ValueError, RecursionError):
+        raise damage from None
+    version = said.get("format_version") if isinstance(said, dict) else None
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise CheckpointError(
-            f"{path} has format version {facts.get('format_version')}, this hpcflow reads up to "
-            f"{FORMAT_VERSION}",
+            f"{path} has format version {version}, this hpcflow reads up to {FORMAT_VERSION}",
             hint="install the hpcflow that wrote it, or a newer one",
         )
-    return facts
+    try:
+        facts.check(said, size)
+    except (facts.Wrong, RecursionError) as error:
+        raise CheckpointCorruptError(
+            f"{path} says what no checkpoint says: {error}", hint=_HINT
+        ) from None
+    return cast(dict[str, Any], said)
 
 
-def write(path: Path, facts: dict[str, Any], size: int) -> None:
+def write(path: Path, said: dict[str, Any], size: int) -> None:
     """Write the user block of a finished file, then bring the file to the disk."""
     fd = os.open(path, os.O_RDWR)
     try:
-        write_all(fd, memoryview(block(facts, size)), 0)
+        write_all(fd, memoryview(block(said, size)), 0)
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -154,21 +192,18 @@ def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list
     return found
 
 
-def damaged(path: Path, pieces: Sequence[Piece], names: Sequence[str]) -> Iterator[str]:
-    """What is wrong with the pieces of a file: `names` says what each is."""
+def damaged(path: Path, pieces: Sequence[Piece]) -> Iterator[int]:
+    """The numbers of the pieces of a file whose bytes are not as they were written."""
     buffer = memoryview(bytearray(CHECK_BYTES))
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        for (offset, nbytes, crc), name in zip(pieces, names, strict=True):
+    with opened(path) as fd:
+        for i, (offset, nbytes, crc) in enumerate(pieces):
             crc_here = 0
             for at in range(0, nbytes, CHECK_BYTES):
                 data = buffer[: min(CHECK_BYTES, nbytes - at)]
                 read_all(fd, data, offset + at, path)
                 crc_here = zlib.crc32(data, crc_here)
             if crc_here != crc:
-                yield f"{path}: {name} is damaged (at byte {offset:,})"
-    finally:
-        os.close(fd)
+                yield i
 
 
 def foreign(path: Path, said: str) -> CheckpointCorruptError:

@@ -1,7 +1,8 @@
-"""Write the graph of inference of a checkpoint as an ONNX model.
+"""Write a checkpoint as one plain file: its arrays (.h5, .npz), or a graph with them (.onnx).
 
-The graph is what FILE.py:FUNCTION builds, the variables' values are those of the checkpoint: the
-newest good one of a folder, or the one that is named. Every byte of it is checked first.
+The checkpoint, written in whatever form, is the one that is named, or the newest good one of a
+folder; every byte of it is checked first. HDF5 and npz have its arrays by their names, of bfloat16
+the bits in HDF5 and float32 in npz. Of an ONNX model the graph is what FILE.py:FUNCTION builds.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import numpy as np
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.cli.built import HELP, build
-from hpcflow.errors import CheckpointError, DataError, HpcflowError
+from hpcflow.errors import CheckpointError, DataError, HpcflowError, LaunchError
 from hpcflow.graph.graph import Graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow export`."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder of them, or one of them")
-    parser.add_argument("out", metavar="MODEL.onnx", help="the file to write")
-    parser.add_argument("--model", required=True, metavar="FILE.py:FUNCTION", help=HELP)
+    parser.add_argument("out", metavar="OUT", help="the file to write: .h5, .npz or .onnx")
+    parser.add_argument("--model", metavar="FILE.py:FUNCTION", help=HELP)
     parser.add_argument(
         "--int8",
         nargs="?",
@@ -43,13 +44,45 @@ def main(args: argparse.Namespace) -> int:
     """Export, quantize if asked, and say what was written."""
     try:
         path = Path(args.out)
-        export(newest(Path(args.checkpoint)), args.model, path)
+        _check(path, args)
+        saved = newest(Path(args.checkpoint))
+        if args.model is None:
+            _plain(saved, path)
+        else:
+            export(saved, args.model, path)
         if args.int8 is not None:
             _quantized(path, args)
     except HpcflowError as error:
         print(f"hpcflow export: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"hpcflow export: {args.out} is not written: {error}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _check(path: Path, args: argparse.Namespace) -> None:
+    """Whether the options are those of this kind of file."""
+    from hpcflow.checkpoint.plain import SUFFIXES
+
+    if path.suffix not in SUFFIXES and args.model is None:
+        raise LaunchError(
+            f"{path} would be a model, and there is none",
+            hint=f"--model FILE.py:FUNCTION; or write the arrays alone: {', '.join(SUFFIXES)}",
+        )
+    if path.suffix in SUFFIXES and (args.model, args.int8) != (None, None):
+        raise LaunchError(f"{path} has arrays, no model", hint="leave --model and --int8 out")
+
+
+def _plain(saved: Saved, path: Path) -> None:
+    """Write the arrays, and one line about them."""
+    from hpcflow.checkpoint.plain import write
+
+    count = write(saved, path)
+    print(
+        f"{path}: {count} arrays, {path.stat().st_size:,} bytes, of {saved.path} "
+        f"(step {saved.facts['step']:,})"
+    )
 
 
 def newest(path: Path) -> Saved:

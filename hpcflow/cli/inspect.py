@@ -16,7 +16,8 @@ import numpy as np
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
-from hpcflow.errors import CheckpointError, HpcflowError
+from hpcflow.checkpoint.verify import candidates
+from hpcflow.errors import HpcflowError
 
 WIDEST = 60  # names longer than this do not move the columns
 
@@ -31,17 +32,17 @@ def main(args: argparse.Namespace) -> int:
     """Print what is found; 1 if something is wrong."""
     path = Path(args.path)
     try:
-        candidates = _candidates(path)
+        found = candidates(path)
     except HpcflowError as error:
         print(f"hpcflow inspect: {error}", file=sys.stderr)
         return 1
     bad: dict[str, list[str]] = {}
-    for one in candidates:
+    for one in found:
         wrong = _problems(one)
         if not wrong:
             assert one.facts is not None
             told = {**_told(Saved(one.path, one.facts)), "damaged": bad}
-            told["others"] = [c.path.name for c in candidates if c is not one]
+            told["others"] = [c.path.name for c in found if c is not one]
             print(json.dumps(told, indent=1) if args.json else _text(told))
             return 1 if bad else 0
         bad[str(one.path)] = wrong
@@ -50,23 +51,6 @@ def main(args: argparse.Namespace) -> int:
     else:
         print("\n".join(["no good checkpoint", *_damage(bad)]))
     return 1
-
-
-def _candidates(path: Path) -> list[folder.Found]:
-    """The checkpoints that `path` may mean, newest first."""
-    if not path.exists():
-        raise CheckpointError(f"there is no {path}", hint="name a folder of checkpoints")
-    if path.name == folder.INDEX:
-        return [folder.look(path.parent)]
-    if path.is_file() or (path / folder.INDEX).exists():
-        return [folder.look(path)]
-    found = folder.find(path)
-    if not found:
-        raise CheckpointError(
-            f"there is no checkpoint in {path}",
-            hint="checkpoints are called step-N or step-N.h5: name the folder they are in",
-        )
-    return found
 
 
 def _problems(one: folder.Found) -> list[str]:

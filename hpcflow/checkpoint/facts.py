@@ -1,0 +1,195 @@
+"""What a user block may say: checked before anything is made, opened or read by it.
+
+A digest tells that a text is as it was written, not that it was written by us. So no name of a
+file leads out of the checkpoint, and no number asks for more memory than its files have bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hpcflow.graph.dtypes import NUMERIC, bool_, text_of
+
+DTYPES = {text_of(dtype): dtype for dtype in (*NUMERIC, bool_)}
+MOST = 1 << 62  # of bytes, rows and offsets
+COUNTS = ("serial", "step", "ranks", "servers", "replicas", "tasks_per_replica")
+
+
+class Wrong(Exception):
+    """What is wrong with the facts."""
+
+
+def check(facts: Any, start: int) -> None:
+    """Raise Wrong unless `facts` are those of a file whose HDF5 begins at byte `start`."""
+    _need(isinstance(facts, dict), "they are no table")
+    kind = facts.get("kind")
+    _need(kind in ("part", "index", "whole"), f"their kind is {kind!r}")
+    _record(facts)
+    _cover(facts, start)
+    if kind == "part":
+        return
+    for name in COUNTS:
+        _count(facts.get(name), name)
+    for name in ("saved", "mode", "form"):
+        _need(isinstance(facts.get(name), str), f"{name} is no text")
+    _files(facts)
+    arrays = _arrays(facts)
+    records = [facts] if kind == "whole" else facts["files"]
+    _rows(arrays, [slab for record in records for slab in record["slabs"]])
+    _state(facts)
+
+
+def plain_name(name: Any) -> bool:
+    """Whether it is the name of a file in the same directory, and leads nowhere else."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\\", "\0"} & {*name}
+
+
+def _need(holds: bool, said: str) -> None:
+    if not holds:
+        raise Wrong(said)
+
+
+def _count(value: Any, what: str) -> None:
+    _need(type(value) is int and 0 <= value < MOST, f"{what} is {value!r}")
+
+
+def _list(value: Any, what: str) -> Any:
+    _need(isinstance(value, list), f"{what} is no list")
+    return value
+
+
+def _record(record: Any) -> None:
+    """What a file says of itself, and an index of each part."""
+    _need(isinstance(record, dict), "a file's record is no table")
+    name = record.get("file")
+    _need(plain_name(name), f"{name!r} is no name of a file beside it")
+    _need(isinstance(record.get("id"), str), "there is no id")
+    _count(record.get("step"), "step")
+    _count(record.get("size"), "size")
+    for slab in _list(record.get("slabs"), "slabs"):
+        _need(isinstance(slab, dict) and isinstance(slab.get("name"), str), "a slab has no name")
+        for key in ("start", "stop", "offset"):
+            _count(slab.get(key), key)
+        for piece in _list(slab.get("crcs"), "crcs"):
+            _piece(piece, 2)
+    for piece in _list(record.get("rest"), "rest"):
+        _piece(piece, 3)
+
+
+def _piece(piece: Any, words: int) -> None:
+    _need(isinstance(piece, list) and len(piece) == words, f"{piece!r} is no piece of a file")
+    for value in piece:
+        _count(value, "a piece of a file")
+    _need(piece[-2] > 0 and piece[-1] < 1 << 32, f"{piece!r} is no piece of a file")
+
+
+def _cover(record: Mapping[str, Any], start: int) -> None:
+    """Every byte of the file behind its user block has one digest."""
+    ranges = [(s["offset"], s["offset"] + sum(n for n, _ in s["crcs"])) for s in record["slabs"]]
+    ranges += [(offset, offset + nbytes) for offset, nbytes, _ in record["rest"]]
+    for low, high in sorted(ranges):
+        _need(low == start, f"byte {min(low, start):,} has not one digest")
+        start = high
+    _need(start == record["size"], f"the bytes from {start:,} on have no digest")
+
+
+def _files(facts: Mapping[str, Any]) -> None:
+    """The parts of an index are files of this save, each named once."""
+    if facts["kind"] == "whole":
+        _need("files" not in facts, "one file has no parts")
+        return
+    names = set()
+    for record in _list(facts.get("files"), "files"):
+        _record(record)
+        _need(record.get("kind") == "part", f"{record['file']} is no part")
+        same = (record["id"], record["step"]) == (facts["id"], facts["step"])
+        _need(same, f"{record['file']} is of another save")
+        names.add(record["file"])
+    _need(len(names) == len(facts["files"]), "a part is named twice")
+    _need(facts["file"] not in names and not facts["slabs"], "the index is a part")
+
+
+def _arrays(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Name -> rows and bytes of one, of each array."""
+    found = {}
+    for array in _list(facts.get("arrays"), "arrays"):
+        _need(isinstance(array, list) and len(array) == 3, f"{array!r} is no array")
+        name, dtype, shape = array
+        _need(isinstance(name, str) and name not in found, f"{name!r} is no name of an array")
+        _need(isinstance(dtype, str) and dtype in DTYPES, f"{name!r} is of dtype {dtype!r}")
+        for size in _list(shape, f"the shape of {name!r}"):
+            _count(size, f"a size of {name!r}")
+        _need(len(shape) <= MOST_DIMENSIONS, f"{name!r} has {len(shape)} dimensions")
+        row = DTYPES[dtype].itemsize * math.prod(shape[1:])
+        _need(row * math.prod(shape[:1]) < MOST, f"{name!r} is of shape {shape}")
+        found[name] = (shape[0] if shape else 1, row)
+    paths = facts.get("paths")
+    _need(isinstance(paths, dict), "paths is no table")
+    assert isinstance(paths, dict)
+    _need(paths.keys() == found.keys(), "not each array has its path")
+    _need(all(isinstance(path, str) and path for path in paths.values()), "a path is no text")
+    return found
+
+
+MOST_DIMENSIONS = 32  # of HDF5 and of NumPy
+
+
+def _rows(arrays: Mapping[str, tuple[int, int]], slabs: Sequence[Mapping[str, Any]]) -> None:
+    """Every row of every array is in one slab, of as many bytes as its rows have."""
+    rows: dict[str, list[tuple[int, int]]] = {name: [] for name in arrays}
+    for slab in slabs:
+        name, start, stop = slab["name"], slab["start"], slab["stop"]
+        _need(name in arrays, f"{name!r} is no array of it")
+        nbytes = sum(n for n, _ in slab["crcs"])
+        _need(nbytes == (stop - start) * arrays[name][1] > 0, f"{name!r} has {nbytes:,} bytes")
+        rows[name].append((start, stop))
+    for name, (count, row) in arrays.items():
+        at = 0
+        for start, stop in sorted(rows[name]):
+            _need(start == at, f"row {min(at, start)} of {name!r} is not there once")
+            at = stop
+        _need(at == count or not row or not count, f"{name!r} has {at} of {count} rows")
+
+
+def _state(facts: Mapping[str, Any]) -> None:
+    """The draws of random operations, and the places in the datasets."""
+    draws = facts.get("draws")
+    _need(isinstance(draws, dict) and isinstance(draws.get("tasks"), dict), "draws is no table")
+    assert isinstance(draws, dict)
+    _draws([draws.get("most"), *draws["tasks"].values()])
+    for place in _list(facts.get("position", []), "position"):
+        _need(isinstance(place, dict), "a position is no table")
+        _place(place)
+    if "samples" in facts:
+        _count(facts["samples"], "samples")
+    metrics = facts.get("metrics", {})
+    _need(isinstance(metrics, dict), "metrics is no table")
+    for name, value in metrics.items():
+        _need(type(value) in (int, float), f"metric {name!r} is {value!r}")
+
+
+def _place(place: Mapping[str, Any]) -> None:
+    """Where a dataset stands."""
+    for name in ("epoch", "taken", "batch"):
+        _count(place.get(name, 0), name)
+    _need("epoch" in place, "a position has no epoch")
+    for name in ("left", "begun_with"):
+        _need(isinstance(place.get(name, {}), dict), f"{name} is no table")
+        _need(all(epoch.isdecimal() for epoch in place.get(name, {})), f"{name} is not by epochs")
+    for ranges in place.get("left", {}).values():
+        for pair in _list(ranges, "left"):
+            _need(isinstance(pair, list) and len(pair) == 2, f"{pair!r} is no range")
+            _count(pair[0], "left")
+            _count(pair[1], "left")
+    for size in place.get("begun_with", {}).values():
+        _count(size, "begun_with")
+
+
+def _draws(lists: Iterable[Any]) -> None:
+    for some in lists:
+        for draw in _list(some, "draws"):
+            _need(isinstance(draw, list) and len(draw) == 3, f"{draw!r} is no draw")
+            _need(all(isinstance(text, str) for text in draw[:2]), f"{draw!r} is no draw")
+            _count(draw[2], "draws")

@@ -1,0 +1,68 @@
+"""Compare two checkpoints: arrays of only one, shapes, dtypes, values, and what else they say.
+
+Each is a checkpoint, or a folder, whose newest good one is taken; they may have been written in
+different forms, by different numbers of ranks. The exit code is 0 if they are equal, 1 if they
+differ, 2 if one cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+from hpcflow.checkpoint.diff import Difference, diff, how
+from hpcflow.cli.export import newest
+from hpcflow.errors import HpcflowError, LaunchError
+
+ARRAYS = ("missing", "shape", "dtype", "values")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow diff`."""
+    parser.add_argument("a", metavar="A", help="a checkpoint, or a folder of them")
+    parser.add_argument("b", metavar="B", help="the other")
+    parser.add_argument("--arrays", action="store_true", help="compare the arrays alone")
+    parser.add_argument(
+        "--rtol", type=float, default=0.0, metavar="R", help="differences up to R |value| are none"
+    )
+    parser.add_argument(
+        "--atol", type=float, default=0.0, metavar="A", help="differences up to A are none"
+    )
+    parser.add_argument("--json", action="store_true", help="write JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print what differs."""
+    try:
+        if not all(math.isfinite(t) and t >= 0 for t in (args.rtol, args.atol)):
+            raise LaunchError("a tolerance is a number from 0 on")
+        a, b = newest(Path(args.a)), newest(Path(args.b))
+        found = list(diff(a, b, args.rtol, args.atol))
+    except (HpcflowError, OSError) as error:
+        print(f"hpcflow diff: {error}", file=sys.stderr)
+        return 2
+    if args.arrays:
+        found = [one for one in found if one.kind in ARRAYS]
+    saved = how(a, b)
+    if args.json:
+        told = {"a": str(a.path), "b": str(b.path), "equal": not found, "saved_by": saved}
+        rows = [{k: _plain(v) for k, v in one._asdict().items()} for one in found]
+        print(json.dumps({**told, "differences": rows}, indent=1))
+        return int(bool(found))
+    print(f"A {a.path} (step {a.facts['step']:,})\nB {b.path} (step {b.facts['step']:,})")
+    for name, (mine, theirs) in saved.items():
+        print(f"  saved with  {name} {mine} and {theirs}")
+    print("\n".join(map(_row, found)) if found else "equal")
+    return int(bool(found))
+
+
+def _plain(value: object) -> object:
+    """JSON has no nan and no infinity."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _row(one: Difference) -> str:
+    return f"  {one.kind:<9} {one.name}: {one.text}"
