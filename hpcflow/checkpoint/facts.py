@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 from hpcflow.graph.dtypes import NUMERIC, bool_, text_of
@@ -167,7 +168,14 @@ def _state(facts: Mapping[str, Any]) -> None:
     metrics = facts.get("metrics", {})
     _need(isinstance(metrics, dict), "metrics is no table")
     for name, value in metrics.items():
-        _need(type(value) in (int, float), f"metric {name!r} is {value!r}")
+        _need(type(value) in (int, float, NoneType), f"metric {name!r} is {value!r}")
+    best = facts.get("keep_best")
+    _need(best is None or _is_policy(best), f"keep_best is {best!r}")
+
+
+def _is_policy(best: Any) -> bool:
+    kinds = [type(word) for word in best] if isinstance(best, list) else []
+    return kinds == [str, str, int] and best[1] in ("min", "max") and best[2] > 0
 
 
 def _place(place: Mapping[str, Any]) -> None:

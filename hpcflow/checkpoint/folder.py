@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,13 +128,33 @@ def point(path: Path) -> None:
 
 
 def keep(folder: Path, count: int) -> None:
-    """Remove all but the newest `count` checkpoints; 0 keeps all. Those unreadable stay."""
+    """Remove all but the newest `count` checkpoints; 0 keeps all. Those unreadable stay.
+
+    So do the best ones, as the newest says which those are: `keep_best` in its facts.
+    """
     readable = [one for one in find(folder) if one.facts is not None]
-    for one in readable[count:] if count else []:
+    policy = (readable[0].facts or {}).get("keep_best") if readable else None
+    kept = [one.path for one in (*readable[:count], *(best(readable, *policy) if policy else ()))]
+    for one in [one for one in readable if one.path not in kept] if count else []:
         gone = one.path.with_name(one.path.name.removesuffix(".old") + ".tmp")
         remove(gone)
         os.rename(one.path, gone)  # never seen half removed
         remove(gone)
+
+
+def best(found: Iterable[Found], monitor: str, mode: str, count: int) -> list[Found]:
+    """Those of `found` with the smallest ("min") or largest metric `monitor`, best first.
+
+    What has no such metric, or one that is no finite number, is not among them.
+    """
+
+    def value(one: Found) -> float | None:
+        return (one.facts or {}).get("metrics", {}).get(monitor)
+
+    judged = [(v, one) for one in found if (v := value(one)) is not None]
+    sign = {"min": 1, "max": -1}[mode]
+    judged.sort(key=lambda row: (sign * row[0], (row[1].facts or {})["serial"]))
+    return [one for _, one in judged[:count]]
 
 
 def sweep(folder: Path) -> None:

@@ -10,7 +10,12 @@ import numpy as np
 
 from hpcflow.checkpoint import folder, stamp
 from hpcflow.checkpoint.layout import Array
-from hpcflow.errors import CheckpointError, CheckpointMismatchError, HpcflowError
+from hpcflow.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointMismatchError,
+    HpcflowError,
+)
 
 
 class Duty(NamedTuple):
@@ -119,10 +124,8 @@ class Saved:
                 for offset, nbytes, crc in record["rest"]:
                     yield Duty(record["file"], stamp.Piece(offset, nbytes, crc), None)
             for slab in record["slabs"]:
-                at = slab["offset"]
-                for nbytes, crc in slab["crcs"]:
-                    yield Duty(record["file"], stamp.Piece(at, nbytes, crc), slab["name"])
-                    at += nbytes
+                for piece in pieces_of(slab):
+                    yield Duty(record["file"], piece, slab["name"])
 
     # -- reading
 
@@ -144,6 +147,31 @@ class Saved:
             done += high - low
         if done != stop - start and array.nbytes:
             raise CheckpointError(f"{self.path} has {done} of rows {start} to {stop} of {name!r}")
+
+    def read_checked(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
+        """The same, when the digests of these bytes are right and their files are the index's own.
+
+        Errors: CheckpointCorruptError naming what is not.
+        """
+        low, high = (row * self.arrays[name].row_bytes for row in (start, stop))
+        faults: list[Fault] = []
+        for record in self.files:
+            mine = [slab for slab in record["slabs"] if slab["name"] == name]
+            begun = [slab["start"] * self.arrays[name].row_bytes - slab["offset"] for slab in mine]
+            duties = [
+                Duty(record["file"], piece, name)
+                for slab, shift in zip(mine, begun, strict=True)
+                for piece in pieces_of(slab)
+                if piece.offset + shift < high and low < piece.offset + shift + piece.nbytes
+            ]
+            if duties:
+                faults += [*self._owner(record), *self._damaged(record["file"], duties)]
+        if faults:
+            raise CheckpointCorruptError(
+                f"{name!r} of {self.path} is not good:\n  " + "\n  ".join(f.text for f in faults),
+                hint="take another checkpoint; hpcflow verify tells which are good",
+            )
+        self.read_rows(name, start, stop, out)
 
     def _read(self, path: Path, offset: int, data: memoryview) -> None:
         with stamp.opened(path) as fd:
@@ -188,6 +216,14 @@ class Saved:
 
 
 MOST_ROWS = 20
+
+
+def pieces_of(slab: Mapping[str, Any]) -> Iterator[stamp.Piece]:
+    """The pieces of a slab, each with its digest."""
+    at = slab["offset"]
+    for nbytes, crc in slab["crcs"]:
+        yield stamp.Piece(at, nbytes, crc)
+        at += nbytes
 
 
 def _kind(array: Array) -> str:

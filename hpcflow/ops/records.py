@@ -30,6 +30,10 @@ def _written(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return []
 
 
+def _rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(np.dtype(attrs["dtype"]), tuple(attrs["shape"]))]
+
+
 def _matching(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("matching_files", inputs[0], "O")
     require_rank("matching_files", inputs[0], 0, 1)
@@ -49,6 +53,7 @@ def _decode_csv(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 op("ReadFile", infer=_one_string, grad=_FILES, stateful=True, device="cpu")
 op("WriteFile", infer=_written, grad=_FILES, stateful=True, device="cpu")
+op("ReadCheckpoint", infer=_rows, grad=_FILES, stateful=True, device="cpu")
 op("MatchingFiles", infer=_matching, grad=_FILES, stateful=True, device="cpu")
 op("DecodeRaw", infer=_decode_raw, grad=_RECORDS, device="cpu")
 op("DecodeCSV", infer=_decode_csv, grad=_RECORDS, device="cpu")

@@ -20,6 +20,7 @@ ELEMENTWISE = frozenset(
     "Abs Add Cast Div Exp Identity Log Maximum Minimum Mul Neg Pow RealDiv Reciprocal Sigmoid Sign "
     "Sqrt Square Sub Tanh".split()
 )
+READS = frozenset({"ReadCheckpoint"})  # stay as they are, and any rows can be read
 FEW = 64  # nodes that make an initial value; more are left where they are
 
 
@@ -69,7 +70,8 @@ def makers(program: Program, value: Ref) -> list[str]:
         node = program.nodes[stack.pop()]
         draws = node.type in DRAWS and not node.attrs.get("batch")
         free = not (node.control or node.device or node.colocate) and node.type != "Feed"
-        if not (free and (draws or node.row.pure)) or len(found) > FEW:
+        again = draws or node.row.pure or node.type in READS
+        if not (free and again) or len(found) > FEW:
             return []
         found[node.name] = None
         stack.extend(ref.node for ref in node.inputs if ref.node not in found)
@@ -154,15 +156,20 @@ class _Rows:
             made = constant(self._beside(node), rows)
             self.specs[Ref(made.name)] = made.specs[0]
             return self.add(made)
+        if node.type in READS:
+            first = node.attrs["start"] + start
+            shape = (stop - start, *node.attrs["shape"][1:])
+            attrs = {**node.attrs, "start": first, "shape": shape}
+            return self._clone(node, attrs, self._whole)
         if node.type in ELEMENTWISE:
             return self._clone(node, node.attrs, self._rows)
-        shape: tuple[int, ...] = node.attrs.get("shape", ())
+        shape = node.attrs.get("shape", ())
         drawn = node.type in DRAWS and all(
             self.program.spec(ref).shape == () for ref in node.inputs
         )
         if not (drawn or (node.type == "Fill" and not node.inputs)):
             raise _Whole(f"{node.type} {node.name!r} makes no rows by themselves")
-        attrs: dict[str, Any] = node.attrs | {"shape": (stop - start, *shape[1:])}
+        attrs = node.attrs | {"shape": (stop - start, *shape[1:])}
         if drawn:
             attrs["first"] = node.attrs.get("first", 0) + start * size_of(shape[1:])
         return self._clone(node, attrs, self._whole)

@@ -11,10 +11,11 @@ import numpy as np
 import hpcflow.kernels.load  # noqa: F401  (fills the kernel table)
 from hpcflow.errors import DeviceError, MissingPackageError
 from hpcflow.graph.dtypes import is_half
+from hpcflow.kernels.table import Kernel, find
 from hpcflow.kernels.table import Node as KernelNode
-from hpcflow.kernels.table import find
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
+from hpcflow.runtime import services
 
 
 class Device:
@@ -28,13 +29,13 @@ class Device:
 
     def info(self, node: Node) -> KernelInfo:
         """The calling form of the kernel that will run `node`."""
-        row = find(node.type, self.kind, self.xp is not None)
+        row = _row(self, node)
         tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
         return KernelInfo(row.form, row.inplace, tiles)
 
     def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
         """The function that computes `node`, whose inputs have the specs `inputs`."""
-        row = find(node.type, self.kind, self.xp is not None)
+        row = _row(self, node)
         return row.make(self.xp, KernelNode(node.type, node.attrs, inputs, node.specs))
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -61,6 +62,11 @@ class Device:
         """An array in a block of bytes made by `allocate`, from byte `start` on."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return block[start : start + count].view(dtype).reshape(shape)
+
+
+def _row(device: Device, node: Node) -> Kernel:
+    services.load_kernel(node.type)
+    return find(node.type, device.kind, device.xp is not None)
 
 
 class GpuDevice(Device):

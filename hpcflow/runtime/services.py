@@ -20,6 +20,7 @@ SERVICES = {  # modules with answer(context, request, reply)
     "rounds": "hpcflow.ps.served",
     "shares": "hpcflow.runtime.notes",
 }
+KERNELS = {"ReadCheckpoint": "hpcflow.checkpoint.reading"}  # modules with the kernel of an op
 STATES = {"Rounds": "hpcflow.ps.waits"}  # modules that say what state of a type is, and its waits
 
 
@@ -35,3 +36,9 @@ def load(type: str) -> None:
     """Import what says what state of a type is."""
     if type in STATES:
         importlib.import_module(STATES[type])
+
+
+def load_kernel(type: str) -> None:
+    """Import the kernel of an op that is not of the room of kernels."""
+    if type in KERNELS:
+        importlib.import_module(KERNELS[type])

@@ -85,6 +85,13 @@ if TYPE_CHECKING:
     from hpcflow.train.optimizers.layerwise import LAMBOptimizer, LARSOptimizer
     from hpcflow.train.optimizers.loss_scale import DynamicLossScale, LossScaleOptimizer
     from hpcflow.train.optimizers.sync_replicas import SyncReplicasOptimizer
+    from hpcflow.train.pretrained import (
+        NewCheckpointReader,
+        init_from_checkpoint,
+        list_variables,
+        load_checkpoint,
+        load_variable,
+    )
     from hpcflow.train.producers import (
         input_producer,
         limit_epochs,
@@ -97,7 +104,12 @@ if TYPE_CHECKING:
         add_queue_runner,
         start_queue_runners,
     )
-    from hpcflow.train.saver import Saver, checkpoint_exists, latest_checkpoint
+    from hpcflow.train.saver import (
+        Saver,
+        best_checkpoint,
+        checkpoint_exists,
+        latest_checkpoint,
+    )
     from hpcflow.train.scaffold import Scaffold
     from hpcflow.train.schedules import (
         cosine_decay,
@@ -163,6 +175,7 @@ __all__ = [
     "NadamOptimizer",
     "NanLossDuringTrainingError",
     "NanTensorHook",
+    "NewCheckpointReader",
     "Optimizer",
     "Progress",
     "ProximalAdagradOptimizer",
@@ -190,6 +203,7 @@ __all__ = [
     "add_queue_runner",
     "batch",
     "batch_join",
+    "best_checkpoint",
     "byte_size_load_fn",
     "checkpoint_exists",
     "cosine_decay",
@@ -197,12 +211,16 @@ __all__ = [
     "exponential_decay",
     "get_global_step",
     "get_or_create_global_step",
+    "init_from_checkpoint",
     "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
     "limit_epochs",
     "linear_cosine_decay",
     "linear_warmup",
+    "list_variables",
+    "load_checkpoint",
+    "load_variable",
     "maybe_batch",
     "maybe_batch_join",
     "maybe_shuffle_batch",
@@ -312,7 +330,13 @@ _LATER = {
     "get_global_step": "hpcflow.train.counter",
     "get_or_create_global_step": "hpcflow.train.counter",
     "checkpoint_exists": "hpcflow.train.saver",
+    "best_checkpoint": "hpcflow.train.saver",
     "latest_checkpoint": "hpcflow.train.saver",
+    "NewCheckpointReader": "hpcflow.train.pretrained",
+    "init_from_checkpoint": "hpcflow.train.pretrained",
+    "list_variables": "hpcflow.train.pretrained",
+    "load_checkpoint": "hpcflow.train.pretrained",
+    "load_variable": "hpcflow.train.pretrained",
 }
 
 

@@ -78,7 +78,7 @@ class Keeper:
 
     # -- what
 
-    def save(self, steps: int, samples: int) -> Path:
+    def save(self, steps: int, samples: int, metrics: Mapping[str, Any] | None = None) -> Path:
         """Save the state of the job, of which this worker has done so many steps and samples.
 
         Ranks: every rank that runs the script, all between steps.
@@ -92,7 +92,7 @@ class Keeper:
         }
         if self._counter is not None:
             mine["counted"] = int(self.session.run(self._counter))
-        path = self.saver._save(self.session, self.directory, self._facts, mine)
+        path = self.saver._save(self.session, self.directory, self._facts, mine, metrics)
         self._saved_at, self._saved_time = steps, time.monotonic()
         self._say_next(path)
         return path

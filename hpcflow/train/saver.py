@@ -6,6 +6,7 @@ ranks that run the script call `save` and `restore` together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ class Saver:
 
     `max_to_keep` checkpoints stay in a folder, 0 or None for all. `form` is "parallel" (one HDF5
     file written by all ranks), "sharded" (a file a rank and a master) or "auto", which is parallel
-    where h5py was built with MPI. Of a local variable that of each replica is saved; on another
-    number of replicas they are dealt out, and those of one replica added up.
+    where h5py was built with MPI. `keep_best`, as ("loss", "min", 3), keeps besides the 3 that were
+    saved with the smallest of this metric ("max": the largest). Of a local variable that of each
+    replica is saved; on another number of replicas they are dealt out, and those of one replica
+    added up.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Saver:
         var_list: Sequence[Variable] | Mapping[str, Variable] | None = None,
         max_to_keep: int | None = 5,
         form: str = "auto",
+        keep_best: tuple[str, str, int] | None = None,
     ) -> None:
         given: Any = state_of_job(get_default_graph()) if var_list is None else var_list
         named = given if isinstance(given, Mapping) else {getattr(v, "name", v): v for v in given}
@@ -45,30 +49,63 @@ class Saver:
         self.variables: dict[str, Variable] = dict(named)
         _check(self.variables)
         self.max_to_keep, self.form = int(max_to_keep or 0), form
+        self.keep_best = None if keep_best is None else policy(keep_best)
 
-    def save(self, sess: Session, save_path: str | Path, global_step: Any = 0) -> Path:
+    def save(
+        self,
+        sess: Session,
+        save_path: str | Path,
+        global_step: Any = 0,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> Path:
         """Write the checkpoint of step `global_step`, a number or a variable, into a folder.
+
+        `metrics`, as {"loss": 0.3}, say how good it is, for `keep_best` and `best_checkpoint`; the
+        chief's count.
 
         Ranks:  every rank that runs the script, at the same step; workers of servers wait for each
                 other, so that no update is half in it.
         Errors: CheckpointError, on all ranks; earlier checkpoints stay as they are.
         """
         step = sess.run(global_step) if isinstance(global_step, Variable) else global_step
-        return self._save(sess, Path(save_path), lambda rows: {"step": int(step)}, None)
+        return self._save(sess, Path(save_path), lambda rows: {"step": int(step)}, None, metrics)
 
-    def _save(self, sess: Session, directory: Path, facts: Any, mine: Any) -> Path:
+    def _save(
+        self,
+        sess: Session,
+        directory: Path,
+        facts: Any,
+        mine: Any,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> Path:
+        judged = self._judged(metrics)
         return save(
             sess.context,
             sess.store,
             directory,
             self._wanted(local=False),
-            lambda rows: {**facts(rows), "graph_digest": fingerprint(sess.graph)},
+            lambda rows: {**facts(rows), **judged, "graph_digest": fingerprint(sess.graph)},
             mine=mine,
             texts={GRAPH: describe(sess.graph)},
             form=self.form,
             keep=self.max_to_keep,
             own=self._wanted(local=True),
         )
+
+    def _judged(self, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What a checkpoint says of how good it is, and which are kept for it."""
+        found: dict[str, Any] = {}
+        if self.keep_best is not None:
+            found["keep_best"] = list(self.keep_best)
+            if metrics is not None and self.keep_best[0] not in metrics:
+                raise CheckpointError(
+                    f"the best are kept by {self.keep_best[0]!r}, the metrics are "
+                    f"{', '.join(map(repr, metrics)) or 'none'}",
+                    hint=f"save with metrics={{{self.keep_best[0]!r}: ...}}",
+                )
+        if metrics is not None:
+            found["metrics"] = {str(name): _number(name, value) for name, value in metrics.items()}
+        return found
 
     def restore(self, sess: Session, save_path: str | Path) -> dict[str, Any]:
         """Give the variables the values of a checkpoint, or of the newest good one of a folder.
@@ -103,6 +140,33 @@ class Saver:
     def _arrays(self) -> list[Array]:
         shared = [(n, v) for n, v in self.variables.items() if not is_local(v)]
         return [Array(n, text_of(v.dtype), tuple(v.shape)) for n, v in shared]  # type: ignore[arg-type]
+
+
+def policy(given: Any) -> tuple[str, str, int]:
+    """(metric, "min" or "max", how many) of `keep_best`.
+
+    Errors: CheckpointError if it is something else.
+    """
+    if isinstance(given, (tuple, list)) and len(given) == 3:
+        monitor, mode, count = given
+        if isinstance(monitor, str) and mode in ("min", "max"):
+            if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+                return monitor, mode, count
+    raise CheckpointError(
+        f"keep_best={given!r} does not say which are best",
+        hint='give a metric, "min" or "max", and how many: ("loss", "min", 3)',
+    )
+
+
+def _number(name: str, value: Any) -> float | None:
+    """A metric as JSON has it; None for what is not finite, which is never the best."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise CheckpointError(
+            f"metric {name!r} is {value!r}, no number", hint="fetch it first: session.run(loss)"
+        ) from None
+    return number if math.isfinite(number) else None
 
 
 def state_of_job(graph: Graph) -> list[Variable]:
@@ -164,6 +228,30 @@ def latest_checkpoint(checkpoint_dir: str | Path) -> Path | None:
     """
     found = [one.path for one in folder.find(Path(checkpoint_dir)) if one.facts is not None]
     return found[0] if found else None
+
+
+def best_checkpoint(
+    checkpoint_dir: str | Path, monitor: str | None = None, mode: str | None = None
+) -> Path | None:
+    """The checkpoint of a folder that was saved with the best metric, None if none was with it.
+
+    By default best is what `keep_best` of the newest one says. Its bytes are checked when it is
+    restored.
+
+    Errors: CheckpointError if neither says what is best.
+    """
+    found = [one for one in folder.find(Path(checkpoint_dir)) if one.facts is not None]
+    if not found:
+        return None
+    told = [one.facts["keep_best"] for one in found if one.facts and "keep_best" in one.facts]
+    if monitor is None and not told:
+        raise CheckpointError(
+            f"nothing in {checkpoint_dir} says what is best",
+            hint='name the metric: best_checkpoint(DIR, "loss", "min")',
+        )
+    name, way, _ = policy(told[0] if monitor is None else (monitor, mode or "min", 1))
+    first = folder.best(found, name, way, 1)
+    return first[0].path if first else None
 
 
 def describe(graph: Graph) -> str:

@@ -42,7 +42,9 @@ class TrainingSession(Session):
     With a folder for `checkpoints` the whole state of the job is saved there: after `save_every`
     steps (500) or time ("30s", "10m", the default), when the training has ended, and when a signal
     stops it. `resume` goes on from the newest good one, if there is one, at its place in the
-    datasets. `max_to_keep` are kept, 0 for all; `form` is as for `hf.train.Saver`.
+    datasets. `max_to_keep` are kept, 0 for all, and with `keep_best`, as ("loss", "min", 3), those
+    3 that `save(metrics={"loss": value})` has saved with the smallest value. `form` is as for
+    `hf.train.Saver`.
 
     `pace.work` and `pace.wait` tell this worker's own work from its waiting for other ranks, in
     seconds of the last step. A worker that is slow for long is named, with its host.
@@ -64,6 +66,7 @@ class TrainingSession(Session):
         save_every: int | str | None = None,
         resume: bool = False,
         max_to_keep: int = 5,
+        keep_best: tuple[str, str, int] | None = None,
         form: str = "auto",
         sync: str | Rule | None = None,
     ) -> None:
@@ -98,7 +101,7 @@ class TrainingSession(Session):
         if checkpoints is not None and self.context.on_plan is None:
             from hpcflow.train.saver import Saver, state_of_job
 
-            saver = Saver(state_of_job(self.graph), max_to_keep, form)
+            saver = Saver(state_of_job(self.graph), max_to_keep, form, keep_best)
             keeper = self._keep(Path(checkpoints), save_every, saver)
             if resume:
                 keeper.resume()
@@ -262,8 +265,8 @@ class TrainingSession(Session):
         if due:
             self.pace.begin()
 
-    def save(self) -> Path:
-        """Save the state of the job now; the checkpoint.
+    def save(self, metrics: Mapping[str, Any] | None = None) -> Path:
+        """Save the state of the job now; the checkpoint. `metrics` say how good it is.
 
         Ranks:  every rank that runs the script, between steps.
         Errors: CheckpointError, on all of them; earlier checkpoints stay.
@@ -272,7 +275,7 @@ class TrainingSession(Session):
             raise CheckpointError(
                 "this session keeps no checkpoints", hint="give TrainingSession(checkpoints=DIR)"
             )
-        return self._keeper.save(self.steps, self.samples)
+        return self._keeper.save(self.steps, self.samples, metrics)
 
     def _meet(self, stopping: bool = False, saving: int = 0) -> None:
         """Wait for all workers; if one of them was told to stop, end the script."""
