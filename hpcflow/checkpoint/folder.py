@@ -201,6 +201,7 @@ def told(doing: str, run: Callable[[], Any]) -> Any:
 _NEXT = {
     28: "free some space, keep fewer checkpoints (max_to_keep), or choose another disk",
     122: "your quota is used up: free some space, or choose another disk",
+    27: "no file may be so large here: raise the limit (ulimit -f)",
     30: "the file system is read-only: choose a folder that can be written",
     13: "choose a folder that you may write",
 }

@@ -32,6 +32,7 @@ class Fault(NamedTuple):
     file: str
     arrays: tuple[str, ...]
     text: str
+    whole: bool = False  # the file is missing, cut off or another: its bytes say nothing more
 
 
 class Saved:
@@ -95,7 +96,7 @@ class Saved:
             yield self._whole(file, f"{path} cannot be read: {error.strerror}")
 
     def _whole(self, file: str, text: str) -> Fault:
-        return Fault(file, self.arrays_in(file), text)
+        return Fault(file, self.arrays_in(file), text, whole=True)
 
     def arrays_in(self, file: str) -> tuple[str, ...]:
         """The arrays of which a file has rows; of an index, all."""
@@ -111,8 +112,11 @@ class Saved:
             return
         try:
             facts = stamp.read(path)
+            index, mine = self.index.name, self.facts["id"]
+            if facts["id"] != mine:
+                raise stamp.foreign(path, f"its id is {facts['id']}, that of {index} is {mine}")
             if any(facts.get(name) != value for name, value in record.items()):
-                raise stamp.foreign(path, f"its id is {facts.get('id')}, not {self.facts['id']}")
+                raise stamp.foreign(path, f"it is not as {index} says")
         except HpcflowError as error:
             yield self._whole(record["file"], error.message)
 

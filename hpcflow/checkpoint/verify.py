@@ -52,6 +52,8 @@ def verify(one: folder.Found, threads: int = 1) -> Report:
     with ThreadPoolExecutor(threads) as pool:
         shares = pool.map(lambda who: saved.faults(who, threads), range(threads))
         faults = list({fault.text: fault for some in shares for fault in some}.values())
+    gone = {fault.file for fault in faults if fault.whole}
+    faults = [fault for fault in faults if fault.whole or fault.file not in gone]
     if not faults:  # HDF5 reads only what has been checked
         faults = list(structure(saved))
     return Report(one.path, one.facts, faults)

@@ -1,7 +1,6 @@
 """Damaged, missing and foreign files are refused by name; the newest good checkpoint is used."""
 
 import os
-import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,14 +21,11 @@ from hpcflow.errors import (
 )
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
+from tests.checkpoint.damaging import DAMAGES, check, damage_often, files_of
 from tests.checkpoint.jobs import equal, load_some, save_some
 from tests.runtime.ranks import run_ranks
 
 FORMS = {"sharded": dict(ranks=3), "one file": dict(ranks=1, form="parallel")}
-
-
-def files_of(path: Path) -> list[Path]:
-    return sorted(path.iterdir()) if path.is_dir() else [path]
 
 
 def told_of(path: Path) -> list[str]:
@@ -39,6 +35,14 @@ def told_of(path: Path) -> list[str]:
     except HpcflowError as error:
         return [error.message]
     return saved.problems(0, 2) + saved.problems(1, 2)
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def saved(request, tmp_path_factory):
+    """A checkpoint that tests leave as it was, and its values."""
+    where = tmp_path_factory.mktemp("saved")
+    values = save_some(where, 1, rows=20, **FORMS[request.param])
+    return folder.find(where)[0].path, values
 
 
 @pytest.fixture(params=FORMS)
@@ -57,9 +61,9 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(two):
     where, newer, older = two
     for file in files_of(newer):
         whole = file.read_bytes()
-        for twentieth in range(20):
-            file.write_bytes(whole[: len(whole) * twentieth // 20])
-            assert any(file.name in text for text in told_of(newer)), (file, twentieth)
+        for fiftieth in range(50):
+            file.write_bytes(whole[: len(whole) * fiftieth // 50])
+            assert any(file.name in text for text in told_of(newer)), (file, fiftieth)
         file.write_bytes(whole + b"more")
         assert told_of(newer)
         file.write_bytes(whole)
@@ -68,17 +72,42 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(two):
     assert equal(load_some(where, rows=20), older)
 
 
-def test_every_flipped_bit_is_found(two):
-    newer = two[1]
-    draw = random.Random(5)
-    for _ in range(200):
-        file = draw.choice(files_of(newer))
-        whole = file.read_bytes()
-        at, bit = draw.randrange(len(whole)), 1 << draw.randrange(8)
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
-        assert any(file.name in text for text in told_of(newer)), (file, at, bit)
-        file.write_bytes(whole)
-    assert told_of(newer) == []
+@pytest.mark.parametrize(
+    "damage, times", [(name, 100 if name == "flip" else 15) for name in DAMAGES]
+)
+def test_damage_is_found_or_harmless(saved, damage, times):
+    """`make test-chaos` does it a thousand times."""
+    assert damage_often(*saved, DAMAGES[damage], times, seed=5) > times // 2
+
+
+def test_a_file_half_of_one_save_and_half_of_another_is_refused(saved, tmp_path):
+    """The same variables with other values: what a torn copy leaves."""
+    path, values = saved
+    options = FORMS["one file" if path.is_file() else "sharded"]
+    others = save_some(tmp_path, 1, seed=9, rows=20, **options)
+    for file in files_of(path):
+        mine, theirs = file.read_bytes(), (tmp_path / file.relative_to(path.parent)).read_bytes()
+        for cut in range(len(mine) // 9, len(mine), len(mine) // 9):
+            for torn, first in (
+                (mine[:cut] + theirs[cut:], values),
+                (theirs[:cut] + mine[cut:], others),
+            ):
+                if torn not in (mine, theirs):
+                    file.write_bytes(torn)
+                    assert check(path, file.name, first if path.is_file() else values)
+        file.write_bytes(mine)
+
+
+@pytest.mark.parametrize("which", ["index.h5", "part-00001.h5"])
+def test_a_file_of_another_save_is_refused_by_name_and_the_one_before_is_used(tmp_path, which):
+    older = save_some(tmp_path / "a", 1, seed=1, rows=20)
+    save_some(tmp_path / "a", 2, seed=2, rows=20)
+    save_some(tmp_path / "b", 2, seed=2, rows=20)  # even of the same step and values
+    shutil.copy(tmp_path / "b/step-2" / which, tmp_path / "a/step-2" / which)
+    found = sorted(t for t in told_of(tmp_path / "a/step-2") if "does not belong" in t)
+    parts = ["part-00000.h5", "part-00001.h5", "part-00002.h5"] if "index" in which else [which]
+    assert len(found) == len(parts) and all(p in text for p, text in zip(parts, found, strict=True))
+    assert equal(load_some(tmp_path / "a", rows=20), older)
 
 
 def test_one_flipped_bit_sends_a_job_to_the_checkpoint_before(two):
