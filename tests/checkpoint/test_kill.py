@@ -1,4 +1,7 @@
-"""Real jobs that are killed, at any moment, and go on as if they had not been."""
+"""Real jobs that are killed in a save, or stopped, and go on as if they had not been.
+
+Those killed at random moments of training: tests/chaos.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -123,90 +125,6 @@ def started(words, folder):
     """A running job, whose lines are read as they come."""
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(words, cwd=folder, env=environ(), **pipe)
-
-
-def killed(words, folder, draw, fewest=2):
-    """Run a job and kill one of its workers at a random moment; what it printed.
-
-    After at least `fewest` steps of all workers together.
-    """
-    job = started(words, folder)
-    text, steps = "", draw.randint(fewest, fewest + 7)
-    for line in job.stdout:
-        text += line
-        steps -= "STEP" in line
-        if not steps:
-            pids = sorted({int(pid) for pid in re.findall(r"STEP (\d+)", text)})
-            time.sleep(draw.random() * 0.05)
-            try:
-                os.kill(draw.choice(pids), signal.SIGKILL)
-            except ProcessLookupError:
-                break
-            steps = -1
-    job.stdout.close()
-    assert job.wait(60) != 0, text
-    return text
-
-
-@pytest.mark.slow
-@pytest.mark.limit(300)
-@pytest.mark.parametrize("options", [("-n", "3"), ("-n", "2", "--ps", "1")], ids=["sums", "server"])
-def test_a_rank_killed_at_random_moments_the_job_resumes_bit_equal(tmp_path, script, options):
-    """It saves after each step, so most moments are within a save."""
-    whole, where = tmp_path / "whole", tmp_path / "killed"
-    finish(command(script, whole, *options), tmp_path)
-    draw = random.Random(2)
-    resumed = []
-    for _ in range(3):
-        text = killed(command(script, where, *options), tmp_path, draw)
-        found = re.search(r"resumed step=(\d+) samples=(\d+)", text)
-        resumed.append(int(found.group(1)) if found else 0)
-        assert not found or int(found.group(2)) == 8 * int(found.group(1))
-    text = finish(command(script, where, *options), tmp_path)
-    assert "resumed step=" in text
-    assert resumed == sorted(resumed)
-    same(weights(where), weights(whole))
-
-
-def loss_of(found):
-    """The loss of saved weights on all samples, by NumPy alone."""
-    from tests.runtime.nets import data
-
-    h, labels = data(96)
-    for k in range(3):
-        h = h @ found[f"layer{k}/w"] + found[f"layer{k}/b"]
-        h = np.maximum(h, 0) if k < 2 else h
-    h -= h.max(axis=1, keepdims=True)
-    return float(np.mean(np.log(np.exp(h).sum(axis=1)) - h[np.arange(96), labels]))
-
-
-@pytest.mark.slow
-@pytest.mark.limit(300)
-def test_asynchronous_workers_killed_lose_no_saved_update_and_no_quality(tmp_path, script):
-    """Adam counts the updates of each variable: as many as steps, in every checkpoint there was."""
-    options, epochs = ("-n", "4", "--ps", "1"), 6
-    whole, where = tmp_path / "whole", tmp_path / "killed"
-    finish(command(script, whole, *options, epochs=epochs), tmp_path)
-    draw, looked = random.Random(3), 0
-
-    def check():
-        nonlocal looked
-        for one in folder.find(where):
-            saved = Saved(one.path, one.facts)
-            assert saved.problems() == []
-            counts = [int(saved.read(n)) for n in saved.arrays if n.endswith("Adam_step")]
-            assert counts and set(counts) == {one.facts["step"]}
-            looked += 1
-
-    for _ in range(3):  # they meet to save at least at every second step of each of the three
-        killed(command(script, where, *options, epochs=epochs), tmp_path, draw, fewest=12)
-        check()
-    finish(command(script, where, *options, epochs=epochs), tmp_path)
-    check()
-    assert looked > 3
-    last = folder.find(where)[0].facts
-    assert last["samples"] == epochs * 96  # every sample once per epoch: no update is in it twice
-    assert loss_of(weights(where)) < 1.1 * loss_of(weights(whole)) < 1.1 * np.log(4)
 
 
 @pytest.mark.slow
