@@ -40,6 +40,12 @@ class Settings:
     stall_s: float = 60.0  # seconds a wait may last before it is reported
     stall_abort_s: float = 600.0  # seconds after which a stalled job ends
     crowded: bool = False  # ranks share their cores with others unseen: wait politely
+    mtbf_h: float = 6300.0  # mean hours between failures of one node, for how often to save
+    time_limit: str = ""  # after which the job is ended: 90m, 2:00:00; "": SLURM is asked
+    max_restarts: int = -1  # a job that goes on does so this often at most; -1: any number
+    requeue: bool = True  # SLURM is asked to queue again a job that was stopped
+    checkpoints: str = ""  # folder that takes the place of the script's own; the job goes on there
+    stop_at: int = 0  # stop before this step, of all starts, as a signal does; 0: never
     check_numerics: bool = False  # look at every float result for NaN and infinity
     exact: bool = False  # forbid rewrites that change rounding
     inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
@@ -84,11 +90,15 @@ class Settings:
             "threads": 0,
             "stall_s": 0,
             "stall_abort_s": 0,
+            "max_restarts": -1,
+            "stop_at": 0,
         }
         for name, low in least.items():
             value = getattr(self, name)
             if value < low or math.isnan(value):
                 raise HpcflowError(f"setting {name}={value} must be at least {low}")
+        if not 0 < self.mtbf_h < math.inf:
+            raise HpcflowError(f"setting mtbf_h={self.mtbf_h} must be a number of hours above 0")
 
 
 def _check_spelling(environ: Mapping[str, str]) -> None:

@@ -29,8 +29,13 @@ class Found(NamedTuple):
     @property
     def step(self) -> int:
         """The step in its name."""
-        match = _NAME.match(self.path.name)
-        return int(match.group(1)) if match else -1
+        return step_of(self.path)
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint, -1 if it has none."""
+    match = _NAME.match(path.name)
+    return int(match.group(1)) if match else -1
 
 
 def index_of(path: Path) -> Path:

@@ -57,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rehearse a failure; may be repeated: "
         + ", ".join(k.usage for k in faults.KINDS.values()),
     )
+    parser.add_argument(
+        "--max-restarts", type=int, metavar="N", help="a job that goes on does so N times at most"
+    )
     parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
         "--set",
@@ -101,7 +104,7 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     Errors: LaunchError for a `--set` of no field of `Settings`.
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
-    options = ("ps", "serve", "survive", "tasks_per_replica", "sync", "run_dir")
+    options = ("ps", "serve", "survive", "tasks_per_replica", "sync", "max_restarts", "run_dir")
     given = {name: getattr(args, name, None) for name in options}
     chosen = {name: str(value) for name, value in given.items() if value is not None}
     if getattr(args, "inject", None):

@@ -11,6 +11,18 @@ from typing import Any
 from hpcflow.plan.roles import Roles
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)  # what batch systems send before they end a job
+# Wishes to stop that are no signals: larger numbers than any.
+TIME, STEP, RESTARTS = 1001, 1002, 1003
+_REASONS = {
+    TIME: "the end of the job's time",
+    STEP: "the setting stop_at",
+    RESTARTS: "the setting max_restarts",
+}
+
+
+def reason(number: int) -> str:
+    """A wish to stop, for people."""
+    return _REASONS.get(number) or signal.Signals(number).name
 
 
 class Stop:
@@ -21,7 +33,7 @@ class Stop:
     """
 
     def __init__(self, rank: int, roles: Roles, is_collective: bool) -> None:
-        self.number = 0  # the signal, 0 if nobody wishes to stop
+        self.number = 0  # the signal or another wish to stop, 0 if nobody has one
         self.heeded = False  # this rank will act on it
         self.tells = False  # there is something to pass on
         self._rank = rank
@@ -62,7 +74,7 @@ class Stop:
 
     def told(self, number: int) -> None:
         """Another rank had a signal; if this rank does not heed it, it does here what it does."""
-        if self.heeded:
+        if self.heeded or number in _REASONS:
             self.note(number)
         else:
             signal.raise_signal(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +12,19 @@ from typing import Any
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.load import newest_good
+from hpcflow.checkpoint.team import Team
 from hpcflow.errors import CheckpointError, HpcflowError
 from hpcflow.logs import logger
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
+from hpcflow.runtime.stop import RESTARTS, TIME
+from hpcflow.train.often import AUTO, Often, of_job
+from hpcflow.train.preempt import NO_PROGRESS, TOO_OFTEN, Outlook, leave
 from hpcflow.train.saver import Saver
+from hpcflow.train.slurm import AGAIN, TEMPORARY_FAILURE
+from hpcflow.train.starts import Starts
 
-EVERY = "10m"
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -40,7 +46,8 @@ class Keeper:
         counter: Variable | None = None,
     ) -> None:
         self.session, self.context, self.directory = session, session.context, directory
-        self.steps_between, self.seconds_between = interval(EVERY if every is None else every)
+        every = AUTO if every is None else every
+        self.steps_between, self._seconds_between = interval(every)
         self.saver, self._counter = saver, counter
         self.datasets: list[Any] = session.graph.get_collection("datasets")
         self._resumes = resumes  # the same job, started again, goes on
@@ -49,6 +56,14 @@ class Keeper:
         self._last: dict[int, tuple[int, int]] = {}  # dataset -> epoch and step of its last batch
         self._saved_at = 0  # this worker's steps at the last save
         self._saved_time = time.monotonic()
+        self._starts, self._restarts = Starts(directory), 0
+        self._is_told = every != AUTO  # what was chosen
+        self._newest = 0  # step of the newest checkpoint of this start
+
+    @functools.cached_property
+    def often(self) -> Often:
+        """On the chief: how often, and until when."""
+        return of_job(self.context, self._seconds_between, self._starts.save_s)
 
     # -- when
 
@@ -67,10 +82,17 @@ class Keeper:
         every, first = self.steps_between, self.first_step
         return bool(every) and is_round(self.context, every, steps, self._saved_at, first)
 
-    def is_late(self, steps: int) -> bool:
-        """Whether the time between two saves has passed on this rank."""
-        late = time.monotonic() - self._saved_time >= self.seconds_between
-        return bool(self.seconds_between) and late and steps > self._saved_at
+    def look(self, steps: int) -> bool:
+        """On the chief, before its next step: whether it is time to save.
+
+        If a further step would leave too little time for the last save, all are to stop.
+        """
+        self.often.edge()
+        if steps and self.often.is_over():
+            self.context.stop.note(TIME)
+        between = self.often.seconds
+        late = time.monotonic() - self._saved_time >= between
+        return bool(between) and late and steps > self._saved_at
 
     def is_new(self, steps: int) -> bool:
         """Whether this worker has done steps that are in no checkpoint."""
@@ -92,10 +114,54 @@ class Keeper:
         }
         if self._counter is not None:
             mine["counted"] = int(self.session.run(self._counter))
+        begun = time.monotonic()
         path = self.saver._save(self.session, self.directory, self._facts, mine, metrics)
         self._saved_at, self._saved_time = steps, time.monotonic()
+        self._newest = folder.step_of(path)
+        if self.context.is_chief:
+            self._took(self._saved_time - begun)
         self._say_next(path)
         return path
+
+    def _took(self, seconds: float) -> None:
+        """On the chief: a save took so long; the first time it says what follows from that."""
+        self.often.saved(seconds)
+        self._starts.saved(self.often.save_s)
+        if not self._is_told:
+            self._is_told = True
+            logger.info(self.often.why(len(set(self.context.hosts))))
+
+    def outlook(self) -> Outlook:
+        """What becomes of this job when it stops early; its code is the same on all ranks."""
+        settings = self.context.settings
+        if self._newest <= self.first_step:
+            return Outlook(
+                NO_PROGRESS,
+                f"nothing was trained since it began at step {self.first_step}, and another start "
+                f"would not help: it does not come back (exit code {NO_PROGRESS})",
+            )
+        if 0 <= settings.max_restarts <= self._restarts and self._resumes:
+            return Outlook(TOO_OFTEN, f"saved; {self._counted()}")
+        comes_back = self._resumes and settings.requeue
+        return Outlook(TEMPORARY_FAILURE, f"saved; {AGAIN}", comes_back)
+
+    def _counted(self) -> str:
+        most = self.context.settings.max_restarts
+        return (
+            f"this is restart {self._restarts}, with max_restarts={most}: it does not come back "
+            f"(exit code {TOO_OFTEN})"
+        )
+
+    def end(self) -> None:
+        """The training has come to its end."""
+        if self.context.is_chief:
+            self._starts.end()
+
+    def go_on_as(self, other: Keeper) -> None:
+        """What `other` has restored is what this one saves from now on."""
+        self.first_step, self.first_samples = other.first_step, other.first_samples
+        if self.directory == other.directory:
+            self._starts, self._restarts = other._starts, other._restarts
 
     def _say_next(self, path: Path) -> None:
         """If a rank dies from now on: what then goes on from where."""
@@ -128,8 +194,15 @@ class Keeper:
 
         Whether it had one.
 
-        Ranks: every rank that runs the script.
+        Ranks:  every rank that runs the script.
+        Errors: Preempted, if it was started again too often.
         """
+        begun = self._starts.begin() if self.context.is_chief else None
+        self._restarts = Team(self.context).say(begun)
+        if 0 <= self.context.settings.max_restarts < self._restarts:
+            if self.context.is_chief:
+                logger.error(self._counted())
+            raise leave(self.context, RESTARTS, self._counted(), TOO_OFTEN)
         if self.context.is_chief:
             folder.sweep(self.directory)
         found = newest_good(self.context, self.directory)
@@ -189,12 +262,18 @@ def is_round(context: Context, every: int, steps: int, last: int, first: int) ->
     return (steps - last) * context.roles.replicas >= every
 
 
-def interval(every: int | str) -> tuple[int, float]:
-    """(steps, seconds) of `200`, "200", "30s", "10m" or "2h"; one of them is 0."""
+def interval(every: int | str) -> tuple[int, float | None]:
+    """(steps, seconds) of `200`, "200", "30s", "10m" or "2h"; one of them is 0.
+
+    Of "auto" the seconds are None: they follow from what a save costs.
+    """
+    if every == AUTO:
+        return 0, None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(every).strip())
     if found is None or float(found.group(1)) <= 0 or (not found[2] and "." in found[1]):
         raise CheckpointError(
-            f"{every!r} is no time between two checkpoints", hint="give steps, as 500, or 30s, 10m"
+            f"{every!r} is no time between two checkpoints",
+            hint='give steps, as 500, or 30s, 10m, or "auto"',
         )
     if found.group(2):
         return 0, float(found.group(1)) * _SECONDS[found.group(2)]

@@ -1,40 +1,53 @@
 """Stopping early: signals, what the ranks agree on at the edge of a step, and coming back.
 
-SIGUSR1 (`sbatch --signal=USR1@120`) and SIGTERM ask for it. One rank's signal is enough. The
-training session saves if it has checkpoints, and the job is requeued.
+SIGUSR1 (`sbatch --signal=USR1@120`), SIGTERM and the end of the job's time ask for it. One rank's
+signal is enough. The training session saves if it has checkpoints, and the job is requeued.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from hpcflow.comm.base import Request
 from hpcflow.logs import logger
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.stop import STEP, reason
+from hpcflow.train.slurm import TEMPORARY_FAILURE, requeue
 
-TEMPORARY_FAILURE = 75  # exit code, of sysexits.h: try again
-AGAIN = f"start again with resume=True (exit code {TEMPORARY_FAILURE})"
+NO_PROGRESS = 79  # exit code, beyond those of sysexits.h: to start again would not help
+TOO_OFTEN = 80  # exit code: started again as often as max_restarts allows
 LOOK_S = 0.02  # synchronous ranks look for a wish to stop about as often
 MOST_STEPS = 64  # between two looks: steps may become longer
 
 
-class Preempted(SystemExit):
-    """Ends the script on every rank that runs it, after the state was saved."""
+class Outlook(NamedTuple):
+    """What becomes of a job that stops early: its exit code, why, and whether it comes back."""
 
-    def __init__(self, number: int, said: str) -> None:
-        super().__init__(TEMPORARY_FAILURE)
-        self.signal, self.said = signal.Signals(number), said
+    code: int
+    said: str
+    requeues: bool = False
+
+
+ANEW = Outlook(TEMPORARY_FAILURE, "without checkpoints, so a new job begins anew")
+
+
+class Preempted(SystemExit):
+    """Ends the script on every rank that runs it, after the state was saved.
+
+    `signal` is None where the time of the job or a setting ended it.
+    """
+
+    def __init__(self, number: int, said: str, code: int = TEMPORARY_FAILURE) -> None:
+        super().__init__(code)
+        self.reason, self.said = reason(number), said
+        self.signal = signal.Signals(number) if number < signal.NSIG else None
 
     def __str__(self) -> str:
-        return f"stopped by {self.signal.name}; {self.said}"
+        return f"stopped by {self.reason}; {self.said}"
 
 
 class Preemption:
@@ -81,6 +94,21 @@ class Preemption:
         self.late = False
         self._left -= 1
         return self._left <= 0 and self._look(late)
+
+    def is_bound(self, first: int, steps: int) -> bool:
+        """Whether the setting `stop_at` ends the training here, before any look at the others.
+
+        `first` steps were done by earlier starts, then `steps` by this worker. Synchronous workers
+        come to that step together; of asynchronous ones the chief goes by its own steps, and tells
+        the others as of a signal.
+        """
+        context, stop_at = self._context, self._context.settings.stop_at
+        in_step = context.cluster.in_step
+        step = first + steps * (1 if in_step else context.roles.replicas)
+        ends = 0 < stop_at <= step and (in_step or context.is_chief)
+        if ends:
+            self._stop.note(STEP)
+        return ends and in_step
 
     def _look(self, late: bool) -> bool:
         """Read what was started at the last look, and start anew."""
@@ -132,49 +160,25 @@ class Preemption:
         """No steps are left: signals do what they did before."""
         self._stop.unheed()
 
-    def end(self, step: int, saved: bool, resumes: bool) -> Preempted:
+    def end(self, step: int, outlook: Outlook) -> Preempted:
         """What to raise, after the state was saved; requeues the job if it then goes on.
 
-        `step` is the next one, `resumes` says that the same command line would begin with it.
+        `step` is the next one.
 
-        Ranks: all that run the script; the chief asks for the requeue, the others wait for it.
+        Ranks: all that run the script, with outlooks of the same code; the chief asks for the
+               requeue, the others wait for it.
         """
         said = ""
         if self._context.is_chief:
-            said = "without checkpoints, so a new job begins anew"
-            if saved:
-                said = requeue() if resumes else f"saved; {AGAIN}"
-            name = signal.Signals(self.number).name
-            logger.warning("%s: stopped before step %d; %s", name, step, said)
-        self._context.barrier()
-        if self._context.size > 1:
-            self._stop.leave()
-        return Preempted(self.number, said)
+            asks = outlook.requeues and self.number != STEP
+            said = requeue() if asks else outlook.said
+            logger.warning("%s: stopped before step %d; %s", reason(self.number), step, said)
+        return leave(self._context, self.number, said, outlook.code)
 
 
-def requeue(environ: Mapping[str, str] = os.environ) -> str:
-    """Ask SLURM to queue this job again; what came of it, for people.
-
-    A job that is already ending is left alone: cancelled by its owner, or requeued by SLURM.
-    """
-    job = environ.get("SLURM_HET_JOB_ID") or environ.get("SLURM_JOB_ID")
-    if job is None:
-        return f"saved; {AGAIN}"
-    if shutil.which("scontrol") is None:
-        return f"saved; no scontrol on this node to requeue job {job}: {AGAIN}"
-    state = re.search(r"JobState=(\w+)", _scontrol("show", "job", job)[1])
-    now = state.group(1) if state is not None else "unknown"
-    if now != "RUNNING":
-        return f"saved; the state of job {job} is {now}, so it does not requeue itself"
-    failed, text = _scontrol("requeue", job)
-    if failed:
-        return f"saved; SLURM does not requeue job {job} ({text.strip()}): {AGAIN}"
-    return f"saved; SLURM has requeued job {job}"
-
-
-def _scontrol(*words: str) -> tuple[int, str]:
-    try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 1, str(error)
-    return done.returncode, done.stdout + done.stderr
+def leave(context: Context, number: int, said: str, code: int) -> Preempted:
+    """What to raise to end the script early, on all ranks that run it, for a wish to stop."""
+    context.barrier()
+    if context.size > 1:
+        context.stop.leave()
+    return Preempted(number, said, code)

@@ -32,6 +32,10 @@ class ScaffoldSession(TrainingSession):
         self._training: dict[Sequence[Tensor | Operation], bool] = {}
         super().__init__(graph, context)
 
+    @property
+    def _told_folder(self) -> str:
+        return ""  # `begin` and `save_in` are told
+
     def _initialize(self, variables: Sequence[Variable]) -> None:
         scaffold = self._scaffold
         if scaffold.init_op is not None:
@@ -51,6 +55,7 @@ class ScaffoldSession(TrainingSession):
         """
         if self.context.on_plan is not None:
             return
+        folder = self.context.settings.checkpoints or folder
         said = together(self.context, {"folder": _text(folder), "file": _text(file)})
         if not self._restored(said) and self._scaffold.init_fn is not None:
             self._scaffold.init_fn(self._scaffold, self)
@@ -74,10 +79,10 @@ class ScaffoldSession(TrainingSession):
         self, folder: str, every: int | str | None, saver: Saver, counter: Variable | None
     ) -> None:
         """Save the state of the job from now on; `counter` says the step of a checkpoint."""
-        keeper = self._keep(Path(folder), every, saver, counter)
+        place = self.context.settings.checkpoints or folder
+        keeper = self._keep(Path(place), every, saver, counter)
         if self._restored_by is not None:
-            keeper.first_step = self._restored_by.first_step
-            keeper.first_samples = self._restored_by.first_samples
+            keeper.go_on_as(self._restored_by)
 
     def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:
         """Whether computing them is a step of training, see `trains`."""

@@ -21,7 +21,7 @@ from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
 from hpcflow.train.exchange import Exchange, Rows
 from hpcflow.train.pace import Pace
-from hpcflow.train.preempt import Preemption
+from hpcflow.train.preempt import ANEW, Preemption
 from hpcflow.train.stragglers import Stragglers
 from hpcflow.train.written import versions, write_json
 
@@ -40,11 +40,11 @@ class TrainingSession(Session):
     `result`. No operation can be added to the graph any more.
 
     With a folder for `checkpoints` the whole state of the job is saved there: after `save_every`
-    steps (500) or time ("30s", "10m", the default), when the training has ended, and when a signal
-    stops it. `resume` goes on from the newest good one, if there is one, at its place in the
-    datasets. `max_to_keep` are kept, 0 for all, and with `keep_best`, as ("loss", "min", 3), those
-    3 that `save(metrics={"loss": value})` has saved with the smallest value. `form` is as for
-    `hf.train.Saver`.
+    steps (500) or time ("30s", "10m"), by default as often as pays ("auto"), when the training has
+    ended, and when a signal or the end of the job's time stops it. `resume` goes on from the newest
+    good one, if there is one, at its place in the datasets. `max_to_keep` are kept, 0 for all, and
+    with `keep_best`, as ("loss", "min", 3), those 3 that `save(metrics={"loss": value})` has saved
+    with the smallest value. `form` is as for `hf.train.Saver`. docs/survival.md tells all of it.
 
     `pace.work` and `pace.wait` tell this worker's own work from its waiting for other ranks, in
     seconds of the last step. A worker that is slow for long is named, with its host.
@@ -97,6 +97,8 @@ class TrainingSession(Session):
         self._initialize(variables)
         self._policies: list[Policy] = []
         self._keeper: Keeper | None = None
+        if self._told_folder:
+            checkpoints, resume = self._told_folder, True
         self._resumes = resume  # the same job, started again, goes on
         if checkpoints is not None and self.context.on_plan is None:
             from hpcflow.train.saver import Saver, state_of_job
@@ -106,6 +108,11 @@ class TrainingSession(Session):
             if resume:
                 keeper.resume()
         self._log = runlog.of(self.context)
+
+    @property
+    def _told_folder(self) -> str:
+        """The folder for checkpoints that the settings name."""
+        return self.context.settings.checkpoints
 
     def _initialize(self, variables: Sequence[Variable]) -> None:
         """Give them their initial values."""
@@ -176,8 +183,12 @@ class TrainingSession(Session):
 
         Only a rank that waits before its next step needs to call it, now and then.
         """
-        is_late = self._keeper is not None and self.is_chief and self._keeper.is_late(self.steps)
+        is_late = self._keeper is not None and self.is_chief and self._keeper.look(self.steps)
+        first = self._keeper.first_step if self._keeper is not None else 0
+        bound = self.preemption.is_bound(first, self.steps)
         stops = self.preemption.due(is_late)
+        if bound:  # on all alike
+            self._meet(stopping=True)
         if self._is_led:
             self._led_edge(stops, is_late)
         elif stops:
@@ -297,6 +308,8 @@ class TrainingSession(Session):
         if self.preemption.unsaved:
             self.save()
         self.preemption.over()
+        if self._keeper is not None:
+            self._keeper.end()
         if self._begun is not None:
             self.seconds = time.perf_counter() - self._begun
 
@@ -305,10 +318,10 @@ class TrainingSession(Session):
         self._met = True
         if self._keeper is not None and self.preemption.unsaved:
             self.save()
-        step, saved = self.steps, self._keeper is not None
+        step = self.steps
         if self._keeper is not None and self.context.cluster.in_step:
             step += self._keeper.first_step
-        raise self.preemption.end(step, saved, saved and self._resumes)
+        raise self.preemption.end(step, ANEW if self._keeper is None else self._keeper.outlook())
 
     def __exit__(self, *error: object) -> None:
         if error[:1] in ((), (None,)) and not self._met:

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 import hpcflow as hf
+from hpcflow.checkpoint import folder
 from hpcflow.plan.roles import Roles
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
-from hpcflow.runtime.stop import Stop, _whom
+from hpcflow.runtime.stop import STEP, TIME, Stop, _whom, reason
 from hpcflow.settings import Settings
-from hpcflow.train.preempt import Preempted, Preemption, requeue
+from hpcflow.train.often import Often
+from hpcflow.train.preempt import Outlook, Preempted, Preemption
+from hpcflow.train.slurm import requeue
 from tests.runtime.ranks import run_ranks
 
 from .reference import OPTIMIZERS, data, net
@@ -187,14 +190,152 @@ def test_the_job_is_requeued_only_while_it_runs(
     assert ("requeue 7" in log.read_text()) == asked
 
 
-@pytest.mark.parametrize(("resumes", "says"), [(True, "requeued"), (False, "resume=True")])
+@pytest.mark.parametrize(
+    ("requeues", "number", "says"),
+    [
+        (True, signal.SIGTERM, "requeued"),
+        (True, TIME, "requeued"),
+        (False, signal.SIGTERM, "as it was told"),
+        (True, STEP, "as it was told"),  # a setting ended it: SLURM would do it again
+    ],
+)
 def test_only_a_job_that_would_go_on_is_requeued(
-    resumes: bool, says: str, monkeypatch: pytest.MonkeyPatch
+    requeues: bool, number: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcflow.train.preempt.requeue", lambda: "requeued")
     context = Context(Settings())
-    context.stop.note(signal.SIGTERM)
-    assert says in Preemption(context).end(3, True, resumes).said
+    context.stop.note(number)
+    end = Preemption(context).end(3, Outlook(7, "as it was told", requeues))
+    assert end.said == says and end.code == 7
+    assert end.signal == (signal.SIGTERM if number == signal.SIGTERM else None)
+    assert reason(number) in str(end)
+
+
+def kept(context: Context, folder: Path, epochs: int = EPOCHS, **more: Any) -> Any:
+    """A session that keeps checkpoints, and what it trains."""
+    features, labels = data(10)
+    x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
+    dataset = hf.data.Dataset({x: features, y: labels}, batch=4)
+    session = hf.train.TrainingSession(checkpoints=folder, resume=True, **more)
+    return session, step, dataset.epochs(epochs)
+
+
+def trained(context: Context, folder: Path, epochs: int = EPOCHS, **more: Any) -> tuple[int, int]:
+    """Train until the end or until it is stopped: the exit code, and this worker's steps."""
+    session = None
+    try:
+        session, step, batches = kept(context, folder, epochs, **more)
+        with session:
+            for batch in batches:
+                session.step(step, batch)
+    except Preempted as end:
+        return int(end.code or 0), session.steps if session is not None else 0
+    return 0, session.steps
+
+
+PLACES = {
+    "alone": dict(n=1),
+    "sums": dict(n=3),
+    "tasks": dict(n=4, tasks_per_replica=2),
+    "async": dict(n=4, ps=1),
+    "all": dict(n=4, ps=1, sync="all"),
+    "backup": dict(n=4, ps=1, sync="backup:1"),
+}
+
+
+@pytest.mark.parametrize("rank", [0, 2, "server"])
+def test_workers_whose_rounds_servers_drive_stop_after_the_same_step(
+    rank: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rank == "server":
+        original = Context.serve
+
+        def serve(self: Context) -> None:
+            self.stop.heed()
+            self.stop.note(signal.SIGUSR1)
+            original(self)
+
+        monkeypatch.setattr(Context, "serve", serve)
+        monkeypatch.setattr(Stop, "told", lambda self, number: self.note(number))
+    wishes = {} if rank == "server" else {int(rank): 10}
+    ends = run_ranks(4, lambda context: train(context, wishes), ps=1, sync="all")
+    assert len(ends) == 3 and len(set(ends)) == 1
+    how, steps = ends[0]
+    assert how == "stopped" and steps < EPOCHS * 3
+
+
+@pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
+def test_before_the_end_of_the_time_all_save_and_stop(
+    places: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, edges = dict(places), [0]
+
+    def is_over(self: Often) -> bool:
+        edges[0] += 1
+        return edges[0] >= 10
+
+    monkeypatch.setattr(Often, "is_over", is_over)
+    ends = run_ranks(places.pop("n"), lambda c: trained(c, tmp_path), **places)
+    assert {code for code, _ in ends} == {75}
+    saved = folder.find(tmp_path)
+    if "ps" in places and places.get("sync") != "all":
+        assert saved[0].step == sum(steps for _, steps in ends)
+    else:
+        assert {steps for _, steps in ends} == {saved[0].step} and len(saved) == 1
+    assert 10 <= saved[0].step < EPOCHS * 3 * len(ends)
+
+
+@pytest.mark.parametrize("places", [dict(n=1), dict(n=3), dict(n=4, ps=1, sync="all")])
+def test_synchronous_workers_stop_at_the_very_step_that_is_set(places: Any, tmp_path: Path) -> None:
+    places = dict(places)
+    n = places.pop("n")
+    for stop_at in (7, 9):  # of all starts
+        ends = run_ranks(n, lambda c: trained(c, tmp_path), stop_at=stop_at, **places)
+        assert folder.find(tmp_path)[0].step == stop_at
+        assert set(ends) == {(75, 7 if stop_at == 7 else 2)}
+
+
+def test_asynchronous_workers_stop_by_the_chiefs_steps(tmp_path: Path) -> None:
+    ends = run_ranks(4, lambda c: trained(c, tmp_path), ps=1, stop_at=30)
+    assert {code for code, _ in ends} == {75}
+    assert ends[0][1] == 10  # the chief's share of them
+    assert folder.find(tmp_path)[0].step == sum(steps for _, steps in ends)
+
+
+def test_a_setting_names_the_folder_of_any_session(tmp_path: Path) -> None:
+    def body(context: Context) -> tuple[int, int]:
+        return trained(context, tmp_path / "the script's own")
+
+    other = str(tmp_path / "other")
+    assert run_ranks(2, body, checkpoints=other, stop_at=5) == [(75, 5)] * 2
+    assert run_ranks(2, body, checkpoints=other, stop_at=8) == [(75, 3)] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other"]
+
+
+@pytest.mark.parametrize("places", [dict(n=1), dict(n=3), dict(n=4, ps=1, sync="all")])
+def test_a_job_that_has_trained_nothing_does_not_come_back(places: Any, tmp_path: Path) -> None:
+    """It goes on behind step 1, where the setting stops it at once."""
+    places = dict(places)
+    n = places.pop("n")
+    first = run_ranks(n, lambda c: trained(c, tmp_path), stop_at=4, **places)
+    again = run_ranks(n, lambda c: trained(c, tmp_path), stop_at=1, **places)
+    assert {code for code, _ in first} == {75} and {code for code, _ in again} == {79}
+    assert {steps for _, steps in again} == {0}
+
+
+def test_it_is_started_again_as_often_as_it_may(tmp_path: Path) -> None:
+    def codes(stop_at: int) -> set[int]:
+        settings = dict(stop_at=stop_at, max_restarts=2)
+        return {code for code, _ in run_ranks(2, lambda c: trained(c, tmp_path), **settings)}
+
+    assert codes(2) == {75}  # the first start
+    assert codes(4) == {75}  # restart 1
+    assert codes(6) == {80}  # restart 2 is the last: it saves, and says that it does not come back
+    assert folder.find(tmp_path)[0].step == 6
+    assert codes(8) == {80}  # ... and whoever starts it all the same is told so before it trains
+    assert folder.find(tmp_path)[0].step == 6
+    assert run_ranks(2, lambda c: trained(c, tmp_path, 3)) == [(0, 3)] * 2  # to its end: no limit
+    assert codes(11) == {75}  # the count begins anew
 
 
 def test_outside_of_slurm_one_is_told_to_resume() -> None:

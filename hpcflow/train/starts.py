@@ -1,0 +1,71 @@
+"""How often a job has been started again, counted in the folder of its checkpoints by the chief."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcflow.logs import logger
+from hpcflow.train.written import write_json
+
+STARTS = "starts.json"
+
+
+class Starts:
+    """What one start of a job leaves for the next: their number, and what a save took.
+
+    Starts with `resume` count, from the first one that has saved until the training has ended.
+    SLURM counts too, also what ended before it came here: the larger number is taken.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / STARTS
+        self._facts: dict[str, Any] = {}
+        self._begun = False  # only a job that goes on by itself keeps count
+
+    def begin(self, environ: Mapping[str, str] = os.environ) -> int:
+        """This start is one more: how many were before it."""
+        is_new = False
+        try:
+            self._facts = json.loads(self._path.read_text())
+            again = 0 if self._facts["ended"] else self._facts["restarts"] + 1
+        except FileNotFoundError:
+            again, is_new = 0, True
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning(
+                "%s is not read, the count of restarts begins anew: %s", self._path, error
+            )
+            self._facts, again = {}, 0
+        told = environ.get("SLURM_RESTART_COUNT", "")
+        again = max(again, int(told) if told.isdigit() else 0)
+        self._facts |= {"restarts": again, "ended": False}
+        self._begun = True
+        if not is_new:  # else the first save makes it: a folder without checkpoints stays as it is
+            self._write()
+        return again
+
+    @property
+    def save_s(self) -> float | None:
+        """What a save took at the end of the start before this one."""
+        return self._facts.get("save_seconds")
+
+    def saved(self, save_s: float | None) -> None:
+        """What a save takes now."""
+        if save_s != self.save_s:
+            self._write(save_seconds=save_s)
+
+    def end(self) -> None:
+        """The training has come to its end: the next start is a first one."""
+        self._write(ended=True)
+
+    def _write(self, **facts: Any) -> None:
+        self._facts |= facts
+        if not self._begun:
+            return
+        try:
+            write_json(self._path, self._facts)
+        except OSError as error:  # of no weight beside the checkpoints, which will say so
+            logger.warning("%s cannot be written: %s", self._path, error.strerror)

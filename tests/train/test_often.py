@@ -1,0 +1,242 @@
+"""How often a job saves, and that its last save begins in time."""
+
+from __future__ import annotations
+
+import math
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcflow.errors import HpcflowError
+from hpcflow.settings import Settings
+from hpcflow.train import often, slurm
+from hpcflow.train.keeper import interval
+from hpcflow.train.often import Often, daly, seconds, short
+
+MINUTE = 60.0
+
+
+@pytest.mark.parametrize(
+    ("mtbf_min", "best_min", "digits"), [(24 * 60, 117, 0), (6 * 60, 57, 0), (15, 9.1, 1)]
+)
+def test_the_figures_of_dalys_paper(mtbf_min: float, best_min: float, digits: int) -> None:
+    """Its figures 3 to 5: a save takes 5 minutes."""
+    found = daly(5 * MINUTE, mtbf_min * MINUTE) / MINUTE
+    assert round(found, digits) == best_min
+
+
+def test_cheap_saves_are_youngs_formula_and_dear_ones_the_time_between_failures() -> None:
+    assert daly(1e-3, 1e6) == pytest.approx(math.sqrt(2 * 1e-3 * 1e6), rel=1e-3)
+    assert daly(200, 100) == daly(1e6, 100) == 100
+    assert daly(199.9999, 100) == pytest.approx(100 * (2 + 2 / 3 + 2 / 9) - 200, rel=1e-4)
+
+
+def job_s(between: float, save: float, mtbf: float, random: np.random.Generator) -> float:
+    """Seconds until 3,000 hours of training are saved, failing at random: the events one by one."""
+    done = now = 0.0
+    fails = random.exponential(mtbf)
+    while done < 3000 * 3600:
+        if now + between + save <= fails:
+            now += between + save
+            done += between
+        else:  # all since the last save is lost
+            now = fails + 10 * MINUTE
+            fails = now + random.exponential(mtbf)
+    return now
+
+
+def test_a_simulated_job_is_done_soonest() -> None:
+    save, mtbf, random = 5 * MINUTE, 6 * 60 * MINUTE, np.random.default_rng(5)
+    best = daly(save, mtbf)
+    means = {
+        f: np.mean([job_s(f * best, save, mtbf, random) for _ in range(8)]) for f in (0.4, 1, 2.5)
+    }
+    assert means[1] < 0.97 * min(means[0.4], means[2.5])
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_first_save_measures_and_then_daly_says() -> None:
+    one = Often(None, mtbf_s=1e5, clock=Clock())
+    assert one.seconds == often.FIRST_S
+    one.saved(4.0)
+    assert one.seconds == pytest.approx(daly(4, 1e5))
+    one.saved(8.0)  # the mean of the last ones
+    assert one.seconds == pytest.approx(daly(6, 1e5))
+    for _ in range(often.KEPT):
+        one.saved(1.0)
+    assert one.seconds == pytest.approx(daly(1, 1e5))
+
+
+def test_a_save_that_was_measured_before_counts_at_once() -> None:
+    assert Often(None, 1e5, save_s=4.0, clock=Clock()).seconds == pytest.approx(daly(4, 1e5))
+
+
+def test_what_the_user_says_stays() -> None:
+    for every in (0.0, 25.0):
+        one = Often(every, 1e5, clock=Clock())
+        one.saved(4.0)
+        assert one.seconds == every
+
+
+def test_on_one_node_saves_are_an_hour_apart_at_most_or_a_hundredth_of_the_time() -> None:
+    year = 365 * 86400.0
+    cheap, dear = (Often(None, year, save_s=cost, clock=Clock()) for cost in (10.0, 600.0))
+    assert cheap.seconds == 3600 and dear.seconds == 60_000  # both less than the formula's
+    assert daly(10, year) > 3600 and daly(600, year) > 60_000
+
+
+def test_a_save_in_the_background_costs_what_it_holds_up_and_is_over_before_the_next() -> None:
+    one = Often(None, 1e5, clock=Clock())
+    one.saved(0.5, 40.0)
+    assert one.seconds == pytest.approx(daly(0.5, 1e5))
+    one.saved(0.5, 4000.0)
+    assert one.seconds == 4000
+
+
+def test_training_stops_while_a_save_and_the_last_steps_fit() -> None:
+    clock = Clock()
+    one = Often(600.0, 1e5, left_s=1000.0, clock=clock)
+    steps = [0.0]
+    while not one.is_over():
+        one.edge()
+        clock.now += 7.0
+        steps.append(clock.now)
+        if len(steps) == 20:
+            one.saved(20.0)
+            clock.now += 20.0
+    left = 2000.0 - clock.now
+    # three more steps of 7 s, and twice the time of a save, and what is left for the end
+    assert often.SPARE_S + 3 * 7 + 40 - 7 <= left <= often.SPARE_S + 3 * 7 + 40
+
+
+def test_the_time_of_a_save_is_not_a_steps() -> None:
+    clock = Clock()
+    one = Often(600.0, 1e5, left_s=10_000.0, clock=clock)
+    for _ in range(3):
+        one.edge()
+        clock.now += 3000.0
+        one.saved(10.0)
+    clock.now = 1000.0 + 10_000 - often.SPARE_S - 21
+    assert not one.is_over()
+    clock.now += 2
+    assert one.is_over()
+
+
+def test_a_long_first_step_counts_less_and_less() -> None:
+    clock = Clock()
+    one = Often(600.0, 1e5, left_s=1e5, clock=clock)
+    for step in range(5000):
+        one.edge()
+        clock.now += 600.0 if step == 0 else 1.0
+    clock.now = 1000.0 + 1e5 - often.SPARE_S - often.UNKNOWN_S - 3 * 10
+    assert not one.is_over()
+
+
+def test_without_an_end_nothing_is_over() -> None:
+    clock = Clock()
+    one = Often(None, 1e5, clock=clock)
+    clock.now += 1e12
+    assert not one.is_over()
+
+
+def test_it_says_what_and_why() -> None:
+    one = Often(None, 264 * 86400 / 32, save_s=0.8, clock=Clock())
+    said = one.why(32)
+    assert "a save takes 0.8s" in said and "of 32 nodes one fails every 8d 6h" in said
+    assert f"every {short(daly(0.8, 264 * 86400 / 32))}:" in said and "mtbf_h" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *[("5400", 5400), ("90m", 5400), ("1.5h", 5400), ("1:30:00", 5400), ("45s", 45)],
+        *[("2d", 172_800), ("2-12:00:00", 216_000), (" 3600 ", 3600)],
+    ],
+)
+def test_time_limits(text: str, expected: float) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["soon", "1:30", "-5m", "5 minutes", "h"])
+def test_what_is_no_time_limit_is_told(text: str) -> None:
+    with pytest.raises(HpcflowError, match="is no time"):
+        seconds(text)
+
+
+def test_a_time_limit_runs_from_when_the_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(often, "age_s", lambda: 100.0)
+    monkeypatch.setattr(slurm, "end_of_job", lambda: time.time() + 50)
+    assert often.left_s(Settings(time_limit="10m")) == 500
+    assert often.left_s(Settings()) == pytest.approx(50, abs=5)
+    monkeypatch.setattr(slurm, "end_of_job", lambda: None)
+    assert often.left_s(Settings()) == math.inf
+
+
+def test_the_age_of_a_process() -> None:
+    begun = time.monotonic()
+    words = [sys.executable, "-c", "from hpcflow.train.often import age_s; print(age_s())"]
+    age = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    assert 0 < age <= time.monotonic() - begun + 0.02  # the kernel's clock ticks a hundred times
+
+
+@pytest.mark.parametrize("hours", [0.0, -1.0, math.inf, math.nan])
+def test_what_is_no_time_between_failures_is_told(hours: float) -> None:
+    with pytest.raises(HpcflowError, match="mtbf_h"):
+        Settings.from_environ({}, mtbf_h=hours)
+
+
+def test_spans_for_people() -> None:
+    spans = {0.8: "0.8s", 0.00123: "0.0012s", 75: "1m 15s", 3600: "1h", 5400: "1h 30m"}
+    assert {span: short(span) for span in spans} == spans
+    assert short(264 * 86400 + 5) == "264d" and short(9.96) == "10s"
+
+
+def test_intervals() -> None:
+    assert interval("auto") == (0, None) and interval("500") == (500, 0.0)
+    assert interval("10m") == (0, 600.0)
+
+
+SCONTROL = """#!/bin/sh
+[ "$SLURM_TIME_FORMAT" = standard ] || exit 1
+cat <<'END'
+JobId=7 JobName=train
+   StartTime=2031-05-06T07:08:09 EndTime={first} Deadline=N/A
+   PreemptEligibleTime=2031-05-06T07:08:09
+JobId=8 HetJobId=7
+   StartTime=2031-05-06T07:08:09 EndTime={second} Deadline=N/A
+END
+"""
+
+
+def asked(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> None:
+    program = folder / "scontrol"
+    program.write_text(SCONTROL.format(first=first, second=second))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_slurm_says_when_the_job_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(tmp_path, monkeypatch, "2031-05-06T09:08:09", "2031-05-06T08:08:09")
+    job = {"SLURM_JOB_ID": "7"}
+    ends = time.mktime((2031, 5, 6, 8, 8, 9, 0, 0, -1))  # the first component's, of local time
+    assert slurm.end_of_job(job) == ends
+    assert slurm.end_of_job({**job, "SLURM_JOB_END_TIME": "1935900000"}) == 1935900000
+    past = {**job, "SLURM_JOB_END_TIME": "1700000000"}  # the limit was raised since
+    assert slurm.end_of_job(past) == ends
+    assert slurm.end_of_job({}) is None
+    asked(tmp_path, monkeypatch, "Unknown", "Unknown")
+    assert slurm.end_of_job(job) is None
