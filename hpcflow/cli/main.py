@@ -24,6 +24,7 @@ COMMANDS = {
     "infer": "run a trained graph on all samples of a file, each rank its part",
     "doctor": "look at this installation or at a job's ranks, and say what is wrong",
     "pack": "pack this installation into one file, for thousands of ranks",
+    "prove-resume": "show that a script that is stopped and goes on ends with the same bits",
     "report": "show what runs have done: loss, throughput, scaling",
 }
 # What launchers call the number of ranks -> what it is called here.
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(name: str, words: list[str]) -> int:
-    module = importlib.import_module(f"hpcflow.cli.{name}")
+    module = importlib.import_module(f"hpcflow.cli.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(
         prog=f"hpcflow {name}", description=module.__doc__, allow_abbrev=False
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 import weakref
@@ -39,6 +40,12 @@ class Batch(dict[Tensor, np.ndarray]):
         self.joined_size, self.epoch, self.step = share.joined_size, epoch, share.step
         self.offset = share.offset
         self.source = source
+
+    def __or__(self, more: Any) -> Batch:  # type: ignore[override]
+        """The same share with more feeds: `batch | {rate: 0.1}` counts as `batch` does."""
+        made = copy.copy(self)
+        made.update(more)
+        return made
 
 
 Map = Callable[[Batch], Columns]

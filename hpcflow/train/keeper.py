@@ -174,7 +174,9 @@ class Keeper:
     def _facts(self, rows: Sequence[Any]) -> dict[str, Any]:
         steps = [row["steps"] for row in rows]
         step = self.first_step + (max(steps) if self._is_joint else sum(steps))
+        rule = {"sync": str(self.context.cluster.sync)} if self.context.cluster.servers else {}
         return {
+            **rule,
             "step": step if self._counter is None else max(row["counted"] for row in rows),
             "samples": self.first_samples + sum(row["samples"] for row in rows),
             "position": [

@@ -212,7 +212,8 @@ def _both(
                 "already",
                 hint="feed it in one place",
             )
-    return {**feeds, **more}
+    kept = feeds if isinstance(feeds, dict) else dict(feeds)
+    return kept | dict(more)  # of a batch of hf.data one that counts as it does
 
 
 def save_as_hooked(

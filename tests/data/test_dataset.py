@@ -51,6 +51,16 @@ def test_a_batch_is_a_feed_dict(alone: Context) -> None:
     ]
 
 
+def test_a_batch_with_more_feeds_counts_as_it_does(alone: Context) -> None:
+    x, y = placeholders()
+    rate = hf.placeholder(hf.float32, [])
+    data = Dataset({x: IMAGES, y: LABELS}, batch=4, context=alone)
+    batch = next(iter(data.epoch(0)))
+    more = batch | {rate: 0.1}
+    assert more[rate] == 0.1 and rate not in batch and more[x] is batch[x]
+    assert vars(more) == vars(batch) and more.source is data
+
+
 def dealt(context: Context, batch: int) -> list[tuple[int, int, float | None, list[int]]]:
     x, y = placeholders()
     data = Dataset({x: IMAGES, y: LABELS}, batch=batch, context=context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpcflow as hf
@@ -340,3 +342,37 @@ def test_it_is_started_again_as_often_as_it_may(tmp_path: Path) -> None:
 
 def test_outside_of_slurm_one_is_told_to_resume() -> None:
     assert "resume=True" in requeue({}) and "75" in requeue({})
+
+
+def test_stopped_in_an_epoch_and_gone_on_with_other_ranks_each_sample_is_used_once(
+    tmp_path: Path,
+) -> None:
+    """A signal to one rank, wherever it stops them; then fewer or more ranks, in other modes."""
+
+    def body(context: Context, wish: int | None) -> list[int]:
+        features, labels = data(26)
+        x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
+        dataset = hf.data.Dataset({x: features, y: labels}, batch=4)
+        drawn: list[int] = []
+        with (
+            contextlib.suppress(Preempted),
+            hf.train.TrainingSession(checkpoints=tmp_path, resume=True, max_to_keep=0) as session,
+        ):
+            for number, batch in enumerate(dataset.epochs(3000 if wish is not None else epochs)):
+                if context.replica == 1 and number == wish:
+                    context.stop.note(signal.SIGTERM)
+                session.step(step, batch)
+                drawn += batch.indices.tolist()
+        return drawn
+
+    drawn: list[int] = []
+    lives = [dict(n=3), dict(n=2), dict(n=4, ps=1, sync="all"), dict(n=4, ps=1), dict(n=3, ps=1)]
+    for life in lives:
+        n = life.pop("n")
+        drawn += [i for one in run_ranks(n, lambda c: body(c, 9), **life) for i in one]
+    (newest, *others) = folder.find(tmp_path)
+    assert newest.facts is not None and len(others) == len(lives) - 1
+    (position,) = newest.facts["position"]
+    epochs = position["epoch"] + 3  # to the end of what has begun, and on
+    drawn += [i for one in run_ranks(2, lambda c: body(c, None)) for i in one]
+    assert np.bincount(drawn, minlength=26).tolist() == [epochs] * 26

@@ -1,0 +1,253 @@
+"""Show on your own script that a job that is stopped and goes on ends as if it had not been.
+
+The script is run until a rank gets SIGTERM, once more from where that left it, and once without
+interruption; then the last checkpoints are compared, bit by bit: variables, the place in the data
+and the draws of random numbers. All options of `hpcflow run` may be given. The exit code is 0 if
+they are equal, 1 if they differ, 2 if that could not be found out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcflow import faults, launch
+from hpcflow.checkpoint.diff import Difference, blocks, diff
+from hpcflow.checkpoint.saved import Saved
+from hpcflow.cli import run
+from hpcflow.cli.export import newest
+from hpcflow.errors import CheckpointError, HpcflowError, LaunchError
+from hpcflow.settings import PREFIX, Settings
+from hpcflow.train.slurm import TEMPORARY_FAILURE
+
+TAKES_SCRIPT = True
+STEPS = 20  # before the signal
+SHOWN = 5  # arrays that differ
+TAIL = 15  # lines of a run that failed
+
+
+class Run(NamedTuple):
+    """How one run of the script ended, and the checkpoint it has left."""
+
+    code: int
+    saved: Saved
+
+    @property
+    def step(self) -> int:
+        """The step of the checkpoint."""
+        return int(self.saved.facts["step"])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow prove-resume`: those of `hpcflow run`, and two of its own."""
+    run.add_arguments(parser)
+    parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, metavar="K", help=f"until the signal ({STEPS})"
+    )
+    parser.add_argument(
+        "--folder", metavar="DIR", help="for checkpoints, which all nodes must see (the current)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run, compare, say what was found."""
+    try:
+        return prove(args)
+    except HpcflowError as error:
+        print(f"hpcflow prove-resume: {error}", file=sys.stderr)
+        return 2
+
+
+def prove(args: argparse.Namespace) -> int:
+    """Whether the script goes on as if nothing had been.
+
+    Errors: LaunchError or CheckpointError where a run of it says nothing about that.
+    """
+    check(args)
+    folder = Path(tempfile.mkdtemp(prefix="prove-resume-", dir=args.folder or ".")).absolute()
+    script = Script(args, folder)
+    stopped = script.stopped()
+    end = 2 * stopped.step
+    print(f"stopped before step {stopped.step}; now on from there, until step {end}", flush=True)
+    resumed = script.run("resumed", "stopped", end)
+    if resumed.step <= stopped.step:
+        raise CheckpointError(
+            f"the script did not go on behind step {stopped.step}",
+            hint=f"it ends there: give --steps less than {args.steps}; {folder} has what it said",
+        )
+    print(f"ended at step {resumed.step}; now without interruption", flush=True)
+    whole = script.run("whole", "whole", end)
+    found = differences(whole.saved, resumed.saved)
+    if not found:
+        print(f"bit-equal at step {whole.step}: {described(whole.saved)}")
+        shutil.rmtree(folder)
+        return 0
+    print(f"ended at step {whole.step}, otherwise; now so once more", flush=True)
+    again = script.run("again", "again", end)
+    print("NOT bit-equal: the run without interruption, and the one that went on")
+    print("\n".join(rows(found)))
+    for why in reasons(whole.saved, found, differences(whole.saved, again.saved)):
+        print(f"  likely    {why}")
+    print(f"  kept in   {folder}")
+    return 1
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise LaunchError for what cannot be run."""
+    if launch.detect() is not None:
+        raise LaunchError(
+            "this is a rank already, and prove-resume starts ranks of its own",
+            hint="run it once, without srun or mpirun, with -n N",
+        )
+    if args.steps < 1:
+        raise LaunchError(f"--steps {args.steps}: there must be a step before the signal")
+    settings = Settings.from_environ({**os.environ, **run.chosen_settings(args)})
+    run.check(args.ranks, None, settings)
+
+
+class Script:
+    """The user's script, run again and again with other settings."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self._args, self._folder = args, folder
+        chosen = run.chosen_settings(args)
+        self._settings = {name[len(PREFIX) :].lower(): value for name, value in chosen.items()}
+        self._faults = self._settings.pop("inject", os.environ.get(PREFIX + "INJECT", ""))
+
+    def stopped(self) -> Run:
+        """The first run, in the middle of which a rank has SIGTERM.
+
+        Errors: LaunchError if the script had ended before all knew.
+        """
+        rank = 1 if (self._args.ranks or 1) > 1 else 0  # not the chief, where there is another
+        before = self._args.steps + 1
+        print(f"running until rank {rank} gets SIGTERM before its step {before}", flush=True)
+        found = self.run("stopped", "stopped", 0, f"term:rank={rank}@step={before}")
+        if found.code != TEMPORARY_FAILURE:
+            raise LaunchError(
+                f"the script ended at step {found.step}, before all had heard of the signal that "
+                f"rank {rank} got before its step {before}",
+                hint="give fewer --steps, or let the script train for longer",
+            )
+        return found
+
+    def run(self, name: str, where: str, stop_at: int, fault: str = "") -> Run:
+        """One run, which saves in the folder `where` and goes on from what is there.
+
+        Errors: LaunchError if it fails, CheckpointError if it saved nothing.
+        """
+        place, log = self._folder / where, self._folder / f"{name}.log"
+        settings = {
+            **self._settings,
+            "run_dir": str(self._folder / "runs" / name),
+            "checkpoints": str(place),
+            "requeue": "0",
+            "max_restarts": "-1",
+            "stop_at": str(stop_at),
+            "inject": faults.SEPARATOR.join(filter(None, (self._faults, fault))),
+        }
+        with open(log, "w") as file:
+            done = subprocess.run(self._words(settings), stdout=file, stderr=subprocess.STDOUT)
+        if done.returncode not in (0, TEMPORARY_FAILURE):
+            tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-TAIL:])
+            raise LaunchError(
+                f"the script failed with exit code {done.returncode}:\n  {tail}",
+                hint=f"all it said is in {log}",
+            )
+        if not place.exists():
+            raise CheckpointError(
+                "the script has saved nothing",
+                hint="train by `step` of a hf.train.TrainingSession, or a monitored session that "
+                f"saves; all it said is in {log}",
+            )
+        return Run(done.returncode, newest(place))
+
+    def _words(self, settings: Mapping[str, str]) -> list[str]:
+        args = self._args
+        words = [sys.executable, "-m", "hpcflow", "run"]
+        words += [] if args.ranks is None else ["-n", str(args.ranks)]
+        words += [f"--set={name}={value}" for name, value in settings.items()]
+        return [*words, args.script, "--", *args.script_args]
+
+
+def differences(a: Saved, b: Saved) -> list[Difference]:
+    """What differs between two checkpoints, also where the numbers are equal but not their bits."""
+    found = list(diff(a, b))
+    named = {one.name for one in found}
+    for name in sorted({*a.arrays, *b.arrays} - named):
+        of = list(blocks(a.arrays[name]))
+        if any(_bits(a, name, *block) != _bits(b, name, *block) for block in of):
+            found.append(Difference(name, "values", "equal numbers of other bits (-0.0, nan)"))
+    if not found and a.facts["draws"] != b.facts["draws"]:
+        found.append(Difference("draws", "fact", "the ranks have drawn differently often"))
+    return found
+
+
+def _bits(saved: Saved, name: str, start: int, stop: int) -> bytes:
+    array = saved.arrays[name]
+    shape = (stop - start, *array.shape[1:]) if array.shape else ()
+    out = np.empty(shape, array.dtype)
+    saved.read_rows(name, start, stop, out)
+    return out.tobytes()
+
+
+def described(saved: Saved) -> str:
+    """What was equal, for people."""
+    total = sum(array.nbytes for array in saved.arrays.values())
+    datasets = len(saved.facts.get("position", []))
+    draws = sum(made for _, _, made in saved.facts["draws"]["most"])
+    return (
+        f"{len(saved.arrays)} arrays ({total:,} bytes), the place in {datasets} dataset"
+        f"{'' if datasets == 1 else 's'}, {draws:,} random draws"
+    )
+
+
+def rows(found: Sequence[Difference]) -> list[str]:
+    """The first that differ."""
+    more = len(found) - SHOWN
+    shown = [f"  {one.kind:<9} {one.name}: {one.text}" for one in found[:SHOWN]]
+    return shown + ([f"  ... {more} more"] if more > 0 else [])
+
+
+def reasons(saved: Saved, found: Sequence[Difference], again: Sequence[Difference]) -> list[str]:
+    """Why, as far as checkpoints tell; `again` is how two runs without interruption differ."""
+    rule, places = saved.facts.get("sync", "all"), saved.facts.get("position", [])
+    if rule != "all":
+        return [
+            f"workers of servers that go each at its own pace (sync={rule}): no two runs are "
+            "alike" + ("" if again else ", though the two uninterrupted ones were") + "; --sync all"
+        ]
+    if again:
+        return [
+            "two runs that nothing interrupted differ as well, so it is not the resume: numbers "
+            "drawn without a seed (NumPy, Python), time, threads, or kernels that add up in any "
+            "order"
+        ]
+    told = []
+    if any(one.kind == "position" for one in found):
+        told.append("the order of the data: the resumed run stands elsewhere in a dataset")
+    if places and not saved.facts.get("samples"):
+        told.append(
+            "the data: steps were not fed with batches of hf.data as they are, so their place was "
+            "not counted; `batch | {rate: 0.1}` keeps it, `{**batch, rate: 0.1}` does not"
+        )
+    if not places:
+        told.append(
+            "the data: the script feeds its own, so it began it anew; hf.data keeps its place"
+        )
+    if any(one.kind == "fact" for one in found):
+        told.append("random draws, or steps, that the resumed run made besides")
+    return told or [
+        "state outside the graph, which is in no checkpoint: what the script counts, draws by "
+        "NumPy or feeds by the number of its own steps; a hf.Variable(trainable=False) is saved"
+    ]
