@@ -161,6 +161,13 @@ def test_a_setting_that_is_none_is_told(text: str, says: str) -> None:
         run.chosen_settings(args)
 
 
+def test_options_of_restarts_are_settings() -> None:
+    args = parser().parse_args(["--max-restarts", "3", "--set", "mtbf_h=100"])
+    assert run.chosen_settings(args) == {"HPCFLOW_MAX_RESTARTS": "3", "HPCFLOW_MTBF_H": "100"}
+    settings = Settings.from_environ(run.chosen_settings(args))
+    assert settings.max_restarts == 3 and settings.mtbf_h == 100
+
+
 def test_alone_it_runs_as_python_would_and_without_mpi(folder: Path) -> None:
     words = ["--set", "bucket_bytes=8", "script.py", "--lr", "1"]
     code, out, err = finish(start(folder, *words))
