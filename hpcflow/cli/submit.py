@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import os
 import shlex
 import shutil
 import subprocess
@@ -45,7 +46,10 @@ def submit(script: str, arguments: Sequence[str], options: Sequence[str] = ()) -
         raise LaunchError(
             "there is no sbatch here", hint="log in where jobs are submitted, or: hpcflow run -n N"
         )
-    words = ["sbatch", *options, script, *arguments]
+    path = (
+        script if not script.startswith("-") else os.path.join(".", script)
+    )  # no option of sbatch
+    words = ["sbatch", *options, path, *arguments]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip() or done.stdout.strip()

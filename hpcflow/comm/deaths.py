@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from hpcflow.comm.ledger import PREFIX, Entry, read_all, read_one
+from hpcflow.comm.ledger import Entry, of_user, read_all, read_one
 
 LOOK_S = 0.5  # for ranks that have opened their ledger since
 LET_SIGNAL_COME_S = 0.05  # who dies of a signal that all were sent is no news
@@ -145,7 +145,7 @@ def _testify(launcher: int, base: pathlib.Path) -> None:
 
 def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:
     """The ledgers of the job of a launcher on this node, None as long as there are none."""
-    for directory in base.glob(PREFIX + "*"):
+    for directory in of_user(base):
         entry = next(iter(read_all(directory)), None)
         if entry is not None and launcher in _ancestors(entry.pid):
             return Watched(directory, entry.host)

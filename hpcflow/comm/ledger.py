@@ -24,9 +24,12 @@ import mmap
 import os
 import pathlib
 import shutil
+import stat
 import struct
 import tempfile
 import time
+
+from hpcflow.errors import CommError
 
 RECORD_BYTES = 320
 INSIDE = "inside"  # the kind of a rank that is busy in an op, a host function say: never a stall
@@ -82,15 +85,24 @@ class Ledger:
         self, directory: str | os.PathLike[str], rank: int, host: str, task: str = ""
     ) -> None:
         self.directory, self.rank, self.host = pathlib.Path(directory), rank, host
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not is_ours(self.directory):
+            raise CommError(
+                f"{self.directory} is not this user's own folder",
+                rank=rank,
+                hint="someone else has put it there: remove it, or ask who did",
+            )
         path = self.directory / f"rank-{rank:06d}"
         record = _RECORD.pack(
             *(0, rank, os.getpid(), -1, -1, 0.0, time.time(), 0),
             *(b"", b"", host.encode()[:64], task.encode()[:64]),
         )
-        path.write_bytes(record)
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), RECORD_BYTES)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(fd, record)
+            self._map = mmap.mmap(fd, RECORD_BYTES)
+        finally:
+            os.close(fd)
         self._memory = memoryview(self._map)
         self._words, self._times = self._memory.cast("q"), self._memory.cast("d")
         self._names: dict[str, bytes] = {}
@@ -145,11 +157,32 @@ def read_all(directory: str | os.PathLike[str]) -> list[Entry]:
 def read_one(path: pathlib.Path) -> Entry | None:
     """The record in a file; None if it is gone, or not yet written."""
     try:
-        with path.open("rb") as file:
-            with mmap.mmap(file.fileno(), RECORD_BYTES, access=mmap.ACCESS_READ) as record:
-                return _decode(record)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        with mmap.mmap(fd, RECORD_BYTES, access=mmap.ACCESS_READ) as record:
+            return _decode(record)
     except (OSError, ValueError):
         return None
+    finally:
+        os.close(fd)
+
+
+def is_ours(directory: str | os.PathLike[str]) -> bool:
+    """Whether it is a folder, no link, that this user made and nobody else may write into."""
+    try:
+        facts = os.lstat(directory)
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
+    )
+
+
+def of_user(base: str | os.PathLike[str]) -> list[pathlib.Path]:
+    """The folders of ledgers in `base` that are this user's: what others put there is not read."""
+    return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_ours(path)]
 
 
 def first(mark: pathlib.Path) -> bool:
@@ -181,8 +214,8 @@ def sweep(base: str | os.PathLike[str], host: str) -> None:
     numbers are used again and another container's are not seen.
     """
     old = time.time() - DEAD_S
-    for directory in pathlib.Path(base).glob(PREFIX + "*"):
-        with contextlib.suppress(OSError):  # another user's, or another rank was first
+    for directory in of_user(base):
+        with contextlib.suppress(OSError):  # another rank was first
             left = read_all(directory)
             dead = all(e.host == host and e.heartbeat < old and not alive(e.pid) for e in left)
             if dead and directory.stat().st_mtime < old:

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -50,23 +51,33 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
 def _own(base: Path) -> Path:
     """The folder, made if need be; not one that someone else has put there."""
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not os.environ.get("HPCFLOW_CACHE_DIR") and base.stat().st_uid != os.getuid():
+    if os.environ.get("HPCFLOW_CACHE_DIR"):
+        return base
+    facts = base.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
         raise PermissionError(f"{base} belongs to another user: set HPCFLOW_CACHE_DIR")
+    if facts.st_mode & 0o022:
+        raise PermissionError(f"others may write into {base}: chmod 700 {base}")
     return base
 
 
 def _is_whole(copy: Path, size: int) -> bool:
-    """Whether the copy is there with all its bytes, which a node that lost its power may lack."""
+    """Whether the copy is there with all its bytes, which a node that lost its power may lack.
+
+    One that another user has put there is none: its name can be guessed.
+    """
     try:
-        return copy.stat().st_size == size
+        facts = copy.lstat()
     except FileNotFoundError:
         return False
+    mine = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+    return mine and facts.st_size == size
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[int]:
     """Only one process of the node is inside; a process that dies inside lets the next in."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
@@ -90,6 +101,7 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
         if free < size + SPARE:
             raise OSError(f"{free >> 20:,} MiB are free, it has {size >> 20:,} MiB")
         begun = time.monotonic()
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # no one else's
         shutil.copyfile(path, draft)
         draft.replace(copy)
         logger.info("copied %s to %s in %.1f s", path, copy, time.monotonic() - begun)

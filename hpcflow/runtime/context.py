@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import secrets
 import sys
-import time
 import weakref
 import zlib
 from collections.abc import Callable
@@ -188,7 +188,7 @@ class Context:
     def watch(self) -> None:
         """Open this rank's ledger of waits and the watchdog that reads it. All ranks call it."""
         assert self.world is not None
-        token = self.world.broadcast_text(f"{os.getpid()}-{time.time_ns()}")
+        token = self.world.broadcast_text(secrets.token_hex(16))
         sweep(base(), self.hosts[self.rank])
         folder = os.path.join(base(), PREFIX + token)
         host, task = self.hosts[self.rank], task_name(self.rank, self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from hpcflow.comm import ledger as ledger_module
 from hpcflow.comm import watchdog
 from hpcflow.comm.ledger import DEAD_S, INSIDE, PREFIX, Ledger, read_all, sweep
 from hpcflow.comm.watchdog import Watchdog
+from hpcflow.errors import CommError
 
 
 @pytest.fixture
@@ -214,3 +216,69 @@ def test_a_stall_tells_who_is_behind_whom_it_waits_for(tmp_path):
     stopped.stdin.close()
     for ledger in ranks:
         ledger.close()
+
+
+# -- what others may have put there: names in /dev/shm can be seen, and made, by every user
+
+
+def test_ledgers_are_this_users_alone(tmp_path):
+    with_umask = os.umask(0)
+    try:
+        made = Ledger(tmp_path / (PREFIX + "a"), 0, "nid1")
+    finally:
+        os.umask(with_umask)
+    assert stat.S_IMODE(os.lstat(made.directory).st_mode) == 0o700
+    assert stat.S_IMODE(os.lstat(made.directory / "rank-000000").st_mode) == 0o600
+    made.close()
+
+
+def foreign(path, how):
+    """A folder that is there already when a job comes: another user's way to be written or read."""
+    if how == "link":
+        (path.parent / "victim").mkdir()
+        path.symlink_to(path.parent / "victim")
+    elif how == "open to all":
+        path.mkdir()
+        path.chmod(0o777)
+    else:
+        path.write_text("")
+
+
+@pytest.mark.parametrize("how", ["link", "open to all"])
+def test_a_folder_that_others_may_write_into_is_refused(tmp_path, how):
+    path = tmp_path / (PREFIX + "a")
+    foreign(path, how)
+    with pytest.raises(CommError, match="not this user's own") as caught:
+        Ledger(path, 3, "nid1")
+    assert caught.value.rank == 3 and caught.value.hint
+    assert list(path.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_record_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / (PREFIX + "a")
+    folder.mkdir(mode=0o700)
+    (folder / "rank-000000").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        Ledger(folder, 0, "nid1")
+    assert victim.read_text() == "precious" and read_all(folder) == []
+
+
+@pytest.mark.parametrize("how", ["link", "open to all", "file"])
+def test_what_others_have_put_there_is_neither_read_nor_removed(tmp_path, how):
+    """A pipe would have every job on the node wait for its writer."""
+    path = tmp_path / (PREFIX + "a")
+    foreign(path, how)
+    if how == "open to all":
+        os.mkfifo(path / "rank-000000")
+    old = time.time() - 2 * DEAD_S
+    os.utime(path, (old, old), follow_symlinks=False)
+    sweep(tmp_path, "nid1")
+    assert os.path.lexists(path)
+    assert ledger_module.of_user(tmp_path) == []
+
+
+def test_a_pipe_in_the_place_of_a_record_is_passed_over(tmp_path):
+    os.mkfifo(tmp_path / "rank-000000")
+    assert read_all(tmp_path) == []

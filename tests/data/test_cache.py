@@ -140,3 +140,38 @@ def test_without_a_folder_it_is_read_where_it_is(
 def test_what_is_not_there_is_an_error_with_a_cache_too(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent\.h5"):
         hdf5(tmp_path / "absent.h5", "x", cache=True).open()
+
+
+# -- the names of copies, and of the folder in TMPDIR, can be guessed by others
+
+
+def test_a_folder_of_another_user_is_not_used(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HPCFLOW_CACHE_DIR")
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    there = cache.folder()
+    mine = opened(path)
+    assert Path(mine).parent == there and there.stat().st_mode & 0o777 == 0o700
+    there.chmod(0o777)
+    assert opened(path) == str(path)
+    there.rename(tmp_path / "victim")
+    (tmp_path / "victim").chmod(0o700)
+    there.symlink_to(tmp_path / "victim")
+    assert opened(path) == str(path)
+
+
+def test_a_copy_that_is_a_link_or_anothers_is_none(
+    path: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data of someone else's making under the name that the copy would have."""
+    copy = Path(opened(path))
+    evil = tmp_path / "evil.h5"
+    with h5py.File(evil, "w") as file:
+        file["x"] = np.zeros(100)
+    assert evil.stat().st_size == path.stat().st_size
+    copy.unlink()
+    copy.symlink_to(evil)
+    assert Path(opened(path)) == copy and not copy.is_symlink()  # `opened` looks at the values
+    monkeypatch.setattr(cache.os, "geteuid", lambda: os.getuid() + 1)
+    assert not cache._is_whole(copy, path.stat().st_size)
