@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -80,6 +81,8 @@ class Ranks:
 def pytest_configure(config: pytest.Config) -> None:
     global stderr_fd, ranks
     stderr_fd = os.dup(sys.stderr.fileno())  # pytest captures the usual one
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell has it so in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     ranks = Ranks(bool(config.getoption("--with-mpi", False)))
     if ranks.comm is not None and ranks.comm.rank > 0:  # rank 0 tells the story, all tell failures
         config.get_terminal_writer()._file = open(os.devnull, "w")
