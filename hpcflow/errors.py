@@ -141,6 +141,10 @@ class CheckpointError(HpcflowError):
     """A checkpoint could not be written or read."""
 
 
+class CheckpointStorageError(CheckpointError):
+    """The file system refused to write or read a checkpoint: it is full, read-only, or failed."""
+
+
 class CheckpointCorruptError(CheckpointError):
     """A file of a checkpoint is missing, truncated, damaged, or not of this checkpoint."""
 

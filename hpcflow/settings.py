@@ -46,6 +46,7 @@ class Settings:
     requeue: bool = True  # SLURM is asked to queue again a job that was stopped
     checkpoints: str = ""  # folder that takes the place of the script's own; the job goes on there
     stop_at: int = 0  # stop before this step, of all starts, as a signal does; 0: never
+    save: str = "background"  # training goes on while checkpoints are written; or: foreground
     check_numerics: bool = False  # look at every float result for NaN and infinity
     exact: bool = False  # forbid rewrites that change rounding
     inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
@@ -73,7 +74,11 @@ class Settings:
         }
 
     def _check(self) -> None:
-        choices = {"comm": ("auto", "mpi", "shared", "nccl"), "dense": ("servers", "replicas")}
+        choices = {
+            "comm": ("auto", "mpi", "shared", "nccl"),
+            "dense": ("servers", "replicas"),
+            "save": ("background", "foreground"),
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise HpcflowError(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hpcflow.checkpoint import stamp
 from hpcflow.checkpoint.h5 import sync
-from hpcflow.errors import CheckpointCorruptError, CheckpointError, HpcflowError
+from hpcflow.errors import CheckpointCorruptError, CheckpointStorageError, HpcflowError
 
 LATEST, INDEX = "latest", "index.h5"
 _NAME = re.compile(r"step-(\d+)(\.h5)?(\.old)?\Z")
@@ -192,11 +192,11 @@ def next_serial(folder: Path) -> int:
 
 
 def told(doing: str, run: Callable[[], Any]) -> Any:
-    """`run()`, errors of the system as CheckpointError that says what to do."""
+    """`run()`, errors of the system as CheckpointStorageError that says what to do."""
     try:
         return run()
     except OSError as error:
-        raise CheckpointError(
+        raise CheckpointStorageError(
             f"{doing}: {error.strerror or error}",
             hint=_NEXT.get(error.errno or 0, "choose another folder for the checkpoints")
             + "; earlier checkpoints are as they were",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,11 @@ class Slab(NamedTuple):
     name: str
     start: int
     stop: int
+
+
+def arrays_of(told: Mapping[str, Any]) -> dict[str, Array]:
+    """The "arrays" of which ranks tell each other, by name."""
+    return {name: Array(name, dtype, tuple(shape)) for name, dtype, shape in told["arrays"]}
 
 
 def mine_of(own: Mapping[str, str], replica: int) -> dict[str, str]:

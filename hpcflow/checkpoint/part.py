@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcflow.checkpoint import h5, stamp
 from hpcflow.checkpoint.layout import Array, Slab
+from hpcflow.errors import CheckpointCorruptError
 from hpcflow.graph.dtypes import text_of
+from hpcflow.runtime.device import Device
 from hpcflow.runtime.state import Store, VariableState
 
 Record = dict[str, Any]  # what the index says of a file: its slabs, where they are, their digests
@@ -41,41 +42,90 @@ def held(store: Store, wanted: Mapping[str, str]) -> list[Record]:
     return found
 
 
-@contextlib.contextmanager
-def snapshots(store: Store, names: Mapping[str, str]) -> Iterator[dict[str, list[Any]]]:
-    """name -> [(state, its version, kept unchanged inside)] for the variables `names`."""
-    pinned: list[tuple[VariableState, Any]] = []
-    found: dict[str, list[Any]] = {}
-    try:
+class Version(NamedTuple):
+    """Rows of a variable, or all of them, as they are kept for a save."""
+
+    rows: tuple[int, int]
+    array: Any
+    device: Device
+
+
+class Snapshot:
+    """The values that some slabs have now, by slab: they stay as they are until `release`.
+
+    Host memory is not copied: its version is pinned, so that an update goes to a second buffer.
+    Rows on another device are copied to host memory if so asked: who writes them later calls
+    nothing of that device.
+    """
+
+    def __init__(
+        self, store: Store, names: Mapping[str, str], duty: Sequence[Slab], to_host: bool = False
+    ) -> None:
+        self.versions: dict[Slab, Version] = {}
+        self._pins: list[tuple[VariableState, Any]] = []
+        wanted = {slab.name for slab in duty}
+        held: dict[str, list[VariableState]] = {}
         for state in store.states.values():
-            if state.variable in names and state.array is not None:
-                pinned.append((state, state.pin()))
-                found.setdefault(names[state.variable], []).append(pinned[-1])
-        yield found
-    finally:
-        for state, array in pinned:
+            if names.get(state.variable) in wanted and state.array is not None:
+                held.setdefault(names[state.variable], []).append(state)
+        try:
+            for slab in duty:
+                rows = (s for s in held[slab.name] if s.rows[0] <= slab.start < s.rows[1])
+                self.versions[slab] = self._kept(next(rows), slab, to_host)
+        except BaseException:
+            self.release()
+            raise
+
+    def _kept(self, state: VariableState, slab: Slab, to_host: bool) -> Version:
+        if to_host and not isinstance(state.array, np.ndarray):
+            return _copied(Version(state.rows, state.read(), state.device), slab, state.dtype)
+        self._pins.append((state, state.pin()))
+        return Version(state.rows, self._pins[-1][1], state.device)
+
+    def release(self) -> None:
+        """The values may change; the caller holds the baton."""
+        while self._pins:
+            state, array = self._pins.pop()
             state.unpin(array)
+        self.versions.clear()
 
 
-def pieces(versions: Sequence[Any], slab: Slab) -> Iterator[tuple[int, np.ndarray]]:
+def _copied(version: Version, slab: Slab, dtype: np.dtype) -> Version:
+    """The rows of a slab in host memory."""
+    host = None
+    for row, rows in pieces(version, slab):
+        if host is None:
+            host = np.empty((slab.stop - slab.start, *rows.shape[1:]), dtype)
+        host[row - slab.start : row - slab.start + len(rows)] = rows
+    return Version((slab.start, slab.stop), host, Device())
+
+
+def pieces(version: Version, slab: Slab) -> Iterator[tuple[int, np.ndarray]]:
     """The rows of a slab as host bytes, at most a staging buffer at once, with the row each begins.
 
     Host memory is not copied.
     """
-    state, array = next(v for v in versions if v[0].rows[0] <= slab.start < v[0].rows[1])
-    first = state.rows[0]
-    flat = array.reshape((state.rows[1] - first, -1))
-    row_bytes = max(flat.shape[1] * state.dtype.itemsize, 1)
+    (first, last), array = version.rows, version.array
+    flat = array.reshape((last - first, -1))
+    row_bytes = max(flat.shape[1] * array.dtype.itemsize, 1)
     step = max(stamp.PIECE_BYTES // row_bytes, 1)
     for row in range(slab.start, slab.stop, step):
         chosen = flat[row - first : min(row + step, slab.stop) - first]
-        yield row, np.ascontiguousarray(state.device.to_host(chosen))
+        yield row, np.ascontiguousarray(version.device.to_host(chosen))
 
 
 def write_part(
-    path: Path, told: Record, arrays: Mapping[str, Array], duty: Sequence[Slab], versions: Any
+    path: Path,
+    told: Record,
+    arrays: Mapping[str, Array],
+    duty: Sequence[Slab],
+    versions: Mapping[Slab, Version],
+    done: Callable[[], object] | None = None,
 ) -> Record:
-    """Write this rank's own file: a dataset for its rows of each variable; the record of it."""
+    """Write this rank's own file: a dataset for its rows of each variable; the record of it.
+
+    `done` is called when the versions are needed no more, before all is on the disk.
+    """
     block = stamp.room(text_bytes(arrays, duty))
     offsets: dict[str, int | None] = {}
     with h5.created(path, block) as file:
@@ -91,9 +141,11 @@ def write_part(
         for slab in duty:
             offset = offsets[slab.name]
             assert offset is not None
-            slabs.append(_write_slab(fd, offset, slab, versions[slab.name]))
+            slabs.append(_write_slab(fd, offset, slab, versions[slab]))
     finally:
         os.close(fd)
+    if done is not None:
+        done()
     return finish(path, {"kind": "part", **_own(told)}, slabs, arrays, block)
 
 
@@ -101,9 +153,9 @@ def _own(told: Record) -> Record:
     return {name: told[name] for name in ("id", "step", "part")}
 
 
-def _write_slab(fd: int, offset: int, slab: Slab, versions: Sequence[Any]) -> Record:
+def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> Record:
     crcs, at = [], offset
-    for _, rows in pieces(versions, slab):
+    for _, rows in pieces(version, slab):
         data = rows.reshape(-1).view(np.uint8).data
         for low in range(0, len(data), stamp.PIECE_BYTES):  # one row may be larger
             part = data[low : low + stamp.PIECE_BYTES]
@@ -135,7 +187,7 @@ def write_shared(
     told: Record,
     arrays: Mapping[str, Array],
     duty: Sequence[Slab],
-    versions: Any,
+    versions: Mapping[Slab, Version],
     comm: Any,
 ) -> list[Record]:
     """Write this rank's rows of the one file of all writers (of the MPI comm); its slabs.
@@ -146,7 +198,7 @@ def write_shared(
     with h5.joined(path, comm) as file:
         for slab in duty:
             crcs = []
-            for row, rows in pieces(versions[slab.name], slab):
+            for row, rows in pieces(versions[slab], slab):
                 h5.write_rows(
                     file,
                     told["paths"][slab.name],
@@ -183,6 +235,28 @@ def finish(
     }
     stamp.write(path, {**record, **(more or {})}, block)
     return record
+
+
+def check(path: Path, record: Record) -> None:
+    """Read a finished file back, from the disk where the system lets go of what it keeps.
+
+    Errors: CheckpointCorruptError if a byte is not as it was written.
+    """
+    stamp.forget(path)
+    if stamp.read(path)["id"] != record["id"]:
+        raise stamp.foreign(path, "another save wrote it")
+    found = [(offset, nbytes, crc, "its structure") for offset, nbytes, crc in record["rest"]]
+    for slab in record["slabs"]:
+        at = slab["offset"]
+        for nbytes, crc in slab["crcs"]:
+            found.append((at, nbytes, crc, slab["name"]))
+            at += nbytes
+    for i in stamp.damaged(path, [stamp.Piece(*one[:3]) for one in found]):
+        raise CheckpointCorruptError(
+            f"{path} is not as it was written: {found[i][3]} differs at byte {found[i][0]:,}",
+            hint="the disk or the memory of this node is at fault; "
+            "earlier checkpoints are as they were",
+        )
 
 
 def text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.checkpoint import folder, h5, lustre, part, stamp
-from hpcflow.checkpoint.layout import ALIGN_BYTES, STATE, Array, Slab, mine_of, paths, share
+from hpcflow.checkpoint.layout import (
+    ALIGN_BYTES,
+    STATE,
+    Array,
+    Slab,
+    arrays_of,
+    mine_of,
+    paths,
+    share,
+)
 from hpcflow.checkpoint.served import survey, write
 from hpcflow.checkpoint.team import Team, attempt
 from hpcflow.errors import CheckpointError
@@ -29,39 +38,40 @@ class Asked(NamedTuple):
     directory: Path
     wanted: dict[str, str]
     facts: Callable[[list[Any]], Facts]
-    texts: dict[str, str]
+    texts: Callable[[], dict[str, str]]
     form: str
     own: frozenset[str]
 
 
-def save(
+def asked(
     context: Context,
-    store: Store,
     directory: Path,
     wanted: Mapping[str, str],
     facts: Callable[[list[Any]], Facts],
-    *,
-    mine: Any = None,
-    texts: Mapping[str, str] | None = None,
+    texts: Callable[[], dict[str, str]] = dict,
     form: str = "auto",
-    keep: int = 5,
     own: Mapping[str, str] | None = None,
-) -> Path:
-    """Write the variables `wanted` (variable -> name in the checkpoint) into a folder; its path.
+) -> Asked:
+    """The variables `wanted` (variable -> name in the checkpoint), to be saved into a folder.
 
-    `facts` makes of everyone's `mine`, on the chief, what else the checkpoint says: its "step" at
-    least. `texts` go into the file as datasets. `keep` checkpoints stay, 0 for all. Of the
-    variables in `own` each replica has its own, by the names of `mine_of`.
+    `facts` makes of what everyone brings, on the chief, what else the checkpoint says: its "step"
+    at least. `texts`, called on the chief, go into the file as datasets. Of the variables in `own`
+    each replica has its own, by the names of `mine_of`.
+    """
+    alone = mine_of(own or {}, context.replica)
+    return Asked(directory, {**wanted, **alone}, facts, texts, form, frozenset(alone.values()))
+
+
+def save(context: Context, store: Store, ask: Asked, mine: Any = None, keep: int = 5) -> Path:
+    """Write a checkpoint while all wait; its path. `mine` is for the facts.
+
+    `keep` checkpoints stay in the folder, 0 for all.
 
     Ranks:  every rank that runs the script, between steps, with the same arguments.
     Errors: CheckpointError on all of them; what was there before is as it was.
     """
     team = Team(context)
-    alone = mine_of(own or {}, context.replica)
-    both, names = {**wanted, **alone}, frozenset(alone.values())
-    asked = Asked(directory, both, facts, dict(texts or {}), form, names)
-    duties, told = _plan(team, store, asked, mine)
-    told["wanted"] = asked.wanted
+    duties, told = plan(team, store, ask, mine)
     duty = duties.pop(context.rank, [] if context.rank in told["writers"] else None)
     requests = {rank: {"do": "write", **told, "duty": its} for rank, its in duties.items()}
     answers = team.call(requests)
@@ -71,26 +81,37 @@ def save(
     rows += answers().values()
     wrong = [row for row in rows if "error" in row]
     written = wrong[0] if wrong else {"value": [one for row in rows for one in row["value"]]}
-    finished = functools.partial(_finish, Path(told["draft"]), told, keep)
+
+    def publish(rows: Sequence[Any]) -> str:
+        return str(finish(told, ask, keep, [one for row in rows for one in row["value"]]))
+
     try:
-        return Path(team.decide(written, finished))
+        return Path(team.decide(written, publish))
     except CheckpointError:
         if context.is_chief:
-            with contextlib.suppress(OSError):
-                folder.remove(Path(told["draft"]))
+            discard(told)
         raise
 
 
-def _plan(team: Team, store: Store, asked: Asked, mine: Any) -> tuple[dict[int, list[Slab]], Facts]:
-    """Who of those this rank speaks for writes what, and what all writers are told."""
+def discard(told: Facts) -> None:
+    """On the chief: remove what was written of a save that failed."""
+    with contextlib.suppress(OSError):
+        folder.remove(Path(told["draft"]))
+
+
+def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, list[Slab]], Facts]:
+    """Who of those this rank speaks for writes what, and what all writers are told.
+
+    The place to write is there then.
+    """
     context = team.context
-    request = {"do": "survey", "wanted": asked.wanted}
+    request = {"do": "survey", "wanted": ask.wanted}
     answers = team.call(dict.fromkeys(team.served(), request))
-    surveys = {context.rank: attempt(context, lambda: survey(store, asked.wanted)), **answers()}
+    surveys = {context.rank: attempt(context, lambda: survey(store, ask.wanted)), **answers()}
     wrong = [row for row in surveys.values() if "error" in row]
     found = {rank: row.get("value", {}) for rank, row in surveys.items()}
     held = {} if wrong else {rank: one["held"] for rank, one in found.items()}
-    duties = _duties(context, held, asked.own)
+    duties = _duties(context, held, ask.own)
     row = (
         wrong[0]
         if wrong
@@ -102,8 +123,8 @@ def _plan(team: Team, store: Store, asked: Asked, mine: Any) -> tuple[dict[int, 
             "mine": mine,
         }
     )
-
-    return duties, team.decide(row, functools.partial(_told, context, asked))
+    told = team.decide(row, functools.partial(_told, context, ask))
+    return duties, {**told, "wanted": ask.wanted}
 
 
 def _duties(
@@ -153,10 +174,10 @@ def _form(context: Context, form: str) -> str:
     return "parallel" if form == "parallel" or (can and form == "auto") else "sharded"
 
 
-def _told(context: Context, asked: Asked, rows: Sequence[Any]) -> Facts:
+def _told(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
     """On the chief: what all writers are told; the place to write is there then."""
-    arrays = {a[0]: Array(a[0], a[1], tuple(a[2])) for row in rows for a in row["arrays"]}
-    missing = sorted(set(asked.wanted.values()) - set(arrays))
+    arrays = {name: array for row in rows for name, array in arrays_of(row).items()}
+    missing = sorted(set(ask.wanted.values()) - set(arrays))
     if missing:
         raise CheckpointError(
             f"{len(missing)} variables have no value yet: {', '.join(missing[:5])}",
@@ -166,7 +187,7 @@ def _told(context: Context, asked: Asked, rows: Sequence[Any]) -> Facts:
     slabs = [Slab(*slab) for row in rows for slab in row["slabs"]]
     _check_cover(arrays, slabs)
     said = {
-        **asked.facts([row["mine"] for row in rows]),
+        **ask.facts([row["mine"] for row in rows]),
         "mode": context.cluster.mode,
         "ranks": context.size,
         "servers": context.cluster.servers,
@@ -174,41 +195,42 @@ def _told(context: Context, asked: Asked, rows: Sequence[Any]) -> Facts:
         "tasks_per_replica": context.cluster.tasks_per_replica,
         "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    form, step = _form(context, asked.form), said.pop("step")
+    form, step = _form(context, ask.form), said.pop("step")
     told = {
         "id": uuid.uuid4().hex,
-        "serial": folder.next_serial(asked.directory),
         "step": step,
         "form": form,
         "arrays": list(arrays.values()),
         "paths": paths(arrays),
-        "wanted": asked.wanted,
         "writers": sorted(rank for row in rows for rank in row["writers"]) or [context.rank],
         "facts": {**said, "draws": merged([row["draws"] for row in rows])},
-        "texts": asked.texts,
     }
-    state = {name: told["facts"].get(name) for name in ("position", "draws")}
-    told["texts"][STATE] = json.dumps(state)
     told["attrs"] = _attributes(told)
     text = json.dumps([told["facts"], told["arrays"], told["paths"]])
     told["block"] = stamp.room(part.text_bytes(arrays, slabs) + len(text))
     told["align"] = h5.PAGE
     if form == "parallel" and any(array.nbytes >= ALIGN_BYTES for array in arrays.values()):
         told["block"], told["align"] = max(told["block"], ALIGN_BYTES), ALIGN_BYTES
-    lustre.stripe(asked.directory)
-    make = functools.partial(_make, asked.directory, told, arrays)
-    return {**told, **folder.told(f"making a checkpoint in {asked.directory}", make)}
+    lustre.stripe(ask.directory)
+    make = functools.partial(_make, ask, told, arrays)
+    return {**told, **folder.told(f"making a checkpoint in {ask.directory}", make)}
 
 
-def _make(directory: Path, told: Facts, arrays: Mapping[str, Array]) -> Facts:
+def _texts(ask: Asked, told: Facts) -> dict[str, str]:
+    """The datasets beside the arrays."""
+    state = {name: told["facts"].get(name) for name in ("position", "draws")}
+    return {**ask.texts(), STATE: json.dumps(state)}
+
+
+def _make(ask: Asked, told: Facts, arrays: Mapping[str, Array]) -> Facts:
     """The place to write; the one file of all writers is there with its structure."""
     is_single = told["form"] == "parallel"
-    draft = folder.draft(directory, told["step"], is_single).absolute()
+    draft = folder.draft(ask.directory, told["step"], is_single).absolute()
     try:
-        return {
-            "draft": str(draft),
-            "offsets": part.lay_out(draft, told, arrays) if is_single else {},
-        }
+        offsets = {}
+        if is_single:
+            offsets = part.lay_out(draft, {**told, "texts": _texts(ask, told)}, arrays)
+        return {"draft": str(draft), "offsets": offsets}
     except BaseException:
         with contextlib.suppress(OSError):
             folder.remove(draft)
@@ -257,24 +279,35 @@ def _attributes(told: Facts) -> Facts:
     return {"format_version": stamp.FORMAT_VERSION, **named, **facts}
 
 
-def _finish(draft: Path, told: Facts, keep: int, rows: Sequence[Any]) -> str:
-    """On the chief, when all have written: the index or the user block, then the names."""
-    arrays = {a[0]: Array(a[0], a[1], tuple(a[2])) for a in told["arrays"]}
-    written = [one for row in rows for one in row["value"]]
-    facts = {name: told[name] for name in ("id", "serial", "step", "form", "arrays", "paths")}
+def finish(
+    told: Facts, ask: Asked, keep: int, written: Sequence[Facts], checks: bool = False
+) -> Path:
+    """On the chief, when all have written: the index or the user block, then the names; the path.
+
+    With `checks` an index is read back before it has its name.
+    """
+    draft = Path(told["draft"])
+    arrays = arrays_of(told)
+    facts = {name: told[name] for name in ("id", "step", "form", "arrays", "paths")}
     facts |= told["facts"]
 
     def run() -> Path:
+        facts["serial"] = folder.next_serial(draft.parent)
         if told["form"] == "parallel":
             more = {**facts, "kind": "whole"}
             part.finish(draft, more, written, arrays, told["block"])
         else:
-            _write_index(draft / folder.INDEX, told, facts, arrays, written)
+            more = {**told, "texts": _texts(ask, told)}
+            index = draft / folder.INDEX
+            record = _write_index(index, more, facts, arrays, written)
+            if checks:
+                part.check(index, record)
         path = folder.publish(draft)
         folder.keep(path.parent, keep)
         return path
 
-    return str(folder.told(f"publishing {draft}", run))
+    path: Path = folder.told(f"publishing {draft}", run)
+    return path
 
 
 def _write_index(
@@ -283,8 +316,11 @@ def _write_index(
     facts: Facts,
     arrays: Mapping[str, Array],
     records: Sequence[Any],
-) -> None:
-    """The master: virtual datasets over the parts, with the parts' records in its user block."""
+) -> Facts:
+    """The master: virtual datasets over the parts, with the parts' records in its user block.
+
+    Its own record.
+    """
     sources: dict[str, list[h5.Source]] = {name: [] for name in arrays}
     for record in records:
         for slab in record["slabs"]:
@@ -297,5 +333,6 @@ def _write_index(
             place = h5.Place(told["paths"][name], array.dtype, array.shape, name)
             h5.add_virtual(file, place, sources[name])
         h5.describe(file, told["attrs"], told["texts"])
-    part.finish(path, {**more, "kind": "index"}, [], arrays, block)
+    record = part.finish(path, {**more, "kind": "index"}, [], arrays, block)
     h5.sync(path.parent)
+    return record

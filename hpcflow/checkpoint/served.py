@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from hpcflow.checkpoint import folder, part, stamp
-from hpcflow.checkpoint.layout import Array, Slab
+from hpcflow.checkpoint.layout import Slab, arrays_of
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.checkpoint.team import attempt
+from hpcflow.checkpoint.writer import Writer
 from hpcflow.errors import CommError
 from hpcflow.kernels.random import Draws
 from hpcflow.runtime.context import Context
@@ -21,11 +22,19 @@ from hpcflow.runtime.state import Store
 def answer(
     context: Context, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Answer a driver's call: survey, write or load. Errors go back in the answer."""
+    """Answer a driver's call: survey, write, begin to write, or load; errors go back.
+
+    What is told of a save behind training, "written" and "ended", is for the driver that this is.
+    """
+    if request["do"] in ("written", "ended"):
+        assert context.saving is not None
+        context.saving.heard(request)
+        return
     store = context.store
     work: dict[str, Callable[[], Any]] = {
         "survey": lambda: survey(store, request["wanted"]),
         "write": lambda: write(context, store, request),
+        "begin": lambda: begin(context, store, request),
         "load": lambda: load(context, store, request),
     }
     if request["do"] not in work:
@@ -42,21 +51,30 @@ def survey(store: Store, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 def write(context: Context, store: Store, told: dict[str, Any]) -> list[dict[str, Any]]:
     """Write the slabs `told["duty"]`; the record of this rank's file, or its slabs of the one."""
-    arrays = {name: Array(name, dtype, tuple(shape)) for name, dtype, shape in told["arrays"]}
+    arrays = arrays_of(told)
     duty = [Slab(*slab) for slab in told["duty"]]
     draft = Path(told["draft"])
 
     def run() -> list[dict[str, Any]]:
-        with part.snapshots(store, told["wanted"]) as versions:
-            if told["form"] == "parallel":
-                comm = writers(context, told["writers"])
-                return part.write_shared(draft, told, arrays, duty, versions, comm)
-            path = draft / f"part-{context.rank:05d}.h5"
-            mine = {**told, "part": context.rank}
-            return [part.write_part(path, mine, arrays, duty, versions)]
+        if told["form"] == "parallel":
+            comm = writers(context, told["writers"])
+            return part.write_shared(draft, told, arrays, duty, kept.versions, comm)
+        path = draft / f"part-{context.rank:05d}.h5"
+        mine = {**told, "part": context.rank}
+        return [part.write_part(path, mine, arrays, duty, kept.versions)]
 
-    found: list[dict[str, Any]] = folder.told(f"writing {draft}", run)
+    kept = part.Snapshot(store, told["wanted"], duty)
+    try:
+        found: list[dict[str, Any]] = folder.told(f"writing {draft}", run)
+    finally:
+        kept.release()
     return found
+
+
+def begin(context: Context, store: Store, told: dict[str, Any]) -> int:
+    """Keep the slabs `told["duty"]` as they are now; a thread writes them. Its bytes."""
+    writer = Writer(context, store, told, [Slab(*slab) for slab in told["duty"]])
+    return writer.nbytes
 
 
 def writers(context: Context, ranks: Sequence[int]) -> Any:

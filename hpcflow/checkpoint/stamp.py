@@ -164,6 +164,16 @@ def send_off(fd: int, offset: int, nbytes: int) -> None:
         os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
 
+def forget(path: Path) -> None:
+    """Have the system keep nothing of a file that is on the disk: who reads it, reads the disk."""
+    if hasattr(os, "posix_fadvise"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
 def read_all(fd: int, data: memoryview, offset: int, path: Path) -> None:
     """`os.preadv` until `data` is full."""
     while data:

@@ -10,18 +10,26 @@ from hpcflow.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointMismatchError,
+    CheckpointStorageError,
     HpcflowError,
 )
 from hpcflow.runtime.context import Context
 
-_KINDS = {e.__name__: e for e in (CheckpointCorruptError, CheckpointMismatchError)}
+_KINDS = {
+    e.__name__: e for e in (CheckpointCorruptError, CheckpointMismatchError, CheckpointStorageError)
+}
 
 
 class Team:
-    """All ranks that run the script; each calls every method, in the same order."""
+    """All ranks that run the script; each calls every method, in the same order.
+
+    It begins when the save that is written behind training, if there is one, is over.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        if context.saving is not None:
+            context.saving.finish()
         context.engine.with_baton(context.engine.settle, lambda: True)  # no update is half done
         drivers = context.drivers
         self._drivers = drivers if drivers is not None and drivers.size > 1 else None

@@ -127,6 +127,16 @@ class Baton:
                 self.freed.wait(LOOK_S)
         return not begun.ended(finished)
 
+    def hand_over(self, call: Callable[[], None]) -> None:
+        """Have `call` made under the baton by whoever drives, between strands; from any thread."""
+        self.inbox.append(call)
+        self.wake.set()
+
+    def attend(self) -> None:
+        """Make the calls that were handed over, unless another thread drives and makes them."""
+        if self.inbox and self.baton.acquire(blocking=False):
+            self._lead(self._empty_inbox, lambda: True)
+
     def _empty_inbox(self) -> None:
         """Begin all that was handed over; what stays there would never leave if nobody drove."""
         while self.inbox:

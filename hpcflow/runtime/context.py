@@ -10,7 +10,7 @@ import sys
 import weakref
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -45,6 +45,18 @@ from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
 from hpcflow.settings import Settings
+
+
+class Unfinished(Protocol):
+    """What goes on behind the steps of this rank."""
+
+    def finish(self) -> bool:
+        """Wait for its end."""
+        ...
+
+    def heard(self, told: dict[str, Any]) -> None:
+        """Another rank tells of it; under the baton."""
+        ...
 
 
 class Context:
@@ -91,6 +103,7 @@ class Context:
         self.on_plan: Callable[[Plan], None] | None = None  # planning: called instead of running
         self.ahead: set[Any] = set()  # steps whose values were pulled ahead
         self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
+        self.saving: Unfinished | None = None  # the last save behind training that this rank began
         self._plans = 0
         self._tag = 0
         self._left = False
@@ -387,7 +400,11 @@ class Context:
 
     def leave(self) -> None:
         """End this rank's part in the job: drivers wait for each other and release the served."""
-        if self._left or self.control is None or self.world is None:
+        if self._left:
+            return
+        if self.saving is not None:
+            self.saving.finish()
+        if self.control is None or self.world is None:
             return
         self._left = True
         if self.is_driver:

@@ -31,6 +31,7 @@ from hpcflow.runtime.headers import (
     MEETING,
     NOTE,
     PACE,
+    POST,
     REGISTER,
     REPLY_TAG,
     REPORT,
@@ -124,7 +125,7 @@ class Control:
         self.waits, self.waits_after = "", sys.maxsize  # the same of one who waits at the next
         self._acts: dict[int, Callable[[Heard], Any]] = {
             BYE: lambda heard: self.ended.add(heard.source),
-            CALL: self._call,
+            CALL: lambda heard: self._ask_here(heard, functools.partial(self._reply, heard.source)),
             CANCEL: self._cancel,
             CLOSING: self._closing,
             DECLARE: lambda heard: self.hosted.add(heard.source, heard.text),
@@ -132,6 +133,7 @@ class Control:
             MEETING: self._meeting,
             NOTE: lambda heard: self.notes.append(heard.step),
             PACE: self._pace,
+            POST: lambda heard: self._ask_here(heard, _unanswered),
             REGISTER: lambda heard: self._register(heard.source, heard.plan, heard.text),
             REPORT: lambda heard: self._reply(heard.source, self.report()),
             REST: self._rest,
@@ -193,10 +195,9 @@ class Control:
         if driven is not None:
             driven.failed_elsewhere(heard.slot, heard.step, told.decode(heard.text))
 
-    def _call(self, heard: Heard) -> None:
+    def _ask_here(self, heard: Heard, reply: Reply) -> None:
         # not inside a strand that polls, where state may be half updated
-        reply, request = functools.partial(self._reply, heard.source), json.loads(heard.text)
-        self.engine.inbox.append(functools.partial(self.answer, request, reply))
+        self.engine.inbox.append(functools.partial(self.answer, json.loads(heard.text), reply))
 
     def _closing(self, heard: Heard) -> None:
         self.closed_by, self.closed_after = heard.source, heard.step
@@ -362,6 +363,11 @@ class Control:
         """Leave a number in the `notes` of another driver."""
         self.engine.with_baton(lambda: self.tell(rank, header(NOTE, step=number)), lambda: True)
 
+    def post(self, rank: int, request: Mapping[str, Any]) -> None:
+        """Have a rank do something, without an answer; the caller holds the baton."""
+        body = json.dumps(request).encode()
+        self.tell(rank, header(POST, body=len(body)), body)
+
     def ask_report(self, rank: int) -> dict[str, Any]:
         """The report of a served rank; waits for it."""
         return self._ask({rank: (header(REPORT), b"")})()[rank]
@@ -414,6 +420,10 @@ def _nothing_came() -> bool:
 
 def _needs_it(rank: int) -> None:
     raise DeathError(f"rank {rank} has died")
+
+
+def _unanswered(answer: dict[str, Any]) -> None:
+    """Nobody waits for it."""
 
 
 def _no_service(request: dict[str, Any], reply: Reply) -> None:

@@ -25,6 +25,9 @@ def library() -> Any:
         raise MissingPackageError(
             f"HDF5 files need the package h5py: {error}", hint="pip install h5py"
         ) from error
+    from hpcflow.runtime import job
+
+    job.leave_first()  # h5py ends HDF5 at the end of the program: a save may still need it
     return h5py
 
 

@@ -21,6 +21,7 @@ CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait fo
 FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it
 PACE = 12  # to the chief: steps, ns of own work and of waiting in each, samples / 1000, dataset
 DECLARE = 13  # what a driver's plans need of servers, to the first of them
+POST = 16  # as CALL, but nobody waits for an answer
 ROUND, REST = 14, 15  # by a server: a step of a plan that it repeats begins; there will be no more
 WORDS = HEADER_BYTES // 8
 

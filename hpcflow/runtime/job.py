@@ -100,6 +100,13 @@ def enter(**given: object) -> Context:
     return _current
 
 
+def leave_first() -> None:
+    """At the end of the program leave the job before the libraries loaded until now end."""
+    if _current is not None:
+        atexit.unregister(_current.leave)
+        atexit.register(_current.leave)
+
+
 def _join(settings: Settings, place: launch.Launch) -> Context:
     from hpcflow.comm import mpi
     from hpcflow.comm.waiting import ranks_outnumber_cores

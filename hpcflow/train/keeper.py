@@ -22,6 +22,7 @@ from hpcflow.runtime.stop import RESTARTS, TIME
 from hpcflow.train.often import AUTO, Often, of_job
 from hpcflow.train.preempt import NO_PROGRESS, TOO_OFTEN, Outlook, leave
 from hpcflow.train.saver import Saver
+from hpcflow.train.saves import Saves, Took
 from hpcflow.train.slurm import AGAIN, TEMPORARY_FAILURE
 from hpcflow.train.starts import Starts
 
@@ -55,7 +56,14 @@ class Keeper:
         self._is_joint = self.context.cluster.in_step
         self._last: dict[int, tuple[int, int]] = {}  # dataset -> epoch and step of its last batch
         self._saved_at = 0  # this worker's steps at the last save
+        self._kept_at = self._kept_before = 0  # the same, and at that before it, of those not lost
         self._saved_time = time.monotonic()
+        self.saves = Saves(self.context, self._saved, self._lost)
+        self._in_foreground = self.context.settings.save == "foreground"
+        if saver.form == "parallel" and not self._in_foreground:
+            self._in_foreground = True
+            if self.context.is_chief:
+                logger.info("checkpoints in one file are written by all ranks while training waits")
         self._starts, self._restarts = Starts(directory), 0
         self._is_told = every != AUTO  # what was chosen
         self._newest = 0  # step of the newest checkpoint of this start
@@ -92,19 +100,29 @@ class Keeper:
             self.context.stop.note(TIME)
         between = self.often.seconds
         late = time.monotonic() - self._saved_time >= between
-        return bool(between) and late and steps > self._saved_at
+        is_new = steps > self._saved_at and not self.saves.going
+        return bool(between) and late and is_new
 
     def is_new(self, steps: int) -> bool:
         """Whether this worker has done steps that are in no checkpoint."""
-        return steps > self._saved_at
+        return steps > self._kept_at
 
     # -- what
 
-    def save(self, steps: int, samples: int, metrics: Mapping[str, Any] | None = None) -> Path:
+    def save(
+        self,
+        steps: int,
+        samples: int,
+        metrics: Mapping[str, Any] | None = None,
+        waits: bool = True,
+    ) -> Path | None:
         """Save the state of the job, of which this worker has done so many steps and samples.
+
+        The checkpoint; None if it is being written behind training, as it may be unless `waits`.
 
         Ranks: every rank that runs the script, all between steps.
         """
+        self.saves.finish()
         last = [self._last.get(number) for number in range(len(self.datasets))]
         mine: dict[str, Any] = {
             "steps": steps,
@@ -114,18 +132,33 @@ class Keeper:
         }
         if self._counter is not None:
             mine["counted"] = int(self.session.run(self._counter))
-        begun = time.monotonic()
-        path = self.saver._save(self.session, self.directory, self._facts, mine, metrics)
+        self._kept_before, self._kept_at = self._kept_at, steps
+        told = (self.session, self.directory, self._facts, mine, metrics)
+        try:
+            if self._in_foreground:
+                path: Path | None = self.saves.in_foreground(lambda: self.saver._save(*told))
+            else:
+                path = self.saves.in_background(lambda one: self.saver._begin(one, *told), waits)
+        except BaseException:
+            self._lost()
+            raise
         self._saved_at, self._saved_time = steps, time.monotonic()
-        self._newest = folder.step_of(path)
-        if self.context.is_chief:
-            self._took(self._saved_time - begun)
-        self._say_next(path)
         return path
 
-    def _took(self, seconds: float) -> None:
+    def _saved(self, path: Path, took: Took) -> None:
+        """A checkpoint has its name."""
+        self._newest = folder.step_of(path)
+        if self.context.is_chief:
+            self._took(took)
+        self._say_next(path)
+
+    def _lost(self) -> None:
+        """A save has failed: what was done since the one before is in no checkpoint."""
+        self._kept_at = self._kept_before
+
+    def _took(self, took: Took) -> None:
         """On the chief: a save took so long; the first time it says what follows from that."""
-        self.often.saved(seconds)
+        self.often.saved(took.held, took.published)
         self._starts.saved(self.often.save_s)
         if not self._is_told:
             self._is_told = True

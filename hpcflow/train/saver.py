@@ -7,14 +7,16 @@ ranks that run the script call `save` and `restore` together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcflow.checkpoint import folder
+from hpcflow.checkpoint.behind import Behind
 from hpcflow.checkpoint.layout import GRAPH, Array
 from hpcflow.checkpoint.load import load, newest_good, open_good
-from hpcflow.checkpoint.save import save
+from hpcflow.checkpoint.save import Asked, asked, save
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import Graph, get_default_graph
@@ -78,18 +80,39 @@ class Saver:
         mine: Any,
         metrics: Mapping[str, Any] | None = None,
     ) -> Path:
-        judged = self._judged(metrics)
-        return save(
+        ask = self._asked(sess, directory, facts, metrics, self.form)
+        return save(sess.context, sess.store, ask, mine, self.max_to_keep)
+
+    def _begin(
+        self,
+        behind: Behind,
+        sess: Session,
+        directory: Path,
+        facts: Any,
+        mine: Any,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Save as `_save`, but behind training."""
+        ask = self._asked(sess, directory, facts, metrics, "sharded")
+        behind.begin(sess.store, ask, mine, self.max_to_keep)
+
+    def _asked(
+        self,
+        sess: Session,
+        directory: Path,
+        facts: Any,
+        metrics: Mapping[str, Any] | None,
+        form: str,
+    ) -> Asked:
+        judged, graph = self._judged(metrics), _described(sess.graph)
+        return asked(
             sess.context,
-            sess.store,
             directory,
             self._wanted(local=False),
-            lambda rows: {**facts(rows), **judged, "graph_digest": fingerprint(sess.graph)},
-            mine=mine,
-            texts={GRAPH: describe(sess.graph)},
-            form=self.form,
-            keep=self.max_to_keep,
-            own=self._wanted(local=True),
+            lambda rows: {**facts(rows), **judged, "graph_digest": graph().digest},
+            lambda: {GRAPH: graph().text},
+            form,
+            self._wanted(local=True),
         )
 
     def _judged(self, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -252,6 +275,30 @@ def best_checkpoint(
     name, way, _ = policy(told[0] if monitor is None else (monitor, mode or "min", 1))
     first = folder.best(found, name, way, 1)
     return first[0].path if first else None
+
+
+class Described(NamedTuple):
+    """A graph as checkpoints keep it; its digest is that of `fingerprint`."""
+
+    version: int
+    digest: str
+    text: str
+
+
+_graphs: weakref.WeakKeyDictionary[Graph, Described] = weakref.WeakKeyDictionary()
+
+
+def _described(graph: Graph) -> Callable[[], Described]:
+    """The graph in words, made when it is asked for, and anew when it has grown."""
+
+    def make() -> Described:
+        known = _graphs.get(graph)
+        if known is None or known.version != graph.version:
+            known = Described(graph.version, fingerprint(graph), describe(graph))
+            _graphs[graph] = known
+        return known
+
+    return make
 
 
 def describe(graph: Graph) -> str:

@@ -183,6 +183,8 @@ class TrainingSession(Session):
 
         Only a rank that waits before its next step needs to call it, now and then.
         """
+        if self._keeper is not None:
+            self._keeper.saves.poll()
         is_late = self._keeper is not None and self.is_chief and self._keeper.look(self.steps)
         first = self._keeper.first_step if self._keeper is not None else 0
         bound = self.preemption.is_bound(first, self.steps)
@@ -268,8 +270,8 @@ class TrainingSession(Session):
 
     def _do(self, due: int) -> None:
         """Do what it is time for, apart from the steps."""
-        if due & 1:
-            self.save()
+        if due & 1 and self._keeper is not None:
+            self._keeper.save(self.steps, self.samples, waits=False)
         for i, policy in enumerate(self._policies):
             if due & 2 << i:
                 policy.run(self.steps)
@@ -277,7 +279,9 @@ class TrainingSession(Session):
             self.pace.begin()
 
     def save(self, metrics: Mapping[str, Any] | None = None) -> Path:
-        """Save the state of the job now; the checkpoint. `metrics` say how good it is.
+        """Save the state of the job now, and wait for it; the checkpoint.
+
+        `metrics` say how good it is.
 
         Ranks:  every rank that runs the script, between steps.
         Errors: CheckpointError, on all of them; earlier checkpoints stay.
@@ -286,7 +290,16 @@ class TrainingSession(Session):
             raise CheckpointError(
                 "this session keeps no checkpoints", hint="give TrainingSession(checkpoints=DIR)"
             )
-        return self._keeper.save(self.steps, self.samples, metrics)
+        path = self._keeper.save(self.steps, self.samples, metrics)
+        assert path is not None
+        return path
+
+    def _save_last(self) -> None:
+        """Wait for the save that goes on, and save what is in none."""
+        if self._keeper is not None:
+            self._keeper.saves.finish()
+            if self.preemption.unsaved or self._keeper.saves.failing:
+                self.save()
 
     def _meet(self, stopping: bool = False, saving: int = 0) -> None:
         """Wait for all workers; if one of them was told to stop, end the script."""
@@ -305,8 +318,7 @@ class TrainingSession(Session):
         while self.preemption.saving:  # for those who have steps left, or after the last one
             self._do(self.preemption.saving)
             self._meet()
-        if self.preemption.unsaved:
-            self.save()
+        self._save_last()
         self.preemption.over()
         if self._keeper is not None:
             self._keeper.end()
@@ -316,8 +328,7 @@ class TrainingSession(Session):
     def _stop(self) -> NoReturn:
         """End the script early, on all workers together."""
         self._met = True
-        if self._keeper is not None and self.preemption.unsaved:
-            self.save()
+        self._save_last()
         step = self.steps
         if self._keeper is not None and self.context.cluster.in_step:
             step += self._keeper.first_step
@@ -354,6 +365,8 @@ class TrainingSession(Session):
             return None
         names = [v.name for v in self.graph.get_collection("trainable_variables")]
         found = summary(self.context, reports, names)
+        if self._keeper is not None:
+            found["saves"] = self._keeper.saves.report()
         found |= {"stragglers": self._stragglers.found(), **extra, "versions": versions()}
         write_json(self.run_dir / RESULT, found)
         if self._log is not None:
