@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
@@ -90,6 +91,31 @@ def test_a_cancelled_job_saves_and_stays_away(slurm: Cluster, steps: Place) -> N
     assert list((steps.folder / "runs" / job.number / "checkpoints").glob("latest"))
     time.sleep(6)  # a requeued job would be back by now
     assert job.facts("JobState") == ["CANCELLED"] and job.facts("Restarts") == ["0"]
+
+
+def test_a_job_stops_while_a_last_save_fits_in_its_time(slurm: Cluster, steps: Place) -> None:
+    """No signal comes before the end: SLURM has told the chief when that is."""
+    options = ("--time=2", "--signal=CONT@10")
+    words = ("steps.py", "--wait", "--epochs", "80")
+    job = slurm.sbatch(steps, *options, "jobs/slurm/train.sbatch", *words)
+    assert set(job.wait()) == {"COMPLETED"}, job.output
+    assert job.facts("Restarts") == ["1"] and "Traceback" not in job.output, job.output
+    assert "this job ends in" in job.output
+    (stopped,) = re.findall(r"the end of the job's time: stopped before step (\d+)", job.output)
+    assert f"resumed step={stopped} " in job.output
+    starts = json.loads(
+        (steps.folder / "runs" / job.number / "checkpoints/starts.json").read_text()
+    )
+    assert starts["restarts"] == 1 and starts["ended"]
+
+
+def test_a_job_comes_back_as_often_as_it_may(slurm: Cluster, steps: Place) -> None:
+    words = ("steps.py", "--signal-rank", "3", "--wait", "--max-restarts", "0")
+    job = slurm.sbatch(steps, "jobs/slurm/train.sbatch", *words)
+    assert job.wait() == ["FAILED"], job.output
+    assert re.search(r"SIGUSR1: stopped before step \d+; saved; .*max_restarts=0", job.output)
+    assert job.facts("ExitCode") == ["80:0"] and job.facts("Restarts") == ["0"], job.output
+    job.until(lambda: not job.processes(), "end its processes", 60)
 
 
 SCRIPT_OF_ITS_OWN = """
