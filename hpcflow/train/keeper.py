@@ -71,7 +71,7 @@ class Keeper:
     @functools.cached_property
     def often(self) -> Often:
         """On the chief: how often, and until when."""
-        return of_job(self.context, self._seconds_between, self._starts.save_s)
+        return of_job(self.context, self._seconds_between, self._starts.took)
 
     # -- when
 
@@ -158,9 +158,10 @@ class Keeper:
 
     def _took(self, took: Took) -> None:
         """On the chief: a save took so long; the first time it says what follows from that."""
-        self.often.saved(took.held, took.published)
-        self._starts.saved(self.often.save_s)
-        if not self._is_told:
+        waited = not self._in_foreground and took.held >= took.published
+        self.often.saved(None if waited else took.held, took.published)
+        self._starts.saved(self.often.took)
+        if not self._is_told and self.often.save_s is not None:
             self._is_told = True
             logger.info(self.often.why(len(set(self.context.hosts))))
 

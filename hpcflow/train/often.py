@@ -48,7 +48,8 @@ class Often:
     """On the chief: how long until the next save, and whether the last one has to begin.
 
     `every` is the time between two saves that the user wants: None for the best one, 0 for none.
-    The job ends in `left_s` seconds; `save_s` is what a save took when it ran before.
+    The job ends in `left_s` seconds; `before` is what a save took when it ran before, as `saved` is
+    told of it.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Often:
         every: float | None,
         mtbf_s: float,
         left_s: float = math.inf,
-        save_s: float | None = None,
+        before: tuple[float | None, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._every, self._mtbf_s, self._clock = every, mtbf_s, clock
@@ -67,17 +68,28 @@ class Often:
         self._longest = 0.0  # between two edges
         self._last_s = UNKNOWN_S  # what the last save is given
         self.seconds = FIRST_S if every is None else every  # of training between saves; 0: any
-        if save_s is not None:
-            self.saved(save_s)
+        if before is not None:
+            self.saved(*before)
 
-    def saved(self, held_s: float, written_s: float | None = None) -> None:
-        """A save has held up the training for so long; so long after its begin it was whole."""
-        self._held.append(held_s)
-        self._written.append(held_s if written_s is None else written_s)
+    def saved(self, held_s: float | None, written_s: float) -> None:
+        """A save has held up training for so long, and so long after its begin it was whole.
+
+        The first is None where training waited on purpose for what is written behind it.
+        """
+        self._written.append(written_s)
+        if held_s is not None:
+            self._held.append(held_s)
         self._edge = None
-        self._last_s = 2 * max(self._written)
-        if self._every is None:
+        longest = max(self._written)
+        is_behind = any(held < longest for held in self._held)
+        self._last_s = (3 if is_behind else 2) * longest  # one may be under way when all stop
+        if self._every is None and self._held:
             self.seconds = self._best()
+
+    @property
+    def took(self) -> tuple[float | None, float]:
+        """What saves take, for the next start of this job."""
+        return self.save_s, max(self._written)
 
     def edge(self) -> None:
         """A step is about to begin."""
@@ -113,7 +125,9 @@ class Often:
         )
 
 
-def of_job(context: Context, every: float | None, save_s: float | None) -> Often:
+def of_job(
+    context: Context, every: float | None, before: tuple[float | None, float] | None
+) -> Often:
     """As the settings and SLURM say for this job; of the chief.
 
     Errors: HpcflowError for a time limit that is none.
@@ -121,7 +135,7 @@ def of_job(context: Context, every: float | None, save_s: float | None) -> Often
     left, mtbf_s = left_s(context.settings), context.settings.mtbf_h * 3600
     if left < math.inf:
         logger.info("this job ends in %s; before that training stops to save", short(left))
-    return Often(every, mtbf_s / len(set(context.hosts)), left, save_s)
+    return Often(every, mtbf_s / len(set(context.hosts)), left, before)
 
 
 def left_s(settings: Settings) -> float:

@@ -24,6 +24,7 @@ class Starts:
     def __init__(self, folder: Path) -> None:
         self._path = folder / STARTS
         self._facts: dict[str, Any] = {}
+        self._took: tuple[float | None, float] | None = None
         self._begun = False  # only a job that goes on by itself keeps count
 
     def begin(self, environ: Mapping[str, str] = os.environ) -> int:
@@ -31,7 +32,8 @@ class Starts:
         is_new = False
         try:
             self._facts = json.loads(self._path.read_text())
-            again = 0 if self._facts["ended"] else self._facts["restarts"] + 1
+            again = 0 if self._facts["ended"] else int(self._facts["restarts"]) + 1
+            self._took = _took(self._facts)
         except FileNotFoundError:
             again, is_new = 0, True
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -48,14 +50,13 @@ class Starts:
         return again
 
     @property
-    def save_s(self) -> float | None:
-        """What a save took at the end of the start before this one."""
-        return self._facts.get("save_seconds")
+    def took(self) -> tuple[float | None, float] | None:
+        """What saves took in the start before this one: of training, and until one was whole."""
+        return self._took
 
-    def saved(self, save_s: float | None) -> None:
-        """What a save takes now."""
-        if save_s != self.save_s:
-            self._write(save_seconds=save_s)
+    def saved(self, took: tuple[float | None, float]) -> None:
+        """What they take now."""
+        self._write(save_seconds={"held": took[0], "written": took[1]})
 
     def end(self) -> None:
         """The training has come to its end: the next start is a first one."""
@@ -69,3 +70,11 @@ class Starts:
             write_json(self._path, self._facts)
         except OSError as error:  # of no weight beside the checkpoints, which will say so
             logger.warning("%s cannot be written: %s", self._path, error.strerror)
+
+
+def _took(facts: Mapping[str, Any]) -> tuple[float | None, float] | None:
+    found = facts.get("save_seconds")
+    if found is None:
+        return None
+    held = found["held"]
+    return None if held is None else float(held), float(found["written"])

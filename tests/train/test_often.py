@@ -72,29 +72,29 @@ class Clock:
 def test_the_first_save_measures_and_then_daly_says() -> None:
     one = Often(None, mtbf_s=1e5, clock=Clock())
     assert one.seconds == often.FIRST_S
-    one.saved(4.0)
+    one.saved(4.0, 4.0)
     assert one.seconds == pytest.approx(daly(4, 1e5))
-    one.saved(8.0)  # the mean of the last ones
+    one.saved(8.0, 8.0)  # the mean of the last ones
     assert one.seconds == pytest.approx(daly(6, 1e5))
     for _ in range(often.KEPT):
-        one.saved(1.0)
+        one.saved(1.0, 1.0)
     assert one.seconds == pytest.approx(daly(1, 1e5))
 
 
 def test_a_save_that_was_measured_before_counts_at_once() -> None:
-    assert Often(None, 1e5, save_s=4.0, clock=Clock()).seconds == pytest.approx(daly(4, 1e5))
+    assert Often(None, 1e5, before=(4.0, 9.0), clock=Clock()).seconds == pytest.approx(daly(4, 1e5))
 
 
 def test_what_the_user_says_stays() -> None:
     for every in (0.0, 25.0):
         one = Often(every, 1e5, clock=Clock())
-        one.saved(4.0)
+        one.saved(4.0, 4.0)
         assert one.seconds == every
 
 
 def test_on_one_node_saves_are_an_hour_apart_at_most_or_a_hundredth_of_the_time() -> None:
     year = 365 * 86400.0
-    cheap, dear = (Often(None, year, save_s=cost, clock=Clock()) for cost in (10.0, 600.0))
+    cheap, dear = (Often(None, year, before=(cost, cost), clock=Clock()) for cost in (10.0, 600.0))
     assert cheap.seconds == 3600 and dear.seconds == 60_000  # both less than the formula's
     assert daly(10, year) > 3600 and daly(600, year) > 60_000
 
@@ -107,6 +107,26 @@ def test_a_save_in_the_background_costs_what_it_holds_up_and_is_over_before_the_
     assert one.seconds == 4000
 
 
+def test_a_save_that_all_waited_for_on_purpose_is_no_measure_of_what_others_cost() -> None:
+    one = Often(None, 1e5, clock=Clock())
+    one.saved(None, 40.0)
+    assert one.seconds == often.FIRST_S and one.save_s is None and one.took == (None, 40.0)
+    one.saved(0.5, 40.0)
+    one.saved(None, 42.0)
+    assert one.seconds == pytest.approx(daly(0.5, 1e5)) and one.took == (0.5, 42.0)
+
+
+@pytest.mark.parametrize(("held", "times"), [(20.0, 2), (0.5, 3)])
+def test_a_save_behind_training_may_be_under_way_at_the_end(held: float, times: int) -> None:
+    clock = Clock()
+    one = Often(600.0, 1e5, left_s=1000.0, clock=clock)
+    one.saved(held, 20.0)
+    clock.now = 2000.0 - often.SPARE_S - times * 20 - 0.1
+    assert not one.is_over()
+    clock.now += 0.2
+    assert one.is_over()
+
+
 def test_training_stops_while_a_save_and_the_last_steps_fit() -> None:
     clock = Clock()
     one = Often(600.0, 1e5, left_s=1000.0, clock=clock)
@@ -116,7 +136,7 @@ def test_training_stops_while_a_save_and_the_last_steps_fit() -> None:
         clock.now += 7.0
         steps.append(clock.now)
         if len(steps) == 20:
-            one.saved(20.0)
+            one.saved(20.0, 20.0)
             clock.now += 20.0
     left = 2000.0 - clock.now
     # three more steps of 7 s, and twice the time of a save, and what is left for the end
@@ -129,7 +149,7 @@ def test_the_time_of_a_save_is_not_a_steps() -> None:
     for _ in range(3):
         one.edge()
         clock.now += 3000.0
-        one.saved(10.0)
+        one.saved(10.0, 10.0)
     clock.now = 1000.0 + 10_000 - often.SPARE_S - 21
     assert not one.is_over()
     clock.now += 2
@@ -154,7 +174,7 @@ def test_without_an_end_nothing_is_over() -> None:
 
 
 def test_it_says_what_and_why() -> None:
-    one = Often(None, 264 * 86400 / 32, save_s=0.8, clock=Clock())
+    one = Often(None, 264 * 86400 / 32, before=(0.8, 0.8), clock=Clock())
     said = one.why(32)
     assert "a save takes 0.8s" in said and "of 32 nodes one fails every 8d 6h" in said
     assert f"every {short(daly(0.8, 264 * 86400 / 32))}:" in said and "mtbf_h" in said

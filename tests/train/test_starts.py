@@ -15,7 +15,7 @@ def begun(folder: Path, saves: bool = True, **environ: str) -> int:
     one = Starts(folder)
     found = one.begin(environ)
     if saves:
-        one.saved(2.5)
+        one.saved((0.5, 2.5))
     return found
 
 
@@ -36,15 +36,15 @@ def test_the_larger_of_both_counts(tmp_path: Path) -> None:
 def test_what_a_save_took_is_known_to_the_next_start(tmp_path: Path) -> None:
     first, second = Starts(tmp_path), Starts(tmp_path)
     first.begin({})
-    assert first.save_s is None
-    first.saved(2.5)
+    assert first.took is None
+    first.saved((0.5, 2.5))
     second.begin({})
-    assert second.save_s == 2.5
+    assert second.took == (0.5, 2.5)
 
 
 def test_a_session_that_does_not_resume_leaves_nothing(tmp_path: Path) -> None:
     one = Starts(tmp_path)
-    one.saved(2.5)
+    one.saved((0.5, 2.5))
     one.end()
     assert list(tmp_path.iterdir()) == []
 
@@ -56,7 +56,13 @@ def test_the_folder_is_made_by_the_first_save_alone(tmp_path: Path) -> None:
     assert [begun(folder, saves=False) for _ in range(2)] == [3, 4]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"restarts": "many", "ended": false}', "{}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[1]", "{}", '{"restarts": "many", "ended": false}'),
+        '{"restarts": 1, "ended": false, "save_seconds": 3}',
+    ],
+)
 def test_a_file_that_cannot_be_read_counts_from_0_and_is_told(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
