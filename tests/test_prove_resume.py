@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPT = """
 import sys
 import hpcflow as hf
+import numpy as np
 kind, epochs = sys.argv[1], int(sys.argv[2])
 random = np.random.default_rng(None if kind == "unseeded" else 3)
 x = hf.placeholder(hf.float32, [None, 4], name="x")

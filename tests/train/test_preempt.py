@@ -15,6 +15,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.checkpoint import folder
+from hpcflow.cli.export import newest
+from hpcflow.cli.prove_resume import differences
 from hpcflow.plan.roles import Roles
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
@@ -377,3 +379,37 @@ def test_stopped_in_an_epoch_and_gone_on_with_other_ranks_each_sample_is_used_on
     epochs = max(begun) + 2
     drawn += [i for one in run_ranks(2, lambda c: body(c, None)) for i in one]
     assert np.bincount(drawn, minlength=26).tolist() == [epochs] * 26
+
+
+@pytest.mark.parametrize("places", [PLACES[name] for name in ("alone", "sums", "tasks", "all")])
+def test_stopped_by_a_signal_and_gone_on_the_last_checkpoint_has_the_same_bits(
+    places: Any, tmp_path: Path
+) -> None:
+    """Of synchronous workers: weights, Adam's slots, the place in the data, random draws."""
+    places = dict(places)
+    n = places.pop("n")
+
+    def body(context: Context, where: Path, wish: int) -> None:
+        features, labels = data(10)
+        x, y, loss, _, _ = net(OPTIMIZERS["adam"][0]())
+        noisy = loss + hf.reduce_mean(hf.random_normal([]) * hf.reduce_sum(x))
+        step = hf.train.AdamOptimizer(0.01).minimize(noisy)
+        dataset = hf.data.Dataset({x: features, y: labels}, batch=4)
+        with (
+            contextlib.suppress(Preempted),
+            hf.train.TrainingSession(checkpoints=where, resume=True) as session,
+        ):
+            for number, batch in enumerate(dataset.epochs(EPOCHS)):
+                if number == wish and context.rank == context.roles.drivers[-1]:
+                    context.stop.note(signal.SIGTERM)
+                session.step(step, batch)
+
+    run_ranks(n, lambda c: body(c, tmp_path / "stopped", 10), **places)
+    stopped = newest(tmp_path / "stopped")
+    end = stopped.facts["step"] + 10
+    assert 10 <= stopped.facts["step"] < EPOCHS * 3 - 10
+    for where in ("stopped", "whole"):
+        run_ranks(n, lambda c, w=where: body(c, tmp_path / w, -1), stop_at=end, **places)
+    whole, resumed = newest(tmp_path / "whole"), newest(tmp_path / "stopped")
+    assert whole.facts["step"] == resumed.facts["step"] == end
+    assert differences(whole, resumed) == []
