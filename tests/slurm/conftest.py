@@ -55,6 +55,13 @@ def place(tmp_path: pathlib.Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.fixture
+def steps(place: Place) -> Place:
+    """A place with the script steps.py."""
+    (place.folder / "steps.py").symlink_to(HERE / "steps.py")
+    return place
+
+
 def result(job: Job) -> dict[str, Any]:
     """What a job of a job script wrote of itself when it ended well."""
     file = job.folder / "runs" / job.number / "result.json"

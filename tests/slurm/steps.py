@@ -13,6 +13,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--checkpoints")
 parser.add_argument("--resume", action="store_true")
 parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--save-every")
 parser.add_argument("--wait", action="store_true", help="be slow, until a signal comes")
 parser.add_argument("--signal-rank", type=int, default=-1, help="this rank sends it to itself")
 args = parser.parse_args()
@@ -25,7 +26,9 @@ loss = hf.reduce_mean(hf.square(hf.matmul(x, w)))
 train = hf.train.AdamOptimizer(0.01).minimize(loss)
 samples = np.random.default_rng(3).normal(size=(64, 8)).astype("float32")
 data = hf.data.Dataset({x: samples}, batch=8, seed=5)
-with hf.train.TrainingSession(checkpoints=args.checkpoints, resume=args.resume) as sess:
+with hf.train.TrainingSession(
+    checkpoints=args.checkpoints, resume=args.resume, save_every=args.save_every
+) as sess:
     for batch in data.epochs(args.epochs):
         if sess.steps == 20 and first_life:
             print("ready", sess.context.rank, flush=True)

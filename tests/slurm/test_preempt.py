@@ -6,17 +6,11 @@ import json
 import re
 import time
 
+import numpy as np
 import pytest
 from cluster import HERE, Cluster, Job, Place
 
 pytestmark = pytest.mark.limit(400)
-
-
-@pytest.fixture
-def steps(place: Place) -> Place:
-    """A place with the script steps.py."""
-    (place.folder / "steps.py").symlink_to(HERE / "steps.py")
-    return place
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +74,49 @@ def test_a_pre_empted_job_comes_back(slurm: Cluster, steps: Place, undisturbed: 
     came_back(job)
     assert "SIGTERM: stopped" in job.output
     assert f"end w={undisturbed}" in job.output
+
+
+def test_an_operators_requeue_saves_first(slurm: Cluster, steps: Place, undisturbed: str) -> None:
+    job = slurm.sbatch(steps, "jobs/slurm/train.sbatch", "steps.py", "--wait")
+    job.says("ready 0")
+    slurm.ask("scontrol", "requeue", job.number)
+    came_back(job)
+    assert "SIGTERM: stopped" in job.output
+    assert f"end w={undisturbed}" in job.output
+
+
+def test_a_job_out_of_time_is_told_before_and_comes_back(slurm: Cluster, steps: Place) -> None:
+    """SLURM looks at the time every half a minute, so it may tell as much earlier."""
+    limit = ("--time=00:02:00", "--signal=USR1@60")
+    words = ("steps.py", "--wait", "--epochs", "100")
+    job = slurm.sbatch(steps, *limit, "jobs/slurm/train.sbatch", *words)
+    assert job.wait(300) == ["COMPLETED"], job.output
+    stopped = re.findall(r"SIGUSR1: stopped before step (\d+); saved", job.output)
+    resumed = re.findall(r"resumed step=(\d+)", job.output)
+    assert stopped == resumed and job.facts("Restarts") == [str(len(resumed))], job.output
+    assert resumed and job.output.count("end w=") == 1, job.output
+
+
+def test_a_job_comes_back_on_fewer_ranks(slurm: Cluster, steps: Place, undisturbed: str) -> None:
+    """Two where there were four: the same batches, so the same weights but for rounding.
+
+    sbatch fixes SLURM_NTASKS when a job is submitted, so this one counts its nodes.
+    """
+    line = "srun --mpi=pmix --kill-on-bad-exit=1 -n $((2 * SLURM_NNODES)) hpcflow run steps.py "
+    line += "--wait --checkpoints saved --resume"
+    words = ("--partition=cpu", "--nodes=1-2", "--cpus-per-task=2", "--output=job-%j.out")
+    job = slurm.sbatch(steps, *words, "--requeue", "--open-mode=append", "--wrap", line)
+    job.says("ready 0")
+    try:
+        slurm.ask("scontrol", "update", "nodename=node2", "state=drain", "reason=rehearsal")
+        slurm.ask("scontrol", "requeue", job.number)
+        came_back(job)
+    finally:
+        slurm.run("scontrol", "update", "nodename=node2", "state=resume")
+    assert re.findall(r"\[0/(\d)\] collective mode", job.output) == ["4", "2"], job.output
+    (weights,) = re.findall(r"end w=(\w+)", job.output)
+    mine, theirs = (np.frombuffer(bytes.fromhex(w), np.float32) for w in (weights, undisturbed))
+    np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_a_cancelled_job_saves_and_stays_away(slurm: Cluster, steps: Place) -> None:

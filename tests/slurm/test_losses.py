@@ -1,0 +1,50 @@
+"""Ranks and nodes that real jobs lose: SLURM ends the job, and it goes on from what was saved."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from cluster import Cluster, Place
+
+pytestmark = pytest.mark.limit(400)
+SAVES = ("steps.py", "--wait", "--save-every", "5")
+OFTEN = 5  # steps between two saves
+
+
+def saved_step(text: str) -> int:
+    """Where the job went on, which is where it had saved."""
+    ((step, samples),) = re.findall(r"resumed step=(\d+) samples=(\d+)", text)
+    assert int(step) % OFTEN == 0 and int(samples) == 8 * int(step)
+    return int(step)
+
+
+@pytest.mark.parametrize("script", ["train", "ps"])
+def test_a_rank_that_is_killed_ends_the_step_and_leaves_no_process(
+    slurm: Cluster, steps: Place, script: str
+) -> None:
+    """srun --kill-on-bad-exit; what was saved by then is there."""
+    words = (f"jobs/slurm/{script}.sbatch", "steps.py", "--save-every", "5")
+    job = slurm.sbatch(steps, *words, HPCFLOW_INJECT="kill:rank=1@step=23")
+    assert job.wait() == ["FAILED"], job.output
+    assert "injected on rank 1 at its step 23: kill:rank=1@step=23" in job.output
+    assert "end w=" not in job.output and job.facts("Restarts") == ["0"]
+    assert (steps.folder / "runs" / job.number / "checkpoints" / "latest").exists()
+    job.until(lambda: not job.processes(), "end its processes", 60)
+
+
+def test_a_job_whose_node_is_lost_comes_back_where_it_had_saved(
+    slurm: Cluster, steps: Place
+) -> None:
+    job = slurm.sbatch(steps, "--nodelist=node1", "jobs/slurm/train.sbatch", *SAVES)
+    try:
+        job.says("ready 0")
+        slurm.ask("scontrol", "update", "nodename=node1", "state=down", "reason=rehearsal")
+        job.until(lambda: job.facts("Restarts") == ["1"], "be queued again", 60)
+        # what is left of it there must end before the node takes others
+        slurm.ask("scontrol", "update", "nodename=node1", "state=resume")
+        assert job.wait() == ["COMPLETED"], job.output
+    finally:
+        slurm.run("scontrol", "update", "nodename=node1", "state=resume")
+    assert saved_step(job.output) >= 20 - OFTEN
+    assert job.output.count("end w=") == 1 and "Traceback" not in job.output
