@@ -366,7 +366,7 @@ def start(where, *words):
     (where / "script.py").write_text(textwrap.dedent(SCRIPT))
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HPCFLOW_")}
     return subprocess.Popen(
-        [sys.executable, "-m", "hpcflow", "run", *words, "script.py"],
+        [sys.executable, "-m", "hpcflow", "run", "--set=save=foreground", *words, "script.py"],
         cwd=where,
         env={**clean, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -386,7 +386,7 @@ def test_a_rank_is_killed_and_the_job_without_the_fault_goes_on(tmp_path):
     assert "this run injects kill:rank=1@step=11" in output
     assert re.search(r"rank 1 \(/job:worker/task:1\) on \S+ has died", output), output
     code, output = finish(start(tmp_path, "-n", "2"))
-    assert code == 0 and "resumed step=8 " in output and "FINISHED {}" in output, output
+    assert code == 0 and "resumed step=8 " in output and "FINISHED {'save': 'foreground'}" in output
 
 
 def test_sigterm_stops_in_order_and_the_result_says_what_was_injected(tmp_path):
@@ -394,7 +394,7 @@ def test_sigterm_stops_in_order_and_the_result_says_what_was_injected(tmp_path):
     assert code == 75 and "SIGTERM: stopped before step 6; saved" in output, output
     code, output = finish(start(tmp_path, "--inject", "term:rank=0@step=99"))
     assert code == 0 and "resumed step=6 " in output
-    assert "FINISHED {'inject': 'term:rank=0@step=99'}" in output
+    assert "'inject': 'term:rank=0@step=99'" in output
     assert "term:rank=0@step=99 did not come: rank 0 has begun 18 training steps" in output
 
 

@@ -86,12 +86,13 @@ def test_an_operators_requeue_saves_first(slurm: Cluster, steps: Place, undistur
 
 
 def test_a_job_out_of_time_is_told_before_and_comes_back(slurm: Cluster, steps: Place) -> None:
-    """SLURM looks at the time every half a minute, so it may tell as much earlier."""
+    """By SLURM, which looks at the time every half a minute, or by its own clock."""
     limit = ("--time=00:02:00", "--signal=USR1@60")
     words = ("steps.py", "--wait", "--epochs", "100")
     job = slurm.sbatch(steps, *limit, "jobs/slurm/train.sbatch", *words)
     assert job.wait(300) == ["COMPLETED"], job.output
-    stopped = re.findall(r"SIGUSR1: stopped before step (\d+); saved", job.output)
+    reason = r"(?:SIGUSR1|the end of the job's time): stopped before step (\d+); saved"
+    stopped = re.findall(reason, job.output)
     resumed = re.findall(r"resumed step=(\d+)", job.output)
     assert stopped == resumed and job.facts("Restarts") == [str(len(resumed))], job.output
     assert resumed and job.output.count("end w=") == 1, job.output
