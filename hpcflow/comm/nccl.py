@@ -6,8 +6,12 @@ The only file that imports cupy.cuda.nccl. One rank drives one GPU, and no GPU h
 from __future__ import annotations
 
 import collections
+import contextlib
+import logging
 import threading
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +19,17 @@ import numpy as np
 from hpcflow.comm.base import Bucket, Communicator
 from hpcflow.comm.delegate import Delegate
 from hpcflow.comm.waiting import finish
-from hpcflow.errors import CommError, DeviceError, MissingPackageError
+from hpcflow.errors import CommError, DeviceError, MissingPackageError, StallError
+from hpcflow.logs import logger, say_once, spans
 
 ID_BYTES = 128
 SET_UP_S = 300.0  # NCCL itself waits for ever for a rank that does not come
+ANSWER_S = 10.0  # and for so long more for what rank 0 says of it
+CLOSE_S = 10.0  # for sums on their way, at the end
 ABORT_S = 10.0  # NCCL's abort may hang too; then the job is ended without it
+ROLL_TAG = 1
+DEBUG = "NCCL_DEBUG=INFO tells more"
+_open: weakref.WeakSet[NcclCommunicator] = weakref.WeakSet()
 KINDS = {
     "float16": "NCCL_FLOAT16",
     "bfloat16": "NCCL_BFLOAT16",
@@ -60,11 +70,18 @@ class NcclCommunicator(Delegate):
         super().__init__(inner)
         self.cupy, self.nccl = packages or _packages()
         self.device = self.cupy.cuda.runtime.getDevice() if device is None else device
+        self._failed = ""
+        self.comm: Any = None
+        self._call_roll()
         self._check_gpus()
         with self.cupy.cuda.Device(self.device):
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
-            self.comm = self._connect()
-        self._failed = ""
+        self.comm = self._connect()
+        self._poll_error: Callable[[], object] = getattr(self.comm, "check_async_error", _unknown)
+        if self._poll_error is _unknown:
+            line = "this CuPy does not tell of errors of NCCL: stalls alone will show them"
+            say_once(line, logging.WARNING)
+        _open.add(self)
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
         """Device memory, summed in place by NCCL."""
@@ -81,27 +98,81 @@ class NcclCommunicator(Delegate):
         """CommError once a rank or the network of NCCL has failed; the communicator is aborted."""
         if not self._failed:
             try:
-                self.comm.check_async_error()
+                self._poll_error()
                 return
             except Exception as error:  # the class is defined in a package that may be absent
                 self._failed = str(error)
-                self._abort()
-        raise CommError(
-            f"NCCL failed: {self._failed}", rank=self.rank, hint="NCCL_DEBUG=INFO tells more"
-        )
+                self.abort_here()
+        raise CommError(f"NCCL failed: {self._failed}", rank=self.rank, hint=DEBUG)
 
     def abort(self, code: int) -> None:
         """End every rank of the job now."""
-        self._abort()
+        self.abort_here()
         self.inner.abort(code)
 
     def close(self) -> None:
-        """Destroy NCCL's communicator; collective."""
+        """Destroy NCCL's communicator; collective. One whose sums do not end is aborted."""
         if self.comm is not None and not self._failed:
-            self.stream.synchronize()
-            self.comm.destroy()
+            if self._is_quiet():
+                self.comm.destroy()
+            else:
+                logger.warning("a sum on the GPU did not end in %.0f s: NCCL is aborted", CLOSE_S)
+                self.abort_here()
         self.comm = None
         super().close()
+
+    def _is_quiet(self) -> bool:
+        """Whether all sums end within a while."""
+        with self.cupy.cuda.Device(self.device):
+            end = self.cupy.cuda.Event(disable_timing=True)
+            end.record(self.stream)
+        late = time.monotonic() + CLOSE_S
+        while not end.done:
+            if time.monotonic() > late:
+                return False
+            time.sleep(0.001)
+        return True
+
+    def _call_roll(self) -> None:
+        """Rank 0 hears from all, then tells all who have come: nobody waits longer than a while.
+
+        Errors: CommError, on each rank that has come, naming those that have not.
+        """
+        came = self._hear_all() if self.rank == 0 else self._answer_to_roll()
+        if not came.all():
+            there, missing = (np.flatnonzero(came == n).tolist() for n in (1, 0))
+            hosts = ", ".join(sorted({self.hosts[rank] for rank in missing}))
+            raise CommError(
+                f"NCCL cannot start: {spans(missing)} on {hosts} did not come in {SET_UP_S:.0f} s; "
+                f"{spans(there)} did",
+                rank=self.rank,
+                hint="see what those ranks do or say; HPCFLOW_COMM=mpi sums on the hosts",
+            )
+
+    def _answer_to_roll(self) -> np.ndarray:
+        """For each rank whether it came in time, as rank 0 tells; or that rank 0 did not."""
+        came = np.zeros(self.size, np.int8)
+        word = self.inner.send(np.ones(1, np.int8), 0, ROLL_TAG)
+        said = self.inner.recv(came, 0, ROLL_TAG)
+        try:
+            finish(word, said, timeout=SET_UP_S + ANSWER_S, what="the start of NCCL", peer=0)
+        except StallError:
+            return np.array([rank > 0 for rank in range(self.size)], np.int8)
+        return came
+
+    def _hear_all(self) -> np.ndarray:
+        """On rank 0: for each rank whether it came in time; those that came are told."""
+        words = [np.zeros(1, np.int8) for _ in range(self.size)]
+        left = {r: self.inner.recv(words[r], r, ROLL_TAG) for r in range(1, self.size)}
+        late = time.monotonic() + SET_UP_S
+        while left and time.monotonic() < late:
+            left = {rank: request for rank, request in left.items() if not request.test()}
+            time.sleep(0.0005)
+        came = np.array([rank not in left for rank in range(self.size)], np.int8)
+        sends = [self.inner.send(came, int(r), ROLL_TAG) for r in np.flatnonzero(came) if r]
+        with contextlib.suppress(StallError):  # one that has gone meanwhile is missed later
+            finish(*sends, timeout=ANSWER_S, what="the start of NCCL")
+        return came
 
     def _check_gpus(self) -> None:
         """Every rank learns all GPUs and versions, so that all raise the same error, or none."""
@@ -128,18 +199,51 @@ class NcclCommunicator(Delegate):
         name = np.zeros(ID_BYTES, np.int8)
         if self.rank == 0:
             name[:] = self.nccl.get_unique_id()
-        told = self.inner.broadcast(name, 0)
-        finish(told, timeout=SET_UP_S, what="setting up NCCL")
+        finish(self.inner.broadcast(name, 0), timeout=SET_UP_S, what="setting up NCCL")
         finish(self.inner.barrier(), timeout=SET_UP_S, what="setting up NCCL")
-        return self.nccl.NcclCommunicator(self.size, tuple(name.tolist()), self.rank)
+        box: list[Any] = []
 
-    def _abort(self) -> None:
-        if self.comm is None:
+        def enter() -> None:
+            try:
+                with self.cupy.cuda.Device(self.device):
+                    made = self.nccl.NcclCommunicator(self.size, tuple(name.tolist()), self.rank)
+                box.append(made)
+            except Exception as error:
+                box.append(error)
+
+        thread = threading.Thread(target=enter, name="hpcflow-nccl", daemon=True)
+        thread.start()
+        thread.join(SET_UP_S)
+        if not box or isinstance(box[0], Exception):
+            hosts = ", ".join(sorted(set(self.hosts)))
+            why = f"failed: {box[0]}" if box else f"has not ended in {SET_UP_S:.0f} s"
+            raise CommError(
+                f"NCCL's own start {why}; all of {spans(range(self.size))} came to it, on {hosts}",
+                rank=self.rank,
+                hint=f"{DEBUG}; NCCL_SOCKET_IFNAME names the network",
+            )
+        return box[0]
+
+    def abort_here(self) -> None:
+        """End what this rank's GPU waits for in sums, which are lost; the other ranks' is not."""
+        comm, self.comm = self.comm, None
+        self._failed = self._failed or "it was aborted"
+        _open.discard(self)
+        if comm is None:
             return
-        helper = threading.Thread(target=self.comm.abort, daemon=True)
+        helper = threading.Thread(target=comm.abort, daemon=True)
         helper.start()
         helper.join(ABORT_S)
-        self.comm = None
+
+
+def abort_all() -> None:
+    """This process ends while others may not: let go of its GPU; from any thread."""
+    for communicator in list(_open):
+        communicator.abort_here()
+
+
+def _unknown() -> None:
+    """A CuPy without ncclCommGetAsyncError."""
 
 
 class _NcclBucket:

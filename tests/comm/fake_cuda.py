@@ -62,12 +62,14 @@ _streams: dict[int, Stream] = {}
 
 
 class FakeNccl:
-    """One rank's nccl module; `error` is what check_async_error raises."""
+    """One rank's nccl module; `error` is what check_async_error raises, `fails` what the start
+    does, which never ends if `hangs`."""
 
     NCCL_SUM = 0
 
-    def __init__(self, version=22900):
+    def __init__(self, version=22900, hangs=False, fails="", tells=True):
         self.version, self.error, self.log = version, "", []
+        self.hangs, self.fails, self.tells = hangs, fails, tells
         for name in KINDS:
             setattr(self, name, name)
 
@@ -78,6 +80,10 @@ class FakeNccl:
         return tuple([next(_numbers) % 100, *range(-63, 64)])
 
     def NcclCommunicator(self, size, uid, rank):
+        if self.hangs:
+            threading.Event().wait()
+        if self.fails:
+            raise RuntimeError(self.fails)
         with _lock:
             rounds = _worlds.setdefault((uid, size), [])
         return FakeNcclCommunicator(self, rounds, size, rank)
@@ -87,6 +93,8 @@ class FakeNcclCommunicator:
     def __init__(self, nccl, rounds, size, rank):
         self.nccl, self.rounds, self.size, self.rank = nccl, rounds, size, rank
         self.calls = 0
+        if nccl.tells:
+            self.check_async_error = self._check
 
     def allReduce(self, sent, received, count, kind, op, stream):
         assert sent == received and op == FakeNccl.NCCL_SUM
@@ -105,7 +113,7 @@ class FakeNcclCommunicator:
                     part[:] = total
                 round_.done = True
 
-    def check_async_error(self):
+    def _check(self):
         if self.nccl.error:
             raise RuntimeError(self.nccl.error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hpcflow.comm import nccl
 from hpcflow.comm.local import local_world
 from hpcflow.comm.nccl import NcclCommunicator
 from hpcflow.errors import CommError, DeviceError, MissingPackageError
@@ -86,6 +87,73 @@ def test_abort_ends_the_job_too():
     with pytest.raises(CommError, match="code 3"):
         comm.abort(3)
     assert packages[1].log == ["abort"]
+
+
+@pytest.mark.parametrize("absent", [0, 1, 2])
+def test_a_rank_that_never_comes_is_named_by_all_others(monkeypatch, absent):
+    """NCCL itself would wait for ever."""
+    monkeypatch.setattr(nccl, "SET_UP_S", 0.3)
+    monkeypatch.setattr(nccl, "ANSWER_S", 0.3)
+    others = ", ".join(str(rank) for rank in range(3) if rank != absent)
+
+    def play(comm):
+        if comm.rank != absent:
+            with pytest.raises(CommError, match=f"rank {absent} on .* did not come") as told:
+                NcclCommunicator(comm, packages=fake_packages(comm.rank))
+            assert f"ranks {others.replace('1, 2', '1-2').replace('0, 1', '0-1')} did" in str(
+                told.value
+            )
+
+    on_all(local_world(3), play)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [({"hangs": True}, "has not ended in 0 s"), ({"fails": "no network"}, "failed: no network")],
+)
+def test_a_start_of_nccl_that_does_not_end_well_is_an_error(monkeypatch, trouble, told):
+    monkeypatch.setattr(nccl, "SET_UP_S", 0.3)
+
+    def play(comm):
+        with pytest.raises(CommError, match=f"NCCL's own start {told}; all of ranks 0-1 came"):
+            NcclCommunicator(comm, packages=fake_packages(comm.rank, **trouble))
+
+    on_all(local_world(2), play)
+
+
+def test_a_sum_that_others_never_join_is_aborted_at_the_end(monkeypatch, caplog):
+    monkeypatch.setattr(nccl, "CLOSE_S", 0.1)
+
+    def play(comm):
+        packages = fake_packages(comm.rank)
+        made = NcclCommunicator(comm, packages=packages)
+        if comm.rank == 0:
+            made.bucket(5, np.dtype("f4")).start()
+        made.close()
+        assert packages[1].log == (["destroy"] if comm.rank else ["abort"])
+
+    on_all(local_world(2), play)
+
+
+def test_a_process_that_fails_lets_go_of_its_gpu():
+    packages = fake_packages(0)
+    comm = NcclCommunicator(local_world(1)[0], packages=packages)
+    part = comm.split([0])
+    nccl.abort_all()
+    nccl.abort_all()
+    assert packages[1].log == ["abort", "abort"], "of both, once"
+    for each in (comm, part):
+        with pytest.raises(CommError, match="aborted"):
+            each.check()
+
+
+def test_where_cupy_tells_of_no_errors_sums_are_made_and_one_line_says_so(caplog):
+    comm = NcclCommunicator(local_world(1)[0], packages=fake_packages(0, tells=False))
+    bucket = comm.bucket(5, np.dtype("f4"))
+    bucket.start()
+    done(bucket)
+    assert [r.message for r in caplog.records if "does not tell of errors of NCCL" in r.message]
+    comm.close()
 
 
 def test_a_dtype_without_sum_is_refused():
