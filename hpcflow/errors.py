@@ -128,6 +128,8 @@ class LonelyCollectiveError(CommError):
 class DeathError(CommError):
     """A rank of the job has died, or a message met one that has."""
 
+    died: int | None = None  # the rank, where it is known
+
 
 class GraphMismatchError(HpcflowError):
     """The ranks built different graphs; the message names the first operation that differs."""
@@ -154,4 +156,26 @@ class CheckpointMismatchError(CheckpointError, ValueError):
 
 
 class StallError(HpcflowError):
-    """A wait lasted longer than `stall_abort_s`; the report names who waits for whom."""
+    """A wait lasted longer than `stall_abort_s`; the report names who waits for whom.
+
+    `step` is that of the wait, `missing` are the ranks that it is for, `report` the file that tells
+    more.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: int = 0,
+        missing: tuple[int, ...] = (),
+        report: str = "",
+        op: str | None = None,
+        line: str | None = None,
+        rank: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, op=op, line=line, rank=rank, hint=hint)
+        self.step, self.missing, self.report = step, missing, report
+
+    def __str__(self) -> str:
+        return self.message  # which names all that

@@ -127,6 +127,7 @@ def test_the_rank_that_raised_leaves_its_log(tmp_path: pathlib.Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*run, str(script)], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["rank-1.log"]
+    left = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert left == ["failure.json", "rank-1.log"]
     text = (tmp_path / "run" / "rank-1.log").read_text()
     assert "DEBUG before it" in text and "ValueError: no such luck" in text

@@ -162,13 +162,14 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> NoReturn
     program += [args.script, "--", *args.script_args]
     check_folder()
     start = launch.command(args.ranks, program)
-    if Settings.from_environ({**os.environ, **chosen}).survive:
+    settings = Settings.from_environ({**os.environ, **chosen})
+    if settings.survive:
         start = launch.tolerant(start)
     noun = "rank" if args.ranks == 1 else "ranks"
     print(f"hpcflow: starting {args.ranks} {noun} by {start.why}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if KILLS_AT_ONCE in start.why and hasattr(os, "pidfd_open"):
-        deaths.witness(ledgers())
+        deaths.witness(ledgers(), settings.run_dir)
     try:
         start.become()
     except OSError as error:

@@ -60,7 +60,8 @@ class Chaired:
             told.extend(others)
             return b""
 
-        finish(self._round(text.encode(), joined, lambda data: None))
+        what = f"a text of {self.size} ranks"
+        finish(self._round(text.encode(), joined, lambda data: None), what=what)
         return None if self.rank else [text, *(data.decode() for data in told)]
 
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
@@ -69,7 +70,8 @@ class Chaired:
             raise CommError("only the chair broadcasts", rank=self.comm.rank)
         box = [text or ""]
         said = (text or "").encode()
-        finish(self._round(b"", lambda told: said, lambda data: box.append(data.decode())))
+        told = self._round(b"", lambda told: said, lambda data: box.append(data.decode()))
+        finish(told, what="what one rank decides", peer=self.members[0])
         return box[-1]
 
     def all_gather_text(self, text: str) -> list[str]:

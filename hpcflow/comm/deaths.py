@@ -13,12 +13,14 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from hpcflow.comm.failure import now, write
 from hpcflow.comm.ledger import Entry, of_user, read_all, read_one
 
 LOOK_S = 0.5  # for ranks that have opened their ledger since
 LET_SIGNAL_COME_S = 0.05  # who dies of a signal that all were sent is no news
-NEXT = "next"
+NEXT, CHECKPOINT = "next", "checkpoint"
 UNSAVED = (
     "start it again; nothing was saved: TrainingSession(checkpoints=DIR, resume=True) lets the "
     "same command go on where it was"
@@ -108,7 +110,7 @@ class Watched:
         self._ranks.clear()
 
 
-def witness(base: str) -> None:
+def witness(base: str, run_dir: str = "") -> None:
     """Start a process that reports deaths in the job that this process will be the launcher of.
 
     For launchers that kill all ranks before one of them could speak. It sees the ranks of this node
@@ -121,11 +123,11 @@ def witness(base: str) -> None:
         return
     if os.fork() == 0:  # no child of the launcher's: it would wonder
         with contextlib.suppress(KeyboardInterrupt):
-            _testify(launcher, pathlib.Path(base))
+            _testify(launcher, pathlib.Path(base), run_dir)
     os._exit(0)
 
 
-def _testify(launcher: int, base: pathlib.Path) -> None:
+def _testify(launcher: int, base: pathlib.Path, run_dir: str) -> None:
     """Say who dies first of the ranks that `launcher` has started here."""
     end = os.pidfd_open(launcher)
     watched = None
@@ -141,6 +143,8 @@ def _testify(launcher: int, base: pathlib.Path) -> None:
         dead = [entry for path in gone or () if (entry := read_one(path)) is not None]
     if dead and not any(entry.ending for entry in read_all(watched.directory)):
         os.write(2, f"hpcflow: {describe(dead, watched.directory)}\n".encode())
+        if run_dir:
+            write(pathlib.Path(run_dir), facts_of(dead, watched.directory))
 
 
 def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:
@@ -190,9 +194,40 @@ def what_next(directory: pathlib.Path) -> str:
         return UNSAVED
 
 
-def say_next(directory: pathlib.Path, text: str) -> None:
-    """Write down what could be done if the job ends now."""
-    draft = directory / f".{NEXT}-{os.getpid()}"
-    with contextlib.suppress(OSError):  # a full disk must not end the job
-        draft.write_text(text)
-        draft.replace(directory / NEXT)
+def newest_checkpoint(directory: pathlib.Path) -> str | None:
+    """The checkpoint from which the job could go on, if the ranks of this node know one."""
+    try:
+        return (directory / CHECKPOINT).read_text()
+    except OSError:
+        return None
+
+
+def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
+    """Write down what could be done if the job ends now, and from which checkpoint."""
+    for name, words in ((NEXT, text), (CHECKPOINT, checkpoint)):
+        draft = directory / f".{name}-{os.getpid()}"
+        with contextlib.suppress(OSError):  # a full disk must not end the job
+            if words:
+                draft.write_text(words)
+                draft.replace(directory / name)
+
+
+def facts_of(dead: Sequence[Entry], directory: pathlib.Path) -> dict[str, Any]:
+    """What `failure.json` says of a death."""
+    entry = dead[0]
+    return {
+        "kind": "death",
+        "rank": entry.rank,
+        "ranks": [other.rank for other in dead],
+        "task": entry.task,
+        "host": entry.host,
+        "time": now(),
+        "step": entry.step if entry.step > 0 else None,
+        "op": entry.op or None,
+        "line": entry.line or None,
+        "error": "DeathError",
+        "message": describe(dead, directory),
+        "hint": what_next(directory),
+        "checkpoint": newest_checkpoint(directory),
+        "traceback": None,
+    }

@@ -6,14 +6,19 @@ One file per rank, `rank-NNNNNN`, of RECORD_BYTES in native byte order:
     8    8  rank
     16   8  pid
     24   8  step
-    32   8  peer        the rank waited for, -1 for any or all
+    32   8  peer        the rank waited for, -1 any or all, -2 state of its own
     40   8  since       wall-clock seconds as a float; 0: waits for nothing
     48   8  heartbeat   wall-clock seconds; when the rank's interpreter was last seen to run
     56   8  ending      1 once the rank has said why it ends
-    64  16  kind        recv, send, collective, queue, token, inside ...
-    80  112 op          name of the operation, cut to fit
-    192 64  host
-    256 64  task        /job:worker/task:3, as users count
+    64   8  moved       wall-clock seconds; when its program was last seen to move, if one looked
+    72   8  place       number of the task in its replica, -1 of servers: like ones meet
+    80   8  lines       odd while `line` is being written, by another thread than the rest
+    88   8  process     the letter of /proc, in copies for other nodes
+    96  16  kind        Recv, AllReduce, request, queue, inside ...
+    112 144 op          name of the operation, and the user's line, cut to fit
+    256 64  host
+    320 64  task        /job:worker/task:3, as users count
+    384 256 line        where the main thread was at the last heartbeat, cut in front to fit
 """
 
 from __future__ import annotations
@@ -31,13 +36,15 @@ import time
 
 from hpcflow.errors import CommError
 
-RECORD_BYTES = 320
+RECORD_BYTES = 640
+ANY, OWN = -1, -2  # for whom a wait is, if for no one rank: any or all, a step of this very rank
 INSIDE = "inside"  # the kind of a rank that is busy in an op, a host function say: never a stall
+REQUEST = "request"  # of a wait that belongs to no step
 PATIENT = "queue"  # of one that waits for what other steps do, as long as it takes: never a stall
-_RECORD = struct.Struct("=Qqqqqddq16s112s64s64s")
-_KIND, _OP = slice(64, 80), slice(80, 192)
+_RECORD = struct.Struct("=QqqqqddqdqQ8s16s144s64s64s256s")
+_PROCESS, _KIND, _OP, _LINE = slice(88, 96), slice(96, 112), slice(112, 256), slice(384, 640)
 _SEQUENCE, _STEP, _PEER = 0, 3, 4  # as eight-byte words
-_SINCE, _HEARTBEAT, _ENDING = 5, 6, 7
+_SINCE, _HEARTBEAT, _ENDING, _MOVED, _LINES = 5, 6, 7, 8, 10
 PREFIX = "hpcflow-ledger-"  # of the names of directories
 DEAD_S = 300.0  # a job with no heartbeat for so long may be dead
 ATTEMPTS = 100  # readings of a record that is being written
@@ -57,7 +64,12 @@ class Entry:
     since: float  # wall clock; 0 where the rank waits for nothing
     heartbeat: float
     ending: bool = False  # it has said why it ends
+    moved: float = 0.0
+    place: int = 0
+    process: str = ""  # "": ask /proc
     task: str = ""
+    line: str = ""  # where its main thread was at the last heartbeat
+    made: str = ""  # the user's line that made the operation
 
     @property
     def name(self) -> str:
@@ -68,6 +80,18 @@ class Entry:
     def may_stall(self) -> bool:
         """Whether it is a wait that should end soon."""
         return self.waits and self.kind != PATIENT
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it hosts variables for all."""
+        return self.place < 0
+
+    @property
+    def where(self) -> str:
+        """What it waits in: `AllReduce 'grads' (made at train.py:9) at step 7`."""
+        made = f" (made at {self.made})" if self.made else ""
+        step = f" at step {self.step}" if self.step > 0 else ""
+        return f"{self.kind} '{self.op}'{made}{step}"
 
     @property
     def waits(self) -> bool:
@@ -82,7 +106,12 @@ class Ledger:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], rank: int, host: str, task: str = ""
+        self,
+        directory: str | os.PathLike[str],
+        rank: int,
+        host: str,
+        task: str = "",
+        place: int = 0,
     ) -> None:
         self.directory, self.rank, self.host = pathlib.Path(directory), rank, host
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,8 +123,8 @@ class Ledger:
             )
         path = self.directory / f"rank-{rank:06d}"
         record = _RECORD.pack(
-            *(0, rank, os.getpid(), -1, -1, 0.0, time.time(), 0),
-            *(b"", b"", host.encode()[:64], task.encode()[:64]),
+            *(0, rank, os.getpid(), -1, -1, 0.0, time.time(), 0, 0.0, place, 0),
+            *(b"", b"", b"", host.encode()[:64], task.encode()[:64], b""),
         )
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
@@ -107,16 +136,19 @@ class Ledger:
         self._words, self._times = self._memory.cast("q"), self._memory.cast("d")
         self._names: dict[str, bytes] = {}
 
-    def enter(self, step: int, op: str, peer: int = -1, kind: str = "recv") -> None:
-        """Write down that this rank waits in `op` for `peer` (-1: any or all) from now on."""
+    def enter(
+        self, step: int, op: str, peer: int = -1, kind: str = "recv", since: float = 0.0
+    ) -> None:
+        """Write down that this rank waits for `peer` in `op`, behind which a new line may tell
+        where it was made; since now if not `since`."""
         names, words, times = self._names, self._words, self._times
         if op not in names or kind not in names:
-            names.setdefault(op, op.encode()[:112].ljust(112, b"\0"))
-            names.setdefault(kind, kind.encode()[:112].ljust(112, b"\0"))
+            names.setdefault(op, op.encode()[:144].ljust(144, b"\0"))
+            names.setdefault(kind, kind.encode()[:144].ljust(144, b"\0"))
         now = time.time()
         words[_SEQUENCE] += 1
         words[_STEP], words[_PEER] = step, peer
-        times[_SINCE] = times[_HEARTBEAT] = now
+        times[_SINCE], times[_HEARTBEAT] = since or now, now
         self._memory[_KIND], self._memory[_OP] = names[kind][:16], names[op]
         words[_SEQUENCE] += 1
 
@@ -126,9 +158,17 @@ class Ledger:
         self._times[_SINCE] = 0.0
         self._words[_SEQUENCE] += 1
 
-    def beat(self) -> None:
-        """The interpreter runs; called by the watchdog, so that one that does not is seen."""
+    def beat(self, line: str = "") -> None:
+        """The interpreter runs, the main thread at `line`; called by the watchdog alone, so that
+        one that does not run is seen, with the line at which it last did."""
+        self._words[_LINES] += 1
+        self._memory[_LINE] = line.encode(errors="replace")[-256:].ljust(256, b"\0")
         self._times[_HEARTBEAT] = time.time()
+        self._words[_LINES] += 1
+
+    def moves(self) -> None:
+        """The program of this rank is seen to move."""
+        self._times[_MOVED] = time.time()
 
     def ends(self) -> None:
         """This rank has said why it ends: its death is no news."""
@@ -136,7 +176,8 @@ class Ledger:
 
     def read(self) -> Entry | None:
         """This rank's own record; None in the rare case that each reading met a writer."""
-        return _decode(self._memory)
+        record = _whole(self._memory)
+        return decode(record) if record is not None else None
 
     def close(self) -> None:
         """Unmap and remove the file; a second call does nothing."""
@@ -156,13 +197,19 @@ def read_all(directory: str | os.PathLike[str]) -> list[Entry]:
 
 def read_one(path: pathlib.Path) -> Entry | None:
     """The record in a file; None if it is gone, or not yet written."""
+    record = raw(path)
+    return decode(record) if record is not None else None
+
+
+def raw(path: pathlib.Path) -> bytes | None:
+    """The bytes of the record in a file, as a whole; None if it is gone, or not yet written."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
         with mmap.mmap(fd, RECORD_BYTES, access=mmap.ACCESS_READ) as record:
-            return _decode(record)
+            return _whole(record)
     except (OSError, ValueError):
         return None
     finally:
@@ -183,6 +230,11 @@ def is_ours(directory: str | os.PathLike[str]) -> bool:
 def of_user(base: str | os.PathLike[str]) -> list[pathlib.Path]:
     """The folders of ledgers in `base` that are this user's: what others put there is not read."""
     return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_ours(path)]
+
+
+def with_process(record: bytes, letter: str) -> bytes:
+    """A copy of a record for other nodes, where /proc does not tell of its process."""
+    return record[: _PROCESS.start] + letter.encode().ljust(8, b"\0") + record[_PROCESS.stop :]
 
 
 def first(mark: pathlib.Path) -> bool:
@@ -233,16 +285,31 @@ def alive(pid: int) -> bool:
     return True
 
 
-def _decode(memory: memoryview | mmap.mmap) -> Entry | None:
+def _whole(memory: memoryview | mmap.mmap) -> bytes | None:
     """The record, or None where every reading met a writer."""
     for _ in range(ATTEMPTS):
         data = bytes(memory[:RECORD_BYTES])
-        (again,) = struct.unpack_from("=Q", memory)
-        sequence, rank, pid, step, peer, since, heartbeat, ending, *texts = _RECORD.unpack(data)
-        if sequence == again and not sequence % 2:
-            kind, op, host, task = (t.rstrip(b"\0").decode(errors="replace") for t in texts)
-            return Entry(
-                *(rank, pid, host, step, op, kind, peer, since, heartbeat, bool(ending), task)
-            )
+        before, again = _sequences(data), _sequences(memory)
+        if before == again and not any(number % 2 for number in before):
+            return data
         time.sleep(1e-5)
     return None
+
+
+def _sequences(memory: bytes | memoryview | mmap.mmap) -> tuple[int, int]:
+    (wait,), (line,) = (struct.unpack_from("=Q", memory, 8 * at) for at in (_SEQUENCE, _LINES))
+    return wait, line
+
+
+def decode(record: bytes) -> Entry:
+    """The entry that a record holds."""
+    fields = _RECORD.unpack(record)
+    _, rank, pid, step, peer, since, heartbeat, ending, moved, place, _ = fields[:11]
+    process, kind, op, host, task, line = (
+        text.rstrip(b"\0").decode(errors="replace") for text in fields[11:]
+    )
+    op, _, made = op.partition("\n")
+    return Entry(
+        *(rank, pid, host, step, op, kind, peer, since, heartbeat, bool(ending), moved, place),
+        *(process, task, line, made),
+    )

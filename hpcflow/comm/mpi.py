@@ -341,11 +341,12 @@ class MpiCommunicator(Communicator):
         data = np.frombuffer(text.encode(), np.uint8)
         lengths = np.zeros(self.size, np.int64)
         lengths[self.rank] = data.size
-        finish(self.all_reduce(lengths))
+        what = f"a text of {self.size} ranks"
+        finish(self.all_reduce(lengths), what=what)
         joined = np.empty(int(lengths.sum()) if self.rank == root else 0, np.uint8)
         target = [joined, lengths, _mpi().BYTE] if self.rank == root else None
         request = self._comm.Igatherv([data, _mpi().BYTE], target, root)
-        finish(Transfer(self, request, (data, joined, lengths), ("gather", root, -1)))
+        finish(Transfer(self, request, (data, joined, lengths), ("gather", root, -1)), what=what)
         if self.rank != root:
             return None
         pieces = np.split(joined, np.cumsum(lengths)[:-1])
@@ -355,9 +356,10 @@ class MpiCommunicator(Communicator):
         """`root`'s string everywhere."""
         data = np.frombuffer((text or "").encode(), np.uint8) if self.rank == root else None
         length = np.array([0 if data is None else data.size])
-        finish(self.broadcast(length, root))
+        what, peer = "what one rank decides", self._top[root]
+        finish(self.broadcast(length, root), what=what, peer=peer)
         buffer = np.empty(length[0], np.uint8) if data is None else data
-        finish(self.broadcast(buffer, root))
+        finish(self.broadcast(buffer, root), what=what, peer=peer)
         return buffer.tobytes().decode()
 
     def split(self, ranks: Sequence[int]) -> MpiCommunicator | None:

@@ -9,12 +9,16 @@ import time
 from collections.abc import Callable
 
 from hpcflow.comm.base import Communicator, Request
+from hpcflow.comm.ledger import ANY, REQUEST, Ledger
 from hpcflow.errors import StallError
 
 SPIN_S = 0.025  # a dedicated core answers at once for this long
 CROWDED_SPIN_S = 0.0005
 FIRST_SLEEP_S, LONGEST_SLEEP_S, GROWTH = 20e-6, 1e-3, 1.25
+PATIENCE_POLLS = 64  # empty polls before a wait is entered in the ledger
 LAZY, LAZIEST_SLEEP_S = 0.01, 4e-3  # a long wait may become longer by this share, for a cheap poll
+
+ledger: Ledger | None = None  # of this process, if it is a rank: there stand waits that last
 
 
 class Backoff:
@@ -77,19 +81,26 @@ def _sleeper(
     return sleep
 
 
-def finish(*requests: Request, timeout: float | None = None, what: str = "a request") -> None:
-    """Wait politely until all `requests` are done; StallError after `timeout` seconds."""
+def finish(
+    *requests: Request, timeout: float | None = None, what: str = "a request", peer: int = ANY
+) -> None:
+    """Wait politely until all `requests` are done; StallError after `timeout` seconds.
+
+    `what` is waited for, from rank `peer`: for the ledger.
+    """
     backoff, end = Backoff(crowded=True), time.monotonic() + (timeout or 0.0)
-    left = list(requests)
-    while left:
-        still = [request for request in left if not request.test()]
-        if len(still) < len(left):
-            backoff.reset()
-        elif timeout is not None and time.monotonic() > end:
-            raise StallError(f"{what} has waited {timeout:.0f} s; {len(still)} not done")
-        else:
+    left, polls = list(requests), 0
+    try:
+        while left := [request for request in left if not request.test()]:
+            if timeout is not None and time.monotonic() > end:
+                raise StallError(f"{what} has waited {timeout:.0f} s; {len(left)} not done")
+            polls += 1
+            if polls == PATIENCE_POLLS and ledger is not None:
+                ledger.enter(0, what, peer, REQUEST)
             backoff.wait()
-        left = still
+    finally:
+        if polls >= PATIENCE_POLLS and ledger is not None:
+            ledger.leave()
 
 
 def ranks_outnumber_cores(comm: Communicator) -> bool:

@@ -1,36 +1,71 @@
 """A thread that reads the ledgers, reports a wait that lasts too long, and at last ends the job.
 
 It makes no MPI call, so it works while the engine hangs in one. While another thread keeps the GIL
-no Python runs at all; for that case faulthandler's own thread is armed anew at every tick, and the
-stacks it leaves are taken into the report of whoever waits for this rank.
+no Python runs at all; for that case faulthandler's own thread is armed anew at every tick, the
+stacks it leaves are taken into the report of whoever waits for this rank, and a rank of the node
+that does run speaks for one that waits so.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import logging
 import os
 import pathlib
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 
-from hpcflow.comm.ledger import INSIDE, Entry, Ledger, alive, first, read_all
+from hpcflow.comm.ledger import Entry, Ledger, read_all
+from hpcflow.comm.nodes import Nodes
+from hpcflow.comm.stalls import (
+    MOST_NAMED,
+    describe_stall,
+    is_debugged,
+    is_silent,
+    letter_of,
+    missing_in,
+    moved,
+    state,
+)
+from hpcflow.comm.where import DEAD, STOPPED, main_line, main_op, own_stacks
 from hpcflow.errors import StallError
 from hpcflow.logs import logger
 
-SILENT_S = 5.0  # a heartbeat older than this is told
-MOST_NAMED = 8  # ranks named one by one in a message
+TICK_S = 1.0
+TICKS = 8  # at least, in the time after which a stall is reported
+SILENT_TICKS = 5
+LOOKS = 4  # for ranks that cannot speak for themselves, in that time
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """How long a wait may last before it is reported, before the job ends, and between looks."""
+
+    stall_s: float
+    abort_s: float
+
+    @property
+    def tick_s(self) -> float:
+        """Between two looks at this rank's own wait."""
+        return max(0.01, min(TICK_S, self.stall_s / TICKS))
+
+    @property
+    def silent_s(self) -> float:
+        """Without a heartbeat for so long an interpreter does not run."""
+        return max(SILENT_TICKS * self.tick_s, 0.5)
 
 
 class Watchdog:
-    """Reports this rank's stalls: `stall-STEP.txt` in `run_dir` and one line in the log.
+    """Reports stalls of this rank: `stall-STEP.txt` in `run_dir` and one line in the log.
 
-    After `stall_s` in one wait the report is written, after `stall_abort_s` `abort` is called with
-    the StallError, from the watchdog's thread. `size` is the number of ranks of the job.
-    `watch_gil` uses faulthandler.dump_traceback_later, of which a process has only one.
+    A wait whose chain, those that the rank waits for and so on, has not moved for `stall_s` is
+    reported; after `stall_abort_s` `abort` is called with the StallError, from the watchdog's
+    thread. `size` is the number of ranks of the job. `moves(seconds)` says whether a step of this
+    rank ends within so long; where others may wait for it, it is asked. `nodes` is needed where
+    there are several, and this rank tells what those of its node do if `leads`. `watch_gil` uses
+    faulthandler.dump_traceback_later, of which a process has only one.
     """
 
     def __init__(
@@ -38,18 +73,21 @@ class Watchdog:
         ledger: Ledger,
         size: int,
         run_dir: str | os.PathLike[str],
-        stall_s: float,
-        stall_abort_s: float,
+        times: Times,
         abort: Callable[[StallError], None],
         *,
-        tick_s: float = 1.0,
+        moves: Callable[[float], bool] | None = None,
+        nodes: Nodes | None = None,
+        leads: bool = False,
         watch_gil: bool = True,
     ) -> None:
         self._ledger, self._size, self._run_dir = ledger, size, pathlib.Path(run_dir)
-        self._stall_s, self._stall_abort_s, self._abort = stall_s, stall_abort_s, abort
-        self._tick_s = tick_s
-        self._reported: Entry | None = None
-        self._error: StallError | None = None
+        self._times, self._abort, self._moves = times, abort, moves
+        self._nodes, self._leads = nodes, leads
+        self._mark = ledger.directory / "report"  # of a stall that lasts: its path
+        self._watched = ledger.directory / "watched"  # fresh: ranks here see whether they move
+        self._told: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait and the report
+        self._looked = 0.0
         self._stop = threading.Event()
         self._stacks = stacks_path(ledger.directory, ledger.rank).open("wb") if watch_gil else None
         self._thread = threading.Thread(target=self._watch, name="hpcflow-watchdog", daemon=True)
@@ -64,16 +102,29 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
             self._stacks.close()
             stacks_path(self._ledger.directory, self._ledger.rank).unlink(missing_ok=True)
+        if self._nodes is not None:
+            self._nodes.close()
 
     def _watch(self) -> None:
-        while not self._stop.wait(self._tick_s):
+        while not self._pause():
             if self._stacks is not None:
-                faulthandler.dump_traceback_later(self._stall_s, file=self._stacks)
-            self._ledger.beat()
+                faulthandler.dump_traceback_later(self._times.stall_s, file=self._stacks)
+            self._ledger.beat(main_line())
             try:
-                self._check()
+                self._answer()
+                self._look()
             except OSError as error:  # a full disk must not end the watch
                 logger.error("the stall report cannot be written: %s", error)
+
+    def _pause(self) -> bool:
+        """Until the next tick; True at the end. Here it is seen whether this rank moves."""
+        tick_s = self._times.tick_s
+        if self._moves is None or not _is_younger(self._watched, self._times.stall_s):
+            return self._stop.wait(tick_s)
+        op, until = main_op(), time.monotonic() + tick_s
+        if self._moves(tick_s) or (op and op != main_op()):
+            self._ledger.moves()
+        return self._stop.wait(max(0.0, until - time.monotonic()))
 
     def _answer(self) -> None:
         """Somebody waits for this rank: say where it is, and add its stacks to the report."""
@@ -83,24 +134,97 @@ class Watchdog:
         path = pathlib.Path(mark.read_text())
         mark.unlink()
         append(path, _stacks_of(self._ledger.rank, self._ledger.host))
-        logger.error("others wait for this rank, which is at %s", _main_line())
+        logger.error("others wait for this rank, which is at %s", main_line())
 
-    def _check(self) -> None:
-        self._answer()
-        mine = self._ledger.read()
-        if mine is None or not mine.may_stall or time.time() - mine.since < self._stall_s:
+    def _look(self) -> None:
+        """At this rank's own wait; now and then at those of ranks that cannot speak."""
+        now, mine = time.time(), self._ledger.read()
+        if mine is not None and mine.may_stall and now - mine.since >= self._times.stall_s / 2:
+            self._suspect(mine, now)
+        if now - self._looked < self._times.stall_s / LOOKS:
             return
-        if self._reported is None or self._reported.since != mine.since:
-            self._reported = mine
-            path = self._run_dir / f"stall-{mine.step}.txt"
-            entries = [e for e in read_all(self._ledger.directory) if e.host == mine.host]
-            message = describe_stall(mine, entries, self._size, path)
-            self._error = StallError(message, rank=mine.rank)
-            first = write_report(path, message, mine, entries, self._ledger.directory)
-            logger.log(logging.ERROR if first else logging.DEBUG, "StallError: %s", message)
-        if time.time() - mine.since >= self._stall_abort_s and self._error is not None:
-            error, self._error = self._error, None
-            self._abort(error)
+        self._looked = now
+        if self._nodes is not None and self._leads and self._nodes.is_wanted:
+            self._watched.touch()
+            self._nodes.tell()
+        for entry in read_all(self._ledger.directory):
+            if entry.rank != self._ledger.rank and _is_mute(entry, now, self._times.silent_s):
+                self._suspect(entry, now)
+
+    def _suspect(self, mine: Entry, now: float) -> None:
+        """A wait is long: see whether those waited for move, report it, end the job."""
+        self._watched.touch()
+        entries = read_all(self._ledger.directory)
+        if self._nodes is not None:
+            self._nodes.want()
+            entries += self._nodes.others()
+        if is_debugged(mine, entries):
+            return
+        still = now - moved(mine, entries)
+        if still < self._times.stall_s:
+            return
+        since, path = self._told.get(mine.rank, (0.0, self._run_dir))
+        if since != mine.since:
+            path = self._report(mine, entries)
+            self._told[mine.rank] = mine.since, path
+        self._mark.touch()
+        if still >= self._times.abort_s:
+            self._stop.set()
+            self._abort(self._error(mine, entries, path))
+
+    def _report(self, mine: Entry, entries: Sequence[Entry]) -> pathlib.Path:
+        """Write the report of a wait, or add to the one that a rank of this node has begun."""
+        path, is_first = self._claim(mine)
+        error = self._error(mine, entries, path)
+        parts = [f"StallError: {error}\n"]
+        if is_first:
+            parts += self._table(mine, entries)
+        append(path, "".join(parts) + _stacks_of(self._ledger.rank, self._ledger.host))
+        if is_first:
+            for entry in missing_in(mine, entries)[:MOST_NAMED]:
+                if entry.host == mine.host:
+                    ask(self._ledger.directory, entry.rank, path)
+        logger.log(logging.ERROR if is_first else logging.DEBUG, "StallError: %s", error)
+        return path
+
+    def _error(self, mine: Entry, entries: Sequence[Entry], path: pathlib.Path) -> StallError:
+        return StallError(
+            describe_stall(mine, entries, self._size, path, self._times.silent_s),
+            step=mine.step,
+            missing=tuple(entry.rank for entry in missing_in(mine, entries)),
+            report=str(path),
+            op=mine.op,
+            line=mine.made or None,
+            rank=mine.rank,
+        )
+
+    def _table(self, mine: Entry, entries: Sequence[Entry]) -> Iterator[str]:
+        """What all ranks do, as far as known, and the stacks that silent ones here have left."""
+        now, silent_s = time.time(), self._times.silent_s
+        yield "\nranks\n"
+        for entry in entries:
+            yield f"  {entry.rank:>6} on {state(entry, now, silent_s)}\n"
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        yield f"  told by rank {self._ledger.rank} on {self._ledger.host} at {when}\n"
+        for entry in entries:
+            if entry.host == mine.host and is_silent(entry, now, silent_s):
+                yield _left_stacks(entry, self._ledger.directory)
+
+    def _claim(self, mine: Entry) -> tuple[pathlib.Path, bool]:
+        """The report, one for all waits of this node that stall at a time; whether it is new."""
+        path, mark = self._run_dir / f"stall-{max(mine.step, 0)}.txt", self._mark
+        if not _is_younger(mark, self._times.stall_s):
+            mark.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = mark.with_name(f".report-{self._ledger.rank}")
+        draft.write_text(str(path.absolute()))
+        try:
+            os.link(draft, mark)  # with its content, once
+            return path, True
+        except FileExistsError:
+            return pathlib.Path(mark.read_text()), False
+        finally:
+            draft.unlink()
 
 
 def stacks_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
@@ -108,149 +232,47 @@ def stacks_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
     return directory / f"stacks-{rank:06d}"
 
 
-def describe_stall(mine: Entry, entries: Iterable[Entry], size: int, path: pathlib.Path) -> str:
-    """The short message: what has waited how long for whom, what those do, where more is."""
-    now = time.time()
-    missing = missing_in(mine, entries)
-    if mine.peer >= 0:
-        whom = next((entry.name for entry in missing), f"rank {mine.peer}")
-    else:
-        whom = f"{len(missing)} of {size} ranks" if missing else f"ranks among {size}, none here"
-    head = f"{mine.kind} '{mine.op}' at step {mine.step} has waited {now - mine.since:.0f} s"
-    rows = [f"{head} for {whom}"]
-    rows += [f"missing  {entry.rank} on {_state(entry, now)}" for entry in missing[:MOST_NAMED]]
-    if len(missing) > MOST_NAMED:
-        rows.append(f"missing  and {len(missing) - MOST_NAMED} more")
-    rows += [f"behind   {entry.rank} on {_state(entry, now)}" for entry in behind(mine, entries)]
-    if not missing:
-        rows.append(f"missing  not on {mine.host}: see what the other nodes append to the report")
-    rows.append(f"written  {path}")
-    return "\n  ".join(rows)
-
-
-def missing_in(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
-    """Those of `entries` for whom the rank of `mine` waits."""
-    others = [entry for entry in entries if entry.rank != mine.rank]
-    if mine.peer >= 0:
-        return [entry for entry in others if entry.rank == mine.peer]
-    there = (mine.step, mine.op, True)
-    return [entry for entry in others if (entry.step, entry.op, entry.waits) != there]
-
-
-def behind(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
-    """Those for whom the ranks wait that `mine` waits for, and so on; and ranks that do not run."""
-    entries, now = list(entries), time.time()
-    known = {entry.rank for entry in missing_in(mine, entries)} | {mine.rank}
-    left = [entry for entry in entries if entry.rank in known and entry.rank != mine.rank]
-    found = []
-    while left:
-        entry = left.pop()
-        if entry.waits and entry.peer >= 0:
-            more = [e for e in entries if e.rank == entry.peer and e.rank not in known]
-            known.update(e.rank for e in more)
-            found += more
-            left += more
-    return found + [e for e in entries if e.rank not in known and _silent(e, now)]
-
-
-def write_report(
-    path: pathlib.Path, message: str, mine: Entry, entries: list[Entry], directory: pathlib.Path
-) -> bool:
-    """Write the report, or add this rank's part to it: one file for each step, whoever comes first.
-
-    The table of a node's ranks stands in it once, the stacks of every rank that stalls; the ranks
-    waited for are asked to add theirs. True of a node's first rank.
-    """
-    now = time.time()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parts = []
-    first_here = first(directory / f"told-{mine.host}-{path.stem}")
-    if first_here:
-        when = time.strftime("%Y-%m-%d %H:%M:%S")
-        parts.append(f"StallError: {message}\n\nranks on {mine.host}\n")
-        parts += [f"  {entry.rank:>6} on {_state(entry, now)}\n" for entry in entries]
-        parts.append(f"  told by rank {mine.rank} at {when}\n")
-        parts += [_left_stacks(entry, directory) for entry in entries if _silent(entry, now)]
-    append(path, "".join(parts) + _stacks_of(mine.rank, mine.host))
-    if first_here:
-        for entry in missing_in(mine, entries)[:MOST_NAMED]:
-            mark = asked_path(directory, entry.rank)
-            mark.with_name(f".{mark.name}").write_text(str(path.absolute()))
-            mark.with_name(f".{mark.name}").replace(mark)
-    return first_here
-
-
 def asked_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
     """The file that asks a rank for its stacks; it holds the path of the report."""
     return directory / f"asked-{rank:06d}"
 
 
+def ask(directory: pathlib.Path, rank: int, path: pathlib.Path) -> None:
+    """Have a rank of this node add its stacks to a report."""
+    mark = asked_path(directory, rank)
+    draft = mark.with_name(f".{mark.name}")
+    draft.write_text(str(path.absolute()))
+    draft.replace(mark)
+
+
 def append(path: pathlib.Path, text: str) -> None:
     """Add to a report in one write, so that parts of several ranks do not mingle."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     try:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
 
 
-def _silent(entry: Entry, now: float) -> bool:
-    return now - entry.heartbeat > SILENT_S or _process_state(entry.pid) in "Tt"
+def _is_mute(entry: Entry, now: float, silent_s: float) -> bool:
+    """Whether it waits, but cannot say so: its interpreter does not run, though it could."""
+    return (
+        entry.may_stall
+        and is_silent(entry, now, silent_s)
+        and letter_of(entry) not in (STOPPED, *DEAD)
+    )
 
 
-def _process_state(pid: int) -> str:
-    """The letter by which Linux tells the state of a process here: R, S, D, T ...; ? if unknown."""
+def _is_younger(path: pathlib.Path, seconds: float) -> bool:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
+        return time.time() - os.stat(path).st_mtime < seconds
     except OSError:
-        return "?"
-
-
-def _why_silent(pid: int) -> str:
-    """Why an interpreter does not run."""
-    letter = _process_state(pid)
-    if letter in "ZX" or not alive(pid):
-        return f"process {pid} is dead"
-    if letter in "Tt":
-        return f"process {pid} is stopped (kill -CONT {pid} lets it go on)"
-    return "it waits for a disk or a file system" if letter == "D" else "the GIL is held"
-
-
-def _state(entry: Entry, now: float) -> str:
-    """Where a rank is and what it does."""
-    if entry.since and entry.kind == INSIDE:
-        what = f"is inside '{entry.op}' since {now - entry.since:.0f} s"
-    elif entry.since:
-        whom = f"rank {entry.peer}" if entry.peer >= 0 else "others"
-        what = f"waits for {whom} in {entry.kind} '{entry.op}', step {entry.step}, since "
-        what += f"{now - entry.since:.0f} s"
-    else:
-        what = "waits for nothing: it computes, is idle or has ended"
-    if _silent(entry, now):
-        what += f"; its interpreter has been silent for {now - entry.heartbeat:.0f} s: "
-        what += _why_silent(entry.pid)
-    return f"{entry.host}{', ' if entry.task else ''}{entry.task}: {what}"
+        return False
 
 
 def _stacks_of(rank: int, host: str) -> str:
     """The stacks of this process, with a head."""
-    return f"\nstacks of rank {rank} on {host}, process {os.getpid()}\n{_own_stacks()}"
-
-
-def _main_line() -> str:
-    """Where the main thread is: `train.py:21 in load`."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    if frame is None:
-        return "its end"
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _own_stacks() -> str:
-    with tempfile.TemporaryFile() as file:
-        faulthandler.dump_traceback(file=file)
-        file.seek(0)
-        return file.read().decode(errors="replace")
+    return f"\nstacks of rank {rank} on {host}, process {os.getpid()}\n{own_stacks()}"
 
 
 def _left_stacks(entry: Entry, directory: pathlib.Path) -> str:

@@ -149,6 +149,18 @@ class Baton:
             with self.freed:
                 self.freed.notify_all()
 
+    def sees_an_end(self, seconds: float) -> bool:
+        """Whether a step of this rank ends within so long; for a thread that runs none.
+
+        It is told as one that waits for the baton, so that steps need not be counted.
+        """
+        self.waiters += 1
+        try:
+            with self.freed:
+                return self.freed.wait(seconds)
+        finally:
+            self.waiters -= 1
+
     def serve(self) -> None:
         """Something that steps of this rank wait for has come: whoever rests looks again."""
         self.served += 1

@@ -10,16 +10,19 @@ import sys
 import weakref
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpcflow import consistency, logs, threads
+from hpcflow.comm import waiting
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.chaired import Chaired
 from hpcflow.comm.deaths import Deaths, say_next
 from hpcflow.comm.ledger import PREFIX, Ledger, base, remove, sweep
-from hpcflow.comm.watchdog import Watchdog
+from hpcflow.comm.nodes import Nodes
+from hpcflow.comm.watchdog import Times, Watchdog
 from hpcflow.consistency import Async, Backup, Rule, Stale
 from hpcflow.errors import HpcflowError, LaunchError, LonelyCollectiveError
 from hpcflow.graph.device import parse
@@ -101,6 +104,8 @@ class Context:
         self.watchdog: Watchdog | None = None
         self.deaths: Deaths | None = None
         self.on_plan: Callable[[Plan], None] | None = None  # planning: called instead of running
+        self.checkpoint = ""  # the newest
+        self.steps: Callable[[], int | None] = _nobody_counts  # of training, for reports
         self.ahead: set[Any] = set()  # steps whose values were pulled ahead
         self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
         self.saving: Unfinished | None = None  # the last save behind training that this rank began
@@ -205,30 +210,38 @@ class Context:
         sweep(base(), self.hosts[self.rank])
         folder = os.path.join(base(), PREFIX + token)
         host, task = self.hosts[self.rank], task_name(self.rank, self)
-        ledger = self.engine.ledger = Ledger(folder, self.rank, host, task)
+        place = -1 if self.is_server else parse(self.task).task or 0
+        ledger = self.engine.ledger = Ledger(folder, self.rank, host, task, place)
+        waiting.ledger = ledger
+        run_dir = Path(self.settings.run_dir)
+        nodes = Nodes(ledger.directory, run_dir, host) if len(set(self.hosts)) > 1 else None
         self.watchdog = Watchdog(
             ledger,
             self.size,
-            self.settings.run_dir,
-            self.settings.stall_s,
-            self.settings.stall_abort_s,
+            run_dir,
+            Times(self.settings.stall_s, self.settings.stall_abort_s),
             functools.partial(failing.on_stall, self),
+            moves=None if self.is_server else self.engine.sees_an_end,
+            nodes=nodes,
+            leads=self.hosts.index(host) == self.rank,
         )
         if hasattr(os, "pidfd_open"):
             tell = functools.partial(failing.on_death, self)
             self.deaths = Deaths(ledger.directory, host, self.rank, tell)
 
-    def say_next(self, text: str) -> None:
-        """What to do if a rank dies from now on, for the report of its death."""
+    def say_next(self, text: str, checkpoint: str = "") -> None:
+        """What to do if a rank fails from now on, and from which checkpoint, for the report."""
+        self.checkpoint = checkpoint
         if self.engine.ledger is not None:
-            say_next(self.engine.ledger.directory, text)
+            say_next(self.engine.ledger.directory, text, checkpoint)
 
     def _unwatch(self) -> None:
         if self.deaths is not None:
             self.deaths.stop()
         if self.watchdog is not None:
             self.watchdog.stop()
-            ledger, self.engine.ledger = self.engine.ledger, None
+        if (ledger := self.engine.ledger) is not None:
+            self.engine.ledger = waiting.ledger = None
             ledger.close()
             remove(ledger.directory)
 
@@ -455,6 +468,10 @@ class Context:
             self.stop.leave()
         self.stop.unheed()
         self.leave()
+
+
+def _nobody_counts() -> None:
+    return None
 
 
 def _serving(settings: Settings, world: Communicator | None) -> list[int]:

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.comm.base import Communicator, Request
-from hpcflow.comm.ledger import PATIENT
-from hpcflow.comm.waiting import Backoff
+from hpcflow.comm.ledger import PATIENT, Ledger
+from hpcflow.comm.waiting import PATIENCE_POLLS, Backoff
 from hpcflow.errors import CommError, DeathError, HpcflowError
 from hpcflow.runtime.baton import Baton
 from hpcflow.runtime.helper import Helper
 from hpcflow.runtime.instance import Instance
 from hpcflow.runtime.slices import Going, Slices, Touched
+from hpcflow.runtime.waited import Ages, told_of
 
-PATIENCE_POLLS = 64  # empty polls before a wait is entered in the ledger
 _ASKED = (KeyboardInterrupt, SystemExit)  # a step ended by these is in order
 
 
@@ -77,8 +77,9 @@ class Engine(Baton):
         self.goes_on: Callable[[], bool] = _nothing_came  # without those who have died
         self.meeting: Callable[[], object] = _nothing_came  # told when a collective starts
         self.blame: Callable[[], tuple[str, int] | None] = _nobody  # for whom patient waits are
-        self.ledger: Any = None
+        self.ledger: Ledger | None = None
         self.entered = False
+        self.ages = Ages()
         self.quiet = 0
         self.waited = 0.0  # seconds in which steps were in flight and nothing was ready to run
         self._since = 0.0  # when the wait of now began; 0: none
@@ -342,7 +343,7 @@ class Engine(Baton):
             return False
         if not all(getattr(request, "local", False) for request, _, _ in self.waits):
             return False
-        if self.ledger is not None and not self.entered:
+        if not self.entered:
             self._enter()
         return True
 
@@ -358,7 +359,8 @@ class Engine(Baton):
         self.backoff.reset()
         if self.entered:
             self.entered = False
-            self.ledger.leave()
+            if self.ledger is not None:
+                self.ledger.leave()
 
     def _idle(self) -> None:
         self.quiet += 1
@@ -366,7 +368,7 @@ class Engine(Baton):
             self._since = 0.0
         elif not self._since and self.waits:
             self._since = time.perf_counter()
-        if self.quiet == PATIENCE_POLLS and self.ledger is not None:
+        if self.quiet == PATIENCE_POLLS:
             self._enter()
         if self.wake.is_set():
             self.wake.clear()
@@ -374,26 +376,22 @@ class Engine(Baton):
             self.backoff.wait()
 
     def _enter(self) -> None:
-        """Write the oldest wait into the ledger, that a report can name it; a patient one last."""
-        hasty = (wait for wait in self.waits if wait[1] is None or not wait[1].patient)
-        if not self.waits:
-            blamed = self.blame()
-            if blamed is None:
-                return
-            self.ledger.enter(0, *blamed, PATIENT)
-            self.entered = True
+        """Write into the ledger what is waited for longest, that a report can name it; a patient
+        wait last, as that of whoever is to end it."""
+        ledger = self.ledger
+        if ledger is None:
             return
-        request, instance, what = next(hasty, self.waits[0])
-        if instance is None:
-            self.ledger.enter(0, str(what), getattr(request, "peer", -1), "request")
+        hasty = [wait for wait in self.waits if wait[1] is None or not wait[1].patient]
+        if hasty:
+            wait, since = self.ages.oldest(hasty)
+            ledger.enter(*told_of(*wait), since)
+        elif (blamed := self.blame()) is not None:
+            step = next((wait[1].step for wait in self.waits if wait[1] is not None), 0)
+            ledger.enter(step, *blamed, PATIENT)
+        elif self.waits:
+            ledger.enter(*told_of(*self.waits[0])[:3], PATIENT)
         else:
-            node = instance.part.nodes.get(what) if isinstance(what, str) else None
-            peer = instance.link.ranks.get(node.attrs.get("source"), -1) if node is not None else -1
-            name, kind = (node.name, node.type) if node is not None else ("send", "Send")
-            if instance.patient:
-                kind = PATIENT
-                name, peer = self.blame() or (name, peer)
-            self.ledger.enter(instance.step, name, peer, kind)
+            return
         self.entered = True
 
     def finish(self, request: Request, what: str, source: int = -1) -> None:

@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcflow import logs
+from hpcflow.comm import failure
 from hpcflow.comm.deaths import describe, what_next
+from hpcflow.comm.deaths import facts_of as facts_of_death
 from hpcflow.comm.ledger import Entry, first
-from hpcflow.errors import DeathError
+from hpcflow.comm.where import own_stacks, raised_at
+from hpcflow.errors import CommError, DeathError, StallError
 
 if TYPE_CHECKING:
     from hpcflow.runtime.context import Context
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 ABORTED = 86  # exit code of ranks that another rank's failure ends
 LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
 LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
+LET_DEATH_BE_SEEN_S = 0.2  # by the kernel's notice, after a message has failed by it
 LET_LAUNCHER_END_S = 2.0  # the job of a rank that has died, before the others do it
 LET_ENGINE_END_S = 3.0  # the job by MPI, before this process just ends
 TOLD_S = 1.0  # a rank whose note is not printed by then has died
@@ -42,6 +46,7 @@ class Note:
     def __init__(self, folder: Path, text: str, rank: int) -> None:
         number = zlib.crc32(_RANK.sub(r"\1", text).encode())
         self._path, self._rank = folder / f"failed-{number:08x}", rank
+        self.waited = False  # in vain for the first one to print
 
     def is_first(self) -> bool:
         """True of the rank that has to print; False once another one has printed."""
@@ -57,6 +62,7 @@ class Note:
             if _TOLD in self._lines():
                 return False
             time.sleep(0.01)
+        self.waited = True
         return True
 
     def told(self) -> None:
@@ -84,57 +90,140 @@ class Note:
 def on_error(
     context: Context, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
 ) -> None:
-    """Print the traceback, then end the whole job: a rank alone would leave the others waiting."""
-    lines: Sequence[str] = traceback.format_exception(kind, error, trace)
-    text = "".join(lines)
+    """Print the traceback, then end the whole job: a rank alone would leave the others waiting.
+
+    Of several ranks that fail the first has the word, in `failure.json` too; others say one line.
+    """
+    text = "".join(traceback.format_exception(kind, error, trace))
     if context.size == 1:
+        is_first_to_fail(context, error, text)
         hook(kind, error, trace)
         logs.on_failure(text)
         return
-    prefix = f"[rank {context.rank} on {context.hosts[context.rank]}] "
     ledger = context.engine.ledger
-    if isinstance(error, DeathError):
-        if ledger is None or first(ledger.directory / "died"):
-            sys.stderr.write(f"{prefix}{error}\n")
-            sys.stderr.flush()
-        time.sleep(LET_LAUNCHER_READ_S)
-        assert context.world is not None
-        context.world.abort(ABORTED)
+    if isinstance(error, CommError):
+        _await_death(context)
     if ledger is not None:
         ledger.ends()
-    note = Note(ledger.directory, text, context.rank) if ledger is not None else None
     sys.stdout.flush()
+    if isinstance(error, DeathError):
+        if ledger is None or first(ledger.directory / "died"):
+            is_first_to_fail(context, error, text)
+            _say(context, str(error))
+    else:
+        _tell(context, error, text)
+    time.sleep(LET_LAUNCHER_READ_S)
+    _release_gpus()
+    if context.settings.survive and not isinstance(error, DeathError):
+        os.kill(os.getpid(), signal.SIGKILL)  # the others would hear nothing of an abort or an exit
+    assert context.world is not None
+    context.world.abort(ABORTED)
+
+
+def _tell(context: Context, error: BaseException, text: str) -> None:
+    """The traceback of the first rank that fails; one line of others, none of those like it."""
+    ledger = context.engine.ledger
+    note = Note(ledger.directory, text, context.rank) if ledger is not None else None
     prints = note is None or note.is_first()
-    if prints:
-        sys.stderr.write("".join(prefix + line for line in text.splitlines(True)))
-        sys.stderr.write(f"{prefix}ends the job of {context.size} ranks\n")
-        sys.stderr.flush()
+    if prints and (is_first_to_fail(context, error, text) or (note is not None and note.waited)):
+        for line in text.splitlines():  # of a rank each, for those of others may come between
+            _say(context, line)
+        _say(context, f"ends the job of {context.size} ranks")
+    elif prints:
+        _say(context, f"failed after another rank: {_one_line(error)}")
     logs.on_failure(text)
     if note is not None and prints:
         note.told()
     time.sleep(LET_OTHERS_SIGN_S)
     if note is not None and prints and (same := note.others()):
-        sys.stderr.write(f"{prefix}the same on {logs.spans(same)}\n")
-        sys.stderr.flush()
-    time.sleep(LET_LAUNCHER_READ_S)
-    if context.settings.survive:  # the others would hear nothing of an abort, or of an exit
-        os.kill(os.getpid(), signal.SIGKILL)
-    assert context.world is not None
-    context.world.abort(ABORTED)
+        _say(context, f"the same on {logs.spans(same)}")
 
 
-def on_stall(context: Context, error: BaseException) -> None:
+def _release_gpus() -> None:
+    """What GPUs wait for in sums ends, so that no process stays behind and keeps one."""
+    nccl = sys.modules.get("hpcflow.comm.nccl")
+    if nccl is not None:
+        nccl.abort_all()
+
+
+def _say(context: Context, text: str) -> None:
+    """Print with the rank in front."""
+    sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {text}\n")
+    sys.stderr.flush()
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _await_death(context: Context) -> None:
+    """A message failed, perhaps as its other end is dead: then that is the first failure."""
+    ledger, late = context.engine.ledger, time.monotonic() + LET_DEATH_BE_SEEN_S
+    while ledger is not None and time.monotonic() < late:
+        if (ledger.directory / "died").exists():
+            return
+        time.sleep(0.01)
+
+
+def is_first_to_fail(context: Context, error: BaseException, text: str) -> bool:
+    """Whether no rank has failed before, of the job where its run directory is named, else of this
+    node; writes `failure.json` there."""
+    return _write(context, facts_of(context, error, text))
+
+
+def _write(context: Context, facts: dict[str, Any]) -> bool:
+    ledger, run_dir = context.engine.ledger, context.settings.run_dir
+    if not run_dir and ledger is None:
+        return True
+    return failure.write(Path(run_dir) if run_dir or ledger is None else ledger.directory, facts)
+
+
+def facts_of(context: Context, error: BaseException, text: str) -> dict[str, Any]:
+    """What `failure.json` says of an error; `text` is its traceback.
+
+    `rank` is where it came up, `told_by` whose program it ended; `line` is the user's own line of
+    the traceback, `made_at` that which made the operation.
+    """
+    from hpcflow.runtime.context import task_name
+
+    kinds = {StallError: "stall", DeathError: "death"}
+    rank = getattr(error, "died", None)
+    rank = getattr(error, "rank", None) if rank is None else rank
+    rank = context.rank if rank is None else rank
+    stalled = (
+        {"missing": error.missing, "report": error.report} if isinstance(error, StallError) else {}
+    )
+    return {
+        "kind": kinds.get(type(error), "error"),
+        "rank": rank,
+        "task": task_name(rank, context),
+        "host": context.hosts[rank],
+        "told_by": context.rank,
+        "time": failure.now(),
+        "step": getattr(error, "step", None) or context.steps(),
+        "op": getattr(error, "op", None),
+        "line": raised_at(error) or None,
+        "made_at": getattr(error, "line", None),
+        "error": type(error).__name__,
+        "message": str(getattr(error, "message", None) or error),
+        "hint": getattr(error, "hint", None),
+        "checkpoint": context.checkpoint or None,
+        "traceback": text,
+        **stalled,
+    }
+
+
+def on_stall(context: Context, error: StallError) -> None:
     """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
     ledger = context.engine.ledger
     if ledger is not None:
         ledger.ends()
-    note = Note(ledger.directory, str(error), context.rank) if ledger is not None else None
-    if note is None or note.is_first():
-        sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {error}\n")
-        sys.stderr.flush()
-    if note is not None:
-        note.told()
+    if is_first_to_fail(context, error, own_stacks()):
+        _say(context, f"ends the job of {context.size} ranks: {_one_line(error)} ({error.report})")
+    else:
+        _say(context, f"failed after another rank: {_one_line(error)}")
     logs.on_failure(str(error))
+    _release_gpus()
     os._exit(ABORTED)
 
 
@@ -149,8 +238,8 @@ def on_death(context: Context, dead: Sequence[Entry]) -> None:
         return
     text = describe(dead, ledger.directory)
     if first(ledger.directory / "died"):
-        sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {text}\n")
-        sys.stderr.flush()
+        _write(context, {**facts_of_death(dead, ledger.directory), "told_by": context.rank})
+        _say(context, text)
         logs.on_failure(text)
 
     def end() -> None:
@@ -176,11 +265,13 @@ def on_loss(context: Context, rank: int) -> None:
     name = f"rank {rank} ({task_name(rank, context)}) on {context.hosts[rank]}"
     if not context.is_spare(rank):
         ledger = context.engine.ledger
-        raise DeathError(
+        error = DeathError(
             f"{name} has died, and nothing can go on without it",
             rank=context.rank,
             hint=what_next(ledger.directory) if ledger is not None else None,
         )
+        error.died = rank
+        raise error
     for state, _ in list(context.store.others.values()):
         if hasattr(state, "lose"):  # it counts on the workers
             state.lose(context.roles.drivers.index(rank))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.comm.where import OPS
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.shape import Spec, known
 from hpcflow.plan import cost
@@ -51,7 +52,7 @@ class Compiled:
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         lines = self.code.source.splitlines(keepends=True)
         linecache.cache[self.file] = (len(self.code.source), None, lines, self.file)
-        scope: dict[str, Any] = {}
+        scope: dict[str, Any] = {OPS: self.code.lines}
         exec(compile(self.code.source, self.file, "exec"), scope)
         self.make = scope["make"]
         self.shared = {

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from hpcflow import consistency, launch, logs
+from hpcflow.comm import failure
 from hpcflow.logs import logger
 from hpcflow.plan.ir import Plan
 from hpcflow.plan.roles import assign
@@ -92,6 +93,7 @@ def enter(**given: object) -> Context:
         place = launch.detect()
         if place is None:
             logs.set_up(0, 1, settings.run_dir, settings.log_files)
+            failure.put_aside(settings.run_dir)
             _current = Context(settings)
         else:
             _current = _join(settings, place)
@@ -115,6 +117,8 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
     world = mpi.world()
     launch.check_world(place, world.size, mpi.library_version())
     logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
+    if world.rank == 0:  # what follows is collective: no rank can fail before
+        failure.put_aside(settings.run_dir)
     crowded = ranks_outnumber_cores(world) or settings.crowded
     context = Context(settings, world, crowded)
     context.watch()

@@ -203,7 +203,7 @@ class Keeper:
             text = f"the same command goes on from {path}"
         else:
             text = f"start it again with resume=True: it goes on from {path}"
-        self.context.say_next(text)
+        self.context.say_next(text, str(path))
 
     def _facts(self, rows: Sequence[Any]) -> dict[str, Any]:
         steps = [row["steps"] for row in rows]

@@ -108,6 +108,7 @@ class TrainingSession(Session):
             if resume:
                 keeper.resume()
         self._log = runlog.of(self.context)
+        self.context.steps = lambda: self.steps
 
     @property
     def _told_folder(self) -> str:

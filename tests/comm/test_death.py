@@ -146,13 +146,13 @@ def test_a_stalled_job_is_reported_and_ended(tmp_path):
         import os
         from hpcflow.logs import set_up
         from hpcflow.comm.ledger import INSIDE, Ledger
-        from hpcflow.comm.watchdog import Watchdog
+        from hpcflow.comm.watchdog import Times, Watchdog
         set_up(comm.rank, comm.size)
         def end(error):
             sys.stderr.flush()
             os._exit(85)
         ledger = Ledger({str(tmp_path / "ledger")!r}, comm.rank, comm.hosts[comm.rank])
-        dog = Watchdog(ledger, comm.size, {str(tmp_path)!r}, 0.5, 1.5, end, tick_s=0.1)
+        dog = Watchdog(ledger, comm.size, {str(tmp_path)!r}, Times(0.5, 1.5), end)
         if comm.rank == 0:
             ledger.enter(12, "grads/bucket3", -1, "collective")
             finish(comm.barrier())

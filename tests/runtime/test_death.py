@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -70,7 +71,7 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
 )
 def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path, rank, task, was):
     """Whoever it was, all others end, and the checkpoint is taken up."""
-    job = ("-n", "3", "--ps", "1", str(rank))
+    job = ("-n", "3", "--ps", "1", "--run-dir", "run", str(rank))
     code, output = run(tmp_path, *job)
     assert code != 0, output
     pid = re.search(r"KILLED (\d+)", output).group(1)
@@ -80,6 +81,9 @@ def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path, r
     assert "FINISHED" not in output and "Traceback" not in output
     (where,) = re.findall(r"next  the same command goes on from (\S+)", output)
     assert (tmp_path / where).exists()
+    told = json.loads((tmp_path / "run/failure.json").read_text())
+    assert (told["kind"], told["rank"], told["task"]) == ("death", rank, task)
+    assert told["checkpoint"] == where and "has died" in told["message"]
     code, output = run(tmp_path, *job)
     assert code == 0, output
     step = int(re.search(r"resumed step=(\d+)", output).group(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -63,14 +64,53 @@ def test_an_exception_on_one_rank_ends_the_job_within_five_seconds(tmp_path):
         while True:
             session.run(train, {x: ONE})
         """,
-        "-n",
-        "3",
+        *("-n", "3", "--run-dir", "run"),
     )
     assert code != 0
+    told = failure(tmp_path / "run")
+    assert (told["kind"], told["rank"], told["task"]) == ("error", 2, "/job:worker/task:2")
+    assert (told["error"], told["message"]) == ("ValueError", "by test")
+    assert (
+        told["line"] == line_of(tmp_path, "raise ValueError")
+        and told["host"] == os.uname().nodename
+    )
+    assert "script.py" in told["traceback"] and told["checkpoint"] is None
     assert "ValueError: by test" in output
     assert "[rank 2" in output
     assert output.index("ValueError: by test") < output.index("ends the job of 3 ranks")
     assert seconds < 5
+
+
+def failure(run_dir):
+    """What `failure.json` says; there is no other one."""
+    assert [path.name for path in run_dir.glob("*failure*")] == ["failure.json"]
+    return json.loads((run_dir / "failure.json").read_text())
+
+
+def line_of(folder, words):
+    """Where the script has these words, as errors name it."""
+    lines = (folder / "script.py").read_text().splitlines()
+    return f"{folder}/script.py:{next(i for i, line in enumerate(lines, 1) if words in line)}"
+
+
+def test_of_ranks_that_fail_together_one_has_the_word(tmp_path):
+    """Each with an error of its own, at about the same time: one traceback, one file."""
+    code, output, _ = job(
+        tmp_path,
+        """
+        context.barrier()
+        raise ValueError(f"of rank {context.rank}")
+        """,
+        *("-n", "4", "--run-dir", "run"),
+    )
+    assert code != 0
+    assert output.count("Traceback") == 1, output
+    assert output.count("ends the job of 4 ranks") == 1
+    told = failure(tmp_path / "run")
+    assert told["message"] == f"of rank {told['rank']}"
+    assert re.search(rf"\[rank {told['rank']} on [^\n]*Traceback", output)
+    others = re.findall(r"\[rank (\d) on \S+\] failed after another rank: ValueError: (.*)", output)
+    assert all(text == f"of rank {rank}" and int(rank) != told["rank"] for rank, text in others)
 
 
 def test_an_error_of_all_ranks_is_printed_once(tmp_path):
@@ -90,6 +130,7 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path):
     assert output.count("ends the job of 4 ranks") == 1
     assert re.search(r"\] the same on ranks? [0-3]", output)
     first = re.search(r"\[rank (\d) .*ValueError", output).group(1)
+    assert failure(tmp_path / "run")["rank"] == int(first)
     assert "ValueError: by test" in (tmp_path / "run" / f"rank-{first}.log").read_text()
 
 
@@ -118,17 +159,21 @@ def test_an_error_in_a_step_names_op_line_and_rank(tmp_path, where):
         with hf.device("/job:ps" if {where!r} == "server" else None):
             bad = hf.check_numerics(hf.log(v.value() - 2.0), "the loss")
         print("BROKEN", time.time(), flush=True)
-        session.run(bad)
+        if context.is_chief:
+            session.run(bad)
         while True:
             time.sleep(1)
         """,
-        "-n",
-        "3",
-        "--ps",
-        "1",
+        *("-n", "3", "--ps", "1", "--run-dir", "run"),
     )
     assert code != 0
     assert "NumericError" in output
+    told = failure(tmp_path / "run")
+    assert (told["rank"], told["error"]) == (2 if where == "server" else 0, "NumericError")
+    assert told["op"] and told["made_at"] == line_of(tmp_path, "check_numerics"), (
+        "where the op was made"
+    )
+    assert told["line"] == line_of(tmp_path, "session.run(bad)"), "where it was run"
     assert "the loss" in output
     assert "script.py" in output
     assert f"rank     {2 if where == 'server' else 0}" in output
@@ -160,15 +205,18 @@ def test_a_stalled_wait_is_reported_with_who_waits_for_whom(tmp_path):
             time.sleep(20)
         session.run(train, {x: ONE})
         """,
-        "-n",
-        "2",
+        *("-n", "2", "--run-dir", "run"),
         env={"HPCFLOW_STALL_S": "2", "HPCFLOW_STALL_ABORT_S": "5"},
     )
+    told = failure(tmp_path / "run")
+    assert (told["kind"], told["rank"], told["missing"]) == ("stall", 0, [1])
+    assert told["step"] == 2 and told["op"] == "replicas/bucket_0"
+    assert (tmp_path / told["report"]).exists()
     assert code != 0
     assert "StallError" in output
     assert re.search(r"\[1/2\] others wait for this rank, which is at \S*script.py:\d+", output)
     assert output.count("[rank ") == 1, "who waits says once that the job ends"
-    report = next(tmp_path.glob("stall-*.txt")).read_text()
+    report = next((tmp_path / "run").glob("stall-*.txt")).read_text()
     assert "AllReduce" in report or "replicas/bucket_0" in report
     assert "script.py" in report  # the Python line of the rank that waits
 

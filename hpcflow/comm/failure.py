@@ -1,0 +1,64 @@
+"""`failure.json`: what the rank that failed first says of it. One for a run, whoever else fails."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+NAME, EARLIER = "failure.json", "failure.earlier.json"
+
+
+def now() -> str:
+    """The time, as failures are dated."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def write(folder: Path, facts: dict[str, Any]) -> bool:
+    """Write `failure.json` in `folder`, as a whole, unless there is one; whether it is the first.
+
+    True too where it cannot be written: nobody has told of a failure then.
+    """
+    path = folder / NAME
+    draft = folder / f".{NAME}.{os.uname().nodename}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        with draft.open("x") as file:  # follows no link
+            file.write(json.dumps(facts, indent=1) + "\n")
+    except OSError:  # a full disk: stderr has it
+        return True
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    except OSError:
+        return _without_links(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+def _without_links(draft: Path, path: Path) -> bool:
+    """The same on file systems that have none: for a moment the file may be empty."""
+    try:
+        with path.open("x") as file:
+            file.write(draft.read_text())
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def put_aside(run_dir: str) -> None:
+    """A run begins: the failure of an earlier one in the same folder gets another name.
+
+    Nothing where the run directory has no name: no failure is written there.
+    """
+    if run_dir:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(Path(run_dir, NAME), Path(run_dir, EARLIER))

@@ -1,0 +1,74 @@
+"""What the ranks of other nodes do: each node writes its ledgers down when one of them is in want.
+
+Through a folder in the run directory, which all nodes see, for no message can be relied on while
+ranks hang. As long as nobody waits for long the folder does not exist, and one rank of each node
+looks for it now and then. Where the run directory is each node's own, other nodes stay unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import time
+
+from hpcflow.comm.ledger import RECORD_BYTES, Entry, decode, is_ours, raw, with_process
+from hpcflow.comm.where import process_state
+
+WANTED = "wanted"
+FRESH_S = 30.0  # a wish, or what a node wrote, is heeded for so long: clocks differ
+
+
+class Nodes:
+    """This node among those of a job, whose ledgers are in `directory` on each of them."""
+
+    def __init__(self, directory: pathlib.Path, run_dir: pathlib.Path, host: str) -> None:
+        self._directory, self._host = directory, host
+        self.folder = run_dir / f".{directory.name}"
+
+    def want(self) -> None:
+        """Somebody here may stall: have all nodes tell what their ranks do, for a while."""
+        with contextlib.suppress(OSError):  # a full disk: the others stay unknown
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.folder / WANTED).touch()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a rank of any node may stall."""
+        return is_ours(self.folder) and _is_fresh(self.folder / WANTED)
+
+    def tell(self) -> None:
+        """Write down what the ranks of this node do."""
+        records = [raw(path) for path in sorted(self._directory.glob("rank-*"))]
+        whole = [record for record in records if record is not None]
+        told = b"".join(with_process(r, process_state(decode(r).pid)) for r in whole)
+        draft = self.folder / f".{self._host}"
+        with contextlib.suppress(OSError):
+            draft.write_bytes(told)
+            draft.replace(self.folder / self._host)
+
+    def others(self) -> list[Entry]:
+        """The ranks of the other nodes, as these have written them down."""
+        found: list[Entry] = []
+        if not is_ours(self.folder):
+            return found
+        for path in sorted(self.folder.glob("[!.]*")):
+            if path.name in (WANTED, self._host) or not _is_fresh(path):
+                continue
+            with contextlib.suppress(OSError):
+                data = path.read_bytes()
+                parts = range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
+                found += [decode(data[at : at + RECORD_BYTES]) for at in parts]
+        return found
+
+    def close(self) -> None:
+        """Remove the folder: the job ends in order."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _is_fresh(path: pathlib.Path) -> bool:
+    try:
+        return time.time() - os.stat(path).st_mtime < FRESH_S
+    except OSError:
+        return False

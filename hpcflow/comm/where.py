@@ -1,0 +1,111 @@
+"""Where a process is: the line of its main thread, and what the kernel tells of one that is silent.
+
+A process tells its own line; of another one /proc is all that can be read.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import FrameType
+
+OPS = "__ops__"  # in the globals of generated code: the operation of each of its lines
+PACKAGE = str(Path(__file__).resolve().parents[1])
+OTHERS = (PACKAGE, *{p for p in map(os.path.dirname, (os.__file__, threading.__file__)) if p})
+STOPPED, DEBUGGED, DEAD = "T", "t", "ZX?"  # letters of process_state
+
+
+def main_op() -> str:
+    """The operation of a step that the main thread runs; "" where it runs none."""
+    frame = _main_frame()
+    while frame is not None:
+        names = frame.f_globals.get(OPS, ())
+        if 0 <= frame.f_lineno - 1 < len(names) and names[frame.f_lineno - 1]:
+            return names[frame.f_lineno - 1]
+        frame = frame.f_back
+    return ""
+
+
+def main_line() -> str:
+    """Where the main thread is: `train.py:21 in load`, and behind `>` the operation, or our line.
+
+    The first is the user's own innermost line, if one is running.
+    """
+    frame = theirs = _main_frame()
+    if frame is None:
+        return "its end"
+    while theirs is not None and _is_ours(theirs):
+        theirs = theirs.f_back
+    op = main_op()
+    inner = f"op '{op}'" if op else _line(frame)
+    if theirs is None or _line(theirs) == inner:
+        return inner
+    return f"{_line(theirs)} > {inner}"
+
+
+def _main_frame() -> FrameType | None:
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def raised_at(error: BaseException) -> str:
+    """The user's own innermost line in the traceback of an error; "" if there is none."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not _is_ours(trace.tb_frame):
+            found = f"{file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether it is a frame of hpcflow, of generated code or of an installed library."""
+    file = frame.f_code.co_filename
+    return file.startswith((*OTHERS, "<")) and not file.startswith("<stdin")
+
+
+def _line(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def own_stacks() -> str:
+    """The stacks of all threads of this process."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file=file)
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+
+def process_state(pid: int) -> str:
+    """The letter by which Linux tells the state of a process here: R, S, D, T ...; ? if unknown.
+
+    `t` is one that a debugger holds, or follows.
+    """
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            letter = file.read().rpartition(")")[2].split()[0]
+        return DEBUGGED if letter != STOPPED and _tracer(pid) else letter
+    except OSError:
+        return "?"
+
+
+def _tracer(pid: int) -> int:
+    with open(f"/proc/{pid}/status") as file:
+        found = next((line for line in file if line.startswith("TracerPid:")), "TracerPid: 0")
+    return int(found.split()[1])
+
+
+def why_silent(pid: int, letter: str) -> str:
+    """Why an interpreter does not run, by the state of its process."""
+    if letter in DEAD:
+        return f"process {pid} is dead"
+    if letter == STOPPED:
+        return f"process {pid} is stopped (T; kill -CONT {pid} lets it go on)"
+    if letter == "D":
+        return f"process {pid} waits for a disk or a file system (D)"
+    runs = "computes" if letter == "R" else "waits"
+    return f"process {pid} {runs} in a call that keeps the GIL ({letter})"

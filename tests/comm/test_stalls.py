@@ -1,0 +1,195 @@
+"""What is a stall and what is none: who moves, is debugged, cannot speak, or is on another node."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hpcflow.comm import ledger as ledgers
+from hpcflow.comm import stalls, where
+from hpcflow.comm.ledger import OWN, PATIENT, Ledger, read_all
+from hpcflow.comm.nodes import Nodes
+from hpcflow.comm.watchdog import Times, Watchdog
+from tests.comm.test_ledger import until
+
+PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
+
+
+@pytest.fixture
+def node(tmp_path):
+    """`node(rank, ...)` opens the ledger of a rank."""
+    made = []
+
+    def open_one(rank, host="nid1", task="", place=0):
+        made.append(Ledger(tmp_path / f"ledger-{host}", rank, host, task, place))
+        return made[-1]
+
+    yield open_one
+    for one in made:
+        one.close()
+
+
+def watch(ledger, run_dir, stall_s=0.3, abort_s=60.0, abort=lambda error: None, **more):
+    return Watchdog(ledger, 4, run_dir, Times(stall_s, abort_s), abort, watch_gil=False, **more)
+
+
+def test_who_waits_for_one_that_moves_does_not_stall(node, tmp_path):
+    """Rank 1 evaluates: its steps end, though it comes to no meeting; then they do not any more."""
+    mine, other = node(0), node(1)
+    mine.enter(0, "saving", -1, "request")
+    moving = [True]
+
+    def moves(seconds):
+        time.sleep(seconds / 2)
+        return moving[0]
+
+    dogs = [watch(mine, tmp_path), watch(other, tmp_path, moves=moves)]
+    time.sleep(1.5)
+    assert not list(tmp_path.glob("stall-*")), "five times as long as a stall may last"
+    moving[0] = False
+    until(lambda: list(tmp_path.glob("stall-*")))
+    for dog in dogs:
+        dog.stop()
+
+
+def test_a_server_that_serves_others_is_no_movement(node):
+    """Only those whose program may come to what is waited for say that they move."""
+    mine, server, other = node(0), node(1, place=-1), node(2)
+    mine.enter(3, "v/recv", 1, "Recv")
+    other.moves()
+    entries = read_all(mine.directory)
+    assert stalls.moved(entries[0], entries) == entries[0].since
+    server.enter(9, "what worker 2 is to bring", 2, PATIENT)
+    entries = read_all(mine.directory)
+    assert [e.rank for e in stalls.behind(entries[0], entries)] == [2]
+    assert stalls.moved(entries[0], entries) == entries[2].moved
+
+
+def test_a_meeting_misses_ranks_of_the_same_place_alone(node):
+    """Workers meet: servers and other tasks of replicas have not to come."""
+    node(0).enter(0, "saving", -1, "request")
+    node(1)
+    node(2, place=1)
+    node(3, place=-1)
+    mine, *others = read_all(node(0).directory)
+    mine = dataclasses.replace(mine, op="saving", since=1.0, kind="request", step=0)
+    assert [entry.rank for entry in stalls.missing_in(mine, others)] == [1]
+
+
+def test_ranks_that_wait_for_each_other_are_told_as_a_ring(node):
+    node(0).enter(2, "v/recv", 2, "Recv")
+    node(1)
+    node(2).enter(2, "g/recv", 0, "Recv")
+    entries = read_all(node(3).directory)
+    assert stalls.ring(entries[0], entries) == [0, 2]
+    said = stalls.describe_stall(entries[0], entries, 4, "stall-2.txt")
+    assert "ring     0, 2 wait for each other: a message of theirs has not left or come" in said
+    assert stalls.ring(entries[1], entries) == []
+
+
+def test_a_wait_for_state_of_the_rank_itself_misses_nobody_else(node):
+    node(0).enter(4, "taken\ntrain.py:9", OWN, "QueueDequeue")
+    entries = read_all(node(1).directory)
+    said = stalls.describe_stall(entries[0], entries, 2, "stall-4.txt")
+    assert said.startswith("QueueDequeue 'taken' (made at train.py:9) at step 4 has waited")
+    assert "for a step of this rank, in another thread say" in said and "missing" not in said
+
+
+def test_a_rank_under_a_debugger_is_no_stall(node, tmp_path):
+    """As with gdb: another process traces it, and lets it run or not."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.ptrace(PTRACE_SEIZE, child.pid, None, None) == 0, os.strerror(ctypes.get_errno())
+    node(0).enter(3, "sum", -1, "AllReduce")
+    node(1)
+    entries = read_all(node(2).directory)
+    entries[1] = dataclasses.replace(entries[1], pid=child.pid)
+    assert where.process_state(child.pid) == where.DEBUGGED
+    assert stalls.is_debugged(entries[0], entries)
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    assert not stalls.is_debugged(entries[0], entries)
+
+
+def test_a_rank_that_runs_speaks_for_one_that_keeps_the_gil(node, tmp_path):
+    """Rank 0 waits within a call of C; rank 1, for whom it waits, has Python running."""
+    mute, speaker = node(0), node(1)
+    mute.enter(7, "a collective write", -1, "request")
+    mute._times[ledgers._HEARTBEAT] = mute._times[ledgers._SINCE] = time.time() - 100
+    dog = watch(speaker, tmp_path)
+    until(lambda: list(tmp_path.glob("stall-7.txt")))
+    dog.stop()
+    text = (tmp_path / "stall-7.txt").read_text()
+    assert "request 'a collective write' at step 7 has waited" in text
+    assert "told by rank 1" in text
+
+
+def test_a_stopped_rank_that_waited_is_not_spoken_for(node, tmp_path):
+    """It goes on when it is let: who waits for it says so."""
+    stopped, speaker = node(0), node(1)
+    stopped.enter(7, "sum", -1, "AllReduce")
+    stopped._times[ledgers._HEARTBEAT] = stopped._times[ledgers._SINCE] = time.time() - 100
+    record = stopped._memory
+    record[88:96] = b"T".ljust(8, b"\0")
+    dog = watch(speaker, tmp_path, stall_s=0.1)
+    time.sleep(0.5)
+    dog.stop()
+    assert not list(tmp_path.glob("stall-*"))
+
+
+def test_nodes_tell_each_other_through_the_run_directory(node, tmp_path):
+    """The rank that is missing is alone on another node: its line is in the report all the same."""
+    mine, far = node(0, "nid1"), node(1, "nid2", "/job:worker/task:1")
+    folder = tmp_path / "run"
+    near = Nodes(mine.directory, folder, "nid1")
+    there = Nodes(far.directory, folder, "nid2")
+    there.folder = near.folder  # of one name on all nodes
+    dog = watch(far, folder, nodes=there, leads=True)
+    time.sleep(0.4)
+    assert not folder.exists(), "as long as nobody waits nothing is written"
+    mine.enter(5, "grads", -1, "AllReduce")
+    first = watch(mine, folder, nodes=near, leads=True)
+    until(lambda: (folder / "stall-5.txt").exists())
+    text = (folder / "stall-5.txt").read_text()
+    first.stop()
+    dog.stop()
+    assert "for 1 of 4 ranks" in text
+    assert "missing  1 on nid2, /job:worker/task:1: waits for nothing: it computes" in text
+    assert text.partition("missing  1")[2].partition("\n")[0].endswith("in until"), "its line"
+    assert not near.folder.exists(), "nothing is left of a job that ends in order"
+
+
+def test_what_another_node_says_of_its_processes_is_believed(node, tmp_path):
+    """A process number means nothing elsewhere; an old word means nothing anywhere."""
+    far = node(3, "nid2")
+    there, near = (Nodes(far.directory, tmp_path, host) for host in ("nid2", "nid1"))
+    near.folder = there.folder
+    there.want()
+    record = far._memory
+    record[88:96] = b"\0" * 8
+    there.tell()
+    (entry,) = near.others()
+    assert entry.rank == 3 and entry.process in ("R", "S")
+    old = time.time() - 100
+    os.utime(there.folder / "nid2", (old, old))
+    assert near.others() == []
+
+
+def test_the_line_of_the_main_thread_is_the_users_own():
+    assert where.main_line().startswith(f"{__file__}:")
+    assert "in test_the_line_of_the_main_thread" in where.main_line()
+    assert where.main_op() == ""
+
+
+def test_the_operation_of_generated_code_is_told():
+    scope = {where.OPS: ["", "dense/MatMul"], "tell": lambda: (where.main_op(), where.main_line())}
+    exec(compile("def s0():\n  return tell()\n", "<hpcflow test>", "exec"), scope)
+    op, line = scope["s0"]()
+    assert op == "dense/MatMul" and line.endswith("> op 'dense/MatMul'")
