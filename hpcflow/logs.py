@@ -1,5 +1,9 @@
 """One logger: rank 0 speaks at info, every rank at warning and above, equal lines folded.
 
+What several ranks warn of within a moment the first of them prints at once, and a while later how
+often it was said and by whom; for this they write to files that all of a node see (`share`), and
+one of each node to files in the run directory. No message is sent.
+
 Each rank keeps its last lines of any level; they are written to `rank-N.log` in the run directory
 if it fails, and all of them if the setting `log_files` asks for it.
 """
@@ -11,12 +15,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 logger = logging.getLogger("hpcflow")
 KEPT = 200  # lines of a rank that are written if it fails
 FOLD_S = 10.0  # an equal line within this time is counted instead of printed
+LET_NODES_TELL_S = 3.0  # the first one of a node, to the first one of all
 MOST_WARNINGS = 100  # different ones that a rank remembers for the job's result
 _said: set[str] = set()
 _kept: Kept | None = None
@@ -24,40 +30,140 @@ _where: tuple[int, str] = (0, "")  # rank and run directory
 _prefix = ""  # of what a rank says for itself, where there are several
 
 
+class Board:
+    """Who of a node's ranks has said a line: a file for it in `folder`, which the first of them
+    makes and the others add to. Boards of several nodes have one `above` them, on which the first
+    of each node speaks for all of it.
+
+    Errors of files are no reason to be silent: a rank that cannot write prints.
+    """
+
+    def __init__(self, folder: str, rank: int, above: Board | None = None) -> None:
+        self._folder, self._rank, self._above = folder, rank, above
+        self._due: dict[str, float] = {}  # lines that this rank was the first to say, when to tell
+
+    def is_first(self, line: str, now: float) -> bool:
+        """This rank says `line`, for the first time in a while: whether it has to print it."""
+        for _ in range(2):  # the file may be taken away in between
+            if self.more(line, 1):
+                return False
+            if self._claims(line, now + FOLD_S):
+                self.more(line, 1)
+                above, late = self._above, now + FOLD_S + LET_NODES_TELL_S
+                return above is None or above._claims(line, late)
+        return True
+
+    def more(self, line: str, count: int) -> bool:
+        """This rank has said it so many times more; False if nobody counts them any longer."""
+        return self._add(line, f"{self._rank} {count}\n")
+
+    def told(self, now: float) -> Iterator[tuple[str, int, list[int]]]:
+        """Lines whose time has come: how often they were said, and by whom."""
+        for line in [line for line, due in self._due.items() if due <= now]:
+            del self._due[line]
+            text = self._take(line)
+            if self._above is None or not self._above._add(line, text):
+                rows = [tuple(map(int, row.split())) for row in text.splitlines()]
+                count = sum(times for _, times in rows)
+                if count > 1:
+                    yield line, count, sorted({rank for rank, _ in rows})
+        if self._above is not None:
+            yield from self._above.told(now)
+
+    def _claims(self, line: str, due: float) -> bool:
+        """Whether nobody was first before this rank."""
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            os.close(os.open(self._path(line), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+        self._due[line] = due
+        return True
+
+    def _path(self, line: str) -> str:
+        data = line.encode()
+        name = f".said-{len(data)}-{zlib.crc32(data):08x}{zlib.adler32(data):08x}"
+        return os.path.join(self._folder, name)
+
+    def _add(self, line: str, text: str) -> bool:
+        """Append to a file that is there, in one write."""
+        try:
+            descriptor = os.open(self._path(line), os.O_WRONLY | os.O_APPEND)
+        except OSError:
+            return False
+        try:
+            return os.write(descriptor, text.encode()) > 0 or not text
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+
+    def _take(self, line: str) -> str:
+        """What is in a file, which is gone then: who says it later is the first again."""
+        path = self._path(line)
+        mine = f"{path}.{self._rank}"
+        try:
+            os.replace(path, mine)
+            with open(mine) as file:
+                text = file.read()
+            os.unlink(mine)
+        except OSError:
+            return ""
+        return text
+
+
 class Folding(logging.StreamHandler):
     """Prints a line at once; its repetitions within `FOLD_S` follow as one line with their count.
 
-    They are printed when the next line comes after that time, or at the end.
+    They are printed when the next line comes after that time, by `fold`, or at the end. Warnings
+    that are on the `board` are printed by one rank, with the counts of all.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._held: dict[str, tuple[float, int]] = {}  # line: when it was printed, how often since
+        self.board: Board | None = None
+        self._held: dict[str, tuple[float, int, str]] = {}  # line: when printed, how often since
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print or count."""
         now, line = time.monotonic(), self.format(record)
         self._let_go(now - FOLD_S)
-        since, more = self._held.get(line, (now, -1))
-        self._held[line] = since, more + 1
-        if more < 0:
+        since, more, words = self._held.get(line, (now, -1, record.getMessage()))
+        self._held[line] = since, more + 1, words
+        if more >= 0:
+            return
+        alone = self.board is None or record.levelno < logging.WARNING
+        if alone or self.board.is_first(words, now):  # type: ignore[union-attr]
             super().emit(record)
 
-    def _let_go(self, before: float) -> None:
-        old = [line for line, (since, _) in self._held.items() if since <= before]
+    def fold(self, at_once: bool = False, tells: bool = True) -> None:
+        """Print what is due, or all that is held back; without `tells` give it to the board."""
+        self.acquire()
+        try:
+            self._let_go(float("inf") if at_once else time.monotonic() - FOLD_S, tells)
+        finally:
+            self.release()
+
+    def _let_go(self, before: float, tells: bool = True) -> None:
+        old = [line for line, (since, _, _) in self._held.items() if since <= before]
         for line in old:
-            _, more = self._held.pop(line)
-            if more:
-                self.stream.write(f"{line}  (x {more + 1:,})\n")
-                self.stream.flush()
+            _, more, words = self._held.pop(line)
+            if more and self.board is None:
+                self._write(f"{line}  (x {more + 1:,})")
+            elif more and self.board is not None and not self.board.more(words, more):
+                self._write(f"{line}  (x {more:,} more)")
+        for words, count, ranks in self.board.told(before + FOLD_S) if self.board and tells else ():
+            self._write(f"hpcflow {words}  (x {count:,}, {spans(ranks)})")
+
+    def _write(self, line: str) -> None:
+        self.stream.write(f"{line}\n")
+        self.stream.flush()
 
     def close(self) -> None:
         """Print the counts that are held back."""
-        self.acquire()
-        try:
-            self._let_go(float("inf"))
-        finally:
-            self.release()
+        self.fold(at_once=True)
         super().close()
 
 
@@ -100,6 +206,33 @@ def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> 
         logger.addHandler(file)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
+
+
+def share(folder: str | None, above: str | None = None) -> None:
+    """From now on equal warnings of the ranks that share `folder`, in memory, are told once; where
+    they are on several nodes, of all that share the folder `above`. None: each tells its own."""
+    rank, _ = _where
+    board = None
+    if folder is not None:
+        board = Board(folder, rank, Board(above, rank) if above is not None else None)
+    for handler in logger.handlers:
+        if isinstance(handler, Folding):
+            handler.fold(at_once=True)
+            handler.board = board
+
+
+def fold() -> None:
+    """Print the counts of what was said a while ago; by a thread that looks now and then."""
+    for handler in list(logger.handlers):
+        if isinstance(handler, Folding):
+            handler.fold()
+
+
+def hand_over() -> None:
+    """The ranks are about to meet for the last time: what this one has counted, others may tell."""
+    for handler in logger.handlers:
+        if isinstance(handler, Folding):
+            handler.fold(at_once=True, tells=False)
 
 
 def say_once(line: str, level: int = logging.INFO) -> None:

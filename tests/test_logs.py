@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -106,6 +107,66 @@ def test_warnings_of_all_ranks_are_told_once() -> None:
     told[17] = {"slow": 1, "odd": 2}
     told[3] = {}
     assert logs.together(told) == {"slow": "x 1,023, ranks 0-2, 4-1023", "odd": "x 2, rank 17"}
+
+
+def boards(folder: pathlib.Path, ranks: int, nodes: int) -> list[logs.Board]:
+    """A board for each rank, in a folder for each node, and one folder above them."""
+    above = f"{folder}/all" if nodes > 1 else None
+    return [
+        logs.Board(f"{folder}/{r % nodes}", r, logs.Board(above, r) if above else None)
+        for r in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("nodes", [1, 16])
+def test_a_thousand_ranks_that_say_the_same_are_told_once(
+    tmp_path: pathlib.Path, nodes: int
+) -> None:
+    made = boards(tmp_path, 1024, nodes)
+    speakers = [board for r, board in enumerate(made) if r not in (5, 900)]
+    assert sum(board.is_first("slow", 0.0) for board in speakers) == 1
+    assert made[7].more("slow", 3)
+    assert made[900].is_first("odd", 1.0), "another line is its own"
+    assert not [line for board in made for line in board.told(logs.FOLD_S - 1)], "too early"
+    late = logs.FOLD_S + logs.LET_NODES_TELL_S
+    told = [line for now in (logs.FOLD_S, late) for board in made for line in board.told(now)]
+    said = [r for r in range(1024) if r not in (5, 900)]
+    assert told == [("slow", 1025, said)], "what one rank said once needs no second line"
+    assert sum(board.is_first("slow", 99.0) for board in made) == 1, "later it is told anew"
+    for board in made * 2:
+        list(board.told(float("inf")))
+    assert not any(path.is_file() for path in tmp_path.rglob("*")), "nothing is left"
+
+
+def test_a_board_that_cannot_be_written_silences_nobody(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "0").write_text("a file")
+    assert all(board.is_first("slow", 0.0) for board in boards(tmp_path, 3, 1))
+
+
+@pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+def test_ranks_of_a_job_warn_once_and_each_file_has_all(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "warns.py"
+    script.write_text(
+        "import hpcflow as hf\nfrom hpcflow.logs import logger\n"
+        "context = hf.Session().context\n"
+        "for _ in range(3):\n    logger.warning('the disk is slow')\n"
+        "context.barrier()\n"
+    )
+    run = [sys.executable, "-m", "hpcflow", "run", "-n", "3", "--run-dir", str(tmp_path / "run")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*run, "--set", "log_files=1", str(script)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "the disk is slow" in line]
+    assert re.fullmatch(r"hpcflow \[\d/3\] the disk is slow", said[0])
+    assert said[1:] == ["hpcflow the disk is slow  (x 9, ranks 0-2)"]
+    for rank in range(3):
+        assert (tmp_path / "run" / f"rank-{rank}.log").read_text().count("the disk is slow") == 3
 
 
 def test_a_handler_set_up_twice_prints_once(capsys: pytest.CaptureFixture[str]) -> None:

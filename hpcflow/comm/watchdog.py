@@ -31,7 +31,7 @@ from hpcflow.comm.stalls import (
 )
 from hpcflow.comm.where import DEAD, STOPPED, main_line, main_op, own_stacks
 from hpcflow.errors import StallError
-from hpcflow.logs import logger
+from hpcflow.logs import fold, logger
 
 TICK_S = 1.0
 TICKS = 8  # at least, in the time after which a stall is reported
@@ -110,6 +110,7 @@ class Watchdog:
             if self._stacks is not None:
                 faulthandler.dump_traceback_later(self._times.stall_s, file=self._stacks)
             self._ledger.beat(main_line())
+            fold()
             try:
                 self._answer()
                 self._look()

@@ -215,6 +215,7 @@ class Context:
         waiting.ledger = ledger
         run_dir = Path(self.settings.run_dir)
         nodes = Nodes(ledger.directory, run_dir, host) if len(set(self.hosts)) > 1 else None
+        logs.share(folder, str(nodes.folder) if nodes is not None else None)
         self.watchdog = Watchdog(
             ledger,
             self.size,
@@ -242,6 +243,7 @@ class Context:
             self.watchdog.stop()
         if (ledger := self.engine.ledger) is not None:
             self.engine.ledger = waiting.ledger = None
+            logs.share(None)
             ledger.close()
             remove(ledger.directory)
 
@@ -420,6 +422,7 @@ class Context:
         if self.control is None or self.world is None:
             return
         self._left = True
+        logs.hand_over()
         if self.is_driver:
             self.control.cancel_driven()
             self._say_alone(CLOSING)
