@@ -107,15 +107,19 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._pause():
-            if self._stacks is not None:
-                faulthandler.dump_traceback_later(self._times.stall_s, file=self._stacks)
-            self._ledger.beat(main_line())
-            fold()
-            try:
-                self._answer()
-                self._look()
-            except OSError as error:  # a full disk must not end the watch
-                logger.error("the stall report cannot be written: %s", error)
+            self.tick()
+
+    def tick(self) -> None:
+        """One look, and a sign that this rank's interpreter runs; its thread does it by itself."""
+        if self._stacks is not None:
+            faulthandler.dump_traceback_later(self._times.stall_s, file=self._stacks)
+        self._ledger.beat(main_line())
+        fold()
+        try:
+            self._answer()
+            self._look()
+        except OSError as error:  # a full disk must not end the watch
+            logger.error("the stall report cannot be written: %s", error)
 
     def _pause(self) -> bool:
         """Until the next tick; True at the end. Here it is seen whether this rank moves."""
