@@ -14,7 +14,7 @@ import pytest
 
 from hpcflow.comm import deaths
 from hpcflow.comm.deaths import Deaths
-from hpcflow.comm.ledger import Ledger, read_all
+from hpcflow.comm.ledger import PREFIX, Ledger, read_all
 from hpcflow.errors import DeathError
 from hpcflow.runtime import failing
 from tests.comm.test_ledger import until
@@ -170,7 +170,7 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         rank = '''if True:
             import sys, time
             from hpcflow.comm.ledger import Ledger
-            ledger = Ledger({str(tmp_path / (deaths.PREFIX + "job"))!r}, int(sys.argv[1]), "n", "t")
+            ledger = Ledger({str(tmp_path / (PREFIX + "job"))!r}, int(sys.argv[1]), "n", "t")
             print("there", flush=True)
             time.sleep(60)'''
         ranks = [
@@ -195,4 +195,4 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     )
     assert "hpcflow: rank 1 (t) on n has died" in done.stderr
     assert "nothing was saved" in done.stderr
-    assert len(read_all(tmp_path / (deaths.PREFIX + "job"))) == 3
+    assert len(read_all(tmp_path / (PREFIX + "job"))) == 3
