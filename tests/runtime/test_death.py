@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.comm import deaths
 from hpcflow.comm.deaths import Deaths
 from hpcflow.comm.ledger import PREFIX, Ledger, read_all
 from hpcflow.errors import DeathError
