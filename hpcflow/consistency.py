@@ -97,7 +97,7 @@ def rule(given: str | Rule) -> Rule:
     name, _, number = str(given).partition(":")
     if name in ("async", "all") and not number:
         return Async() if name == "async" else All()
-    if name in ("backup", "stale") and number.isdecimal():
+    if name in ("backup", "stale") and number.isdecimal() and len(number) < 10:
         return Backup(int(number)) if name == "backup" else Stale(int(number))
     raise HpcflowError(
         f"sync={given!r} is no rule",

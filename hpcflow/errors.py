@@ -65,6 +65,13 @@ class VerifyError(HpcflowError):
         self.rule = rule
 
 
+# What Python raises where data is not as it should be.
+MALFORMED = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(RecursionError, MemoryError, AssertionError),
+)
+
+
 class FeedError(HpcflowError, ValueError):
     """A feed is missing, unknown, or of the wrong shape or dtype."""
 

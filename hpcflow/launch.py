@@ -73,7 +73,7 @@ class Start:
 def _in_slurm_step(environ: Environ) -> bool:
     """Inside a step that srun made: not in the batch script, not in salloc's own shell."""
     step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
-    return step.isdigit() and int(step) < FIRST_RESERVED_STEP
+    return step.isdecimal() and len(step) < 20 and int(step) < FIRST_RESERVED_STEP
 
 
 def _slurm_rank(environ: Environ) -> bool:
@@ -85,9 +85,10 @@ def _slurm_rank(environ: Environ) -> bool:
 def _slurm_local_size(environ: Environ) -> int | None:
     """This node's entry in `2(x3),1`; None where a heterogeneous step hides it."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
-    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    runs = re.findall(r"(\d{1,7})(?:\(x(\d{1,7})\))?", text)
     counts = [int(tasks) for tasks, times in runs for _ in range(int(times or 1))]
-    node = int(environ.get("SLURM_NODEID", "0"))
+    number = environ.get("SLURM_NODEID", "0")
+    node = int(number) if _is_number(number) else len(counts)
     whole = str(sum(counts)) == environ.get("SLURM_STEP_NUM_TASKS")
     return counts[node] if whole and node < len(counts) else None
 
@@ -95,7 +96,7 @@ def _slurm_local_size(environ: Environ) -> int | None:
 def _flux_local_size(environ: Environ) -> int | None:
     """Flux tells tasks and nodes only: the fullest node of an even deal."""
     tasks, nodes = environ.get("FLUX_JOB_SIZE", ""), environ.get("FLUX_JOB_NNODES", "")
-    if not tasks.isdigit() or not nodes.isdigit() or nodes == "0":
+    if not _is_number(tasks) or not _is_number(nodes) or int(nodes) == 0:
         return None
     return -(-int(tasks) // int(nodes))
 
@@ -180,11 +181,15 @@ def _read(row: Row, environ: Environ) -> Launch | None:
 
 def _number(name: str, environ: Environ) -> int:
     text = environ[name].strip()
-    if not text.isdigit():
+    if not _is_number(text):
         raise LaunchError(
-            f"{name}={text!r} is not a number", hint=f"unset {name} or start by a launcher"
+            f"{name}={text[:40]!r} is not a number", hint=f"unset {name} or start by a launcher"
         )
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 10
 
 
 def check_world(

@@ -124,7 +124,8 @@ def _arrays(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
             _count(size, f"a size of {name!r}")
         _need(len(shape) <= MOST_DIMENSIONS, f"{name!r} has {len(shape)} dimensions")
         row = DTYPES[dtype].itemsize * math.prod(shape[1:])
-        _need(row * math.prod(shape[:1]) < MOST, f"{name!r} is of shape {shape}")
+        most = 16 * math.prod(size or 1 for size in shape)  # NumPy minds sizes beside a zero too
+        _need(most < MOST, f"{name!r} is of shape {shape}")
         found[name] = (shape[0] if shape else 1, row)
     paths = facts.get("paths")
     _need(isinstance(paths, dict), "paths is no table")

@@ -11,7 +11,7 @@ from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.h5 import on_disk
 from hpcflow.checkpoint.layout import GRAPH, STATE, Array
 from hpcflow.checkpoint.saved import Fault, Saved
-from hpcflow.errors import CheckpointError
+from hpcflow.errors import MALFORMED, CheckpointError
 from hpcflow.runtime.hdf5 import library
 
 
@@ -70,7 +70,7 @@ def structure(saved: Saved) -> Iterator[Fault]:
         try:
             with library().File(path, "r") as file:
                 yield from _File(saved, name, file).faults()
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+        except (OSError, RuntimeError, *MALFORMED) as error:
             yield Fault(name, saved.arrays_in(name), f"{path}: HDF5 cannot read it: {error}")
 
 

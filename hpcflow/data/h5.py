@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcflow.data.buffers import Buffers
 from hpcflow.data.cache import local_copy
-from hpcflow.errors import DataError
+from hpcflow.errors import MALFORMED, DataError
 from hpcflow.runtime.hdf5 import library
 
 BRIDGE = 64 << 10  # bytes between two wanted rows that are cheaper read than skipped
@@ -60,8 +60,13 @@ class Hdf5:
             self._file = opened(path)
             try:
                 self._look(path)
-            except BaseException:
+            except DataError:
                 self._close()
+                raise
+            except BaseException as error:
+                self._close()
+                if isinstance(error, (OSError, RuntimeError, *MALFORMED)):
+                    raise self._error(f"is damaged: {error}", "copy it again") from error
                 raise
 
     def _look(self, path: Path) -> None:
@@ -153,7 +158,7 @@ class Hdf5:
 
     def _rows(self, numbers: np.ndarray) -> np.ndarray:
         numbers = np.asarray(numbers, np.int64)
-        out = self._buffers.empty((len(numbers), *self.row_shape), self.dtype)
+        out = self._empty(len(numbers))
         if not len(numbers):
             return out
         if int(numbers.min()) < 0 or int(numbers.max()) >= len(self):
@@ -178,8 +183,17 @@ class Hdf5:
             del got
         return out
 
+    def _empty(self, count: int) -> np.ndarray:
+        try:
+            return self._buffers.empty((count, *self.row_shape), self.dtype)
+        except (MemoryError, ValueError) as error:
+            raise self._error(
+                f"{count} rows of {list(self.row_shape)} {self.dtype} are too large: {error}",
+                "the file may be damaged; look with: h5ls -r FILE",
+            ) from error
+
     def _rows_from(self, start: int, count: int) -> np.ndarray:
-        got = self._buffers.empty((count, *self.row_shape), self.dtype)
+        got = self._empty(count)
         self._read(got, start)
         return got
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from hpcflow.errors import PlacementError
 
 _PART = re.compile(
-    r"/?(?:job:(?P<job>[a-zA-Z_]\w*)|replica:\d+|task:(?P<task>\d+)"
-    r"|(?:device:)?(?P<kind>(?!(?:job|task|replica)\b)[a-zA-Z]\w*)(?::(?P<index>\d+|\*))?)",
+    r"/?(?:job:(?P<job>[a-zA-Z_]\w*)|replica:\d{1,9}|task:(?P<task>\d{1,9})"
+    r"|(?:device:)?(?P<kind>(?!(?:job|task|replica)\b)[a-zA-Z]\w*)(?::(?P<index>\d{1,9}|\*))?)",
 )
 
 

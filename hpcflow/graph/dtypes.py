@@ -41,7 +41,7 @@ def as_dtype(given: Any) -> np.dtype:
     """A numpy dtype from a dtype, a name or a Python type; DTypeError if it is none of ours."""
     try:
         dtype = string if given == "string" else np.dtype(given)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # NumPy reads some texts as Python
         raise DTypeError(
             f"{given!r} is not a data type", hint="use hf.float32 or 'float32'"
         ) from None

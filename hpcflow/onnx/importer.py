@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from google.protobuf.message import DecodeError
 
-from hpcflow.errors import HpcflowError, OnnxError
+from hpcflow.errors import MALFORMED, HpcflowError, OnnxError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.onnx import table
 from hpcflow.onnx.declined import OPS as DECLINED
 from hpcflow.onnx.dtypes import carried, from_onnx, is_narrow, to_onnx
-from hpcflow.onnx.node import Node
+from hpcflow.onnx.node import Node, values_of
 from hpcflow.onnx.values import Values
 from hpcflow.ops.array import constant, placeholder
 from hpcflow.ops.state import Variable
@@ -45,13 +45,30 @@ def import_model(
     `inputs` gives tensors or arrays for some of its inputs; the others become placeholders.
     `trainable`: floating-point initializers of rank 1 or more become variables (or those for which
     `trainable(name, array)` holds); all else, and all with False, become constants.
-    Errors: OnnxError names the node that is not supported and says why.
+    Errors: OnnxError names the node that is not supported and says why; also for what is no model,
+            and for tensors in files that are not beside the model. OSError.
     """
-    if isinstance(model, bytes):
-        model = onnx.load_model_from_string(model)
-    elif not isinstance(model, onnx.ModelProto):
-        model = onnx.load(model)
-    return Importer(model, trainable).run(inputs or {})
+    try:
+        return Importer(_loaded(model), trainable).run(inputs or {})
+    except HpcflowError:
+        raise
+    except MALFORMED as error:
+        raise OnnxError(f"the model is malformed: {error!r}") from error
+
+
+def _loaded(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> onnx.ModelProto:
+    """Errors: OnnxError, OSError."""
+    try:
+        if isinstance(model, bytes):
+            model = onnx.load_model_from_string(model)
+        elif not isinstance(model, onnx.ModelProto):
+            model = onnx.load(model)
+    except (DecodeError, onnx.checker.ValidationError) as error:
+        name = "these bytes" if isinstance(model, bytes) else str(model)
+        raise OnnxError(f"{name}: no ONNX model: {error}") from error
+    if not model.graph.output:
+        raise OnnxError("the model has no outputs", hint="is it an ONNX model?")
+    return model
 
 
 class Scope:
@@ -140,7 +157,7 @@ class Importer:
         if graph.sparse_initializer:
             raise OnnxError(f"initializer {graph.sparse_initializer[0].values.name!r} is sparse")
         for proto in graph.initializer:
-            array = carried(numpy_helper.to_array(proto))
+            array = carried(values_of(proto))
             tensor = self._initializer(proto.name, array, trainable)
             scope.values[proto.name] = self.mark(tensor, proto.data_type)
         return {proto.name for proto in graph.initializer}
@@ -179,6 +196,8 @@ class Importer:
                 if "ONNX " not in error.message:
                     error.message = f"{node.called}: {error.message}"
                 raise
+            except MALFORMED as error:
+                raise OnnxError(f"{node.called} cannot be built: {error!r}") from error
         if len(made) < sum(map(bool, proto.output)):
             raise node.declined(f"it has {len(proto.output)} outputs, {len(made)} are supported")
         for name, tensor in zip(proto.output, made, strict=False):

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from hpcflow.errors import OnnxError
+from hpcflow.errors import MALFORMED, OnnxError
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.dtypes import carried, to_onnx
 from hpcflow.onnx.values import NeedsValue
@@ -50,7 +50,7 @@ class Node:
         if isinstance(value, bytes):
             return value.decode()
         if isinstance(value, onnx.TensorProto):
-            return carried(numpy_helper.to_array(value))
+            return carried(values_of(value))
         if isinstance(value, onnx.GraphProto) or not isinstance(value, Sequence):
             return value
         return [v.decode() if isinstance(v, bytes) else v for v in value]
@@ -114,3 +114,13 @@ class Node:
     def declined(self, why: str) -> OnnxError:
         """The error for what is not supported of this node."""
         return OnnxError(f"{self.called}: {why}", hint="docs/onnx.md lists what is supported")
+
+
+def values_of(proto: onnx.TensorProto) -> np.ndarray:
+    """The array in a model. Errors: OnnxError if its bytes, type and shape do not fit."""
+    try:
+        if min(proto.dims, default=0) < 0:
+            raise ValueError(f"its shape is {list(proto.dims)}")
+        return np.asarray(numpy_helper.to_array(proto))
+    except MALFORMED as error:
+        raise OnnxError(f"the tensor {proto.name!r} is malformed: {error}") from error

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.waiting import finish
-from hpcflow.errors import CommError, DeathError, HpcflowError, LonelyCollectiveError
+from hpcflow.errors import MALFORMED, CommError, DeathError, HpcflowError, LonelyCollectiveError
 from hpcflow.runtime import told
 from hpcflow.runtime.counted import Counts
 from hpcflow.runtime.engine import Engine
@@ -68,6 +68,9 @@ class Driven(Protocol):
     def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
         """Step `step` of instance `slot` failed on another rank."""
         ...
+
+
+MOST_BYTES = 1 << 40  # of a body
 
 
 class Heard(NamedTuple):
@@ -157,14 +160,23 @@ class Control:
             return False
         source = channel.source
         kind, plan, slot, step, body, *more = self._header.tolist()
-        text = self._body(source, body) if body else b""
-        channel.start()
-        if kind == STEP:
-            self._step(source, plan, slot, step)
-        elif kind in self._acts:
-            self._acts[kind](Heard(source, plan, slot, step, more, text))
-        else:
-            raise CommError(f"rank {source} sent a header of unknown kind {kind}")
+        try:
+            text = self._body(source, body) if body else b""
+            channel.start()
+            if kind == STEP:
+                self._step(source, plan, slot, step)
+            elif kind in self._acts:
+                self._acts[kind](Heard(source, plan, slot, step, more, text))
+            else:
+                raise CommError(f"rank {source} sent a header of unknown kind {kind}")
+        except HpcflowError:
+            raise
+        except MALFORMED as error:
+            raise CommError(
+                f"a message of kind {kind} from rank {source} failed here: {error!r}",
+                rank=self.comm.rank,
+                hint="have all ranks the same hpcflow? the traceback above tells where",
+            ) from error
         return True
 
     def _step(self, driver: int, plan: int, slot: int, step: int) -> None:
@@ -225,6 +237,8 @@ class Control:
             self.ended.add(rank)
 
     def _body(self, source: int, size: int) -> bytes:
+        if not 0 < size <= MOST_BYTES:
+            raise CommError(f"rank {source} announces a message of {size} bytes")
         buffer = np.empty(size, np.uint8)
         finish(self.comm.recv(buffer, source, BODY_TAG), what=f"a message body of rank {source}")
         return buffer.tobytes()

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.errors import CommError
+from hpcflow.errors import MALFORMED, CommError, HpcflowError
 
 Reply = Callable[[dict[str, Any]], None]
 SERVICES = {  # modules with answer(context, request, reply)
@@ -26,10 +26,19 @@ STATES = {"Rounds": "hpcflow.ps.waits"}  # modules that say what state of a type
 
 def answer(context: Any, request: dict[str, Any], reply: Reply) -> None:
     """Have the service that `request` names call `reply` with its answer, in plain data."""
-    name = request.get("service", "")
-    if name not in SERVICES:
+    name = request.get("service", "") if isinstance(request, dict) else ""
+    if not isinstance(name, str) or name not in SERVICES:
         raise CommError(f"there is no service {name!r}", rank=context.rank)
-    importlib.import_module(SERVICES[name]).answer(context, request, reply)
+    try:
+        importlib.import_module(SERVICES[name]).answer(context, request, reply)
+    except HpcflowError:
+        raise
+    except MALFORMED as error:
+        raise CommError(
+            f"a call of the service {name!r} failed: {error!r}",
+            rank=context.rank,
+            hint="have all ranks the same hpcflow? the traceback above tells where",
+        ) from error
 
 
 def load(type: str) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from hpcflow import errors
-from hpcflow.errors import HpcflowError, KernelError
+from hpcflow.errors import HpcflowError, KernelError, VerifyError
 
 FACTS = ("op", "line", "rank", "hint")
 
@@ -22,8 +22,11 @@ def encode(error: BaseException) -> bytes:
 def decode(data: bytes) -> HpcflowError:
     """The error again; one of a kind that is not hpcflow's is a KernelError."""
     facts = json.loads(data)
-    kind = getattr(errors, facts["kind"], None)
+    kind = getattr(errors, str(facts["kind"]), None)
     if not (isinstance(kind, type) and issubclass(kind, HpcflowError)):
         kind = KernelError
-    found: HpcflowError = kind(facts["message"], **{name: facts.get(name) for name in FACTS})
+    found: HpcflowError = kind.__new__(kind)  # some are made of more than a message
+    HpcflowError.__init__(found, str(facts["message"]), **{name: facts.get(name) for name in FACTS})
+    if isinstance(found, VerifyError):
+        found.rule = found.message.partition(":")[0]
     return found

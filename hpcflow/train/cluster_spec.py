@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcflow.errors import LaunchError
 
+MOST_TASKS = 1 << 24
 Addresses = Sequence[str] | Mapping[int, str]
 
 
@@ -24,7 +25,8 @@ class ClusterSpec:
             raise LaunchError(
                 f"{cluster!r} is no cluster", hint="give {'ps': [...], 'worker': [...]}"
             )
-        self._jobs = {str(job): _tasks(job, tasks) for job, tasks in sorted(given.items())}
+        jobs = sorted(given, key=str)
+        self._jobs = {str(job): _tasks(str(job), given[job]) for job in jobs}
 
     @property
     def jobs(self) -> list[str]:
@@ -84,7 +86,7 @@ class ClusterSpec:
 def _tasks(job: str, given: Any) -> dict[int, str]:
     """{number: address} of what was given for a job."""
     if isinstance(given, Mapping):
-        pairs = sorted(given.items())
+        pairs = list(given.items())
     elif isinstance(given, (list, tuple)):
         pairs = list(enumerate(given))
     else:
@@ -92,9 +94,10 @@ def _tasks(job: str, given: Any) -> dict[int, str]:
             f"the tasks of job {job!r} are {given!r}", hint="give a list of 'host:port'"
         )
     for number, address in pairs:
-        if not isinstance(number, int) or not isinstance(address, str) or not address:
+        is_number = isinstance(number, int) and 0 <= number < MOST_TASKS
+        if not is_number or not isinstance(address, str) or not address:
             raise LaunchError(
                 f"task {number!r} of job {job!r} has the address {address!r}",
                 hint="give a text 'host:port'; a list of them comes of text.split(',')",
             )
-    return dict(pairs)
+    return dict(sorted(pairs))

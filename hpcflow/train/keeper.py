@@ -305,7 +305,7 @@ def interval(every: int | str) -> tuple[int, float | None]:
     """
     if every == AUTO:
         return 0, None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(every).strip())
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([smh]?)", str(every).strip())
     if found is None or float(found.group(1)) <= 0 or (not found[2] and "." in found[1]):
         raise CheckpointError(
             f"{every!r} is no time between two checkpoints",

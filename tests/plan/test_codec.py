@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -141,3 +142,40 @@ def _refused_or_part(data):
         assert isinstance(decode(data), Part)
     except VerifyError as error:
         assert error.rule
+
+
+WORDS = st.sampled_from([2**62, -1, 0, 1, "", "0", "O", "f4,f4", "V1", "/job:ps/task:0", "x" * 99])
+
+
+def places(value, above=()):
+    """The path of each value inside."""
+    if above:
+        yield above
+    keys = range(len(value)) if isinstance(value, list) else ()
+    for key in value if isinstance(value, dict) else keys:
+        yield from places(value[key], (*above, key))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_a_header_that_says_something_else(data):
+    """One value of it, anywhere, is another, gone or there twice: a part, or a refusal."""
+    size = int.from_bytes(GOOD[8:16], "little")
+    header, rest = json.loads(GOOD[16 : 16 + size]), GOOD[16 + size + -(16 + size) % 64 :]
+    *path, last = data.draw(st.sampled_from(list(places(header))))
+    inside = header
+    for key in path:
+        inside = inside[key]
+    how = data.draw(st.sampled_from(["other", "gone", "twice"]))
+    if how == "gone":
+        del inside[last]
+    elif how == "twice" and isinstance(inside, list):
+        inside.insert(last, inside[last])
+    else:
+        inside[last] = data.draw(WORDS | st.none() | st.lists(WORDS, max_size=3))
+    text = json.dumps(header).encode()
+    start = GOOD[:8] + len(text).to_bytes(8, "little") + text
+    try:
+        decode(start + bytes(-len(start) % 64) + rest)
+    except HpcflowError as error:
+        assert error.message

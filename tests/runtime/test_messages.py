@@ -1,0 +1,126 @@
+"""Whatever bytes come as a message of control: an error that names who sent them, never a hang."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcflow import errors
+from hpcflow.comm.local import local_world
+from hpcflow.errors import CommError, HpcflowError, KernelError, VerifyError
+from hpcflow.runtime import headers, services, told
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.headers import BODY_TAG, HEADER_TAG, header
+from hpcflow.settings import Settings
+
+KINDS = {
+    name: value
+    for name, value in vars(headers).items()
+    if name.isupper() and isinstance(value, int) and "TAG" not in name and "WORDS" not in name
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=8,
+)
+WORD = st.integers(-(2**63), 2**63 - 1)
+FUZZ = settings(deadline=None, max_examples=60)
+
+
+class Ear:
+    """A server that hears what the test, as its driver, says."""
+
+    def __init__(self) -> None:
+        self.worlds = local_world(2)
+        made: list[Context] = []
+
+        def rank(r: int) -> None:
+            made.append(Context(Settings(ps=1), self.worlds[r], crowded=True))
+
+        threads = [threading.Thread(target=rank, args=(r,)) for r in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        (self.server,) = [context for context in made if not context.is_driver]
+        self.mouth = self.worlds[1 - self.server.rank]
+
+    def hear(self, message: np.ndarray, body: bytes = b"") -> None:
+        """Have the server take a message."""
+        control, inbox = self.server.control, self.server.engine.inbox
+        assert control is not None
+        self.mouth.send(message, self.server.rank, HEADER_TAG)
+        if body:
+            self.mouth.send(np.frombuffer(body, np.uint8), self.server.rank, BODY_TAG)
+        assert control.listen()
+        while inbox:
+            inbox.popleft()()
+
+
+def refused(kind: int, body: bytes, *words: int) -> None:
+    """Nothing but an error of hpcflow may come of it."""
+    ear = Ear()
+    message = header(kind, *words, body=len(body))
+    try:
+        ear.hear(message, body)
+    except HpcflowError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("kind", ["REGISTER", "CALL", "DECLARE", "FAILED", "MEETING"])
+@FUZZ
+@given(data=st.data())
+def test_bodies_of_any_bytes(kind, data):
+    body = data.draw(
+        st.binary(min_size=1, max_size=60)
+        | JSON.map(lambda value: json.dumps(value).encode())
+        | JSON.map(lambda v: len(json.dumps(v)).to_bytes(8, "little") + json.dumps(v).encode())
+        | st.dictionaries(st.sampled_from(["service", "do", "wanted", "path", "session"]), JSON
+            | st.sampled_from([*services.SERVICES, "load", "write", "survey"]),
+            min_size=2).map(lambda v: json.dumps(v).encode())
+    )  # fmt: skip
+    refused(KINDS[kind], body)
+
+
+@FUZZ
+@given(st.sampled_from(sorted(KINDS.values())) | WORD, st.lists(WORD, min_size=3, max_size=3))
+def test_headers_of_any_numbers(kind, words):
+    if kind not in (headers.STOP, headers.BYE):  # a signal, and a good-bye, need no more
+        refused(kind, b"", *words)
+
+
+@pytest.mark.parametrize("size", [2**60, -1, -(2**62)])
+def test_the_length_of_a_body_that_nobody_has(size):
+    with pytest.raises(CommError, match=r"rank . announces"):
+        Ear().hear(header(headers.CALL, body=size))
+
+
+@pytest.mark.parametrize("name", sorted(n for n in vars(errors) if n.endswith("Error")))
+def test_every_error_travels(name):
+    """Its kind, words and facts are those of the rank where it was raised."""
+    kind = getattr(errors, name)
+    facts = dict(op="w", line="a.py:3", rank=2, hint="do this")
+    sent = kind("rule", "what", **facts) if kind is VerifyError else kind("what", **facts)
+    found = told.decode(told.encode(sent))
+    assert type(found) is kind and str(found) == str(sent)
+    assert getattr(found, "rule", None) == getattr(sent, "rule", None)
+
+
+def test_an_error_that_is_not_ours_travels_as_that_of_a_kernel():
+    for kind in ("SystemExit", "dict", "__name__", "HpcflowErrors"):
+        body = json.dumps({"kind": kind, "message": "x"}).encode()
+        assert type(told.decode(body)) is KernelError
+
+
+@FUZZ
+@given(JSON)
+def test_calls_of_any_shape(request_):
+    context = SimpleNamespace(rank=1)
+    with pytest.raises(CommError):
+        services.answer(context, request_, lambda answer: None)
