@@ -6,12 +6,14 @@ Sixteen float32 variables that every replica has. A save begins with the values 
 when they are on the disk; a load reads into memory that is there, from files that the cache holds,
 on every rank. Ours digests every byte in both. `--mpio` is a Python whose h5py has MPI: its ranks
 write one file. dd copies as many bytes from a file in the cache to another (conv=fsync), and back.
+Saves behind training, of `--behind` MiB, are measured beside DCP's async_save (saving_behind.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
@@ -23,6 +25,7 @@ from typing import Any
 
 import common
 import numpy as np
+import saving_behind
 from common import Contender, Crew, Tournament, check, peer, role
 
 VARIABLES = 16
@@ -41,6 +44,12 @@ def value(number: int, mebibytes: int) -> np.ndarray:
     rows = np.random.default_rng(number).integers(0, 1 << 31, (1 << 18), np.int32)
     count = mebibytes * (1 << 18) // VARIABLES
     return np.resize(rows, count).view(np.float32).reshape(-1, 1024)
+
+
+def finite(number: int, mebibytes: int) -> np.ndarray:
+    """The same with exponents that bear many steps."""
+    rows = value(number, mebibytes).view(np.int32)
+    return (rows & 0x007FFFFF | 0x3F800000).view(np.float32)
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -193,16 +202,21 @@ def act(arguments: argparse.Namespace) -> None:
         "tf": lambda: tensorflow(arguments, where),
         "dd": lambda: dd(arguments, where),
     }
+    for name, run in (("behind", saving_behind.hpcflow), ("dcp", saving_behind.torch_dcp)):
+        given = functools.partial(finite, mebibytes=arguments.mebibytes)
+        acts[name] = functools.partial(run, arguments, where, given, VARIABLES)
     acts[arguments.role]()
-    if arguments.role == "torch":
+    if arguments.role in ("torch", "dcp"):
         os._exit(0)  # gloo ends badly when a rank has left
 
 
 # -- the parent
 
 
-def contenders(arguments: argparse.Namespace, size: int, folder: pathlib.Path) -> list[Contender]:
-    """Those that can run on `size` ranks."""
+def contenders(
+    arguments: argparse.Namespace, size: int, folder: pathlib.Path, behind: bool = False
+) -> list[Contender]:
+    """Those that can run on `size` ranks, and save `behind` training or while it waits."""
     port = common.free_ports(1)[0]
 
     def mine(kind: str, python: str | None, rank: int = 0) -> list[str]:
@@ -215,7 +229,11 @@ def contenders(arguments: argparse.Namespace, size: int, folder: pathlib.Path) -
         command, environ = common.ranks(size, mine(kind, python), OMPI_MCA_io="romio341")
         return Contender(name, [command], environ)
 
-    torches = [mine("torch", arguments.torch, rank) for rank in range(size)]
+    kind = "dcp" if behind else "torch"
+    torches = [mine(kind, arguments.torch, rank) for rank in range(size)]
+    if behind:
+        theirs = peer(saving_behind.DCP, arguments.torch, "--torch", *torches)
+        return [ranks(saving_behind.OURS, "behind", None), theirs]
     one_file = peer(FILE, arguments.mpio, "--mpio", [])
     if arguments.mpio:
         one_file = ranks(FILE, "parallel", arguments.mpio)
@@ -228,7 +246,7 @@ def contenders(arguments: argparse.Namespace, size: int, folder: pathlib.Path) -
 
 def checks_of(cup: Tournament) -> list[dict[str, Any]]:
     """Times, as ratios: less than 1 is faster than the other."""
-    checks = []
+    checks = saving_behind.checks_of(cup)
     for case, found in cup.figures.items():
         for name in (OURS, FILE):
             if name not in found:
@@ -242,10 +260,20 @@ def checks_of(cup: Tournament) -> list[dict[str, Any]]:
     return checks
 
 
+def ranks_of(size: int) -> str:
+    return f"{size} rank{'s' if size > 1 else ''}"
+
+
+def clear(folder: pathlib.Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--mebibytes", type=int, default=1024)
+    parser.add_argument("--behind", type=int, nargs="*", default=[1024, 4096], metavar="MEBIBYTES")
     parser.add_argument("--mpio", metavar="PYTHON", help="a python whose h5py has MPI")
     parser.add_argument("--folder", default="run/bench-checkpoint", help="on the disk to measure")
     for option in ("--rank", "--port"):
@@ -262,9 +290,14 @@ def main() -> None:
             for other in (FILE, OURS):  # the forms apart, for the memory they take
                 group = [each for each in found if each.name != other]
                 one.play(group, arguments.rounds, arguments.repeats)
-            cup.merge(one, f", {size} rank{'s' if size > 1 else ''}")
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(folder)
+            cup.merge(one, f", {ranks_of(size)}")
+            clear(folder)
+            for mebibytes in arguments.behind:
+                mine = argparse.Namespace(**{**vars(arguments), "mebibytes": mebibytes})
+                one, group = Tournament(arguments.realtime), contenders(mine, size, folder, True)
+                saving_behind.play(one, mine, group, size)
+                cup.merge(one, f", {mebibytes} MiB, {ranks_of(size)}")
+                clear(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     common.finish(cup.record(checks_of(cup), "s", 1.0), arguments.out)

@@ -124,7 +124,7 @@ class Behind:
         self._ended(outcome)
 
     def poll(self) -> None:
-        """Between two steps: do what its threads have handed over, if steps did not."""
+        """Between two steps: take what has come, if steps did not, which need not poll."""
         self.context.engine.attend()
         self._look()
 

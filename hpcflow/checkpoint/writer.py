@@ -26,7 +26,7 @@ from hpcflow.runtime.hdf5 import library
 from hpcflow.runtime.state import Store
 
 Answer = dict[str, Any]  # of `attempt`
-NICE = 10  # so much less than training does a thread that writes ask of the cores
+NICE = 5  # so much less than training does a thread that writes ask of the cores
 
 
 class Writer:

@@ -132,11 +132,6 @@ class Baton:
         self.inbox.append(call)
         self.wake.set()
 
-    def attend(self) -> None:
-        """Make the calls that were handed over, unless another thread drives and makes them."""
-        if self.inbox and self.baton.acquire(blocking=False):
-            self._lead(self._empty_inbox, lambda: True)
-
     def _empty_inbox(self) -> None:
         """Begin all that was handed over; what stays there would never leave if nobody drove."""
         while self.inbox:

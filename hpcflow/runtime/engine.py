@@ -279,6 +279,15 @@ class Engine(Baton):
                 i += 1
         return self.control() or moved or len(waits) < before
 
+    def attend(self) -> None:
+        """Take what has come and what was handed over, unless another thread drives and does it."""
+        if self.baton.acquire(blocking=False):
+            self._lead(self._attend, lambda: True)
+
+    def _attend(self) -> None:
+        self.poll()
+        self._empty_inbox()
+
     def abandon(self, instance: Instance) -> None:
         """The rank that drives a step has died: nothing of it is waited for any more.
 

@@ -45,7 +45,8 @@ class Saves:
         self._waits = False
         self.failing = False  # the last one was lost: after `finish` all ranks know
         self._count = self._failures = 0
-        self._total, self._longest = 0.0, Took(0.0, 0.0, 0.0, 0.0)
+        self._total = 0.0
+        self.last = self._longest = Took(0.0, 0.0, 0.0, 0.0)
 
     @property
     def going(self) -> bool:
@@ -116,7 +117,7 @@ class Saves:
         self._done(Path(facts["path"]), Took(held, *times))
 
     def _done(self, path: Path, took: Took) -> None:
-        self.failing = False
+        self.failing, self.last = False, took
         self._count += 1
         self._total += took.held
         self._longest = Took(*map(max, self._longest, took))

@@ -39,7 +39,8 @@ class TrainingSession(Session):
     `step` trains and counts, `run` does neither; then `wait` for the other workers and gather the
     `result`. No operation can be added to the graph any more.
 
-    With a folder for `checkpoints` the whole state of the job is saved there: after `save_every`
+    With a folder for `checkpoints` the whole state of the job is saved there while it trains on (or
+    waits, by the setting `save`; docs/checkpoint-format.md): after `save_every`
     steps (500) or time ("30s", "10m"), by default as often as pays ("auto"), when the training has
     ended, and when a signal or the end of the job's time stops it. `resume` goes on from the newest
     good one, if there is one, at its place in the datasets. `max_to_keep` are kept, 0 for all, and
