@@ -562,5 +562,6 @@ def test_workers_stop_and_save_under_each_rule(sync: str, tmp_path: Path) -> Non
     if sync == "all":
         assert found == [(12, 12)] * 3
         assert steps_in(tmp_path) == ["step-10", "step-12", "step-5"]
-    assert all(12 <= count <= 15 for _, count in found)
+    # each of three may read 11 before their three updates of that step, and makes one more
+    assert all(12 <= count <= 17 for _, count in found)
     assert f"step-{found[0][1]}" in steps_in(tmp_path)
