@@ -158,8 +158,7 @@ class Keeper:
 
     def _took(self, took: Took) -> None:
         """On the chief: a save took so long; the first time it says what follows from that."""
-        waited = not self._in_foreground and took.held >= took.published
-        self.often.saved(None if waited else took.held, took.published)
+        self.often.saved(None if self.saves.waited else took.held, took.published)
         self._starts.saved(self.often.took)
         if not self._is_told and self.often.save_s is not None:
             self._is_told = True

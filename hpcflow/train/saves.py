@@ -53,6 +53,11 @@ class Saves:
         """Whether one is being written behind training, as far as this rank knows."""
         return self._behind is not None
 
+    @property
+    def waited(self) -> bool:
+        """Whether training waits, or has waited, for what is written behind it otherwise."""
+        return self._waits
+
     def poll(self) -> None:
         """Between two steps: look after the one that is being written."""
         if self._behind is not None:

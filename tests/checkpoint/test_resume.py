@@ -6,6 +6,7 @@ import pytest
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.errors import CheckpointError, HpcflowError
+from hpcflow.train.often import Often
 from tests.checkpoint.jobs import BATCH, SAMPLES, run
 
 STEPS = SAMPLES // BATCH
@@ -141,3 +142,15 @@ def test_a_resumed_job_has_latest_name_the_newest_good_one(tmp_path, died):
     run(1, 0, tmp_path, resume=True)
     assert (tmp_path / "latest").read_text() == expected.name + "\n"
     assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob("*.old"))
+
+
+@pytest.mark.parametrize("save", ["background", "foreground"])
+def test_what_saves_hold_up_says_how_often(tmp_path, monkeypatch, save):
+    """All but those behind training that it waits for on purpose, as for the last one."""
+    told = []
+    monkeypatch.setattr(Often, "saved", lambda self, *took: told.append(took))
+    monkeypatch.setattr(Often, "took", (1.0, 2.0))
+    monkeypatch.setattr(Often, "save_s", 1.0)
+    run(2, 2, tmp_path, save_every=4, save=save)
+    assert len(told) == 2 and all(written > 0 for _, written in told)
+    assert [held is None for held, _ in told] == [False, save == "background"]
