@@ -232,9 +232,13 @@ def of_user(base: str | os.PathLike[str]) -> list[pathlib.Path]:
     return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_ours(path)]
 
 
-def with_process(record: bytes, letter: str) -> bytes:
+def for_others(record: bytes, letter: str, moved: float) -> bytes:
     """A copy of a record for other nodes, where /proc does not tell of its process."""
-    return record[: _PROCESS.start] + letter.encode().ljust(8, b"\0") + record[_PROCESS.stop :]
+    copy = bytearray(record)
+    copy[_PROCESS] = letter.encode().ljust(8, b"\0")
+    (before,) = struct.unpack_from("=d", record, 8 * _MOVED)
+    struct.pack_into("=d", copy, 8 * _MOVED, max(before, moved))
+    return bytes(copy)
 
 
 def first(mark: pathlib.Path) -> bool:

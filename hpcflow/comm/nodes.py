@@ -13,8 +13,8 @@ import pathlib
 import shutil
 import time
 
-from hpcflow.comm.ledger import RECORD_BYTES, Entry, decode, is_ours, raw, with_process
-from hpcflow.comm.where import process_state
+from hpcflow.comm.ledger import RECORD_BYTES, Entry, decode, for_others, is_ours, raw
+from hpcflow.comm.where import Files, process_state
 
 WANTED = "wanted"
 FRESH_S = 30.0  # a wish, or what a node wrote, is heeded for so long: clocks differ
@@ -25,6 +25,7 @@ class Nodes:
 
     def __init__(self, directory: pathlib.Path, run_dir: pathlib.Path, host: str) -> None:
         self._directory, self._host = directory, host
+        self._files = Files()
         self.folder = run_dir / f".{directory.name}"
 
     def want(self) -> None:
@@ -42,11 +43,15 @@ class Nodes:
         """Write down what the ranks of this node do."""
         records = [raw(path) for path in sorted(self._directory.glob("rank-*"))]
         whole = [record for record in records if record is not None]
-        told = b"".join(with_process(r, process_state(decode(r).pid)) for r in whole)
+        told = b"".join(self._copy(record) for record in whole)
         draft = self.folder / f".{self._host}"
         with contextlib.suppress(OSError):
             draft.write_bytes(told)
             draft.replace(self.folder / self._host)
+
+    def _copy(self, record: bytes) -> bytes:
+        pid = decode(record).pid
+        return for_others(record, process_state(pid), self._files.moved(pid))
 
     def others(self) -> list[Entry]:
         """The ranks of the other nodes, as these have written them down."""

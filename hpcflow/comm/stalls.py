@@ -51,16 +51,14 @@ def ring(mine: Entry, entries: Sequence[Entry]) -> list[int]:
     return []
 
 
-def moved(mine: Entry, entries: Sequence[Entry]) -> float:
-    """When `mine`, or one for whom it waits, was last seen to move; wall clock."""
-    chain = [*missing_in(mine, entries), *behind(mine, entries)]
-    return max([mine.since, *(entry.moved for entry in chain)])
+def chain(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
+    """All for whom `mine` waits, at once or in the end."""
+    return [*missing_in(mine, entries), *behind(mine, entries)]
 
 
 def is_debugged(mine: Entry, entries: Sequence[Entry]) -> bool:
     """Whether a debugger follows the rank or one for whom it waits: those may take their time."""
-    chain = [mine, *missing_in(mine, entries), *behind(mine, entries)]
-    return any(letter_of(entry) == DEBUGGED for entry in chain)
+    return any(letter_of(entry) == DEBUGGED for entry in [mine, *chain(mine, entries)])
 
 
 def letter_of(entry: Entry) -> str:

@@ -21,15 +21,15 @@ from hpcflow.comm.ledger import Entry, Ledger, read_all
 from hpcflow.comm.nodes import Nodes
 from hpcflow.comm.stalls import (
     MOST_NAMED,
+    chain,
     describe_stall,
     is_debugged,
     is_silent,
     letter_of,
     missing_in,
-    moved,
     state,
 )
-from hpcflow.comm.where import DEAD, STOPPED, main_line, main_op, own_stacks
+from hpcflow.comm.where import DEAD, STOPPED, Files, main_line, main_op, own_stacks
 from hpcflow.errors import StallError
 from hpcflow.logs import fold, logger
 
@@ -86,7 +86,9 @@ class Watchdog:
         self._nodes, self._leads = nodes, leads
         self._mark = ledger.directory / "report"  # of a stall that lasts: its path
         self._watched = ledger.directory / "watched"  # fresh: ranks here see whether they move
+        self._suspected: dict[int, tuple[float, float]] = {}  # rank -> its wait, the first look
         self._told: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait and the report
+        self._files = Files()
         self._looked = 0.0
         self._stop = threading.Event()
         self._stacks = stacks_path(ledger.directory, ledger.rank).open("wb") if watch_gil else None
@@ -165,17 +167,27 @@ class Watchdog:
             entries += self._nodes.others()
         if is_debugged(mine, entries):
             return
-        still = now - moved(mine, entries)
-        if still < self._times.stall_s:
-            return
-        since, path = self._told.get(mine.rank, (0.0, self._run_dir))
+        since, first_look = self._suspected.get(mine.rank, (0.0, now))
         if since != mine.since:
+            first_look = now
+        self._suspected[mine.rank] = mine.since, first_look
+        still = now - self._moved(mine, entries)
+        if still < self._times.stall_s or now - first_look < self._times.stall_s / 2:
+            return  # in this time others see whether they move, and other nodes tell of theirs
+        told, path = self._told.get(mine.rank, (0.0, self._run_dir))
+        if told != mine.since:
             path = self._report(mine, entries)
             self._told[mine.rank] = mine.since, path
         self._mark.touch()
         if still >= self._times.abort_s:
             self._stop.set()
             self._abort(self._error(mine, entries, path))
+
+    def _moved(self, mine: Entry, entries: Sequence[Entry]) -> float:
+        """When `mine`, or one for whom it waits, was last seen to move; wall clock."""
+        behind = chain(mine, entries)
+        here = [self._files.moved(entry.pid) for entry in behind if entry.host == mine.host]
+        return max([mine.since, *here, *(entry.moved for entry in behind)])
 
     def _report(self, mine: Entry, entries: Sequence[Entry]) -> pathlib.Path:
         """Write the report of a wait, or add to the one that a rank of this node has begun."""

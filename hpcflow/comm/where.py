@@ -10,12 +10,14 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
 OPS = "__ops__"  # in the globals of generated code: the operation of each of its lines
 PACKAGE = str(Path(__file__).resolve().parents[1])
 OTHERS = (PACKAGE, *{p for p in map(os.path.dirname, (os.__file__, threading.__file__)) if p})
+LEAST_BYTES = 1 << 20  # between two looks; less is no saving or loading
 STOPPED, DEBUGGED, DEAD = "T", "t", "ZX?"  # letters of process_state
 
 
@@ -97,6 +99,36 @@ def _tracer(pid: int) -> int:
     with open(f"/proc/{pid}/status") as file:
         found = next((line for line in file if line.startswith("TracerPid:")), "TracerPid: 0")
     return int(found.split()[1])
+
+
+def bytes_moved(pid: int) -> int:
+    """What a process here has read and written by system calls, in bytes; 0 if unknown."""
+    try:
+        with open(f"/proc/{pid}/io") as file:
+            rows = dict(line.split(": ") for line in file.read().splitlines())
+        return int(rows["rchar"]) + int(rows["wchar"])
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
+class Files:
+    """When processes of this node were last seen to read or write files, as when they save.
+
+    Their own interpreters need not run. A process that hangs moves next to nothing between two
+    looks; messages over TCP may count as well.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, float]] = {}  # process: its bytes, and when it moved some
+
+    def moved(self, pid: int) -> float:
+        """Wall clock; 0 if it was not seen to."""
+        now = bytes_moved(pid)
+        before, when = self._seen.get(pid, (now, 0.0))
+        if now - before >= LEAST_BYTES:
+            when = time.time()
+        self._seen[pid] = now, when
+        return when
 
 
 def why_silent(pid: int, letter: str) -> str:

@@ -170,7 +170,7 @@ def test_abort_is_called_once_with_the_error(ledgers, tmp_path):
 def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
     """Rank 1 sits in C with the GIL; rank 0's report names it and shows where."""
     program = textwrap.dedent("""
-        import ctypes, sys, time
+        import ctypes, os, sys, time
         from hpcflow.comm.ledger import Ledger
         from hpcflow.comm.watchdog import Times, Watchdog
         rank, base = int(sys.argv[1]), sys.argv[2]
@@ -178,10 +178,13 @@ def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
         Watchdog(ledger, 2, base, Times(2 if rank == 0 else 0.5, 99), print)
         def keeps_the_gil():
             ctypes.PyDLL(None).sleep(4)
-        time.sleep(0.5)
         if rank:
+            time.sleep(0.5)
+            open(base + "/kept", "w").close()
             keeps_the_gil()
         else:
+            while not os.path.exists(base + "/kept"):
+                time.sleep(0.01)
             ledger.enter(9, "grads/bucket0", -1, "collective")
             time.sleep(3)
     """)

@@ -64,11 +64,36 @@ def test_a_server_that_serves_others_is_no_movement(node):
     mine.enter(3, "v/recv", 1, "Recv")
     other.moves()
     entries = read_all(mine.directory)
-    assert stalls.moved(entries[0], entries) == entries[0].since
+    assert [e.rank for e in stalls.chain(entries[0], entries)] == [1]
     server.enter(9, "what worker 2 is to bring", 2, PATIENT)
     entries = read_all(mine.directory)
-    assert [e.rank for e in stalls.behind(entries[0], entries)] == [2]
-    assert stalls.moved(entries[0], entries) == entries[2].moved
+    assert [e.rank for e in stalls.chain(entries[0], entries)] == [1, 2]
+    assert entries[2].moved and not entries[1].moved
+
+
+def test_who_waits_for_one_that_writes_a_file_does_not_stall(node, tmp_path):
+    """Rank 1 saves for long, perhaps in a call that keeps the GIL; then it hangs."""
+    program = """if True:
+        import os, sys, time
+        with open(sys.argv[1], "wb", buffering=0) as file:
+            while not os.path.exists(sys.argv[2]):
+                file.seek(0)
+                file.write(bytes(1 << 20))
+                time.sleep(0.01)
+        input()
+    """
+    paths = [str(tmp_path / name) for name in ("large", "enough")]
+    child = subprocess.Popen([sys.executable, "-c", program, *paths], stdin=subprocess.PIPE)
+    mine, other = node(0), node(1)
+    mine.enter(0, "what one rank decides", 1, "request")
+    other._words[2] = child.pid
+    dog = watch(mine, tmp_path)
+    time.sleep(1.5)
+    assert not list(tmp_path.glob("stall-*")), "five times as long as a stall may last"
+    (tmp_path / "enough").touch()
+    until(lambda: list(tmp_path.glob("stall-*")))
+    dog.stop()
+    child.communicate(b"\n")
 
 
 def test_a_meeting_misses_ranks_of_the_same_place_alone(node):
@@ -172,11 +197,12 @@ def test_what_another_node_says_of_its_processes_is_believed(node, tmp_path):
     there, near = (Nodes(far.directory, tmp_path, host) for host in ("nid2", "nid1"))
     near.folder = there.folder
     there.want()
-    record = far._memory
-    record[88:96] = b"\0" * 8
     there.tell()
     (entry,) = near.others()
-    assert entry.rank == 3 and entry.process in ("R", "S")
+    assert entry.rank == 3 and entry.process in ("R", "S") and not entry.moved
+    (tmp_path / "large").write_bytes(bytes(2 << 20))
+    there.tell()
+    assert near.others()[0].moved > time.time() - 60, "it has written a file"
     old = time.time() - 100
     os.utime(there.folder / "nid2", (old, old))
     assert near.others() == []
