@@ -106,20 +106,26 @@ class Rounds:
 
         `go` is called when all that it gave is in the variables, or dropped.
         """
+        self._go_aside(worker, self._asides[worker] + 1)
+        self._leaving.append((worker, go))
+        self._move()
+
+    def _go_aside(self, worker: int, times: int) -> None:
         together = min(self._asides)
-        self._asides[worker] += 1
+        self._asides[worker] = times
         if min(self._asides) > together:  # the last one: nobody is left to wait for
             self.clocks = [0] * self.workers
             for channel in self.channels.values():
                 channel.closing = bool(channel.ready)
-        self._leaving.append((worker, go))
-        self._move()
 
     def lose(self, worker: int) -> None:
-        """A worker has died: as one that has gone to a meeting, and to all that will ever be."""
+        """A worker has died: as one that has gone to a meeting, and to all that will ever be.
+
+        What it gave, complete on all servers, counts; the rest is never picked.
+        """
         self._gates = [gate for gate in self._gates if gate[0] != worker]
         self._leaving = [one for one in self._leaving if one[0] != worker]
-        self._asides[worker] = sys.maxsize
+        self._go_aside(worker, sys.maxsize)
         self._move()
 
     def missing(self) -> tuple[str, int] | None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcflow.consistency import All, Backup, Stale
@@ -210,3 +210,58 @@ def test_who_is_missing_is_named():
     rounds.tick(0)
     assert begun(rounds, 0) is None
     assert rounds.missing() == ("what worker 1 is to bring", 2)
+
+
+def test_a_death_is_the_last_to_come_where_all_others_have_met():
+    server = Server(Backup(1), 3)
+    left = []
+    server.give(0, 0, 1.0)
+    for worker in (0, 1):
+        server.rounds.step_aside(worker, lambda worker=worker: left.append(worker))
+    assert left == [1]  # what worker 0 gave may still have a second gradient
+    server.rounds.lose(2)
+    assert server.updates == [((0,), 1.0)]
+    assert left == [1, 0]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_with_as_many_deaths_as_workers_in_reserve_nobody_waits_for_the_dead(data):
+    """Gradients, meetings and deaths in any order: what can be joined is, and all come away."""
+    workers = data.draw(st.integers(2, 5))
+    extra = data.draw(st.integers(1, workers - 1))
+    server = Server(Backup(extra), workers)
+    living, here, has = set(range(workers)), set(range(workers)), {}
+    left: list[int] = []
+
+    def go_aside(worker):
+        here.discard(worker)
+        server.rounds.step_aside(worker, lambda: left.append(worker))
+
+    for _ in range(data.draw(st.integers(1, 40))):
+        worker = data.draw(st.sampled_from(sorted(living)))
+        what = data.draw(st.sampled_from("ggggad"))
+        if what == "d" and worker and workers - len(living) < extra:
+            server.rounds.lose(worker)
+            living.discard(worker)
+            here.discard(worker)
+        elif what == "a" and worker in here:
+            go_aside(worker)
+        elif what == "g" and worker in here:
+            if worker not in has:
+                version = begun(server.rounds, worker)
+                if version is None:
+                    server.rounds._gates.clear()
+                else:
+                    has[worker] = version
+            else:
+                server.give(worker, has.pop(worker), 1.0)
+        if not here:
+            assert living <= set(left)
+            here, left[:] = set(living), []
+        waiting = {w for w, _ in server.rounds.channel("train").ready}
+        assert not waiting or (len(waiting) < workers - extra and not here <= waiting)
+    for worker in sorted(here):
+        go_aside(worker)
+    assert living <= set(left)
+    assert not server.rounds.channel("train").ready
