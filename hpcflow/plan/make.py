@@ -9,6 +9,7 @@ from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan import traffic
 from hpcflow.plan.bucket import bucket
+from hpcflow.plan.commit import commit
 from hpcflow.plan.frames import split
 from hpcflow.plan.initial import beside_variables
 from hpcflow.plan.ir import Cluster, Plan, Program
@@ -59,7 +60,10 @@ def make_plan(
     def cut(program: Program, cluster: Cluster) -> Plan:
         program, why = place(program, graph, cluster, homes)
         program, edges = split(program, cluster)
-        program = pack_step(join(bucket(program, settings), cluster.lead), cluster.lead)
+        program = bucket(program, settings)
+        if settings.survive and cluster.mode == "collective":
+            program = commit(program)
+        program = pack_step(join(program, cluster.lead), cluster.lead)
         return partition(order(program), cluster, why, edges)
 
     program = prune(graph, fetches, feeds, done)
