@@ -164,10 +164,12 @@ def _form(context: Context, form: str) -> str:
     if form not in FORMS:
         raise CheckpointError(f"form {form!r} is not one of {', '.join(FORMS)}")
     real = context.world is not None and type(context.world).__name__ == "MpiCommunicator"
-    can = is_parallel() and (context.size == 1 or real)
+    # MPI makes no communicator for the file where a rank of the job has died
+    can = is_parallel() and (context.size == 1 or real) and not context.lost
     if form == "parallel" and not can and context.size > 1:
         raise CheckpointError(
-            "this h5py cannot write one file from several ranks: it was built without MPI",
+            "the ranks cannot write one file together: "
+            + ("one has died" if context.lost else "this h5py was built without MPI"),
             rank=context.rank,
             hint='build it (`make mpio`, docs/checkpoint-format.md) or use form="sharded"',
         )
@@ -297,6 +299,8 @@ def finish(
             more = {**facts, "kind": "whole"}
             part.finish(draft, more, written, arrays, told["block"])
         else:
+            slabs = [one for record in written for one in record["slabs"]]
+            _check_cover(arrays, [Slab(one["name"], one["start"], one["stop"]) for one in slabs])
             more = {**told, "texts": _texts(ask, told)}
             index = draft / folder.INDEX
             record = _write_index(index, more, facts, arrays, written)

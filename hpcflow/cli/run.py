@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--survive",
         action="store_true",
         default=None,
-        help="the others go on if a worker dies (asynchronous servers, mpirun of Open MPI 5)",
+        help="the others go on if a worker dies (mpirun of Open MPI 5)",
     )
     parser.add_argument(
         "--inject",

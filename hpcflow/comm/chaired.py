@@ -24,12 +24,19 @@ class Chaired:
     """Small collectives over the ranks `members` of `comm`, of which the first is the chair.
 
     `tag` and the next one are its own. Every member that lives calls them, in one order; those that
-    have died before they came are left out. The names are those of `Communicator`.
+    have died before they came are left out. The names are those of `Communicator`. A round that is
+    waited for later keeps its place before those that are begun after it.
     """
 
     def __init__(self, comm: Communicator, members: Sequence[int], tag: int) -> None:
-        self.comm, self.members, self.tag = comm, tuple(members), tag
-        self.size, self.rank = len(members), self.members.index(comm.rank)
+        self.comm, self.tag = comm, tag
+        self._last: Request | None = None  # the round that was begun last
+        self.go_on(members)
+
+    def go_on(self, members: Sequence[int]) -> None:
+        """From now on without the others, who have died; rounds that were begun end as they are."""
+        self.members = tuple(members)
+        self.size, self.rank = len(members), self.members.index(self.comm.rank)
 
     @property
     def others(self) -> list[int]:
@@ -80,9 +87,23 @@ class Chaired:
         return self.broadcast_text(None if rows is None else "\0".join(rows)).split("\0")
 
     def _round(self, mine: bytes, joined: Joined, put: Put) -> Request:
-        if self.rank:
-            return _Member(self, mine, put)
-        return _Chair(self, joined, put)
+        one = _Member(self, mine, put) if self.rank else _Chair(self, joined, put)
+        self._last = _InTurn(one, self._last)
+        return self._last
+
+
+class _InTurn:
+    """A round whose messages are looked for when those of the round before it have come."""
+
+    def __init__(self, round: Request, before: Request | None) -> None:
+        self._round, self._before = round, before
+
+    def test(self) -> bool:
+        if self._before is not None:
+            if not self._before.test():
+                return False
+            self._before = None
+        return self._round.test()
 
 
 class _Message:
@@ -127,7 +148,7 @@ class _Chair:
 
     def __init__(self, group: Chaired, joined: Joined, put: Put) -> None:
         self._group, self._joined, self._put = group, joined, put
-        comm, tag = group.comm, group.tag
+        comm, tag, self._members = group.comm, group.tag, group.members
         self._waits = {rank: _Message(comm, rank, tag) for rank in group.others}
         self._told: dict[int, bytes] = {}
         self._sends: dict[int, Request] | None = None
@@ -152,8 +173,7 @@ class _Chair:
         if self._waits:
             return False
         group = self._group
-        came = [rank for rank in group.members if rank in self._told]
-        answer = self._joined([self._told[rank] for rank in came])
+        answer = self._joined([self._told[rank] for rank in self._members if rank in self._told])
         self._put(answer)
         data = np.frombuffer(answer, np.uint8)
         self._sends = {rank: group.comm.send(data, rank, group.tag + 1) for rank in self._told}

@@ -6,7 +6,7 @@ import atexit
 import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,7 @@ class MpiCommunicator(Communicator):
         self.live: set[Transfer] = set()
         self.channels: set[PersistentChannel] = set()
         self._children: list[MpiCommunicator] = []
+        self._buried: list[MpiCommunicator] = []  # had members that have died
         self._parent, self._closed = parent, False
         self._large: dict[int, Any] = {}
         self._groups: dict[tuple[int, ...], Any] = {}
@@ -163,7 +164,7 @@ class MpiCommunicator(Communicator):
             self._top: Sequence[int] = range(self.size)
             self.hosts = tuple(self.all_gather_text(_mpi().Get_processor_name()))
         else:
-            self.traffic = parent.traffic
+            self.traffic, self.tolerant = parent.traffic, parent.tolerant
             ranks = comm.Get_group().Translate_ranks(None, parent._comm.Get_group())
             self._top = tuple(parent._top[rank] for rank in ranks)
             self.hosts = tuple(parent.hosts[rank] for rank in ranks)
@@ -265,6 +266,8 @@ class MpiCommunicator(Communicator):
 
     def see_deaths(self) -> None:
         """Take note of who has died, and let receives from any rank go on."""
+        if self._parent is not None:
+            self._parent.see_deaths()
         failed = self._comm.Get_failed()
         self._comm.Ack_failed(failed.Get_size())
         self.lost = tuple(sorted(failed.Translate_ranks(None, self._comm.Get_group())))
@@ -305,16 +308,26 @@ class MpiCommunicator(Communicator):
         for low in range(0, result.size, LARGEST_PIECE):
             piece = slice(low, low + LARGEST_PIECE)
             given = MPI.IN_PLACE if addend is None else [addend[piece], kind]
-            request = self._comm.Iallreduce(given, [result[piece], kind], op=combine)
-            requests.append(Transfer(self, request, (addend, result), ("all_reduce", -1, -1)))
+            start = functools.partial(
+                self._comm.Iallreduce, given, [result[piece], kind], op=combine
+            )
+            requests.append(self._collective("all_reduce", start, (addend, result)))
         return Several(requests)
+
+    def _collective(self, what: str, start: Callable[[], Any], held: Any) -> Request:
+        """What `start` begins, which uses the memory `held`; it fails when it is tested."""
+        try:
+            return Transfer(self, start(), held, (what, -1, -1))
+        except RuntimeError as error:
+            return Failed(self._failure(error, what))
 
     def broadcast(self, array: np.ndarray, root: int) -> Request:
         """Give every rank `root`'s array, in place."""
         spec = self._spec(array, writable=self.rank != root)
         if self.rank == root:
             self.traffic.add(COLLECTIVE, array.nbytes)
-        return Transfer(self, self._comm.Ibcast(spec, root), array, ("broadcast", root, -1))
+        start = functools.partial(self._comm.Ibcast, spec, root)
+        return self._collective("broadcast", start, array)
 
     def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
         """Give every rank the arrays of all ranks, one after the other in `out`."""
@@ -326,11 +339,11 @@ class MpiCommunicator(Communicator):
         row = _mpi().BYTE.Create_contiguous(target.size // out.shape[0]).Commit()
         counts = np.asarray(rows, np.int64)
         starts = np.cumsum(counts) - counts
-        request = self._comm.Iallgatherv(
-            [data, rows[self.rank], row], [target, counts, starts, row]
-        )
+        sent, received = [data, rows[self.rank], row], [target, counts, starts, row]
+        start = functools.partial(self._comm.Iallgatherv, sent, received)
+        request = self._collective("all_gather", start, (data, target, counts, starts))
         row.Free()  # MPI keeps it until the transfer is over
-        return Transfer(self, request, (data, target, counts, starts), ("all_gather", -1, -1))
+        return request
 
     def barrier(self) -> Request:
         """Done once all ranks have called it."""
@@ -378,6 +391,37 @@ class MpiCommunicator(Communicator):
         child = MpiCommunicator(part, self)
         self._children.append(child)
         return child
+
+    def without_lost(self) -> MpiCommunicator:
+        """A communicator of those that live, in their order; this one is of no use any more.
+
+        What is in flight on it is left as it is: MPI may still write into that memory, which is
+        therefore kept. Ranks: all that live; blocks until they have come.
+        """
+        self._comm.Revoke()
+        part = MpiCommunicator(self._comm.Shrink(), self._parent or self)
+        if self._parent is not None:
+            self._parent._children.remove(self)
+            self._parent._children.append(part)
+            self._parent._buried.append(self)
+        return part
+
+    def revoke(self) -> None:
+        """Let all calls of others fail that are on this communicator, or on one split from it."""
+        for comm in (self, *self._children):
+            comm._comm.Revoke()
+
+    def all_agree(self, yes: bool) -> bool:
+        """Whether all that live say yes and no other one has died: the same on all; blocks."""
+        try:
+            return bool(self._comm.Agree(int(yes)))
+        except _mpi().Exception:  # for a death, on all
+            return False
+
+    @property
+    def top_ranks(self) -> tuple[int, ...]:
+        """The rank in the communicator that this one was split from, and that from, of each."""
+        return tuple(self._top)
 
     def group_of(self, ranks: Sequence[int]) -> Any:
         """An mpi4py communicator of `ranks` for a library that talks MPI itself; they alone call.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.data.dealer import Ranges, Share, cuts, deal, left_after, steps_per_epoch
-from hpcflow.data.feeding import Batch, Feeding, Map
+from hpcflow.data.feeding import Batch, Feeding, Map, Place
 from hpcflow.data.fitting import (
     check_enough,
     check_fixed_sizes,
@@ -111,9 +111,7 @@ class Dataset(Feeding):
     def _check(self) -> None:
         if not self._is_in_memory:  # a few rows in memory are what was meant
             check_enough(self.samples, self.replicas, self.context.rank)
-        last = self.samples - (self.steps_per_epoch - 1) * self.batch
-        given = {*self.shares, *np.diff(cuts(last, self.replicas)).tolist()}
-        check_fixed_sizes(self._keys, given)
+        self._check_sizes()
         self._note_empty()
         if self._is_in_memory or not self.context.is_chief:
             return
@@ -130,6 +128,11 @@ class Dataset(Feeding):
                     f"{self.memory >> 20} MiB blocks are read more than once; give "
                     f"{needed * self._held >> 20:,} MiB, or smaller blocks"
                 )
+
+    def _check_sizes(self) -> None:
+        last = self.samples - (self.steps_per_epoch - 1) * self.batch
+        given = {*self.shares, *np.diff(cuts(last, self.replicas)).tolist()}
+        check_fixed_sizes(self._keys, given)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -163,9 +166,32 @@ class Dataset(Feeding):
     def _of(self, epochs: Sequence[int]) -> Iterator[Batch]:
         self._open()  # again, if it was closed
         name = next(iter(self._sources.values())).name
-        numbers = self._numbers()
-        dealt = (found for number in epochs for found in self._dealt(number, numbers))
-        return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
+
+        def begin(last: Place) -> Iterator[Batch]:
+            numbers = self._numbers()
+            dealt = (
+                (epoch, share)
+                for number in epochs
+                for epoch, share in self._dealt(number, numbers)
+                if (epoch, share.step) > last
+            )
+            return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
+
+        return begin((-1, -1)) if self.context.survival is None else self._going_on(begin)
+
+    def replicas_changed(self) -> None:
+        """Workers have died: the others read their shares of what follows.
+
+        Errors: ShapeError if a placeholder has a size that their shares have not.
+        """
+        super().replicas_changed()
+        self._check_sizes()
+
+    def deal_again(self, batch: Batch) -> Batch:
+        """This worker's share, as it is now, of the joined batch that `batch` is a share of."""
+        dealt = self._dealt(batch.epoch, self._numbers())
+        mine = next(one for one in dealt if one[1].step == batch.step)
+        return self._placed(self._load([mine])[0])
 
     def _dealt(self, number: int, numbers: Iterator[int]) -> Iterator[Dealt]:
         balance, numbered = self.balance, self._numbered

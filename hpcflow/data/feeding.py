@@ -40,6 +40,18 @@ class Batch(dict[Tensor, np.ndarray]):
         self.joined_size, self.epoch, self.step = share.joined_size, epoch, share.step
         self.offset = share.offset
         self.source = source
+        self._dealing = getattr(source, "dealing", 0)
+
+    def renew(self) -> None:
+        """Be this worker's share of the same joined batch as it is dealt now.
+
+        It is another one if workers have died since. What else is fed with it stays.
+        """
+        if self.source is None or self._dealing == self.source.dealing:
+            return
+        fresh = self.source.deal_again(self)
+        self.update(fresh)
+        self.__dict__.update(fresh.__dict__)
 
     def __or__(self, more: Any) -> Batch:  # type: ignore[override]
         """The same share with more feeds: `batch | {rate: 0.1}` counts as `batch` does."""
@@ -49,6 +61,7 @@ class Batch(dict[Tensor, np.ndarray]):
 
 
 Map = Callable[[Batch], Columns]
+Place = tuple[int, int]  # of a batch: epoch and step
 
 
 class Feeding:
@@ -73,6 +86,8 @@ class Feeding:
             self._share = _share_of(self._keys[0].graph)
         self._balance: Balance | None = None
         self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
+        self.dealing = 0  # how often the workers have become fewer
+        context.followers.add(self)
         if context.world is not None:
             forbid_forks()
 
@@ -103,6 +118,12 @@ class Feeding:
         Errors: HpcflowError where that cannot be.
         """
         context = self.context
+        if context.survival is not None:
+            raise HpcflowError(
+                "balance=True with survive=1: shares by speed are not dealt anew when one has died",
+                rank=context.rank,
+                hint="leave out one of both",
+            )
         if context.settings.exact or context.settings.tasks_per_replica > 1:
             is_exact = context.settings.exact
             raise HpcflowError(
@@ -171,6 +192,31 @@ class Feeding:
         finally:
             if reader is not None:
                 reader.close()
+
+    def replicas_changed(self) -> None:
+        """Workers have died: from now on joined batches are dealt over the others."""
+        self.replica, self.replicas = self.context.replica, self.context.roles.replicas
+        self.dealing += 1
+
+    def deal_again(self, batch: Batch) -> Batch:
+        """This worker's share, as it is now, of the joined batch that `batch` is a share of."""
+        raise NotImplementedError
+
+    def _going_on(self, begin: Callable[[Place], Iterator[Batch]]) -> Iterator[Batch]:
+        """The batches of `begin(...)` behind the last one taken, dealt anew if workers have died.
+
+        `begin` is given (epoch, step) of that batch.
+        """
+        last, is_over = (-1, -1), False
+        while not is_over:
+            dealing, is_over, batches = self.dealing, True, begin(last)
+            for batch in batches:
+                last = batch.epoch, batch.step
+                yield batch
+                if self.dealing != dealing:
+                    is_over = False
+                    break
+            batches.close()  # type: ignore[attr-defined]
 
     def _placed(self, batch: Batch) -> Batch:
         """The batch with the place of its samples, if a draw of the graph counts from it by now."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.data.dealer import Share, cuts
-from hpcflow.data.feeding import Batch, Feeding, Map
+from hpcflow.data.feeding import Batch, Feeding, Map, Place
 from hpcflow.data.fitting import check_enough, check_fits, joined_batch
 from hpcflow.errors import DataError, HpcflowError
 from hpcflow.graph.graph import Tensor
@@ -55,6 +55,12 @@ class Stream(Feeding):
         self._once: Iterator[Any] | None = None
         if not callable(samples):
             self._once = iter(samples)
+            if context.survival is not None:
+                raise HpcflowError(
+                    "survive=1: an iterator cannot be dealt again to those that live",
+                    rank=context.rank,
+                    hint="give a function of the epoch that makes the iterator",
+                )
         self._first = self._skip = 0  # the epoch to go on with, and its samples that were taken
         self._skipped_batch = 1  # the last of them
         if per_epoch is not None:
@@ -85,10 +91,26 @@ class Stream(Feeding):
 
     def epochs(self, count: int, first: int = 0) -> Iterator[Batch]:
         """This worker's batches of `count` epochs; after `restore` those that are left of them."""
-        epochs, numbers = range(max(first, self._first), first + count), self._numbers()
-        parts = (part for epoch in epochs for part in self._parts(epoch, numbers))
-        batches = self._batches(parts, self._load, self.read_ahead, "read a stream")
+        epochs = range(max(first, self._first), first + count)
+
+        def begin(last: Place) -> Iterator[Batch]:
+            numbers = self._numbers()
+            parts = (part for epoch in epochs for part in self._parts(epoch, numbers))
+            left = (part for part in parts if (part[0], part[1].step) > last)
+            return self._batches(left, self._load, self.read_ahead, "read a stream")
+
+        survives = self.context.survival is not None
+        batches = self._going_on(begin) if survives else begin((-1, -1))
         return self._together(batches) if self._is_synchronous else batches
+
+    def deal_again(self, batch: Batch) -> Batch:
+        """This worker's share, as it is now, of the joined batch that `batch` is a share of.
+
+        The epoch's iterator is made again and run up to it.
+        """
+        parts = self._parts(batch.epoch, self._numbers())
+        mine = next(part for part in parts if part[1].step == batch.step)
+        return self._placed(self._load(mine)[0])
 
     def _together(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches; at the end synchronous workers agree on how many samples there were."""

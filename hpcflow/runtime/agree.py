@@ -12,6 +12,7 @@ from hpcflow.errors import GraphMismatchError, LonelyCollectiveError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.plan.fingerprint import OpDigest, first_difference, op_digests
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.survival import Interrupted
 
 
 def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation]) -> None:
@@ -19,7 +20,7 @@ def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation]) 
 
     Ranks:  every driver, in the same order of plans.
     Errors: LonelyCollectiveError if they ask for different fetches, GraphMismatchError naming the
-    first operation that differs if their graphs do.
+    first operation that differs if their graphs do; Interrupted, on all, if one knows of a death.
     """
     drivers = context.drivers
     if drivers is None or drivers.size == 1:
@@ -51,10 +52,13 @@ def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation]) 
 def _same_everywhere(context: Context, number: int, first: Tensor | Operation) -> bool:
     """Whether all drivers brought the same number: the largest is the smallest."""
     assert context.drivers is not None and context.control is not None
-    both = np.array([number, -number], np.int64)
+    short = context.survival is not None and context.survival.is_short
+    both = np.array([number, -number, short], np.int64)
     op = first if isinstance(first, Operation) else first.op
     with context.control.needing_company(op.name, op.line):
         context.engine.finish(context.drivers.all_reduce(both, "max"), "agreement on a plan")
+    if both[2]:
+        raise Interrupted("a replica has died")
     return int(both[0]) == -int(both[1])
 
 

@@ -24,29 +24,22 @@ from hpcflow.comm.ledger import PREFIX, Ledger, base, remove, sweep
 from hpcflow.comm.nodes import Nodes
 from hpcflow.comm.watchdog import Times, Watchdog
 from hpcflow.consistency import Async, Backup, Rule, Stale
-from hpcflow.errors import HpcflowError, LaunchError, LonelyCollectiveError
+from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from hpcflow.graph.device import parse
 from hpcflow.logs import logger
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Cluster, Part, Plan
 from hpcflow.plan.roles import Roles, assign
 from hpcflow.plan.rounds import attrs_of
-from hpcflow.runtime import device, failing, services
+from hpcflow.runtime import device, failing, services, survival
 from hpcflow.runtime.control import Control
 from hpcflow.runtime.counted import Counts, measured
 from hpcflow.runtime.engine import Engine
-from hpcflow.runtime.headers import (
-    BYE,
-    CLOSING,
-    DRIVERS_TAG,
-    FIRST_DATA_TAG,
-    MEETING,
-    MEETINGS_TAG,
-    header,
-)
+from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
+from hpcflow.runtime.survival import Follower, Survival
 from hpcflow.settings import Settings
 
 
@@ -99,7 +92,12 @@ class Context:
             trace.install(self.engine, settings.trace)
         self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
         self.drivers: Communicator | Chaired | None = None  # the ranks that run the script
-        self._meetings: Communicator | Chaired | None = None  # they too, for `meet` alone
+        self.meetings: Communicator | Chaired | None = None  # they too, for `meet` alone
+        self.survival: Survival | None = None  # of replicas that go on without the dead
+        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # are told of it
+        self.spares: frozenset[int] = frozenset()  # ranks without which the job goes on
+        self.lost: list[dict[str, Any]] = []  # those that have died: rank, task, host
+        self.names: tuple[str, ...] = ()  # of all ranks when the job began
         self.control: Control | None = None
         self.watchdog: Watchdog | None = None
         self.deaths: Deaths | None = None
@@ -140,42 +138,39 @@ class Context:
         """Whether replicas sum among themselves."""
         return self.cluster.mode == "collective" or self.settings.dense == "replicas"
 
+    @property
+    def devices_sum(self) -> bool:
+        """Whether this replica's sums are made on its GPU."""
+        on_gpu = not self.is_server and self.cluster.devices[0].startswith("gpu")
+        return on_gpu and self._sums and self.settings.comm in ("auto", "nccl")
+
     def _join(self, world: Communicator) -> None:
-        for k in range(self.settings.tasks_per_replica):
-            group = world.split(self.roles.peers_of(k))
-            if group is not None:
-                self.group = self._summing(group) if self._sums else group
         # apart from the sums: a driver that waits here must not meet another's collective
         if self.settings.survive:
-            self._bear_losses(world)
+            self.names = tuple(task_name(rank, self) for rank in range(self.size))
+            survival.bear(self, world)
         else:
             self.drivers = world.split(self.roles.drivers)
-            self._meetings = world.split(self.roles.drivers)
+            self.meetings = world.split(self.roles.drivers)
+        for k in range(self.settings.tasks_per_replica):
+            group = world.split(self.roles.peers_of(k))
+            if group is not None and self.settings.survive and self._sums:
+                self.survival = Survival(self, group)
+            if group is not None:
+                self.join_sums(group)
         self.control = Control(
             self.engine, self.compile, self.report, self.group, self.stop, self.counts
         )
-
         self.control.answer = functools.partial(services.answer, self)
         if self.settings.survive:
+            self.control.survival = self.survival
             self.control.lose = functools.partial(failing.on_loss, self)
 
-    def _bear_losses(self, world: Communicator) -> None:
-        """Be ready to go on without workers that die.
-
-        Errors: LaunchError where the others could not go on.
-        """
-        if self.cluster.mode != "ps" or self.settings.tasks_per_replica > 1:
-            raise LaunchError(
-                "survive=1, but no rank of this job can be spared: "
-                + ("a replica has several ranks" if self.is_spread else "all sum together"),
-                rank=self.rank,
-                hint="start with --ps and no --tasks-per-replica, or without --survive",
-            )
-        world.tolerant = True
-        self.engine.goes_on = lambda: all(map(self.is_spare, world.lost))
-        if self.is_driver:
-            self.drivers = Chaired(world, self.roles.drivers, DRIVERS_TAG)
-            self._meetings = Chaired(world, self.roles.drivers, MEETINGS_TAG)
+    def join_sums(self, group: Communicator) -> None:
+        """Sum from now on over the replicas' ranks in `group`, if this mode sums. All call it."""
+        self.group = self._summing(group) if self._sums else group
+        if self.control is not None:
+            self.control.group = self.group
 
     @property
     def is_spread(self) -> bool:
@@ -185,10 +180,14 @@ class Context:
     def is_spare(self, rank: int) -> bool:
         """Whether the job goes on if `rank` dies: a worker other than the chief, if so asked.
 
-        Where gradients of several workers are joined to one update, all are needed.
+        Where gradients are joined to one update, by `Backup`, as many may die as it does without.
         """
-        joins = self.cluster.sync.joins
-        return self.settings.survive and rank in self.roles.drivers[1:] and not joins
+        if rank not in self.spares:
+            return False
+        if self.survival is not None:
+            return True
+        rule, lost = self.cluster.sync, {rank, *(self.world.lost if self.world else ())}
+        return not rule.joins or (isinstance(rule, Backup) and len(lost) <= rule.extra)
 
     def _summing(self, group: Communicator) -> Communicator:
         """The communicator that sums over replicas, as the setting `comm` and the machine say."""
@@ -311,7 +310,7 @@ class Context:
 
         Errors: LonelyCollectiveError on all of them if one came for something else.
         """
-        meetings = self._meetings
+        meetings = self.meetings
         self.discard_ahead()
         self._step_aside()
         if meetings is None or meetings.size == 1:
@@ -333,6 +332,13 @@ class Context:
             rank=self.rank,
             hint="call it on every rank (not under is_chief), and end all ranks at the same place",
         )
+
+    def mend(self) -> bool:
+        """Go on without replicas that have died; whether any had.
+
+        Ranks: all that run the script, each between the same two joint steps.
+        """
+        return self.survival is not None and self.survival.mend()
 
     def discard_ahead(self, but: Any = None) -> None:
         """Let go of what steps, other than `but`, have pulled ahead: it is about to change."""

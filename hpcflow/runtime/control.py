@@ -31,6 +31,7 @@ from hpcflow.runtime.headers import (
     MEETING,
     NOTE,
     PACE,
+    PLACE,
     POST,
     REGISTER,
     REPLY_TAG,
@@ -39,6 +40,7 @@ from hpcflow.runtime.headers import (
     ROUND,
     STEP,
     STOP,
+    VERDICT,
     WORDS,
     header,
 )
@@ -49,6 +51,7 @@ from hpcflow.runtime.repeated import Repeated
 from hpcflow.runtime.served import Served
 from hpcflow.runtime.services import Reply
 from hpcflow.runtime.stop import Stop
+from hpcflow.runtime.survival import Survival
 
 Queue = collections.deque[Any]
 
@@ -117,6 +120,7 @@ class Control:
         self.declared, self.hosted = Declared(), Hosted()
         self.counts = counts
         self.ended: set[int] = set()  # drivers that need this rank no more
+        self.survival: Survival | None = None  # of replicas that go on without the dead
         self.lose: Callable[[int], None] = _needs_it  # told of a rank that has died
         self.lost: tuple[int, ...] = ()  # those of which it was told
         self.needed: tuple[str, str] | None = None  # what now needs all replicas: op, user's line
@@ -136,12 +140,14 @@ class Control:
             MEETING: self._meeting,
             NOTE: lambda heard: self.notes.append(heard.step),
             PACE: self._pace,
+            PLACE: self._place,
             POST: lambda heard: self._ask_here(heard, _unanswered),
             REGISTER: lambda heard: self._register(heard.source, heard.plan, heard.text),
             REPORT: lambda heard: self._reply(heard.source, self.report()),
             REST: self._rest,
             ROUND: self._round,
             STOP: lambda heard: self.stop.told(heard.step),
+            VERDICT: self._verdict,
         }
         self._header = np.zeros(WORDS, np.int64)
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
@@ -220,6 +226,14 @@ class Control:
             self.waits = f"{heard.source} came to {heard.text.decode()}"
             self.waits_after = heard.step
             self.check_company()
+
+    def _place(self, heard: Heard) -> None:
+        if self.survival is not None:
+            self.survival.hear(heard.source, heard.plan, heard.step, bool(heard.slot))
+
+    def _verdict(self, heard: Heard) -> None:
+        if self.survival is not None:
+            self.survival.obey(heard.slot, heard.plan)
 
     def _pace(self, heard: Heard) -> None:
         source, plan, slot, step, (samples, dataset, session), _ = heard

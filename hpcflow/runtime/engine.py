@@ -11,6 +11,7 @@ from hpcflow.comm.base import Communicator, Request
 from hpcflow.comm.ledger import PATIENT, Ledger
 from hpcflow.comm.waiting import PATIENCE_POLLS, Backoff
 from hpcflow.errors import CommError, DeathError, HpcflowError
+from hpcflow.plan.commit import COMMIT
 from hpcflow.runtime.baton import Baton
 from hpcflow.runtime.helper import Helper
 from hpcflow.runtime.instance import Instance
@@ -71,6 +72,9 @@ class Engine(Baton):
         self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_strand`
         self.waits: list[tuple[Request, Instance | None, Any]] = []
         self.turns = Turns()
+        self.joint: list[Instance] = []  # steps in flight that sum over replicas
+        self.sums_rest = False  # a replica has died: no sum is begun or looked at
+        self.stopped: list[tuple[Request, Instance | None, Any]] = []  # those that were in flight
         self.slices = Slices()
         self.helper = Helper(self.poll)
         self.control: Callable[[], bool] = _nothing_came  # looks for messages of other ranks
@@ -98,6 +102,8 @@ class Engine(Baton):
         ends = instance.ends
         if ends.collectives:
             self.turns.expect(instance, ends.collectives)
+            others = (one for one in self.joint if one is not instance)
+            self.joint = [*(one for one in others if not one.finished), instance]
         ends.post()
 
     def give_up(self, instance: Instance, error: BaseException) -> None:
@@ -218,10 +224,29 @@ class Engine(Baton):
     def start_collectives(self, starting: list[tuple[Instance, str]]) -> None:
         """Start those whose turn it is."""
         for instance, name in starting:
+            if self.sums_rest:
+                return
             self.meeting()
             bucket = instance.buckets[name]
+            instance.voted = instance.voted or name == COMMIT
             bucket.start()
             self.await_(bucket, instance, name)
+
+    def rest_sums(self) -> None:
+        """A replica has died: sums stay as they are, also in memory, which MPI may still fill."""
+        self.sums_rest = True
+        self.stopped += [wait for wait in self.waits if _is_sum(wait)]
+        self.waits[:] = [wait for wait in self.waits if not _is_sum(wait)]
+
+    def forget_sums(self) -> list[Any]:
+        """The steps that sum are given up: sums are those of other replicas now; the old ones."""
+        for instance in self.joint:
+            if not instance.finished or instance.torn:
+                self.abandon(instance)
+        old: list[Any] = [*self.stopped, *self.joint]
+        self.stopped, self.joint = [], []
+        self.turns, self.sums_rest = Turns(), False
+        return old
 
     def over(self, instance: Instance, what: Any) -> None:
         """A strand or a wait is over; None for a send, which nothing waits for."""
@@ -255,7 +280,13 @@ class Engine(Baton):
                 over = request.test()
             except DeathError as error:
                 if not self.goes_on():
+                    self.control()  # says who has died, and what to do
                     raise
+                if _is_sum(waits[i]):  # what comes of it is not for this rank alone to say
+                    self.stopped.append(waits[i])
+                    waits[i] = waits[-1]
+                    waits.pop()
+                    continue
                 over = True
                 if instance is not None:  # until `abandon`
                     instance.error, instance.torn = instance.error or error, True
@@ -425,6 +456,11 @@ class Engine(Baton):
         self.with_baton(lambda: self.await_(Watched(), None, what), lambda: bool(box))
         if box[0] is not None:
             raise box[0]
+
+
+def _is_sum(wait: tuple[Request, Instance | None, Any]) -> bool:
+    _, instance, what = wait
+    return instance is not None and what in instance.buckets
 
 
 def _unheard(instance: Instance) -> None:

@@ -28,15 +28,18 @@ from hpcflow.errors import CommError, DeathError, StallError
 
 if TYPE_CHECKING:
     from hpcflow.runtime.context import Context
+    from hpcflow.runtime.survival import Survival
 
 ABORTED = 86  # exit code of ranks that another rank's failure ends
 LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
 LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
 LET_DEATH_BE_SEEN_S = 0.2  # by the kernel's notice, after a message has failed by it
 LET_LAUNCHER_END_S = 2.0  # the job of a rank that has died, before the others do it
+LET_REBUILD_S = 60.0  # replicas get ready without one that has died; then MPI hangs in it
 LET_ENGINE_END_S = 3.0  # the job by MPI, before this process just ends
 TOLD_S = 1.0  # a rank whose note is not printed by then has died
 _TOLD = "told"
+_SHARE = " and its share of the data"
 _RANK = re.compile(r"^(\s*rank +)\d+$", re.MULTILINE)  # the only line in which equal errors differ
 
 
@@ -114,9 +117,18 @@ def on_error(
         _tell(context, error, text)
     time.sleep(LET_LAUNCHER_READ_S)
     _release_gpus()
-    if context.settings.survive and not isinstance(error, DeathError):
+    if context.is_spare(context.rank) and not isinstance(error, DeathError):
         os.kill(os.getpid(), signal.SIGKILL)  # the others would hear nothing of an abort or an exit
+    _end_job(context)
+
+
+def _end_job(context: Context) -> None:
+    """End every rank of the job, with an exit code that is not 0."""
     assert context.world is not None
+    if context.settings.survive:  # Open MPI that tolerates deaths gives 0 if the last rank aborts
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ABORTED)
     context.world.abort(ABORTED)
 
 
@@ -128,7 +140,9 @@ def _tell(context: Context, error: BaseException, text: str) -> None:
     if prints and (is_first_to_fail(context, error, text) or (note is not None and note.waited)):
         for line in text.splitlines():  # of a rank each, for those of others may come between
             _say(context, line)
-        _say(context, f"ends the job of {context.size} ranks")
+        spare = context.is_spare(context.rank)
+        what = "ends alone" if spare else f"ends the job of {context.size} ranks"
+        _say(context, what)
     elif prints:
         _say(context, f"failed after another rank: {_one_line(error)}")
     logs.on_failure(text)
@@ -234,7 +248,9 @@ def on_death(context: Context, dead: Sequence[Entry]) -> None:
     ranks has ended.
     """
     ledger, engine = context.engine.ledger, context.engine
-    if ledger is None or context.stop.number or all(context.is_spare(e.rank) for e in dead):
+    if ledger is None or context.stop.number:
+        return
+    if all(context.is_spare(e.rank) for e in dead) and not _hangs(context.survival):
         return
     text = describe(dead, ledger.directory)
     if first(ledger.directory / "died"):
@@ -255,14 +271,21 @@ def on_death(context: Context, dead: Sequence[Entry]) -> None:
     timer.start()
 
 
+def _hangs(survival: Survival | None) -> bool:
+    """Whether MPI hangs where replicas get ready to sum: one more death may do that."""
+    late = time.monotonic() + LET_REBUILD_S
+    while survival is not None and survival.rebuilding and time.monotonic() < late:
+        time.sleep(LET_OTHERS_SIGN_S)
+    return survival is not None and survival.rebuilding
+
+
 def on_loss(context: Context, rank: int) -> None:
     """MPI says that `rank` has died: the others go on if they can, as the chief tells.
 
     Errors: DeathError if they cannot.
     """
-    from hpcflow.runtime.context import task_name
-
-    name = f"rank {rank} ({task_name(rank, context)}) on {context.hosts[rank]}"
+    task, host = context.names[rank], context.hosts[rank]
+    name = f"rank {rank} ({task}) on {host}"
     if not context.is_spare(rank):
         ledger = context.engine.ledger
         error = DeathError(
@@ -272,12 +295,15 @@ def on_loss(context: Context, rank: int) -> None:
         )
         error.died = rank
         raise error
+    context.lost.append({"rank": rank, "task": task, "host": host})
     for state, _ in list(context.store.others.values()):
         if hasattr(state, "lose"):  # it counts on the workers
             state.lose(context.roles.drivers.index(rank))
     if context.is_chief:
-        left = len(context.roles.drivers) - len(context.world.lost if context.world else ())
+        left, collective = len(context.spares) + 1 - len(context.lost), context.survival is not None
         logs.logger.warning(
-            "%s has died: %d of %d workers go on without it and its share of the data",
-            *(name, left, len(context.roles.drivers)),
+            "%s has died: %d of %d workers go on without it" + ("" if collective else _SHARE),
+            *(name, left, len(context.spares) + 1),
         )
+    if context.survival is not None:
+        context.survival.lose(rank)

@@ -23,6 +23,7 @@ PACE = 12  # to the chief: steps, ns of own work and of waiting in each, samples
 DECLARE = 13  # what a driver's plans need of servers, to the first of them
 POST = 16  # as CALL, but nobody waits for an answer
 ROUND, REST = 14, 15  # by a server: a step of a plan that it repeats begins; there will be no more
+PLACE, VERDICT = 17, 18  # of replicas, one of which has died: to the chief, and by it
 WORDS = HEADER_BYTES // 8
 
 

@@ -230,6 +230,7 @@ class Instance:
         self.error: BaseException | None = None  # why the step fails
         self.started = False  # its first strand has run, or was skipped
         self.torn = False  # it fails in a way that no other step can follow
+        self.voted = False  # its last sum has been started, by which others may commit the step
         self.patient = False  # it waits for other steps, as long as it takes
         self.done: Callable[[Instance], None] = _nothing
         self.failed: Callable[[Instance], None] = _nothing  # tells others that the step fails
@@ -237,6 +238,7 @@ class Instance:
     def begin(self, step: int) -> None:
         """Get ready for a step: nothing has run, nothing has come."""
         self.step, self.error, self.torn, self.started = step, None, False, False
+        self.voted = False
         self.begun.clear()
         self.waiting.clear()
         self.sent = bytearray(len(self.sent))

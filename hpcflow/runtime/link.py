@@ -19,6 +19,7 @@ from hpcflow.graph.strings import pack, unpack
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Instance
+from hpcflow.runtime.survival import Survival
 from hpcflow.runtime.waits import start_wait
 
 NOTHING = -1  # in place of the rank: the value is missing, the step failed where it was to be made
@@ -226,16 +227,21 @@ class Sums:
     the collectives are the same, and their storage is made once, at the first step, by all.
     """
 
-    def __init__(self, group: Communicator) -> None:
-        self._group = group
+    def __init__(self, group: Communicator, survival: Survival | None = None) -> None:
+        self._group, self._survival = group, survival
         self._views: dict[str, BucketViews | GatherBoxes] = {}
 
     def get(self, node: Node) -> BucketViews | GatherBoxes:
         """The storage of a collective node, made at its first use: collective over the group."""
         if node.name not in self._views:
-            kind = GatherBoxes if node.type == "AllGather" else BucketViews
-            self._views[node.name] = kind(self._group, node)
+            if self._survival is None:
+                self._views[node.name] = self._made(node)
+            else:
+                self._views[node.name] = self._survival.make(lambda: self._made(node))
         return self._views[node.name]
+
+    def _made(self, node: Node) -> BucketViews | GatherBoxes:
+        return (GatherBoxes if node.type == "AllGather" else BucketViews)(self._group, node)
 
 
 class BucketViews:

@@ -29,6 +29,7 @@ from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
 from hpcflow.runtime.spanning import make_step, repeat
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
+from hpcflow.runtime.survival import Interrupted
 from hpcflow.runtime.target import context_of
 
 SPECIALISED = 8  # plans kept for known shapes of one fetch; then one plan serves any shape
@@ -71,6 +72,8 @@ class Session:
         self._growth = Growth()
         self._lock = threading.Lock()
         self._closed = False
+        self._fewer = False  # replicas than when it was made
+        self.context.followers.add(self)
         self._entered: list[contextlib.ExitStack] = []
 
     def run(self, fetches: Any, feed_dict: Feeds | None = None) -> Any:
@@ -84,7 +87,13 @@ class Session:
             runner = self._runners[fetches if fetches.__class__ is Tensor else _name(fetches)]
         except (KeyError, TypeError):
             runner = functools.partial(self._find, fetches)
-        return runner(_NO_FEEDS if feed_dict is None else feed_dict)
+        if self._fewer:
+            renew(feed_dict)
+        try:
+            return runner(_NO_FEEDS if feed_dict is None else feed_dict)
+        except Interrupted:
+            self._go_on()
+            return self.run(fetches, feed_dict)
 
     def plan(self, fetches: Any, feed_dict: Feeds | None = None) -> Plan:
         """The plan that `run` with these fetches and feeds would follow; nothing runs."""
@@ -110,7 +119,11 @@ class Session:
                     hint=f"give those of {', '.join(t.name for t in fed)}" if fed else None,
                 )
             runner = self._runners.get(find.keywords["name"], find)
-            return runner(dict(zip(fed, values, strict=True)))
+            try:
+                return runner(dict(zip(fed, values, strict=True)))
+            except Interrupted:
+                self._go_on()
+                return call(*values)
 
         return call
 
@@ -173,6 +186,19 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    # -- fewer replicas
+
+    def _go_on(self) -> None:
+        """A replica has died in a joint step: make ready to make it again without it."""
+        assert self.context.survival is not None
+        self.context.survival.go_on()
+
+    def replicas_changed(self) -> None:
+        """A replica has died: plans are made anew, for as many as there are."""
+        self._fewer = True
+        self._runners.clear()
+        self._families.clear()
 
     # -- finding the step of a run
 
@@ -264,7 +290,7 @@ class Session:
             return PlannedStep(context, plan)
         if plan.collectives and context.group is not None and family.sums is None:
             agree(context, self.graph, family.wanted)
-            family.sums = Sums(context.group)
+            family.sums = Sums(context.group, context.survival)
         if plan.round is not None:
             repeat(context, plan.round, plan.updates)
         if plan.messages and context.is_chief:
@@ -306,6 +332,12 @@ def tell_traffic(context: Context, graph: Graph, plan: Plan) -> None:
         if missing:
             by += f" (by prediction, not being there: {', '.join(missing)})"
     logger.info("%s", as_text(plan, held, by))
+
+
+def renew(feeds: Any) -> None:
+    """Deal a batch of `hf.data` anew if there were more replicas when it was dealt."""
+    if hasattr(feeds, "renew"):
+        feeds.renew()
 
 
 class Family:

@@ -22,6 +22,7 @@ from hpcflow.runtime.headers import CANCEL, STEP, Starts, header
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
 from hpcflow.runtime.step import LocalStep, Step
+from hpcflow.runtime.survival import Interrupted, snapshot
 
 REPEATED = 1 << 32  # numbers of plans that a server repeats are apart from those that it is told
 ENDING_S = 10.0  # how long a step that was interrupted may take to end on all its ranks
@@ -47,6 +48,7 @@ class SpanningStep(Step):
         self.number, tag = 0, 0
         if self.peers:
             self.number, tag = context.number(len(plan.edges), limit)
+        self.survival = context.survival if sums is not None else None
         self.link = Link(context.engine, ranks, tag, len(plan.edges), sums, context.replica)
         self.instances: list[Instance] = []
         self.starts: list[Starts] = []  # of each instance, for the peers
@@ -79,9 +81,13 @@ class SpanningStep(Step):
         """Start the step on all its ranks and make progress until this one's part is over.
 
         Errors: what failed on any of the ranks; the next step can follow, unless the step was torn.
+        Interrupted if a replica has died and the others are to make this step anew.
         """
         self._check_open()
-        engine = self.engine
+        engine, survival = self.engine, self.survival
+        if survival is not None:
+            survival.check()
+            again = snapshot(self.compiled.store.draws)
         if self.updates:
             self.context.discard_ahead(but=self)
         mine: list[Instance] = []
@@ -94,6 +100,9 @@ class SpanningStep(Step):
                     engine.with_baton(begin, lambda: not mine or mine[0].finished, self.patient)
                 if mine[0].error is not None:
                     raise mine[0].error
+        except Interrupted:
+            again()
+            raise
         except BaseException as error:
             if mine and not self._ended(mine[0], error):
                 self._break(error)
@@ -212,6 +221,8 @@ class SpanningStep(Step):
         if not self.free and len(self.instances) < self.limit:
             instance = Instance(self.compiled, self.link, len(self.instances))
             instance.failed = self._tell_peers
+            if self.survival is not None:
+                instance.done = self.survival.made
             self.instances.append(instance)
             comm: Any = self.engine.comm  # there where there are peers
             self.starts.append(Starts(comm, STEP, self.number, instance.slot, self.peers))

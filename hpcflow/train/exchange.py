@@ -33,7 +33,6 @@ class Exchange:
         self._number = self._control.sessions  # all make their sessions in one order
         self._paces = self._control.paces[self._number]
         self._shares = self._control.shares[self._number]
-        self._others = context.roles.drivers[1:]  # than the chief
         self._every = max(TELL_S, context.roles.replicas / MOST_TOLD)
         self._told = 0.0
         self._speeds: dict[int, dict[int, float]] = {}  # dataset -> worker -> samples a second
@@ -70,6 +69,8 @@ class Exchange:
 
     def _hear(self, told: tuple[int, ...], rows: Rows) -> None:
         rank, steps, work, wait, samples, dataset = told
+        if rank not in self._context.roles.drivers:
+            return  # it has died since
         worker = self._context.roles.task_of(rank)[1]
         rows.append((worker, Row(steps, work / 1e9, wait / 1e9, samples / 1e3)))
         self._note(worker, rows[-1][1], dataset)
@@ -101,7 +102,7 @@ class Exchange:
         first, shares = found
         request = {"service": "shares", "session": self._number, "dataset": dataset}
         request |= {"first": first, "shares": shares}
-        self._control.call(dict.fromkeys(self._others, request))()
+        self._control.call(dict.fromkeys(self._context.roles.drivers[1:], request))()
         balance.change(first, shares)
         if dataset not in self._has_said:
             self._has_said.add(dataset)

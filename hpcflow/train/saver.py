@@ -10,7 +10,7 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.behind import Behind
@@ -23,7 +23,10 @@ from hpcflow.graph.graph import Graph, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.ops.state import Variable
 from hpcflow.plan.fingerprint import fingerprint, op_digests
+from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
+
+Made = TypeVar("Made")
 
 
 class Saver:
@@ -80,8 +83,11 @@ class Saver:
         mine: Any,
         metrics: Mapping[str, Any] | None = None,
     ) -> Path:
-        ask = self._asked(sess, directory, facts, metrics, self.form)
-        return save(sess.context, sess.store, ask, mine, self.max_to_keep)
+        def begin() -> Path:
+            ask = self._asked(sess, directory, facts, metrics, self.form)
+            return save(sess.context, sess.store, ask, mine, self.max_to_keep)
+
+        return by_those_who_live(sess.context, begin)
 
     def _begin(
         self,
@@ -93,8 +99,12 @@ class Saver:
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         """Save as `_save`, but behind training."""
-        ask = self._asked(sess, directory, facts, metrics, "sharded")
-        behind.begin(sess.store, ask, mine, self.max_to_keep)
+
+        def begin() -> None:
+            ask = self._asked(sess, directory, facts, metrics, "sharded")
+            behind.begin(sess.store, ask, mine, self.max_to_keep)
+
+        by_those_who_live(sess.context, begin)
 
     def _asked(
         self,
@@ -163,6 +173,21 @@ class Saver:
     def _arrays(self) -> list[Array]:
         shared = [(n, v) for n, v in self.variables.items() if not is_local(v)]
         return [Array(n, text_of(v.dtype), tuple(v.shape)) for n, v in shared]  # type: ignore[arg-type]
+
+
+def by_those_who_live(context: Context, begin: Callable[[], Made]) -> Made:
+    """What `begin()` saves, which replicas share; again if one has died with what was its to save.
+
+    Ranks:  every rank that runs the script, between steps.
+    Errors: those of `begin`.
+    """
+    context.mend()
+    while True:
+        try:
+            return begin()
+        except CheckpointError:
+            if not context.mend():
+                raise
 
 
 def policy(given: Any) -> tuple[str, str, int]:

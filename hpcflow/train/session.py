@@ -116,6 +116,11 @@ class TrainingSession(Session):
         """The folder for checkpoints that the settings name."""
         return self.context.settings.checkpoints
 
+    def replicas_changed(self) -> None:
+        """A replica has died: the pace of the others counts anew."""
+        super().replicas_changed()
+        self._stragglers = Stragglers(self.context)
+
     def _initialize(self, variables: Sequence[Variable]) -> None:
         """Give them their initial values."""
         if variables:
@@ -411,6 +416,7 @@ def summary(
         "bytes_sent": [r["bytes_sent"] for r in ranks],
         "messages_sent": [r["messages_sent"] for r in ranks],
         "hosts": [r["host"] for r in ranks],
+        "lost": context.lost,
         "seconds": round(seconds, 6),
         "input_wait_seconds": [r["input_wait_seconds"] for r in workers],
         "work_seconds": [r["work_seconds"] for r in workers],
