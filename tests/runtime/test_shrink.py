@@ -173,7 +173,8 @@ def test_one_more_may_die_while_the_others_get_ready(tmp_path):
 def test_without_the_chief_the_job_ends_and_says_so(tmp_path):
     code, output = run(tmp_path, 3, "0:6")
     assert code != 0, output
-    assert re.search(r"rank 0 \(/job:worker/task:0\) on \S+ has died, and nothing", output), output
+    assert re.search(r"rank 0 \(/job:worker/task:0\) on \S+ has died", output), output
+    assert "resume=True" in output
     assert "LOST" not in output and "Traceback" not in output
 
 
