@@ -143,6 +143,8 @@ class Keeper:
             self._lost()
             raise
         self._saved_at, self._saved_time = steps, time.monotonic()
+        if self.context.is_chief:
+            self.often.rest()
         return path
 
     def _saved(self, path: Path, took: Took) -> None:

@@ -79,7 +79,6 @@ class Often:
         self._written.append(written_s)
         if held_s is not None:
             self._held.append(held_s)
-        self._edge = None
         longest = max(self._written)
         is_behind = any(held < longest for held in self._held)
         self._last_s = (3 if is_behind else 2) * longest  # one may be under way when all stop
@@ -97,6 +96,10 @@ class Often:
         if self._edge is not None:
             self._longest = max(now - self._edge, self._longest * FORGETS)
         self._edge = now
+
+    def rest(self) -> None:
+        """What was done since the last edge, a save, is no step."""
+        self._edge = None
 
     @property
     def save_s(self) -> float | None:

@@ -137,6 +137,7 @@ def test_training_stops_while_a_save_and_the_last_steps_fit() -> None:
         steps.append(clock.now)
         if len(steps) == 20:
             one.saved(20.0, 20.0)
+            one.rest()
             clock.now += 20.0
     left = 2000.0 - clock.now
     # three more steps of 7 s, and twice the time of a save, and what is left for the end
@@ -149,6 +150,7 @@ def test_the_time_of_a_save_is_not_a_steps() -> None:
     for _ in range(3):
         one.edge()
         clock.now += 3000.0
+        one.rest()
         one.saved(10.0, 10.0)
     clock.now = 1000.0 + 10_000 - often.SPARE_S - 21
     assert not one.is_over()
