@@ -49,6 +49,7 @@ class Saved:
         # a file that stands alone may be given another name
         own = {"file": self.index.name, "slabs": self.facts["slabs"], "rest": self.facts["rest"]}
         self.files: list[dict[str, Any]] = self.facts.get("files") or [own]
+        self._records = {record["file"]: record for record in self.files}
         self._slabs: dict[str, list[tuple[dict[str, Any], str]]] = {}
         for record in self.files:
             for slab in record["slabs"]:
@@ -102,8 +103,7 @@ class Saved:
         """The arrays of which a file has rows; of an index, all."""
         if file == self.index.name:
             return tuple(sorted(self.arrays))
-        records = [record for record in self.files if record["file"] == file]
-        return tuple(sorted({slab["name"] for record in records for slab in record["slabs"]}))
+        return tuple(sorted({slab["name"] for slab in self._records[file]["slabs"]}))
 
     def _owner(self, record: Mapping[str, Any]) -> Iterator[Fault]:
         """Whether a file is the one that the index means."""
@@ -157,19 +157,20 @@ class Saved:
 
         Errors: CheckpointCorruptError naming what is not.
         """
-        low, high = (row * self.arrays[name].row_bytes for row in (start, stop))
+        row = self.arrays[name].row_bytes
         faults: list[Fault] = []
-        for record in self.files:
-            mine = [slab for slab in record["slabs"] if slab["name"] == name]
-            begun = [slab["start"] * self.arrays[name].row_bytes - slab["offset"] for slab in mine]
+        for slab, file in self._slabs.get(name, []):
+            shift = (
+                slab["start"] * row - slab["offset"]
+            )  # from a place in the file to one in the array
             duties = [
-                Duty(record["file"], piece, name)
-                for slab, shift in zip(mine, begun, strict=True)
+                Duty(file, piece, name)
                 for piece in pieces_of(slab)
-                if piece.offset + shift < high and low < piece.offset + shift + piece.nbytes
+                if piece.offset + shift < stop * row
+                and start * row < piece.offset + shift + piece.nbytes
             ]
             if duties:
-                faults += [*self._owner(record), *self._damaged(record["file"], duties)]
+                faults += [*self._owner(self._records[file]), *self._damaged(file, duties)]
         if faults:
             raise CheckpointCorruptError(
                 f"{name!r} of {self.path} is not good:\n  " + "\n  ".join(f.text for f in faults),

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import h5
+from hpcflow.checkpoint import folder, h5
 from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint.verify import verify
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal, variables
 from tests.runtime.ranks import run_here
@@ -78,7 +79,7 @@ def test_saved_and_loaded_by_mpi_ranks(shared, form, first):
         session.run(hf.global_variables_initializer())
         path = hf.train.Saver(made, form=form).save(session, shared, 5)
         assert path.name == ("step-5.h5" if form == "parallel" else "step-5")
-        assert Saved(path).problems() == []
+        assert Saved(path).problems() == [] and not verify(folder.look(path)).faults
         return session.run(made)
 
     def read(context):

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import zlib
 from pathlib import Path
 
 import h5py
@@ -122,6 +123,32 @@ def test_verify_names_what_was_in_a_lost_part(tmp_path, capsys):
     code, text = run(capsys, "verify", path, "--json")
     (told,) = json.loads(text)
     assert code == 1 and told["files"] == ["part-00001.h5"] and set(told["arrays"]) == there
+
+
+def test_one_file_with_rows_of_several_ranks_verifies(tmp_path, capsys):
+    """As parallel HDF5 writes it: of one array each rank has a slab."""
+    path = save(tmp_path, VALUES, form="parallel")
+    data = path.read_bytes()
+
+    def cut(said):
+        slab = next(slab for slab in said["slabs"] if slab["name"] == "w")
+        said["slabs"].remove(slab)
+        for start, stop in ((20, 60), (0, 20)):
+            at, size = slab["offset"] + start * 40, (stop - start) * 40
+            crcs = [[size, zlib.crc32(data[at : at + size])]]
+            mine = {"name": "w", "start": start, "stop": stop, "offset": at, "crcs": crcs}
+            said["slabs"].append(mine)
+
+    stamped(path, cut)
+    assert len(stamp.read(path)["slabs"]) == 7  # empty has none
+    assert run(capsys, "verify", path)[0] == 0
+    values = load_values(path)
+    assert all(np.array_equal(values[name], VALUES[name]) for name in VALUES)
+    with open(path, "r+b") as out:
+        out.seek(next(s["offset"] for s in stamp.read(path)["slabs"] if s["start"] == 20) + 5)
+        out.write(b"\x77")
+    code, text = run(capsys, "verify", path)
+    assert code == 1 and "w is damaged" in text
 
 
 def test_verify_looks_at_each_checkpoint_of_a_folder(tmp_path, capsys):
