@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from hpcflow.graph.dtypes import bfloat16
 from hpcflow.runtime.hdf5 import library
 
 ALIGN_FROM, PAGE = 64 << 10, 4096  # large datasets begin at pages
+WAY_S = 50e-6  # between two datasets, of which one takes about a millisecond
 
 
 class Place(NamedTuple):
@@ -90,6 +92,11 @@ def _failed(path: Path, error: Exception) -> CheckpointError:
     )
 
 
+def give_way() -> None:
+    """Let other threads have the interpreter, which calls of HDF5 keep: training may go on."""
+    time.sleep(WAY_S)
+
+
 def add(file: Any, place: Place) -> int | None:
     """Make a dataset whose bytes are allocated but not written; where they are in the file.
 
@@ -99,6 +106,14 @@ def add(file: Any, place: Place) -> int | None:
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    offset = _made(file, place, plist).get_offset()
+    return None if offset is None else int(offset)
+
+
+def _made(file: Any, place: Place, plist: Any) -> Any:
+    """A dataset as `plist` says, in groups that are made too, with our attributes."""
+    h5py = library()
+    give_way()
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
     kind = h5py.h5t.py_create(on_disk(place.dtype), logical=True)
@@ -110,8 +125,7 @@ def add(file: Any, place: Place) -> int | None:
     h5py.Dataset(made).attrs["name"] = place.name
     if on_disk(place.dtype) != place.dtype:
         h5py.Dataset(made).attrs["dtype"] = place.dtype
-    offset = made.get_offset()
-    return None if offset is None else int(offset)
+    return made
 
 
 def on_disk(dtype: str) -> np.dtype:
@@ -145,22 +159,22 @@ def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
     """
     h5py = library()
     if not place.shape:
+        give_way()
         file[place.path] = h5py.ExternalLink(sources[0].file, place.path)
         return
-    dtype = on_disk(place.dtype)
-    if not sources:
-        made = file.create_dataset(place.path, place.shape, dtype)
-    else:
-        layout = h5py.VirtualLayout(place.shape, dtype)
-        for source in sources:
-            rows = (source.stop - source.start, *place.shape[1:])
-            part = h5py.VirtualSource(source.file, place.path, shape=rows)
-            layout[source.start : source.stop] = part
-        fill = dtype.type(np.nan) if dtype.kind in "fc" else None
-        made = file.create_virtual_dataset(place.path, layout, fillvalue=fill)
-    made.attrs["name"] = place.name
-    if dtype != place.dtype:
-        made.attrs["dtype"] = place.dtype
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if sources:
+        plist.set_layout(h5py.h5d.VIRTUAL)
+        dtype = on_disk(place.dtype)
+        if dtype.kind in "fc":
+            plist.set_fill_value(np.array(np.nan, dtype))
+    for source in sources:
+        rows = (source.stop - source.start, *place.shape[1:])
+        mine = h5py.h5s.create_simple(place.shape)
+        mine.select_hyperslab((source.start, *(0 for _ in rows[1:])), rows)
+        theirs = h5py.h5s.create_simple(rows)
+        plist.set_virtual(mine, source.file.encode(), place.path.encode(), theirs)
+    _made(file, place, plist)
 
 
 def reserve(path: Path) -> None:

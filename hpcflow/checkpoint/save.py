@@ -208,14 +208,20 @@ def _told(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
         "facts": {**said, "draws": merged([row["draws"] for row in rows])},
     }
     told["attrs"] = _attributes(told)
-    text = json.dumps([told["facts"], told["arrays"], told["paths"]])
-    told["block"] = stamp.room(part.text_bytes(arrays, slabs) + len(text))
-    told["align"] = h5.PAGE
-    if form == "parallel" and any(array.nbytes >= ALIGN_BYTES for array in arrays.values()):
-        told["block"], told["align"] = max(told["block"], ALIGN_BYTES), ALIGN_BYTES
+    if form == "parallel":
+        told |= _front(told, arrays, slabs)
     lustre.stripe(ask.directory)
     make = functools.partial(_make, ask, told, arrays)
     return {**told, **folder.told(f"making a checkpoint in {ask.directory}", make)}
+
+
+def _front(told: Facts, arrays: Mapping[str, Array], slabs: Sequence[Slab]) -> Facts:
+    """Of the one file of all writers: the size of its user block, and where large arrays begin."""
+    text = json.dumps([told["facts"], told["arrays"], told["paths"]])
+    block = stamp.room(part.text_bytes(arrays, slabs) + len(text))
+    if all(array.nbytes < ALIGN_BYTES for array in arrays.values()):
+        return {"block": block, "align": h5.PAGE}
+    return {"block": max(block, ALIGN_BYTES), "align": ALIGN_BYTES}
 
 
 def _texts(ask: Asked, told: Facts) -> dict[str, str]:

@@ -64,6 +64,8 @@ class Keeper:
             self._in_foreground = True
             if self.context.is_chief:
                 logger.info("checkpoints in one file are written by all ranks while training waits")
+        if self.context.is_chief:
+            saver.describe(session)  # before training, which the first save would hold up for it
         self._starts, self._restarts = Starts(directory), 0
         self._is_told = every != AUTO  # what was chosen
         self._newest = 0  # step of the newest checkpoint of this start

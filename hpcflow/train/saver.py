@@ -75,6 +75,10 @@ class Saver:
         step = sess.run(global_step) if isinstance(global_step, Variable) else global_step
         return self._save(sess, Path(save_path), lambda rows: {"step": int(step)}, None, metrics)
 
+    def describe(self, sess: Session) -> None:
+        """Make what checkpoints say of the graph now, rather than when the chief saves first."""
+        _described(sess.graph)()
+
     def _save(
         self,
         sess: Session,
