@@ -11,6 +11,8 @@ import time
 import numpy as np
 import pytest
 
+from hpcflow.comm import waiting
+from hpcflow.comm.ledger import Ledger
 from hpcflow.comm.local import local_world
 from hpcflow.comm.waiting import Backoff, finish, ranks_outnumber_cores
 from hpcflow.errors import StallError
@@ -114,3 +116,20 @@ def test_cores_are_counted_by_host(monkeypatch):
     assert not ranks_outnumber_cores(comm)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set())
     assert ranks_outnumber_cores(comm)
+
+
+def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path, 0, "nid1")
+    monkeypatch.setattr(waiting, "ledger", ledger)
+    seen = []
+
+    class Slow:
+        def test(self):
+            seen.append(ledger.read())
+            return len(seen) > waiting.PATIENCE_POLLS + 3
+
+    finish(Slow(), what="what one rank decides", peer=4)
+    assert not seen[waiting.PATIENCE_POLLS - 1].waits, "not of its first polls"
+    assert seen[-1].waits and (seen[-1].op, seen[-1].peer) == ("what one rank decides", 4)
+    assert not ledger.read().waits
+    ledger.close()

@@ -165,7 +165,7 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         import os, subprocess, sys, time
         from hpcflow.comm import deaths
         deaths.LOOK_S = 0.05
-        deaths.witness({str(tmp_path)!r})
+        deaths.witness({str(tmp_path)!r}, {str(tmp_path / "run")!r})
         rank = '''if True:
             import sys, time
             from hpcflow.comm.ledger import Ledger
@@ -194,4 +194,6 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     )
     assert "hpcflow: rank 1 (t) on n has died" in done.stderr
     assert "nothing was saved" in done.stderr
+    told = json.loads((tmp_path / "run/failure.json").read_text())
+    assert (told["kind"], told["rank"], told["checkpoint"]) == ("death", 1, None)
     assert len(read_all(tmp_path / (PREFIX + "job"))) == 3

@@ -1,0 +1,89 @@
+"""Which wait of an engine stands in the ledger, under which name and since when."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from hpcflow.comm.ledger import ANY, OWN, PATIENT, Ledger
+from hpcflow.runtime import waited
+from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.waited import Ages, told_of
+
+
+def node(name, type, waits=False, collective=False, **attrs):
+    row = types.SimpleNamespace(waits=waits, collective=collective)
+    return types.SimpleNamespace(name=name, type=type, line="train.py:7", attrs=attrs, row=row)
+
+
+def step(number, *nodes, patient=False, sends=()):
+    """An instance of a plan with these nodes, of which `sends` are messages to rank 5."""
+    return types.SimpleNamespace(
+        step=number,
+        patient=patient,
+        part=types.SimpleNamespace(nodes={n.name: n for n in nodes}),
+        link=types.SimpleNamespace(ranks={"/job:ps/task:0": 3}),
+        ends=types.SimpleNamespace(sends=list(sends), address=[(5, 20)] * len(sends)),
+        code=types.SimpleNamespace(sends=[types.SimpleNamespace(node="out") for _ in sends]),
+    )
+
+
+RECV = node("v/recv", "Recv", waits=True, source="/job:ps/task:0")
+SUM = node("grads", "AllReduce", waits=True, collective=True)
+QUEUE = node("taken", "QueueDequeue", waits=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "peer"), [(RECV, 3), (SUM, ANY), (QUEUE, OWN)], ids=lambda x: getattr(x, "type", "")
+)
+def test_a_wait_of_a_step_has_its_operation_line_and_peer(one, peer):
+    told = told_of(object(), step(9, one), one.name)
+    assert told == (9, f"{one.name}\ntrain.py:7", peer, one.type)
+
+
+def test_a_message_that_does_not_leave_is_named_by_its_send():
+    channel, other = object(), object()
+    sender = step(4, node("out", "Send"), sends=[channel])
+    assert told_of(channel, sender, None) == (4, "out\ntrain.py:7", 5, "Send")
+    assert told_of(other, sender, None) == (4, "a message", ANY, "Send")
+
+
+def test_a_wait_outside_of_steps_has_the_words_of_who_asked():
+    request = types.SimpleNamespace(peer=2)
+    assert told_of(request, None, "the reply of rank 2")[1:3] == ("the reply of rank 2", 2)
+    assert told_of(object(), None, "saving")[1:3] == ("saving", ANY)
+
+
+def test_the_wait_that_lasts_is_named_though_others_come_and_go(monkeypatch):
+    """A busy server: one worker's message is missing while it serves the others."""
+    clock = [100.0]
+    monkeypatch.setattr(waited.time, "time", lambda: clock[0])
+    ages, lost, served = Ages(), (object(), None, "lost"), step(1)
+    ages.oldest([lost])
+    for number in range(20):
+        clock[0] += 0.3
+        served.step = number  # one channel, step by step
+        wait, since = ages.oldest([(served, served, "served"), lost])
+    assert wait is lost and since == 100.0
+    wait, since = ages.oldest([(served, served, "served")])
+    assert wait[2] == "served" and not since, "it begins now"
+
+
+def test_a_patient_wait_stands_there_as_that_of_whom_it_is_for(tmp_path):
+    engine = Engine()
+    engine.ledger = Ledger(tmp_path, 0, "nid1")
+    engine.waits = [(object(), step(6, RECV, patient=True), RECV.name)]
+    engine._enter()
+    entry = engine.ledger.read()
+    assert (entry.kind, entry.op, entry.peer, entry.step) == (PATIENT, "v/recv", 3, 6)
+    engine.blame = lambda: ("what worker 1 is to bring", 1)
+    engine._enter()
+    entry = engine.ledger.read()
+    assert (entry.op, entry.peer, entry.step) == ("what worker 1 is to bring", 1, 6)
+    engine.waits.append((object(), step(8, SUM), SUM.name))
+    engine._enter()
+    entry = engine.ledger.read()
+    assert (entry.kind, entry.op, entry.made) == ("AllReduce", "grads", "train.py:7")
+    assert entry.may_stall
+    engine.ledger.close()
