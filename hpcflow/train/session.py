@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -109,7 +110,8 @@ class TrainingSession(Session):
             if resume:
                 keeper.resume()
         self._log = runlog.of(self.context)
-        self.context.steps = lambda: self.steps
+        me = weakref.ref(self)
+        self.context.steps = lambda: getattr(me(), "steps", None)
 
     @property
     def _told_folder(self) -> str:

@@ -11,9 +11,13 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import hpcflow as hf
+from hpcflow.errors import NumericError
 from hpcflow.runtime import failing
+from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
 HEAD = """
@@ -111,6 +115,24 @@ def test_of_ranks_that_fail_together_one_has_the_word(tmp_path):
     assert re.search(rf"\[rank {told['rank']} on [^\n]*Traceback", output)
     others = re.findall(r"\[rank (\d) on \S+\] failed after another rank: ValueError: (.*)", output)
     assert all(text == f"of rank {rank}" and int(rank) != told["rank"] for rank, text in others)
+
+
+def test_a_failure_tells_the_step_of_training_and_the_newest_checkpoint():
+    def body(context):
+        v = hf.Variable(np.zeros(3, np.float32), name="v")
+        session = hf.train.TrainingSession(context=context)
+        for _ in range(3):
+            session.step(v, {})
+        context.say_next("go on from there", "saved/step-3")
+        error = NumericError("no number", op="v", line="train.py:3", hint="look")
+        told = failing.facts_of(context, error, "the traceback")
+        session.wait()
+        return told
+
+    for rank, told in enumerate(run_ranks(2, body)):
+        assert (told["rank"], told["step"], told["checkpoint"]) == (rank, 3, "saved/step-3")
+        assert (told["op"], told["made_at"], told["hint"]) == ("v", "train.py:3", "look")
+        assert told["task"] == f"/job:worker/task:{rank}" and told["kind"] == "error"
 
 
 def test_an_error_of_all_ranks_is_printed_once(tmp_path):
