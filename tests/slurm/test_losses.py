@@ -26,7 +26,7 @@ def test_a_rank_that_is_killed_ends_the_step_and_leaves_no_process(
     """srun --kill-on-bad-exit; what was saved by then is there."""
     words = (f"jobs/slurm/{script}.sbatch", "steps.py", "--save-every", "5")
     settings = {"HPCFLOW_INJECT": "kill:rank=1@step=23", "HPCFLOW_SAVE": "foreground"}
-    job = slurm.sbatch(steps, *words, **settings)
+    job = slurm.sbatch(steps, *words, SYNC="all", **settings)
     assert job.wait() == ["FAILED"], job.output
     assert "injected on rank 1 at its step 23: kill:rank=1@step=23" in job.output
     assert "end w=" not in job.output and job.facts("Restarts") == ["0"]
