@@ -64,7 +64,7 @@ def _told(saved: Saved) -> dict[str, Any]:
     facts = saved.facts
     kept = (
         *("step", "samples", "mode", "ranks", "servers", "replicas", "tasks_per_replica"),
-        *("saved", "id", "form", "format_version", "graph_digest", "position"),
+        *("saved", "id", "form", "format_version", "graph_digest", "position", "metrics"),
     )
     arrays = sorted(saved.arrays.values())
     return {
@@ -100,6 +100,11 @@ def _text(told: dict[str, Any]) -> str:
             left = sum(b - a for ranges in position.get("left", {}).values() for a, b in ranges)
             some = f", {left:,} samples left of epochs that have begun" if left else ""
             rows.append(f"  data     epoch {position['epoch'] + 1}{some}")
+    if told.get("metrics"):
+        values = (
+            f"{name} {'no number' if v is None else v}" for name, v in told["metrics"].items()
+        )
+        rows.append(f"  metrics  {', '.join(values)}")
     width = min(max(map(len, told["variables"]), default=0), WIDEST)
     rows.append(f"  variables {len(told['variables'])}, {told['bytes']:,} bytes")
     for name, one in told["variables"].items():

@@ -12,6 +12,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
+from hpcflow.cli.main import main
 from hpcflow.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from tests.runtime.nets import data, net
 from tests.runtime.ranks import run_ranks
@@ -28,7 +29,7 @@ def names(where) -> list[str]:
     [("min", {1: 0.2, 4: 0.2}), ("max", {2: 0.9, 5: 0.7})],
 )
 @pytest.mark.parametrize("places", [dict(ranks=1), dict(ranks=3, ps=1)], ids=["alone", "servers"])
-def test_the_best_are_kept_beside_the_newest(tmp_path, mode, kept, places):
+def test_the_best_are_kept_beside_the_newest(tmp_path, mode, kept, places, capsys):
     """The oracle is `sorted` over the finite losses."""
     finite = {i: v for i, v in enumerate(LOSSES) if v is not None and math.isfinite(v)}
     assert (
@@ -52,6 +53,8 @@ def test_the_best_are_kept_beside_the_newest(tmp_path, mode, kept, places):
     best = hf.train.best_checkpoint(tmp_path)
     assert best == tmp_path / f"step-{next(iter(kept))}"
     assert Saved(best).facts["metrics"] == {"loss": kept[next(iter(kept))], "other": 1}
+    assert main(["inspect", str(best)]) == 0
+    assert f"metrics  loss {kept[next(iter(kept))]}, other 1.0" in capsys.readouterr().out
     assert hf.train.best_checkpoint(tmp_path, "other") is not None
     assert hf.train.best_checkpoint(tmp_path, "nothing") is None
 

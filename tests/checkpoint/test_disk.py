@@ -71,7 +71,7 @@ def test_a_save_that_fails_at_any_call_leaves_what_there_was(tmp_path, places, m
     with failing.inside(1 << 60, 0):
         save_some(tmp_path / "more", 2, seed=2, rows=20, **places)
         named = failing.calls - 4  # the draft has its name; what follows is the folder and `latest`
-    step = max(named // 8, 1)
+    step = max(named // 4, 1)
     for i, at in enumerate(range(1, named + 1, step)):
         number = list(WORDS)[i % len(WORDS)]
         with failing.inside(at, number), pytest.raises(CheckpointError) as caught:
