@@ -40,7 +40,9 @@ class Behind:
         self._all_told = threading.Event()
 
     def begin(self, store: Store, ask: Asked, mine: Any, keep: int) -> None:
-        """Agree on who writes what and keep it as it is; returns when all ranks have.
+        """Agree on who writes what and keep it as it is.
+
+        Returns when all ranks have whose variables the steps that follow may change.
 
         Ranks:  every rank that runs the script, between steps.
         Errors: CheckpointError on all of them; nothing has begun then.
@@ -67,7 +69,8 @@ class Behind:
         if context.is_chief:
             in_thread(lambda: self._publish(told, ask, keep))
             self._look()
-        team.decide({"value": 0}, lambda rows: 0)  # nobody goes on before all have theirs
+        if context.roles.servers:  # nobody goes on before they have theirs
+            team.decide({"value": 0}, lambda rows: 0)
 
     # -- on the chief
 
