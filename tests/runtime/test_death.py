@@ -181,6 +181,7 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         time.sleep(0.5)
         ranks[1].kill()
         ranks[1].wait()
+        time.sleep(0.5)  # the witness needs a core to see it
         for process in ranks:
             process.kill()
         time.sleep(0.5)
