@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import math
 import os
+import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.runtime.hdf5 import library
 
+MARGIN = 16 << 10  # of a file's size, for what HDF5 adds
 ALIGN_FROM, PAGE = 64 << 10, 4096  # large datasets begin at pages
 WAY_S = 50e-6  # between two datasets, of which one takes about a millisecond
 
@@ -101,8 +104,14 @@ def add(file: Any, place: Place) -> int | None:
     """Make a dataset whose bytes are allocated but not written; where they are in the file.
 
     None if it has no bytes.
+
+    Errors: OSError where a file may not be so large (older HDF5 would crash when it closes it).
     """
     h5py = library()
+    nbytes = on_disk(place.dtype).itemsize * math.prod(place.shape)
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != resource.RLIM_INFINITY and file.id.get_filesize() + nbytes + MARGIN > soft:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), file.filename)
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
