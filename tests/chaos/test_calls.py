@@ -20,7 +20,7 @@ from tests.chaos.jobs import END_S, JOB, environ, good, same, weights
 CALLS = "write,pwrite64,fsync,fdatasync,ftruncate,fallocate,rename,renameat,renameat2,mkdir,"
 CALLS += "mkdirat,unlink,unlinkat,rmdir,link,linkat"
 SHARE = 0.9  # of the calls must be met: those of other threads may come in another order
-EVERY = 6
+EVERY = 4
 PLACES = {  # form, ranks, settings, and the rank that is killed
     "alone": ("sharded", 1, {}, 0),
     "alone, one file": ("parallel", 1, {}, 0),
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="needs strace
 
 
 class Saves:
-    """A job that has saved twice and saves twice more, the last time in place of the first."""
+    """A job that has saved three times and saves three times more, each in place of the oldest."""
 
     def __init__(self, folder, form, ranks, settings, victim):
         self.folder, self.form, self.ranks, self.victim = folder, form, ranks, victim
@@ -67,7 +67,8 @@ class Saves:
     def calls(self):
         """(name, number) of each call of the victim that changes the folder of the checkpoints.
 
-        As strace counts them: of each name, thread by thread.
+        As strace counts them: of each name, thread by thread. Where each save has a thread of its
+        own, a number is first met in the first of them.
         """
         where, log = self.folder / "looked", self.folder / "calls"
         shutil.copytree(self.before, where)
