@@ -448,6 +448,8 @@ class MpiCommunicator(Communicator):
         """End every rank of the job now."""
         sys.stdout.flush()
         sys.stderr.flush()
+        if self.tolerant:  # Open MPI then ends with 0 if the last rank that lives aborts
+            os._exit(code)
         _mpi().COMM_WORLD.Abort(code)
 
     def close(self) -> None:

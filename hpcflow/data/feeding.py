@@ -93,8 +93,11 @@ class Feeding:
 
     @property
     def _is_synchronous(self) -> bool:
-        """Whether the workers' gradients are joined: a session may choose so after this is made."""
-        return self.context.cluster.joins
+        """Whether the workers' gradients are joined: a session may choose so after this is made.
+
+        They are also where all others have died, so that batches have what they had.
+        """
+        return self.context.cluster.joins or self.dealing > 0
 
     @property
     def balance(self) -> Balance | None:

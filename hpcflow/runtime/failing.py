@@ -119,16 +119,7 @@ def on_error(
     _release_gpus()
     if context.is_spare(context.rank) and not isinstance(error, DeathError):
         os.kill(os.getpid(), signal.SIGKILL)  # the others would hear nothing of an abort or an exit
-    _end_job(context)
-
-
-def _end_job(context: Context) -> None:
-    """End every rank of the job, with an exit code that is not 0."""
     assert context.world is not None
-    if context.settings.survive:  # Open MPI that tolerates deaths gives 0 if the last rank aborts
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(ABORTED)
     context.world.abort(ABORTED)
 
 

@@ -228,7 +228,11 @@ class Session:
         """
         wanted: list[Tensor | Operation] = []
         structure(self.graph, fetches, wanted)
-        self._step(wanted, {})
+        try:
+            self._step(wanted, {})
+        except Interrupted:
+            self._go_on()
+            self.prepare(fetches)
 
     def _step(
         self,

@@ -57,6 +57,7 @@ def survive(make: Callable[[Context], tuple[Any, hf.Tensor]], deaths: dict[int, 
                 living.remove(deaths[number])
                 context.roles = dataclasses.replace(context.roles, workers=tuple(living))
                 context.replica = living.index(context.rank)
+                context.cluster = dataclasses.replace(context.cluster, workers=len(living))
                 data.replicas_changed()
                 batch.renew()
             assert batch[rate] == 0.5  # what is fed besides stays
@@ -68,7 +69,7 @@ def survive(make: Callable[[Context], tuple[Any, hf.Tensor]], deaths: dict[int, 
 
 
 @pytest.mark.parametrize("make", [dataset, mapped, stream])
-@pytest.mark.parametrize("deaths", [{0: 1}, {3: 2}, {5: 3, 6: 1}, {7: 1}])
+@pytest.mark.parametrize("deaths", [{0: 1}, {3: 2}, {5: 3, 6: 1}, {7: 1}, {1: 2, 2: 1, 5: 3}])
 def test_joined_batches_stay_and_shares_grow(make: Any, deaths: dict[int, int]) -> None:
     """Also the batch in which a worker dies, whole; each with its share and its place."""
     workers = survive(make, deaths)
