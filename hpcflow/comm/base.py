@@ -186,6 +186,10 @@ class Communicator(abc.ABC):
     def split(self, ranks: Sequence[int]) -> Communicator | None:
         """A communicator of `ranks`, numbered in that order; None on the others; all call."""
 
+    def is_last(self) -> bool:
+        """Whether all others have died, or do within a moment."""
+        return self.size == 1
+
     @abc.abstractmethod
     def abort(self, code: int) -> None:
         """End every rank of the job now with exit code `code`."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +35,7 @@ from hpcflow.settings import Settings
 COLLECTIVE = ("collective", 0)
 MOST_TRIED = 4  # files that an error names
 LARGEST_PIECE = 1 << 30  # elements in one call: MPI-3 counts are 32-bit integers
+LET_OTHERS_DIE_S = 0.5
 UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
 
 
@@ -448,9 +451,16 @@ class MpiCommunicator(Communicator):
         """End every rank of the job now."""
         sys.stdout.flush()
         sys.stderr.flush()
-        if self.tolerant:  # Open MPI then ends with 0 if the last rank that lives aborts
-            os._exit(code)
         _mpi().COMM_WORLD.Abort(code)
+
+    def is_last(self) -> bool:
+        """Whether all others have died; who fails as this rank does may be about to."""
+        late = time.monotonic() + LET_OTHERS_DIE_S
+        while len(self.lost) < self.size - 1 and time.monotonic() < late:
+            with contextlib.suppress(CommError):
+                self.probe(self.ANY, self.max_tag)  # MPI learns of deaths only where it is called
+            time.sleep(0.01)
+        return len(self.lost) == self.size - 1
 
     def close(self) -> None:
         """Cancel receives and let go of channels; what `split` made is freed by all its ranks."""

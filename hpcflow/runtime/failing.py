@@ -27,6 +27,7 @@ from hpcflow.comm.where import own_stacks, raised_at
 from hpcflow.errors import CommError, DeathError, StallError
 
 if TYPE_CHECKING:
+    from hpcflow.comm.base import Communicator
     from hpcflow.runtime.context import Context
     from hpcflow.runtime.survival import Survival
 
@@ -117,10 +118,23 @@ def on_error(
         _tell(context, error, text)
     time.sleep(LET_LAUNCHER_READ_S)
     _release_gpus()
-    if context.is_spare(context.rank) and not isinstance(error, DeathError):
-        os.kill(os.getpid(), signal.SIGKILL)  # the others would hear nothing of an abort or an exit
     assert context.world is not None
+    if context.settings.survive:
+        _end_tolerant(context, context.world)
     context.world.abort(ABORTED)
+
+
+def _end_tolerant(context: Context, world: Communicator) -> None:
+    """End this rank where deaths are borne, so that the others see it, and the launcher's code.
+
+    Open MPI's others may hear nothing of an abort or an exit, only of a signal; its launcher gives
+    0 unless some rank exits with another code.
+    """
+    over = any(not context.is_spare(rank) for rank in world.lost)  # all see that by themselves
+    if over or (not context.is_spare(context.rank) and world.is_last()):
+        sys.stdout.flush()
+        os._exit(ABORTED)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _tell(context: Context, error: BaseException, text: str) -> None:

@@ -178,8 +178,9 @@ def test_without_the_chief_the_job_ends_and_says_so(tmp_path):
     assert "LOST" not in output and "Traceback" not in output
 
 
-def test_an_error_of_the_chief_ends_the_job_with_a_code(tmp_path):
+@pytest.mark.parametrize("who", [["0:6"], ["0:6", "1:6"]])
+def test_an_error_of_the_chief_ends_the_job_with_a_code(tmp_path, who):
     """Also where all ranks fail alike: Open MPI counts none that is killed as a failure."""
-    code, output = run(tmp_path, 2, "0:6", "1:6", WHERE="raise")
+    code, output = run(tmp_path, 2, *who, WHERE="raise")
     assert code != 0, output
     assert "ValueError: as asked" in output
