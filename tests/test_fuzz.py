@@ -85,7 +85,7 @@ def test_settings(given_):
 
 
 @FUZZ
-@given(TEXT | st.sampled_from(["backup:²", "stale:" + "9" * 5000, "stale:-1", "backup:"]))
+@given(TEXT | st.sampled_from(["a", "a8", "backup:²", "stale:" + "9" * 5000, "stale:-1"]))
 def test_words_of_the_command_line(text):
     for parser in (rule, faults.parse, parse, interval):
         refused(parser, text)

@@ -40,6 +40,8 @@ NUMERIC = (
 def as_dtype(given: Any) -> np.dtype:
     """A numpy dtype from a dtype, a name or a Python type; DTypeError if it is none of ours."""
     try:
+        if isinstance(given, str) and given.startswith("a"):
+            raise TypeError("the letter for bytes that NumPy 2 has given up")
         dtype = string if given == "string" else np.dtype(given)
     except (TypeError, ValueError, SyntaxError):  # NumPy reads some texts as Python
         raise DTypeError(
