@@ -99,7 +99,7 @@ def same(mine, theirs):
         np.testing.assert_array_equal(value, theirs[name])
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.limit(300)
 def test_killed_at_any_call_of_a_save_the_job_resumes_to_the_same_weights(tmp_path, script):
     """SIGKILL at each call that changes the disk, of a save that replaces none and of one later."""
