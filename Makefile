@@ -30,7 +30,7 @@ demo: $(VENV)/.ready-demo
 
 # Each test has its own limit (tests/conftest.py); these are for what happens outside of tests.
 test: $(VENV)/.ready-test lint
-	$(LIMIT) 1800 $(PY) -m pytest -q -n 3 --dist worksteal tests
+	$(LIMIT) 1800 $(PY) -m pytest -q -n 2 --dist worksteal tests
 	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
 	  -p no:cacheprovider --with-mpi -m mpi $(RANKS); done
 
