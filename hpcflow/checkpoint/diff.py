@@ -63,10 +63,7 @@ def _dtype(array: Array) -> str:
 def _values(a: Saved, b: Saved, array: Array, rtol: float, atol: float) -> Iterator[Difference]:
     count, absolute, relative = 0, 0.0, 0.0
     for start, stop in blocks(array):
-        shape = (stop - start, *array.shape[1:]) if array.shape else ()
-        x, y = np.empty(shape, array.dtype), np.empty(shape, array.dtype)
-        a.read_rows(array.name, start, stop, x)
-        b.read_rows(array.name, start, stop, y)
+        x, y = a.rows(array.name, start, stop), b.rows(array.name, start, stop)
         if x.tobytes() != y.tobytes():
             some = _compared(x.ravel(), y.ravel(), rtol, atol)
             count += some[0]

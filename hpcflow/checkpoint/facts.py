@@ -15,6 +15,7 @@ from hpcflow.graph.dtypes import NUMERIC, bool_, text_of
 
 DTYPES = {text_of(dtype): dtype for dtype in (*NUMERIC, bool_)}
 MOST = 1 << 62  # of bytes, rows and offsets
+MOST_DIMENSIONS = 32  # of HDF5 and of NumPy
 COUNTS = ("serial", "step", "ranks", "servers", "replicas", "tasks_per_replica")
 
 
@@ -133,9 +134,6 @@ def _arrays(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     _need(paths.keys() == found.keys(), "not each array has its path")
     _need(all(isinstance(path, str) and path for path in paths.values()), "a path is no text")
     return found
-
-
-MOST_DIMENSIONS = 32  # of HDF5 and of NumPy
 
 
 def _rows(arrays: Mapping[str, tuple[int, int]], slabs: Sequence[Mapping[str, Any]]) -> None:

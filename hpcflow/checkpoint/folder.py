@@ -38,6 +38,11 @@ def step_of(path: Path) -> int:
     return int(match.group(1)) if match else -1
 
 
+def is_folder(path: Path) -> bool:
+    """Whether `path` is a folder of checkpoints, not one of them."""
+    return path.is_dir() and not (path / INDEX).exists()
+
+
 def index_of(path: Path) -> Path:
     """The file of a checkpoint that says what is in it; `path` itself may be a link."""
     return path / INDEX if path.is_dir() else path.resolve()

@@ -247,10 +247,7 @@ def check(path: Path, record: Record) -> None:
         raise stamp.foreign(path, "another save wrote it")
     found = [(offset, nbytes, crc, "its structure") for offset, nbytes, crc in record["rest"]]
     for slab in record["slabs"]:
-        at = slab["offset"]
-        for nbytes, crc in slab["crcs"]:
-            found.append((at, nbytes, crc, slab["name"]))
-            at += nbytes
+        found += [(*piece, slab["name"]) for piece in stamp.pieces_of(slab)]
     for i in stamp.damaged(path, [stamp.Piece(*one[:3]) for one in found]):
         raise CheckpointCorruptError(
             f"{path} is not as it was written: {found[i][3]} differs at byte {found[i][0]:,}",

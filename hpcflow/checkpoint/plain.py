@@ -11,7 +11,6 @@ import numpy as np
 
 from hpcflow.checkpoint.diff import blocks
 from hpcflow.checkpoint.h5 import Place, add, created, describe, write_rows
-from hpcflow.checkpoint.layout import Array
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import bfloat16
@@ -46,7 +45,7 @@ def _hdf5(saved: Saved, path: Path) -> None:
             place = Place(saved.facts["paths"][name], array.dtype, array.shape, name)
             add(file, place)
             for start, stop in blocks(array):
-                write_rows(file, place.path, start, _rows(saved, array, start, stop))
+                write_rows(file, place.path, start, saved.rows(name, start, stop))
         describe(file, {k: saved.facts[k] for k in KEPT if k in saved.facts}, {})
 
 
@@ -65,10 +64,4 @@ def _npz(saved: Saved, path: Path) -> None:
                 header: dict[str, Any] = {"descr": dtype.str, "fortran_order": False}
                 np.lib.format.write_array_header_1_0(file, {**header, "shape": array.shape})
                 for start, stop in blocks(array):
-                    file.write(_rows(saved, array, start, stop).astype(dtype).tobytes())
-
-
-def _rows(saved: Saved, array: Array, start: int, stop: int) -> np.ndarray:
-    rows = np.empty((stop - start, *array.shape[1:]), array.dtype)
-    saved.read_rows(array.name, start, stop, rows)
-    return rows
+                    file.write(saved.rows(name, start, stop).astype(dtype).tobytes())

@@ -128,7 +128,7 @@ class Saved:
                 for offset, nbytes, crc in record["rest"]:
                     yield Duty(record["file"], stamp.Piece(offset, nbytes, crc), None)
             for slab in record["slabs"]:
-                for piece in pieces_of(slab):
+                for piece in stamp.pieces_of(slab):
                     yield Duty(record["file"], piece, slab["name"])
 
     # -- reading
@@ -160,12 +160,11 @@ class Saved:
         row = self.arrays[name].row_bytes
         faults: list[Fault] = []
         for slab, file in self._slabs.get(name, []):
-            shift = (
-                slab["start"] * row - slab["offset"]
-            )  # from a place in the file to one in the array
+            # from a place in the file to one in the array
+            shift = slab["start"] * row - slab["offset"]
             duties = [
                 Duty(file, piece, name)
-                for piece in pieces_of(slab)
+                for piece in stamp.pieces_of(slab)
                 if piece.offset + shift < stop * row
                 and start * row < piece.offset + shift + piece.nbytes
             ]
@@ -184,9 +183,13 @@ class Saved:
 
     def read(self, name: str) -> np.ndarray:
         """A whole array."""
+        return self.rows(name, 0, self.arrays[name].rows)
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Rows of an array; a scalar, which is one row, as it is."""
         array = self.arrays[name]
-        out = np.empty(array.shape, array.dtype)
-        self.read_rows(name, 0, array.rows, out)
+        out = np.empty((stop - start, *array.shape[1:]) if array.shape else (), array.dtype)
+        self.read_rows(name, start, stop, out)
         return out
 
     # -- comparing
@@ -221,14 +224,6 @@ class Saved:
 
 
 MOST_ROWS = 20
-
-
-def pieces_of(slab: Mapping[str, Any]) -> Iterator[stamp.Piece]:
-    """The pieces of a slab, each with its digest."""
-    at = slab["offset"]
-    for nbytes, crc in slab["crcs"]:
-        yield stamp.Piece(at, nbytes, crc)
-        at += nbytes
 
 
 def _kind(array: Array) -> str:

@@ -13,7 +13,7 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -162,6 +162,14 @@ def send_off(fd: int, offset: int, nbytes: int) -> None:
     """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
+
+
+def pieces_of(slab: Mapping[str, Any]) -> Iterator[Piece]:
+    """The pieces of a slab, each with its digest."""
+    at = slab["offset"]
+    for nbytes, crc in slab["crcs"]:
+        yield Piece(at, nbytes, crc)
+        at += nbytes
 
 
 def forget(path: Path) -> None:

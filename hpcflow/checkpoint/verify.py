@@ -32,7 +32,7 @@ def candidates(path: Path) -> list[folder.Found]:
         raise CheckpointError(f"there is no {path}", hint="name a folder of checkpoints")
     if path.name == folder.INDEX:
         return [folder.look(path.parent)]
-    if not path.is_dir() or (path / folder.INDEX).exists():
+    if not folder.is_folder(path):
         return [folder.look(path)]
     found = folder.find(path)
     if not found:

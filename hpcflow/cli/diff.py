@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"A {a.path} (step {a.facts['step']:,})\nB {b.path} (step {b.facts['step']:,})")
     for name, (mine, theirs) in saved.items():
         print(f"  saved with  {name} {mine} and {theirs}")
-    print("\n".join(map(_row, found)) if found else "equal")
+    print("\n".join(map(row, found)) if found else "equal")
     return int(bool(found))
 
 
@@ -64,5 +64,6 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _row(one: Difference) -> str:
+def row(one: Difference) -> str:
+    """A difference, for people."""
     return f"  {one.kind:<9} {one.name}: {one.text}"

@@ -18,12 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from hpcflow import faults, launch
 from hpcflow.checkpoint.diff import Difference, blocks, diff
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.cli import run
+from hpcflow.cli.diff import row
 from hpcflow.cli.export import newest
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError
 from hpcflow.settings import PREFIX, Settings
@@ -186,19 +185,11 @@ def differences(a: Saved, b: Saved) -> list[Difference]:
     named = {one.name for one in found}
     for name in sorted({*a.arrays, *b.arrays} - named):
         of = list(blocks(a.arrays[name]))
-        if any(_bits(a, name, *block) != _bits(b, name, *block) for block in of):
+        if any(a.rows(name, *at).tobytes() != b.rows(name, *at).tobytes() for at in of):
             found.append(Difference(name, "values", "equal numbers of other bits (-0.0, nan)"))
     if not found and a.facts["draws"] != b.facts["draws"]:
         found.append(Difference("draws", "fact", "the ranks have drawn differently often"))
     return found
-
-
-def _bits(saved: Saved, name: str, start: int, stop: int) -> bytes:
-    array = saved.arrays[name]
-    shape = (stop - start, *array.shape[1:]) if array.shape else ()
-    out = np.empty(shape, array.dtype)
-    saved.read_rows(name, start, stop, out)
-    return out.tobytes()
 
 
 def described(saved: Saved) -> str:
@@ -215,7 +206,7 @@ def described(saved: Saved) -> str:
 def rows(found: Sequence[Difference]) -> list[str]:
     """The first that differ."""
     more = len(found) - SHOWN
-    shown = [f"  {one.kind:<9} {one.name}: {one.text}" for one in found[:SHOWN]]
+    shown = [row(one) for one in found[:SHOWN]]
     return shown + ([f"  ... {more} more"] if more > 0 else [])
 
 

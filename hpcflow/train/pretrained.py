@@ -107,7 +107,7 @@ def _open(given: str | Path) -> Saved:
     Errors: CheckpointError if there is none.
     """
     path = Path(given)
-    if path.is_dir() and not (path / folder.INDEX).exists():
+    if folder.is_folder(path):
         found = [one for one in folder.find(path) if one.facts is not None]
         if not found:
             raise CheckpointError(f"there is no checkpoint in {path}", hint="see hpcflow inspect")

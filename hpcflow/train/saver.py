@@ -153,7 +153,7 @@ class Saver:
         Errors: CheckpointCorruptError, CheckpointMismatchError with a diff of names and shapes.
         """
         path = Path(save_path)
-        if is_folder(path):
+        if folder.is_folder(path):
             found = newest_good(sess.context, path)
             if found is None:
                 raise CheckpointError(
@@ -260,15 +260,10 @@ def _is_unicode(name: str) -> bool:
     return name.encode(errors="replace").decode() == name
 
 
-def is_folder(path: Path) -> bool:
-    """Whether `path` is a folder of checkpoints, not one of them."""
-    return path.is_dir() and not (path / folder.INDEX).exists()
-
-
 def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
     """Whether there is a checkpoint at this path, or one at least if it is a folder of them."""
     path = Path(checkpoint_prefix)
-    if is_folder(path):
+    if folder.is_folder(path):
         return latest_checkpoint(path) is not None
     return (path / folder.INDEX).exists()
 

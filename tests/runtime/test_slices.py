@@ -161,6 +161,7 @@ def test_null_steps_end_while_an_update_is_on_its_way(always):
         updates, null = [descend(v) for v in big], count.assign_add(1.0)
         session = hf.Session()
         session.run(hf.global_variables_initializer())
+        context.barrier()  # or who initializes late waits for an update that waits for the chief
         if context.replica:
             session.run(updates[context.replica - 1])
             return session.run(big)

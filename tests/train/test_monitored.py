@@ -514,7 +514,8 @@ def test_hooks_of_the_chief_alone(ps: int, tmp_path: Path) -> None:
         return hook.seen
 
     chief, other = run_ranks(2 + ps, body, ps=ps)
-    assert len(chief) == 5 and chief[0] == 0 and other == []
+    assert len(chief) == 5 and chief == sorted(chief) and other == []
+    assert ps or chief[0] == 0  # beside an asynchronous worker, which may have been faster
 
 
 def test_a_replica_that_stops_alone_is_told() -> None:
