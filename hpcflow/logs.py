@@ -215,24 +215,25 @@ def share(folder: str | None, above: str | None = None) -> None:
     board = None
     if folder is not None:
         board = Board(folder, rank, Board(above, rank) if above is not None else None)
-    for handler in logger.handlers:
-        if isinstance(handler, Folding):
-            handler.fold(at_once=True)
-            handler.board = board
+    for handler in _folding():
+        handler.fold(at_once=True)
+        handler.board = board
+
+
+def _folding() -> list[Folding]:
+    return [handler for handler in logger.handlers if isinstance(handler, Folding)]
 
 
 def fold() -> None:
     """Print the counts of what was said a while ago; by a thread that looks now and then."""
-    for handler in list(logger.handlers):
-        if isinstance(handler, Folding):
-            handler.fold()
+    for handler in _folding():
+        handler.fold()
 
 
 def hand_over() -> None:
     """The ranks are about to meet for the last time: what this one has counted, others may tell."""
-    for handler in logger.handlers:
-        if isinstance(handler, Folding):
-            handler.fold(at_once=True, tells=False)
+    for handler in _folding():
+        handler.fold(at_once=True, tells=False)
 
 
 def say_once(line: str, level: int = logging.INFO) -> None:
@@ -250,9 +251,8 @@ def show(text: str) -> None:
 
 def on_failure(text: str) -> None:
     """This rank ends by `text`: write its last lines to `rank-N.log` of a named run directory."""
-    for handler in logger.handlers:
-        if isinstance(handler, Folding):
-            handler.close()
+    for handler in _folding():
+        handler.close()
     rank, run_dir = _where
     if _kept is None or not run_dir:
         return

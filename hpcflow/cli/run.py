@@ -54,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inject",
         action="append",
         metavar="FAULT",
-        help="rehearse a failure; may be repeated: "
-        + ", ".join(k.usage for k in faults.KINDS.values()),
+        help="rehearse a failure; may be repeated: " + ", ".join(faults.USAGES),
     )
     parser.add_argument(
         "--max-restarts", type=int, metavar="N", help="a job that goes on does so N times at most"

@@ -252,6 +252,14 @@ def first(mark: pathlib.Path) -> bool:
     return True
 
 
+def is_younger(mark: pathlib.Path, seconds: float) -> bool:
+    """Whether a file was written within the last `seconds`; False if there is none."""
+    try:
+        return time.time() - os.stat(mark).st_mtime < seconds
+    except OSError:
+        return False
+
+
 def remove(directory: pathlib.Path) -> None:
     """Remove the directory of a job that has ended in order, if this is its last rank here."""
     if not any(directory.glob("rank-*")):

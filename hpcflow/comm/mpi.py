@@ -187,10 +187,10 @@ class MpiCommunicator(Communicator):
 
     def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array` to a rank that receives it by a channel."""
-        data = as_bytes(array)
-        pieces = pieces_of(data) if self._in_pieces(data, dest) else [data]
-        self.traffic.add((self._top[dest], tag), data.nbytes)
-        return Several([self._send(piece, dest, tag) for piece in pieces])
+        if not self._in_pieces(array, dest):
+            return self.send(array, dest, tag)
+        self.traffic.add((self._top[dest], tag), array.nbytes)
+        return Several([self._send(piece, dest, tag) for piece in pieces_of(as_bytes(array))])
 
     def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
         """Start receiving into `array`."""

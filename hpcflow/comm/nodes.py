@@ -8,12 +8,10 @@ looks for it now and then. Where the run directory is each node's own, other nod
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import shutil
-import time
 
-from hpcflow.comm.ledger import RECORD_BYTES, Entry, decode, for_others, is_ours, raw
+from hpcflow.comm.ledger import RECORD_BYTES, Entry, decode, for_others, is_ours, is_younger, raw
 from hpcflow.comm.where import Files, process_state
 
 WANTED = "wanted"
@@ -37,7 +35,7 @@ class Nodes:
     @property
     def is_wanted(self) -> bool:
         """Whether a rank of any node may stall."""
-        return is_ours(self.folder) and _is_fresh(self.folder / WANTED)
+        return is_ours(self.folder) and is_younger(self.folder / WANTED, FRESH_S)
 
     def tell(self) -> None:
         """Write down what the ranks of this node do."""
@@ -59,7 +57,7 @@ class Nodes:
         if not is_ours(self.folder):
             return found
         for path in sorted(self.folder.glob("[!.]*")):
-            if path.name in (WANTED, self._host) or not _is_fresh(path):
+            if path.name in (WANTED, self._host) or not is_younger(path, FRESH_S):
                 continue
             with contextlib.suppress(OSError):
                 data = path.read_bytes()
@@ -70,10 +68,3 @@ class Nodes:
     def close(self) -> None:
         """Remove the folder: the job ends in order."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _is_fresh(path: pathlib.Path) -> bool:
-    try:
-        return time.time() - os.stat(path).st_mtime < FRESH_S
-    except OSError:
-        return False

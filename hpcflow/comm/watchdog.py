@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from hpcflow.comm.ledger import Entry, Ledger, read_all
+from hpcflow.comm.ledger import Entry, Ledger, is_younger, read_all
 from hpcflow.comm.nodes import Nodes
 from hpcflow.comm.stalls import (
     MOST_NAMED,
@@ -126,7 +126,7 @@ class Watchdog:
     def _pause(self) -> bool:
         """Until the next tick; True at the end. Here it is seen whether this rank moves."""
         tick_s = self._times.tick_s
-        if self._moves is None or not _is_younger(self._watched, self._times.stall_s):
+        if self._moves is None or not is_younger(self._watched, self._times.stall_s):
             return self._stop.wait(tick_s)
         op, until = main_op(), time.monotonic() + tick_s
         if self._moves(tick_s) or (op and op != main_op()):
@@ -230,7 +230,7 @@ class Watchdog:
     def _claim(self, mine: Entry) -> tuple[pathlib.Path, bool]:
         """The report, one for all waits of this node that stall at a time; whether it is new."""
         path, mark = self._run_dir / f"stall-{max(mine.step, 0)}.txt", self._mark
-        if not _is_younger(mark, self._times.stall_s):
+        if not is_younger(mark, self._times.stall_s):
             mark.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = mark.with_name(f".report-{self._ledger.rank}")
@@ -278,13 +278,6 @@ def _is_mute(entry: Entry, now: float, silent_s: float) -> bool:
         and is_silent(entry, now, silent_s)
         and letter_of(entry) not in (STOPPED, *DEAD)
     )
-
-
-def _is_younger(path: pathlib.Path, seconds: float) -> bool:
-    try:
-        return time.time() - os.stat(path).st_mtime < seconds
-    except OSError:
-        return False
 
 
 def _stacks_of(rank: int, host: str) -> str:
