@@ -72,7 +72,8 @@ class Engine(Baton):
         self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_strand`
         self.waits: list[tuple[Request, Instance | None, Any]] = []
         self.turns = Turns()
-        self.joint: list[Instance] = []  # steps in flight that sum over replicas
+        # steps in flight that sum over replicas, where these go on without one that dies
+        self.joint: list[Instance] | None = None
         self.sums_rest = False  # a replica has died: no sum is begun or looked at
         self.stopped: list[tuple[Request, Instance | None, Any]] = []  # those that were in flight
         self.slices = Slices()
@@ -102,8 +103,9 @@ class Engine(Baton):
         ends = instance.ends
         if ends.collectives:
             self.turns.expect(instance, ends.collectives)
-            others = (one for one in self.joint if one is not instance)
-            self.joint = [*(one for one in others if not one.finished), instance]
+            if self.joint is not None:
+                others = (one for one in self.joint if one is not instance)
+                self.joint = [*(one for one in others if not one.finished), instance]
         ends.post()
 
     def give_up(self, instance: Instance, error: BaseException) -> None:
@@ -240,10 +242,11 @@ class Engine(Baton):
 
     def forget_sums(self) -> list[Any]:
         """The steps that sum are given up: sums are those of other replicas now; the old ones."""
-        for instance in self.joint:
+        joint = self.joint or []
+        for instance in joint:
             if not instance.finished or instance.torn:
                 self.abandon(instance)
-        old: list[Any] = [*self.stopped, *self.joint]
+        old: list[Any] = [*self.stopped, *joint]
         self.stopped, self.joint = [], []
         self.turns, self.sums_rest = Turns(), False
         return old

@@ -83,6 +83,7 @@ class Survival:
                 hint="set HPCFLOW_COMM=shared (sums on the hosts), or leave out --survive",
             )
         self._context, self._engine = context, context.engine
+        self._engine.joint = []
         self._base: Any = base  # an MpiCommunicator: no other is tolerant
         self._verdicts = Verdicts()  # on the chief
         self.round = 0  # how often the replicas have become fewer
@@ -125,7 +126,7 @@ class Survival:
         return any(one is flight and what == VOTE for _, one, what in self._engine.stopped)
 
     def _flight(self) -> Instance | None:
-        flights = [one for one in self._engine.joint if not one.finished]
+        flights = [one for one in self._engine.joint or () if not one.finished]
         if len(flights) > 1:
             raise DeathError(
                 "a replica has died while two steps that sum were in flight, which cannot be made "

@@ -103,9 +103,11 @@ class Preemption:
         the others as of a signal.
         """
         context, stop_at = self._context, self._context.settings.stop_at
+        if not stop_at:
+            return False
         in_step = context.cluster.in_step
         step = first + steps * (1 if in_step else context.roles.replicas)
-        ends = 0 < stop_at <= step and (in_step or context.is_chief)
+        ends = stop_at <= step and (in_step or context.is_chief)
         if ends:
             self._stop.note(STEP)
         return ends and in_step

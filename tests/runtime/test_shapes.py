@@ -10,6 +10,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.runtime import instance
+from tests.runtime.ranks import run_ranks
 
 STEPS = 1000
 
@@ -92,3 +93,16 @@ def test_batches_of_a_queue_of_a_thousand_sizes(compilations: list[str]) -> None
                 assert session.run([size, train], {n: k})[0] == k
 
             watched(step, compilations)
+
+
+def test_a_step_that_sums_over_replicas_is_let_go_with_its_session() -> None:
+    def body(context: Any) -> Any:
+        x = hf.placeholder(hf.float32, [3])
+        with hf.Session() as session:
+            session.run(hf.replica_sum(x), {x: np.ones(3, np.float32)})
+        return context.engine
+
+    engines = run_ranks(2, body)
+    gc.collect()  # here, once: while another thread does it a call does nothing
+    steps = (one for one in gc.get_objects() if isinstance(one, instance.Instance))
+    assert not [one for one in steps if one.link.engine in engines]
