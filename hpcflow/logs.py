@@ -73,7 +73,7 @@ class Board:
     def _claims(self, line: str, due: float) -> bool:
         """Whether nobody was first before this rank."""
         try:
-            os.makedirs(self._folder, exist_ok=True)
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
             os.close(os.open(self._path(line), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return False

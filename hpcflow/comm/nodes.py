@@ -3,6 +3,7 @@
 Through a folder in the run directory, which all nodes see, for no message can be relied on while
 ranks hang. As long as nobody waits for long the folder does not exist, and one rank of each node
 looks for it now and then. Where the run directory is each node's own, other nodes stay unknown.
+A job that ends in order removes its folder, a later one those of jobs that failed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ import contextlib
 import pathlib
 import shutil
 
-from hpcflow.comm.ledger import RECORD_BYTES, Entry, decode, for_others, is_ours, is_younger, raw
+from hpcflow.comm.ledger import (
+    DEAD_S,
+    PREFIX,
+    RECORD_BYTES,
+    Entry,
+    decode,
+    for_others,
+    is_ours,
+    is_younger,
+    raw,
+)
 from hpcflow.comm.where import Files, process_state
 
 WANTED = "wanted"
@@ -68,3 +79,15 @@ class Nodes:
     def close(self) -> None:
         """Remove the folder: the job ends in order."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def sweep(run_dir: pathlib.Path) -> None:
+    """Remove the folders of jobs that died: those in which nobody has written for long.
+
+    A job that lives, and has had nothing to write, makes its own again when it needs it.
+    """
+    for folder in run_dir.glob(f".{PREFIX}*"):
+        with contextlib.suppress(OSError):  # another job was first
+            written = (folder, *folder.iterdir()) if is_ours(folder) else ()
+            if written and not any(is_younger(path, DEAD_S) for path in written):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -9,9 +9,10 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from hpcflow import consistency, launch, logs
-from hpcflow.comm import failure
+from hpcflow.comm import failure, nodes
 from hpcflow.logs import logger
 from hpcflow.plan.ir import Plan
 from hpcflow.plan.roles import assign
@@ -119,6 +120,7 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
     logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
     if world.rank == 0:  # what follows is collective: no rank can fail before
         failure.put_aside(settings.run_dir)
+        nodes.sweep(Path(settings.run_dir))
     crowded = ranks_outnumber_cores(world) or settings.crowded
     context = Context(settings, world, crowded)
     context.watch()

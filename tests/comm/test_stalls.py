@@ -13,9 +13,10 @@ import pytest
 
 from hpcflow.comm import ledger as ledgers
 from hpcflow.comm import stalls, where
-from hpcflow.comm.ledger import OWN, PATIENT, Ledger, read_all
-from hpcflow.comm.nodes import Nodes
+from hpcflow.comm.ledger import DEAD_S, OWN, PATIENT, PREFIX, Ledger, is_ours, read_all
+from hpcflow.comm.nodes import Nodes, sweep
 from hpcflow.comm.watchdog import Times, Watchdog
+from hpcflow.logs import Board
 from tests.comm.test_ledger import until
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
@@ -206,6 +207,41 @@ def test_what_another_node_says_of_its_processes_is_believed(node, tmp_path):
     old = time.time() - 100
     os.utime(there.folder / "nid2", (old, old))
     assert near.others() == []
+
+
+def test_folders_of_jobs_that_died_are_swept_from_the_run_directory(tmp_path):
+    """One node may write there while others are silent; what others may write into is not ours."""
+    old = time.time() - 2 * DEAD_S
+    for name in ("dead", "told", "begun", "foreign"):
+        folder = tmp_path / f".{PREFIX}{name}"
+        folder.mkdir(mode=0o700)
+        (folder / "nid1").touch()
+        for path in (folder / "nid1", folder):
+            os.utime(path, (old, old))
+    (tmp_path / f".{PREFIX}told" / "nid1").write_bytes(b"")  # which leaves the folder as old
+    os.utime(tmp_path / f".{PREFIX}begun")
+    (tmp_path / f".{PREFIX}foreign").chmod(0o777)
+    (tmp_path / f"{PREFIX}own").mkdir()
+    os.utime(tmp_path / f"{PREFIX}own", (old, old))
+    (tmp_path / f".{PREFIX}link").symlink_to(tmp_path / f"{PREFIX}own")
+    sweep(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f".{PREFIX}{n}" for n in ("told", "begun", "foreign", "link")} | {
+        PREFIX + "own"
+    }
+    sweep(tmp_path / "missing")
+
+
+def test_a_warning_makes_the_folder_of_the_nodes_this_users_own(node, tmp_path):
+    """Whatever the umask: else nobody would heed what is written there."""
+    there = Nodes(node(0).directory, tmp_path, "nid1")
+    before = os.umask(0o002)
+    try:
+        Board(str(there.folder), 0).is_first("slow", 0.0)
+    finally:
+        os.umask(before)
+    there.want()
+    assert is_ours(there.folder) and there.is_wanted
 
 
 def test_the_line_of_the_main_thread_is_the_users_own():

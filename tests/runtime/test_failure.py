@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.comm.ledger import PREFIX
 from hpcflow.errors import NumericError
 from hpcflow.runtime import failing
 from tests.runtime.ranks import run_ranks
@@ -241,6 +242,15 @@ def test_a_stalled_wait_is_reported_with_who_waits_for_whom(tmp_path):
     report = next((tmp_path / "run").glob("stall-*.txt")).read_text()
     assert "AllReduce" in report or "replicas/bucket_0" in report
     assert "script.py" in report  # the Python line of the rank that waits
+
+
+def test_a_job_removes_what_one_that_died_left_in_the_run_directory(tmp_path):
+    left = tmp_path / "run" / f".{PREFIX}dead"
+    left.mkdir(mode=0o700, parents=True)
+    os.utime(left, (0, 0))
+    code, output, _ = job(tmp_path, "", "-n", "2", "--run-dir", "run")
+    assert code == 0, output
+    assert not left.exists()
 
 
 def test_a_mismatched_launcher_is_answered_with_the_right_command(tmp_path):
