@@ -14,6 +14,7 @@ import collections
 import logging
 import os
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ FOLD_S = 10.0  # an equal line within this time is counted instead of printed
 LET_NODES_TELL_S = 3.0  # the first one of a node, to the first one of all
 MOST_WARNINGS = 100  # different ones that a rank remembers for the job's result
 _said: set[str] = set()
+_saying = threading.Lock()  # `_said` is being looked at
 _kept: Kept | None = None
 _where: tuple[int, str] = (0, "")  # rank and run directory
 _prefix = ""  # of what a rank says for itself, where there are several
@@ -238,8 +240,10 @@ def hand_over() -> None:
 
 def say_once(line: str, level: int = logging.INFO) -> None:
     """Log a line the first time it is said: a choice made for the user is told, once."""
-    if line not in _said:
+    with _saying:
+        is_new = line not in _said
         _said.add(line)
+    if is_new:
         logger.log(level, line)
 
 

@@ -8,6 +8,7 @@ come, it has already printed why, and aborts them all.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import pathlib
 import re
@@ -96,7 +97,11 @@ def arm(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
+    """Limits, the meeting of ranks, and a logger that keeps nothing of the test: no handler on a
+    stream that pytest closes, nothing that was said once."""
     item.stash[failed] = False
+    logger = logging.getLogger("hpcflow")
+    before = list(logger.handlers), logger.level, logger.propagate
     try:
         result = yield
         if ranks.comm is not None:
@@ -107,6 +112,10 @@ def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
         return result
     finally:
         faulthandler.cancel_dump_traceback_later()
+        logger.handlers[:], logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
+        if logs := sys.modules.get("hpcflow.logs"):
+            logs._said.clear()
 
 
 def sweep_mpirun() -> None:

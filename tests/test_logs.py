@@ -18,12 +18,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    before = list(logs.logger.handlers), logs.logger.level, logs.logger.propagate
+def closed() -> Iterator[None]:
     yield
     for handler in logs.logger.handlers:
         handler.close()
-    logs.logger.handlers[:], logs.logger.level, logs.logger.propagate = before
 
 
 def finish_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -217,7 +217,6 @@ def test_workers_that_do_not_wait_for_each_other_are_told_that_it_has_no_effect(
     sync: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("hpcflow.logs._said", set())
     monkeypatch.setattr(logger, "log", lambda level, line: said.append(line))
 
     def body(context: Context) -> bool:

@@ -33,9 +33,8 @@ class Lines(logging.Handler):
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def lines() -> Iterator[list[str]]:
     handler, before = Lines(), logs.logger.level
-    monkeypatch.setattr(logs, "_said", set())
     logs.logger.addHandler(handler)
     logs.logger.setLevel(logging.INFO)
     yield handler.said
