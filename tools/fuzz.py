@@ -9,6 +9,7 @@ Parsers: checkpoint, graph, onnx, plan. The tests do the same by hypothesis, for
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import pathlib
@@ -65,17 +66,14 @@ def words(data: bytes, then: Callable[[Any], Any]) -> None:
 
 def of_plans() -> tuple[bytes, Parser]:
     """A part of a plan, as ranks send it."""
-    from tests.plan.test_codec import GOOD
-
-    return GOOD, codec.decode
+    return importlib.import_module("tests.plan.test_codec").GOOD, codec.decode
 
 
 def of_checkpoints() -> tuple[bytes, Parser]:
     """The words of a checkpoint that two ranks wrote."""
-    from tests.checkpoint.jobs import save_some
-
+    jobs = importlib.import_module("tests.checkpoint.jobs")
     with tempfile.TemporaryDirectory() as where:
-        save_some(pathlib.Path(where), 1, ranks=2, rows=20)
+        jobs.save_some(pathlib.Path(where), 1, ranks=2, rows=20)
         (found,) = folder.find(pathlib.Path(where))
         said = stamp.read(folder.index_of(found.path))
     return json.dumps(said).encode(), lambda data: words(data, lambda v: facts.check(v, 4096))
