@@ -22,6 +22,7 @@ from hpcflow.errors import LaunchError
 from hpcflow.launch import Launch
 from hpcflow.settings import Settings
 from hpcflow.threads import CHOSEN
+from tests.comm.threads import until
 
 ROOT = Path(__file__).parent.parent
 DOUBLE = """
@@ -72,7 +73,7 @@ def start(folder: Path, *words: str, **more: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=110)
     return process.returncode, sorted(line for line in out.splitlines() if line.strip()), err
 
 
@@ -284,7 +285,7 @@ WAITING = """
 import os, signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(42))
 print("ready", os.getpid(), flush=True)
-time.sleep(50)
+time.sleep(100)
 """
 
 
@@ -303,10 +304,7 @@ def test_signals_reach_the_ranks_and_none_stays_behind(
         assert code == 42
     else:  # each launcher has a code of its own for these
         assert code != 0
-    deadline = time.monotonic() + 5
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not [pid for pid in pids if is_running(pid)]
+    until(lambda: not any(map(is_running, pids)))
 
 
 def is_running(pid: int) -> bool:

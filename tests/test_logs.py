@@ -157,7 +157,7 @@ def test_ranks_of_a_job_warn_once_and_each_file_has_all(tmp_path: pathlib.Path) 
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "the disk is slow" in line]
@@ -180,11 +180,11 @@ def test_the_rank_that_raised_leaves_its_log(tmp_path: pathlib.Path) -> None:
     script.write_text(
         "import time\nimport hpcflow as hf\nfrom hpcflow.logs import logger\n"
         "context = hf.Session().context\nlogger.debug('before it')\n"
-        "if context.rank == 1:\n    raise ValueError('no such luck')\ntime.sleep(30)\n"
+        "if context.rank == 1:\n    raise ValueError('no such luck')\ntime.sleep(200)\n"
     )
     run = [sys.executable, "-m", "hpcflow", "run", "-n", "2", "--run-dir", str(tmp_path / "run")]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*run, str(script)], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*run, str(script)], env=env, capture_output=True, text=True, timeout=110)
     assert done.returncode != 0
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert left == ["failure.json", "rank-1.log"]

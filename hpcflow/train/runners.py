@@ -89,13 +89,11 @@ class QueueRunner:
                 sess.run(op)
         except self.queue_closed_exception_types:
             ended = True
-        except CancelledError as error:  # the queue or the session was closed: told is who did it
-            if coord is not None:
-                coord.request_stop(error)
         except Exception as error:
+            was_ended = isinstance(error, CancelledError) or sess._closed  # who did it knows
             if coord is not None:
                 coord.request_stop(error)
-            else:
+            elif not was_ended:
                 logger.error("the queue runner of %r ended: %s", self.name, error)
                 self.exceptions_raised.append(error)
         finally:

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from subprocess import PIPE
 
 import pytest
 
@@ -20,6 +21,7 @@ from hpcflow.comm import stalls, where
 from hpcflow.comm.ledger import DEAD_S, INSIDE, PREFIX, Ledger, read_all, sweep
 from hpcflow.comm.watchdog import Times, Watchdog
 from hpcflow.errors import CommError
+from tests.comm.threads import until
 
 
 @pytest.fixture
@@ -30,15 +32,8 @@ def ledgers(tmp_path):
         ledger.close()
 
 
-def watch(ledger, run_dir, stall_s=0.2, abort_s=60.0, abort=lambda error: None, **more):
+def watch(ledger, run_dir, stall_s=1.0, abort_s=60.0, abort=lambda error: None, **more):
     return Watchdog(ledger, 4, run_dir, Times(stall_s, abort_s), abort, watch_gil=False, **more)
-
-
-def until(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_others_read_what_a_rank_writes(ledgers):
@@ -46,7 +41,7 @@ def test_others_read_what_a_rank_writes(ledgers):
     entry = read_all(ledgers[0].directory)[2]
     assert (entry.rank, entry.step, entry.op, entry.peer) == (2, 7, "grads/bucket3", 1)
     assert (entry.kind, entry.host, entry.pid) == ("recv", "nid1", os.getpid())
-    assert entry.waits and abs(entry.since - time.time()) < 5
+    assert entry.waits and abs(entry.since - time.time()) < 100
     ledgers[2].leave()
     assert not read_all(ledgers[0].directory)[2].waits
 
@@ -112,11 +107,16 @@ def test_no_torn_record_is_read(ledgers):
 
     writer = threading.Thread(target=write)
     writer.start()
-    entries = [ledgers[0].read() for _ in range(3000)]
+    whole = []
+
+    def has_read():
+        entries = (ledgers[0].read() for _ in range(1000))
+        whole.extend(entry for entry in entries if entry is not None and entry.step > 0)
+        return len({entry.step for entry in whole}) > 100
+
+    until(has_read)
     stop.set()
     writer.join()
-    whole = [entry for entry in entries if entry is not None and entry.step > 0]
-    assert len(whole) > 100
     for entry in whole:
         want = (f"op{entry.step}", entry.step, f"k{entry.step % 1000}")
         assert (entry.op, entry.peer, entry.kind) == want
@@ -148,9 +148,9 @@ def test_a_stall_is_reported_once_with_who_is_missing(ledgers, tmp_path, caplog)
 def test_an_idle_rank_and_a_short_wait_are_no_stall(ledgers, tmp_path):
     dogs = [watch(ledger, tmp_path) for ledger in ledgers]
     ledgers[1].enter(3, "slow host function", -1, INSIDE)
-    for step in range(10):
+    for step in range(10):  # together they last longer than a stall
         ledgers[0].enter(step, "x", 1, "recv")
-        time.sleep(0.06)
+        time.sleep(0.12)
         ledgers[0].leave()
     for dog in dogs:
         dog.stop()
@@ -177,22 +177,28 @@ def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
         ledger = Ledger(base + "/ledger", rank, "nid1")
         Watchdog(ledger, 2, base, Times(2 if rank == 0 else 0.5, 99), print)
         def keeps_the_gil():
-            ctypes.PyDLL(None).sleep(4)
+            ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
         if rank:
-            time.sleep(0.5)
+            while not ledger.read().line:  # the watchdog has looked
+                time.sleep(0.01)
             open(base + "/kept", "w").close()
             keeps_the_gil()
         else:
             while not os.path.exists(base + "/kept"):
                 time.sleep(0.01)
             ledger.enter(9, "grads/bucket0", -1, "collective")
-            time.sleep(3)
+            sys.stdin.read()
     """)
-    command = [sys.executable, "-c", program]
-    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in range(2)]
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", program, str(r), str(tmp_path)], stdin=PIPE)
+        for r in range(2)
+    ]
+    report = tmp_path / "stall-9.txt"
+    until(lambda: report.exists() and "stacks of silent rank 1" in report.read_text())
     for rank in ranks:
-        assert rank.wait(30) == 0
-    text = (tmp_path / "stall-9.txt").read_text()
+        rank.communicate()
+        assert rank.returncode == 0
+    text = report.read_text()
     assert re.search(r"missing  1 on nid1: .*in a call that keeps the GIL \(S\)", text)
     assert "in keeps_the_gil" in text.partition("stacks of silent rank 1")[2]
 
@@ -211,7 +217,8 @@ def test_a_stall_tells_who_is_behind_whom_it_waits_for(tmp_path):
     entries = read_all(tmp_path)
     entries[2] = dataclasses.replace(entries[2], pid=stopped.pid)
     said = stalls.describe_stall(entries[0], entries, 4, tmp_path / "stall-7.txt").split("\n")
-    assert "Recv 'v/recv' at step 7 has waited 0 s for rank 1 (/job:ps/task:0)" in said[0]
+    told = r"Recv 'v/recv' at step 7 has waited \d+ s for rank 1 \(/job:ps/task:0\)"
+    assert re.search(told, said[0])
     assert said[1].startswith("  missing  1 on nid1, /job:ps/task:0: waits for rank 2 in Recv")
     assert said[2].startswith("  behind   2 on nid1, /job:worker/task:0: waits for nothing")
     assert f"process {stopped.pid} is stopped (T; kill -CONT {stopped.pid}" in said[2]

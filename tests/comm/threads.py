@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from hpcflow.errors import CommError
+
+
+def until(condition, seconds=60):
+    """Wait until `condition()`; for so long only a wrong program keeps a loaded machine waiting."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def on_all(comms, function) -> None:
@@ -25,7 +34,7 @@ def on_all(comms, function) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
     assert not any(thread.is_alive() for thread in threads), "a rank hangs"
     if errors:
         raise errors[0]

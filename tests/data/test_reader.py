@@ -19,6 +19,7 @@ from hpcflow.data.reader import Ahead
 from hpcflow.errors import DataError
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
+from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 
 
@@ -32,10 +33,7 @@ def graph() -> Iterator[hf.Graph]:
 def no_thread_stays() -> Iterator[None]:
     yield
     gc.collect()
-    until = time.monotonic() + 5
-    while readers() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not readers()
+    until(lambda: not readers())
 
 
 @pytest.fixture
@@ -110,7 +108,7 @@ class Slow:
     def __getitem__(self, number: int) -> np.float32:
         self.asked += 1
         if number >= self.hangs_at:
-            self.go.wait(30)
+            self.go.wait(200)
         return np.float32(number)
 
 
@@ -118,14 +116,12 @@ def test_a_reader_that_hangs_does_not_keep_us(alone: Context) -> None:
     items = Slow(50)
     x = hf.placeholder(hf.float32, [None])
     data = Dataset({x: items}, batch=10, shuffle=False, memory=400, context=alone)
-    begun = time.monotonic()
     for batch in data.epoch(0):
         if batch.step == 2:
-            while items.asked < 52:
-                time.sleep(0.001)
+            until(lambda: items.asked >= 52)
             break
     data.close()
-    assert time.monotonic() - begun < 5 and len(readers()) == 1
+    assert len(readers()) == 1
     items.go.set()
 
 
@@ -137,8 +133,10 @@ def test_a_slow_reader_is_waited_for_and_told(alone: Context) -> None:
 
     x = hf.placeholder(hf.float32, [None])
     data = Dataset({x: Late(1000)}, batch=10, shuffle=False, context=alone)
+    begun = time.monotonic()
     assert [batch.size for batch in data.epoch(0)] == [10] * 10
-    assert 0.9 < data.input_wait_seconds < 30
+    # reading takes a second; a busy machine may keep us from waiting for all of it
+    assert 0.1 < data.input_wait_seconds < time.monotonic() - begun
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])
@@ -152,16 +150,15 @@ def test_batches_are_read_while_a_step_runs(alone: Context, ahead: int) -> None:
     batches = data.epoch(0)
     for number in (1, 2, 3):
         next(batches)
-        until, expected = time.monotonic() + 30, 10 * (number + ahead)
-        while items.asked < expected and time.monotonic() < until:
-            time.sleep(0.001)
+        expected = 10 * (number + ahead)
+        until(lambda n=expected: items.asked >= n)
         assert items.asked == expected
     data.close()
 
 
 def test_several_readers_wait_at_once(alone: Context) -> None:
     """Two threads that can only go on together: each asks for another batch at the same time."""
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=60)
 
     class Late(Slow):
         def __getitem__(self, number: int) -> np.float32:

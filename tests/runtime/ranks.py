@@ -14,7 +14,7 @@ from hpcflow.runtime import job
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 
-LIMIT_S = 60.0
+LIMIT_S = 100.0
 
 
 def run_ranks(

@@ -1,13 +1,13 @@
 """Accumulators against sums by hand: stale gradients, waiting takes, rows, synchronous training."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import hpcflow as hf
 from hpcflow.errors import CancelledError, DTypeError, GraphError, RangeError, ShapeError
+from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 
 
@@ -69,20 +69,20 @@ def test_takes_wait_in_their_order():
     for name, fetch in (("three", three), ("one", one)):
         threads.append(threading.Thread(target=take, args=(name, fetch)))
         threads[-1].start()
-        time.sleep(0.05)
+        until(lambda: len(session.context.engine.waits) == len(threads))
     for value in (1.0, 2.0):
         session.run(put, {x: value})
     assert not found
     for value in (4.0, 8.0):
         session.run(put, {x: value})
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert found == {"three": 7, "one": 8}
     thread = threading.Thread(target=take, args=("late", one))
     thread.start()
-    time.sleep(0.05)
+    until(lambda: session.context.engine.waits)
     session.close()
-    thread.join(10)
+    thread.join(60)
     assert found["late"] is None
 
 

@@ -16,7 +16,7 @@ from hpcflow.comm.deaths import Deaths
 from hpcflow.comm.ledger import PREFIX, Ledger, read_all
 from hpcflow.errors import DeathError
 from hpcflow.runtime import failing
-from tests.comm.test_ledger import until
+from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     return done.returncode, done.stdout
 
@@ -166,33 +166,34 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         import os, subprocess, sys, time
         from hpcflow.comm import deaths
         deaths.LOOK_S = 0.05
-        deaths.witness({str(tmp_path)!r}, {str(tmp_path / "run")!r})
+        watched, told = {str(tmp_path / "watched")!r}, {str(tmp_path / "run/failure.json")!r}
+        look = deaths.Watched._look
+        def looks(self):
+            look(self)
+            if self.left == 3:
+                open(watched, "w").close()
+        deaths.Watched._look = looks
+        deaths.witness({str(tmp_path)!r}, os.path.dirname(told))
         rank = '''if True:
             import sys, time
             from hpcflow.comm.ledger import Ledger
             ledger = Ledger({str(tmp_path / (PREFIX + "job"))!r}, int(sys.argv[1]), "n", "t")
-            print("there", flush=True)
-            time.sleep(60)'''
-        ranks = [
-            subprocess.Popen([sys.executable, "-c", rank, str(r)], stdout=subprocess.PIPE)
-            for r in range(3)
-        ]
-        for process in ranks:
-            process.stdout.readline()
-        time.sleep(0.5)
+            time.sleep(200)'''
+        ranks = [subprocess.Popen([sys.executable, "-c", rank, str(r)]) for r in range(3)]
+        while not os.path.exists(watched):
+            time.sleep(0.01)
         ranks[1].kill()
-        ranks[1].wait()
-        time.sleep(0.5)  # the witness needs a core to see it
+        while not os.path.exists(told):
+            time.sleep(0.01)
         for process in ranks:
             process.kill()
-        time.sleep(0.5)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert "hpcflow: rank 1 (t) on n has died" in done.stderr
     assert "nothing was saved" in done.stderr

@@ -17,6 +17,7 @@ from hpcflow.errors import (
 )
 from hpcflow.logs import logger
 from hpcflow.ops.comm import replica_sum
+from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 
 ONE = np.ones(3, np.float32)
@@ -231,9 +232,7 @@ def test_a_second_thread_s_step_runs_while_the_first_waits():
             double = other * 2.0
             waiting = threading.Thread(target=session.run, args=(ready.initializer,))
             waiting.start()
-            import time
-
-            time.sleep(0.1)
+            until(lambda: context.engine.waits)
             found = session.run(double, {other: np.float32(4)})
             context.shared.set()
             waiting.join()

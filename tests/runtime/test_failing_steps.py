@@ -1,7 +1,6 @@
 """A step that fails, fails alone: on all its ranks, and the next one can follow."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from hpcflow.errors import (
     OutOfRangeError,
 )
 from hpcflow.ops.comm import replica_sum
+from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 
 ONE = np.ones(3, np.float32)
@@ -152,10 +152,10 @@ def test_closing_a_session_ends_the_steps_that_wait_on_other_ranks():
         threads = [threading.Thread(target=lambda: _run(session, take, caught)) for _ in range(6)]
         for thread in threads:  # more than there are instances
             thread.start()
-        time.sleep(0.1)
+        until(lambda: _begun(session) == len(threads))
         session.close()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert not any(t.is_alive() for t in threads)
         x = hf.placeholder(hf.float32, [])
         other.run(queue.enqueue(x), {x: np.float32(4)})
@@ -164,6 +164,12 @@ def test_closing_a_session_ends_the_steps_that_wait_on_other_ranks():
     ((caught, found),) = run_ranks(2, body, seed=5, ps=1)
     assert caught == [CancelledError] * 6
     assert found == 4.0
+
+
+def _begun(session):
+    """How many steps have an instance, or wait for one."""
+    steps = [step for f in session._families.copy().values() for step in f._steps.copy().values()]
+    return sum(len(step.instances) + step.wanting for step in steps)
 
 
 def _run(session, fetch, caught):
@@ -180,13 +186,13 @@ def test_a_program_that_ends_while_a_thread_waits_ends():
         session, take, caught = hf.Session(), queue.dequeue(), []
         thread = threading.Thread(target=_run, args=(session, take, caught), daemon=True)
         thread.start()
-        time.sleep(0.1)
+        until(lambda: _begun(session) == 1)
         context.caught = (thread, caught)
         return context
 
     (context, *_) = run_ranks(3, body, seed=5, ps=1)
     thread, caught = context.caught
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert [type(e) for e in caught] == [CancelledError]
 

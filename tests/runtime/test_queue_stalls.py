@@ -13,7 +13,7 @@ FAST = {"HPCFLOW_STALL_S": "1", "HPCFLOW_STALL_ABORT_S": "3"}
 
 def test_a_runner_that_waits_in_a_full_queue_is_no_stall(tmp_path):
     """Its thread waits for room on a server, for longer than a stall may last."""
-    code, output, _ = job(
+    code, output = job(
         tmp_path,
         QUEUE
         + """
@@ -36,7 +36,7 @@ if context.is_chief:
 
 def test_a_program_that_waits_in_an_empty_queue_is_told_which(tmp_path):
     """Nobody puts anything in: the report names who waits, and where its server does."""
-    code, output, _ = job(
+    code, output = job(
         tmp_path,
         QUEUE + "session.run(taken)\n",
         *("-n", "2", "--ps", "1"),

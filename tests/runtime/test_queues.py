@@ -19,6 +19,7 @@ from hpcflow.errors import (
     RangeError,
     ShapeError,
 )
+from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 
 
@@ -45,9 +46,19 @@ def in_thread(function, *args):
 
 def ended(*threads):
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), "a thread hangs"
     return [thread.found for thread in threads]
+
+
+def interrupt_when_it_waits(session):
+    """As Ctrl-C while the main thread's step waits."""
+
+    def interrupt():
+        until(lambda: session.context.engine.waits)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    in_thread(interrupt)
 
 
 def scalar(name="x"):
@@ -240,7 +251,7 @@ def test_ctrl_c_while_a_step_waits():
     x = scalar()
     queue = hf.FIFOQueue(3, hf.float32, shapes=())
     taken, session = queue.dequeue(), hf.Session()
-    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    interrupt_when_it_waits(session)
     with pytest.raises(KeyboardInterrupt):
         session.run(taken)
     session.run(queue.enqueue(x), {x: 4.0})  # nobody has taken it
@@ -251,7 +262,7 @@ def test_a_dequeue_that_is_given_up_loses_nothing():
     queue = hf.FIFOQueue(5, hf.int32, shapes=())
     session = hf.Session()
     session.run(queue.enqueue_many([np.arange(3, dtype=np.int32)]))
-    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    interrupt_when_it_waits(session)
     with pytest.raises(KeyboardInterrupt):
         session.run(queue.dequeue_many(5))
     assert session.run(queue.dequeue_many(3)).tolist() == [0, 1, 2]

@@ -9,6 +9,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import CancelledError, GraphError, HpcflowError, NumericError, OutOfRangeError
+from tests.comm.threads import until
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def test_the_first_error_reaches_who_joins():
         raise next(errors)
 
     looping(coord, fail)
-    coord.wait_for_stop(10)
+    coord.wait_for_stop(60)
     looping(coord, fail)
     with pytest.raises(ValueError, match="one"):
         coord.join()
@@ -129,7 +130,7 @@ def test_runners_fill_a_queue_and_stop_with_their_coordinator():
     found = [int(session.run(taken)) for _ in range(50)]
     assert sorted(found) == sorted(set(found)) and max(found) < 50 + 4 + 3
     coord.request_stop()
-    coord.join(threads, stop_grace_period_secs=20)
+    coord.join(threads, stop_grace_period_secs=60)
     assert session.run(queue.is_closed())
 
 
@@ -148,7 +149,7 @@ def test_the_last_runner_closes_the_queue_when_the_input_ends():
             found.append(int(session.run(taken)))
     assert sorted(found) == list(range(20))
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not runner.exceptions_raised
 
 
@@ -164,18 +165,23 @@ def test_an_error_of_a_runner_is_heard(with_coord):
         with pytest.raises(NumericError, match="the input"):
             coord.join(threads)
     else:
-        threads[0].join(10)
+        threads[0].join(60)
         assert [type(e) for e in runner.exceptions_raised] == [NumericError]
 
 
-def test_closing_the_session_ends_runners():
+@pytest.mark.parametrize("waits", [True, False], ids=["while it waits", "between two runs"])
+def test_closing_the_session_ends_runners(waits):
     queue, put = counting_queue()
     runner, session = hf.train.QueueRunner(queue, [put]), hf.Session()
     session.run(hf.global_variables_initializer())
-    (thread,) = runner.create_threads(session, start=True)
-    time.sleep(0.05)
+    (thread,) = runner.create_threads(session)
+    if waits:
+        thread.start()
+        until(lambda: session.context.engine.waits)
     session.close()
-    thread.join(10)
+    if not waits:
+        thread.start()
+    thread.join(60)
     assert not thread.is_alive() and not runner.exceptions_raised
     with pytest.raises(GraphError, match="needs an operation"):
         hf.train.QueueRunner(queue, [])
@@ -187,7 +193,7 @@ def test_a_runner_that_is_cancelled_tells_its_coordinator():
     coord = hf.train.Coordinator()
     session.run(hf.global_variables_initializer())
     threads = runner.create_threads(session, coord, daemon=True, start=True)
-    time.sleep(0.05)
+    until(lambda: session.context.engine.waits)
     session.run(queue.close(cancel_pending_enqueues=True))
     with pytest.raises(CancelledError, match="'q' is closed"):
         coord.join(threads)

@@ -58,7 +58,7 @@ def pipeline(folder, device=None):
 
     def keep():
         with coord.stop_on_exception():
-            while not coord.wait_for_stop(0.02):
+            while not saved or not coord.wait_for_stop(0.02):
                 saved.append(saver.save(session, folder, len(saved)))
 
     keeper = threading.Thread(target=keep, daemon=True)

@@ -87,7 +87,7 @@ def test_threads_run_until_the_end() -> None:
 
         thread = supervisor.loop(0.01, look, args=(session,), kwargs={"more": 1})
         session.run(step)
-        assert there.wait(10)
+        assert there.wait(60)
     assert not thread.is_alive() and set(seen) <= {1.0, 2.0}
 
 
