@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcflow.comm.waiting import calling, finish
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.runtime.hdf5 import library
@@ -64,14 +65,31 @@ def created(path: Path, block: int, align: int = PAGE) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def joined(path: Path, comm: Any) -> Iterator[Any]:
-    """An HDF5 file that is there, open to be filled; by all ranks of the MPI comm, if given."""
-    options: dict[str, Any] = {} if comm is None else {"driver": "mpio", "comm": comm}
+    """An HDF5 file that is there, open to be filled; by all ranks of a communicator, if given."""
+    options: dict[str, Any] = {} if comm is None else {"driver": "mpio", "comm": comm.handle}
+    name = path.name.removesuffix(".tmp")
     with _told(path):
-        file = library().File(path, "r+", **options)
+        with _together(comm, f"opening {name}"):
+            file = library().File(path, "r+", **options)
         try:
             yield file
         finally:
-            file.close()
+            with _together(comm, f"closing {name}"):
+                file.close()
+
+
+@contextlib.contextmanager
+def _together(comm: Any, what: str) -> Iterator[None]:
+    """Inside, all ranks of `comm`, if given, make a call of HDF5 that needs all of them.
+
+    They wait for each other before it: in it the interpreter stands, with the watch for stalls.
+    """
+    if comm is None:
+        yield
+        return
+    finish(comm.barrier(), what=what)
+    with calling(what):
+        yield
 
 
 @contextlib.contextmanager

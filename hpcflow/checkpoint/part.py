@@ -190,7 +190,7 @@ def write_shared(
     versions: Mapping[Slab, Version],
     comm: Any,
 ) -> list[Record]:
-    """Write this rank's rows of the one file of all writers (of the MPI comm); its slabs.
+    """Write this rank's rows of the one file of all writers (the ranks of `comm`); its slabs.
 
     Ranks: all writers open and close it together; each writes its rows independently.
     """

@@ -78,7 +78,7 @@ def begin(context: Context, store: Store, told: dict[str, Any]) -> int:
 
 
 def writers(context: Context, ranks: Sequence[int]) -> Any:
-    """The MPI communicator of the ranks that write one file; None if it is one rank alone."""
+    """The communicator of the ranks that write one file; None if it is one rank alone."""
     if len(ranks) == 1:
         return None
     from hpcflow.comm.mpi import MpiCommunicator

@@ -14,7 +14,7 @@ One file per rank, `rank-NNNNNN`, of RECORD_BYTES in native byte order:
     72   8  place       number of the task in its replica, -1 of servers: like ones meet
     80   8  lines       odd while `line` is being written, by another thread than the rest
     88   8  process     the letter of /proc, in copies for other nodes
-    96  16  kind        Recv, AllReduce, request, queue, inside ...
+    96  16  kind        Recv, AllReduce, request, call, queue, inside ...
     112 144 op          name of the operation, and the user's line, cut to fit
     256 64  host
     320 64  task        /job:worker/task:3, as users count
@@ -40,6 +40,7 @@ RECORD_BYTES = 640
 ANY, OWN = -1, -2  # for whom a wait is, if for no one rank: any or all, a step of this very rank
 INSIDE = "inside"  # the kind of a rank that is busy in an op, a host function say: never a stall
 REQUEST = "request"  # of a wait that belongs to no step
+CALL = "call"  # of one inside a call of a library, which cannot be polled
 PATIENT = "queue"  # of one that waits for what other steps do, as long as it takes: never a stall
 _RECORD = struct.Struct("=QqqqqddqdqQ8s16s144s64s64s256s")
 _PROCESS, _KIND, _OP, _LINE = slice(88, 96), slice(96, 112), slice(112, 256), slice(384, 640)

@@ -26,7 +26,7 @@ from hpcflow.comm.mpi_requests import (
     Transfer,
     pieces_of,
 )
-from hpcflow.comm.waiting import finish
+from hpcflow.comm.waiting import calling, finish
 from hpcflow.errors import CommError, DeathError, LaunchError, MissingPackageError, StallError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.logs import logger
@@ -161,7 +161,7 @@ class MpiCommunicator(Communicator):
         self._buried: list[MpiCommunicator] = []  # had members that have died
         self._parent, self._closed = parent, False
         self._large: dict[int, Any] = {}
-        self._groups: dict[tuple[int, ...], Any] = {}
+        self._groups: dict[tuple[int, ...], MpiCommunicator] = {}
         if parent is None:
             self.traffic = Traffic()
             self._top: Sequence[int] = range(self.size)
@@ -426,15 +426,19 @@ class MpiCommunicator(Communicator):
         """The rank in the communicator that this one was split from, and that from, of each."""
         return tuple(self._top)
 
-    def group_of(self, ranks: Sequence[int]) -> Any:
-        """An mpi4py communicator of `ranks` for a library that talks MPI itself; they alone call.
+    @property
+    def handle(self) -> Any:
+        """mpi4py's communicator, for a library that talks MPI itself."""
+        return self._comm
 
-        It is kept: the same ranks get the same one.
-        """
+    def group_of(self, ranks: Sequence[int]) -> MpiCommunicator:
+        """A communicator of `ranks`, which alone call; it is kept: the same get the same one."""
         key = tuple(ranks)
         if key not in self._groups:
             group = self._comm.Get_group().Incl(key)
-            self._groups[key] = self._comm.Create_group(group, tag=0)
+            with calling(f"a communicator of {len(key)} ranks"):
+                made = self._comm.Create_group(group, tag=0)
+            self._groups[key] = MpiCommunicator(made, self)
         return self._groups[key]
 
     def nodes(self) -> tuple[int, ...]:

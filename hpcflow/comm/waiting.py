@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from hpcflow.comm.base import Communicator, Request
-from hpcflow.comm.ledger import ANY, REQUEST, Ledger
+from hpcflow.comm.ledger import ANY, CALL, REQUEST, Ledger
 from hpcflow.errors import StallError
 
 SPIN_S = 0.025  # a dedicated core answers at once for this long
@@ -100,6 +101,21 @@ def finish(
             backoff.wait()
     finally:
         if polls >= PATIENCE_POLLS and ledger is not None:
+            ledger.leave()
+
+
+@contextlib.contextmanager
+def calling(what: str) -> Iterator[None]:
+    """Inside, this rank makes a call, named `what` on all ranks that make it together.
+
+    Errors: those of the call.
+    """
+    if ledger is not None:
+        ledger.enter(0, what, ANY, CALL)
+    try:
+        yield
+    finally:
+        if ledger is not None:
             ledger.leave()
 
 

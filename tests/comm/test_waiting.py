@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hpcflow.comm import waiting
-from hpcflow.comm.ledger import Ledger
+from hpcflow.comm.ledger import ANY, Ledger
 from hpcflow.comm.local import local_world
 from hpcflow.comm.waiting import Backoff, finish, ranks_outnumber_cores
 from hpcflow.errors import StallError
@@ -132,3 +132,17 @@ def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monke
     assert seen[-1].waits and (seen[-1].op, seen[-1].peer) == ("what one rank decides", 4)
     assert not ledger.read().waits
     ledger.close()
+
+
+def test_a_call_of_several_ranks_stands_in_the_ledger_also_if_it_fails(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path, 0, "nid1")
+    monkeypatch.setattr(waiting, "ledger", ledger)
+    with pytest.raises(OSError, match="by test"), waiting.calling("opening a file"):
+        seen = ledger.read()
+        raise OSError("by test")
+    assert seen.may_stall and seen.where == "call 'opening a file'" and seen.peer == ANY
+    assert not ledger.read().waits
+    ledger.close()
+    monkeypatch.setattr(waiting, "ledger", None)
+    with waiting.calling("opening a file"):
+        pass  # a rank alone has no ledger
