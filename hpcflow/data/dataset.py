@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.dealer import Ranges, Share, cuts, deal, left_after, steps_per_epoch
-from hpcflow.data.feeding import Batch, Feeding, Map, Place
+from hpcflow.data.dealer import Cut, Ranges, Share, cuts, deal, left_after, steps_per_epoch
+from hpcflow.data.feeding import Batch, Feeding, Held, Map, Place, Stand, places
 from hpcflow.data.fitting import (
     check_enough,
     check_fixed_sizes,
@@ -19,7 +19,7 @@ from hpcflow.data.fitting import (
     fit,
     joined_batch,
 )
-from hpcflow.data.orders import Blocks, Shuffle, as_plain
+from hpcflow.data.orders import Blocks, Order, Shuffle, as_plain, ordered
 from hpcflow.data.sources import InMemory, Source, sources_of
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.graph import Tensor
@@ -177,6 +177,12 @@ class Dataset(Feeding):
             )
             return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
 
+        def begin_lines(held: Held) -> Iterator[Batch]:
+            dealt = (one for number in epochs for one in self._dealt_lines(number, held))
+            return self._batches(self._portions(dealt), self._load, self.read_ahead, f"read {name}")
+
+        if self._may_inherit and epochs:
+            return self._inheriting(begin_lines, epochs[0])
         return begin((-1, -1)) if self.context.survival is None else self._going_on(begin)
 
     def replicas_changed(self) -> None:
@@ -202,20 +208,42 @@ class Dataset(Feeding):
             numbered[number] = batch - step
             return balance.deal(batch, size)
 
-        for share in deal(
+        for share in self._deal(number, self.replica, None if balance is None else cut):
+            if len(share.indices) or self._is_synchronous:
+                yield number, share
+
+    def _deal(
+        self, number: int, replica: int, cut: Cut | None = None, drawn: Order | None = None
+    ) -> Iterator[Share]:
+        """The shares of any worker in an epoch, or in what is left of it."""
+        return deal(
             self.samples,
             self.batch,
             self.seed,
             number,
             self.replicas,
-            self.replica,
+            replica,
             self.shuffle,
             self._left.get(number),
             self._begun_with.get(number),
-            None if balance is None else cut,
-        ):
-            if len(share.indices) or self._is_synchronous:
-                yield number, share
+            cut,
+            drawn,
+        )
+
+    def _dealt_lines(self, number: int, held: Held) -> Iterator[Dealt]:
+        """What the lines of this worker have in an epoch behind their places, step by step."""
+        if all(place[0] > number for _, place in held.values()):
+            return
+        begun, left = self._begun_with.get(number, self.batch), self._left.get(number)
+        drawn = ordered(self.samples, self.seed, number, self.shuffle, begun, left)
+        whose = sorted({line.worker for line, _ in held.values()})
+        for shares in zip(*(self._deal(number, one, drawn=drawn) for one in whose), strict=True):
+            of = dict(zip(whose, shares, strict=True))
+            for name, (line, last) in held.items():
+                share, place = of[line.worker], (number, shares[0].step)
+                counts = len(share.indices) or (name == 0 and self._is_synchronous)
+                if counts and line.has(*place) and place > last:
+                    yield number, share._replace(line=name)
 
     def _few_together(self) -> int:
         """The most batches to read at once, if what is read ahead is to be little."""
@@ -289,13 +317,15 @@ class Dataset(Feeding):
 
     # -- the position
 
-    def position(self, last: Sequence[tuple[int, int] | None]) -> dict[str, Any]:
+    def position(self, last: Sequence[Stand]) -> dict[str, Any]:
         """Where the workers stand together, as plain data.
 
-        `last` has the (epoch, step) of each worker's last batch, None if it has had none.
+        `last` has the (epoch, step) of each worker's last batch, None if it has had none; of one
+        that has died a list of those of the parts of its share (`runtime/lines.py`).
         """
-        done = [(self._first, -1) if one is None else (one[0], one[1]) for one in last]
-        first, end = min(done)[0], max(max(done)[0], *self._left, 0) + 1
+        done = places(last, (self._first, -1))
+        first = min(map(min, done))[0]
+        end = max(max(map(max, done))[0], *self._left, 0) + 1
         left = {number: self._left_of(number, done) for number in range(first, end)}
         while first in left and not left[first]:
             del left[first]
@@ -312,18 +342,21 @@ class Dataset(Feeding):
             found["begun_with"] = begun
         return found
 
-    def _left_of(self, number: int, done: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """The ranges left of an epoch when `done` are the last (epoch, step) of the workers."""
+    def _left_of(self, number: int, done: Sequence[Sequence[Place]]) -> list[list[int]]:
+        """The ranges left of an epoch when `done` are the last places of the workers."""
         ranges = self._left.get(number, [[0, self.samples]])
         steps = steps_per_epoch(sum(b - a for a, b in ranges), self.batch)
         first = max(self.steps_per_epoch - steps, 0)  # the number of the first step that is left
         taken = [
-            steps if epoch > number else max(step + 1 - first, 0) if epoch == number else 0
-            for epoch, step in done
+            [
+                steps if epoch > number else max(step + 1 - first, 0) if epoch == number else 0
+                for epoch, step in one
+            ]
+            for one in done
         ]
         balance, begun = self.balance, self._numbered.get(number)
         if balance is None or begun is None:
-            return left_after(ranges, self.batch, taken)
+            return left_after(ranges, self.batch, taken, shift=number + first)
         begun += first
         return left_after(
             ranges, self.batch, taken, lambda step, size: balance.cuts(begun + step, size)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcflow.data.orders import Left, Ranges, Shuffle, ordered
+from hpcflow.data.orders import Left, Order, Ranges, Shuffle, ordered
 
 Cut = Callable[[int, int], np.ndarray]  # of a batch's number and size: where it is cut
 DRAWN = 1 << 14  # samples of the order that are drawn at once where batches are smaller
@@ -28,6 +28,7 @@ class Share(NamedTuple):
     joined_size: int  # samples of the joined batch
     place: int = 0  # of the joined batch in the order of the epoch
     offset: int = 0  # of the first sample in the joined batch
+    line: int = 0  # of the worker's lines that it is of (`runtime/lines.py`)
 
 
 def cuts(size: int, replicas: int) -> np.ndarray:
@@ -56,14 +57,17 @@ def deal(
     left: Ranges | None = None,
     begun_with: int | None = None,
     cut: Cut | None = None,
+    drawn: Order | None = None,
 ) -> Iterator[Share]:
     """The shares of `replica` in the joined batches of one epoch, or of what is `left` of it.
 
     Steps are numbered so that the last one has the number it has in a whole epoch. `begun_with` is
     the size of the joined batch that an interrupted epoch began with. `cut` says where the batch of
-    a step is cut, if not evenly; it is asked once for each, in order.
+    a step is cut, if not evenly; it is asked once for each, in order. `drawn` is the order of what
+    is dealt, if it is known.
     """
-    drawn = ordered(samples, seed, epoch, shuffle, begun_with or batch, left)
+    if drawn is None:
+        drawn = ordered(samples, seed, epoch, shuffle, begun_with or batch, left)
     total = len(drawn)
     steps = steps_per_epoch(total, batch)
     first = max(steps_per_epoch(samples, batch) - steps, 0)
@@ -89,19 +93,28 @@ def deal(
 
 
 def left_after(
-    left: Ranges, batch: int, taken: Sequence[int], cut: Cut | None = None
+    left: Ranges,
+    batch: int,
+    taken: Sequence[Sequence[int]],
+    cut: Cut | None = None,
+    shift: int = 0,
 ) -> list[list[int]]:
     """The ranges left of `left`, dealt in batches, after worker r has taken its first taken[r].
 
-    `cut` says where batch number s of them was cut, if not evenly.
+    These are several numbers where its share is in n pieces: that of batch s is of piece
+    (s + shift) % n. `cut` says where batch number s of them was cut, if not evenly.
     """
     total = sum(b - a for a, b in left)
-    fewest, most = min(taken), max(taken)
+    fewest, most = min(map(min, taken)), max(map(max, taken))
     open_: list[list[int]] = []  # in numbers of samples dealt
     for step in range(fewest, min(most, steps_per_epoch(total, batch))):
         size = min(batch, total - step * batch)
         at = step * batch + (cuts(size, len(taken)) if cut is None else cut(step, size))
-        open_ += [[int(at[r]), int(at[r + 1])] for r, t in enumerate(taken) if t <= step]
+        open_ += [
+            [int(at[r]), int(at[r + 1])]
+            for r, t in enumerate(taken)
+            if t[(step + shift) % len(t)] <= step
+        ]
     open_.append([min(most * batch, total), total])
     found: list[list[int]] = []
     before = 0

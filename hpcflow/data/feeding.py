@@ -6,8 +6,8 @@ import copy
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from hpcflow.graph.graph import Graph, Tensor
 from hpcflow.logs import say_once
 from hpcflow.ops.comm import replica_share
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.lines import Line, Lines, Place
 
 Portion = TypeVar("Portion")
 Columns = Mapping[Tensor, np.ndarray]
@@ -38,7 +39,7 @@ class Batch(dict[Tensor, np.ndarray]):
         super().__init__(feeds)
         self.indices, self.size = share.indices, len(share.indices)
         self.joined_size, self.epoch, self.step = share.joined_size, epoch, share.step
-        self.offset = share.offset
+        self.offset, self.line = share.offset, share.line
         self.source = source
         self._dealing = getattr(source, "dealing", 0)
 
@@ -61,7 +62,24 @@ class Batch(dict[Tensor, np.ndarray]):
 
 
 Map = Callable[[Batch], Columns]
-Place = tuple[int, int]  # of a batch: epoch and step
+Stand = Place | None | Sequence[Place | None]  # of a worker; of the parts of what it left
+Held = Mapping[int, tuple[Line, Place]]  # a worker's lines by number, the places they go on behind
+
+
+class Heirs(Protocol):
+    """What a training session knows of workers that have died (`train/heirs.py`)."""
+
+    def deaths(self, dataset: Any) -> int:
+        """How many count for the dealing of `dataset`."""
+        ...
+
+    def lines(self, dataset: Any) -> Lines:
+        """Who draws what of it."""
+        ...
+
+    def inherits(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
+        """At the end of a worker's batches: whether to deal anew; when not, all are at theirs."""
+        ...
 
 
 class Feeding:
@@ -71,6 +89,7 @@ class Feeding:
     """
 
     readers = 1  # threads that read ahead
+    heirs: Heirs | None = None  # of the training session, where workers of servers may die
 
     def __init__(self, keys: Iterable[Any], batch: int, map: Map | None, context: Context) -> None:
         self.context, self.batch = context, batch
@@ -86,6 +105,7 @@ class Feeding:
             self._share = _share_of(self._keys[0].graph)
         self._balance: Balance | None = None
         self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
+        self._finished: set[int] = set()  # lines that this worker drew when it last came to an end
         self.dealing = 0  # how often the workers have become fewer
         context.followers.add(self)
         if context.world is not None:
@@ -121,7 +141,7 @@ class Feeding:
         Errors: HpcflowError where that cannot be.
         """
         context = self.context
-        if context.survival is not None:
+        if context.settings.survive:
             raise HpcflowError(
                 "balance=True with survive=1: shares by speed are not dealt anew when one has died",
                 rank=context.rank,
@@ -196,6 +216,11 @@ class Feeding:
             if reader is not None:
                 reader.close()
 
+    @property
+    def _may_inherit(self) -> bool:
+        """Whether workers of servers go on with the samples of those that die."""
+        return self.context.settings.survive and self.context.cluster.mode == "ps"
+
     def replicas_changed(self) -> None:
         """Workers have died: from now on joined batches are dealt over the others."""
         self.replica, self.replicas = self.context.replica, self.context.roles.replicas
@@ -219,6 +244,33 @@ class Feeding:
                 if self.dealing != dealing:
                     is_over = False
                     break
+            batches.close()  # type: ignore[attr-defined]
+
+    def _inheriting(self, begin: Callable[[Held], Iterator[Batch]], first: int) -> Iterator[Batch]:
+        """The batches of `begin(...)` of this worker's lines from epoch `first` on.
+
+        Lines that it inherits meanwhile join them; what others had done of these is left out.
+        """
+        before, has_drawn = (first, -1), False
+        last: dict[int, Place] = {}  # line -> place of the last batch taken
+        while True:
+            heirs = self.heirs  # a session may begin after this was called
+            deaths = heirs.deaths(self) if heirs is not None else 0
+            lines = heirs.lines(self) if deaths and heirs is not None else Lines(self.replicas)
+            held = lines.of(self.replica)
+            for number, line in held.items():
+                done = before if number in self._finished else lines.places.get(line, before)
+                last.setdefault(number, max(done, before))
+            batches = begin({number: (line, last[number]) for number, line in held.items()})
+            for batch in batches:
+                last[batch.line], has_drawn = (batch.epoch, batch.step), True
+                yield batch
+                if self.heirs is not None and self.heirs.deaths(self) != deaths:
+                    break
+            else:
+                if self.heirs is None or not self.heirs.inherits(self, deaths, has_drawn):
+                    self._finished = set(last)
+                    return
             batches.close()  # type: ignore[attr-defined]
 
     def _placed(self, batch: Batch) -> Batch:
@@ -277,6 +329,15 @@ class Feeding:
         if batch.size:
             self._mapped_bytes = sum(array.nbytes for array in found.values()) // batch.size
         return found
+
+
+def places(last: Sequence[Stand], before: Place) -> list[list[Place]]:
+    """The places of the parts of each worker's share; `before` where nothing was drawn."""
+    found = []
+    for one in last:
+        parts: Any = one if isinstance(one, list) else [one]
+        found.append([before if part is None else (part[0], part[1]) for part in parts])
+    return found
 
 
 def _samples(indices: np.ndarray) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.data.dealer import Share, cuts
-from hpcflow.data.feeding import Batch, Feeding, Map, Place
+from hpcflow.data.feeding import Batch, Feeding, Held, Map, Place, Stand, places
 from hpcflow.data.fitting import check_enough, check_fits, joined_batch
 from hpcflow.errors import DataError, HpcflowError
 from hpcflow.graph.graph import Tensor
@@ -99,6 +99,15 @@ class Stream(Feeding):
             left = (part for part in parts if (part[0], part[1].step) > last)
             return self._batches(left, self._load, self.read_ahead, "read a stream")
 
+        def begin_lines(held: Held) -> Iterator[Batch]:
+            first = min(place[0] for _, place in held.values())
+            parts = (
+                part for epoch in epochs if epoch >= first for part in self._lines(epoch, held)
+            )
+            return self._batches(parts, self._load, self.read_ahead, "read a stream")
+
+        if self._may_inherit and self._once is None and epochs:
+            return self._inheriting(begin_lines, epochs[0])
         survives = self.context.survival is not None
         batches = self._going_on(begin) if survives else begin((-1, -1))
         return self._together(batches) if self._is_synchronous else batches
@@ -121,6 +130,28 @@ class Stream(Feeding):
         self.context.meet(f"the end of a stream after {total:,} samples")
 
     def _parts(self, epoch: int, numbers: Iterator[int]) -> Iterator[Part]:
+        """This worker's shares of an epoch's joined batches, with their samples."""
+        for step, start, joined in self._joined(epoch):
+            if self.balance is not None:
+                at = self.balance.deal(next(numbers), len(joined))
+            else:
+                at = cuts(len(joined), self.replicas)
+            low, high = int(at[self.replica]), int(at[self.replica + 1])
+            if low < high or self._is_synchronous:
+                yield _part(epoch, step, start, joined, low, high)
+
+    def _lines(self, epoch: int, held: Held) -> Iterator[Part]:
+        """The same of this worker's lines, behind their places."""
+        for step, start, joined in self._joined(epoch):
+            at = cuts(len(joined), self.replicas)
+            for name, (line, last) in held.items():
+                low, high = int(at[line.worker]), int(at[line.worker + 1])
+                counts = low < high or (name == 0 and self._is_synchronous)
+                if counts and line.has(epoch, step) and (epoch, step) > last:
+                    yield _part(epoch, step, start, joined, low, high, name)
+
+    def _joined(self, epoch: int) -> Iterator[tuple[int, int, list[Any]]]:
+        """The joined batches of an epoch: step, number of the first sample, samples."""
         samples = self._iterator(epoch)
         skipped = self._skip if epoch == self._first else 0
         if skipped:
@@ -136,14 +167,7 @@ class Stream(Feeding):
         step = skipped // self.batch
         start = skipped
         while joined := self._next(samples, epoch, start):
-            if self.balance is not None:
-                at = self.balance.deal(next(numbers), len(joined))
-            else:
-                at = cuts(len(joined), self.replicas)
-            low, high = int(at[self.replica]), int(at[self.replica + 1])
-            if low < high or self._is_synchronous:
-                indices = np.arange(start + low, start + high)
-                yield epoch, Share(step, indices, len(joined), offset=low), joined[low:high]
+            yield step, start, joined
             start, step = start + len(joined), step + 1
 
     def _iterator(self, epoch: int) -> Iterator[Any]:
@@ -203,14 +227,13 @@ class Stream(Feeding):
 
     # -- the position
 
-    def position(self, last: Sequence[tuple[int, int] | None]) -> dict[str, Any]:
+    def position(self, last: Sequence[Stand]) -> dict[str, Any]:
         """Where the workers stand together, as plain data; `last` as for `Dataset`.
 
         Asynchronous workers go on behind the last joined batch that all of them have had: samples
         that faster ones had beyond it are used again.
         """
-        done = [(self._first, -1) if one is None else one for one in last]
-        epoch, step = min(done)
+        epoch, step = min(map(min, places(last, (self._first, -1))))
         skipped = self._skip if epoch == self._first else 0
         taken = skipped + max(step + 1 - skipped // self.batch, 0) * self.batch
         resumes = self._once is None
@@ -233,3 +256,10 @@ class Stream(Feeding):
             )
         self._first, self._skip = int(position["epoch"]), taken
         self._skipped_batch = int(position.get("batch", 1))
+
+
+def _part(
+    epoch: int, step: int, start: int, joined: list[Any], low: int, high: int, line: int = 0
+) -> Part:
+    share = Share(step, np.arange(start + low, start + high), len(joined), 0, low, line)
+    return epoch, share, joined[low:high]

@@ -180,14 +180,14 @@ class Context:
     def is_spare(self, rank: int) -> bool:
         """Whether the job goes on if `rank` dies: a worker other than the chief, if so asked.
 
-        Where gradients are joined to one update, by `Backup`, as many may die as it does without.
+        By the rule `Backup` as many may die as it does without.
         """
         if rank not in self.spares:
             return False
         if self.survival is not None:
             return True
         rule, lost = self.cluster.sync, {rank, *(self.world.lost if self.world else ())}
-        return not rule.joins or (isinstance(rule, Backup) and len(lost) <= rule.extra)
+        return not isinstance(rule, Backup) or len(lost) <= rule.extra
 
     def _summing(self, group: Communicator) -> Communicator:
         """The communicator that sums over replicas, as the setting `comm` and the machine say."""

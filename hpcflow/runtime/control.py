@@ -40,6 +40,7 @@ from hpcflow.runtime.headers import (
     ROUND,
     STEP,
     STOP,
+    TRAINED,
     VERDICT,
     WORDS,
     header,
@@ -47,6 +48,7 @@ from hpcflow.runtime.headers import (
 from hpcflow.runtime.hosted import Declared, Hosted
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
+from hpcflow.runtime.progress import Progress
 from hpcflow.runtime.repeated import Repeated
 from hpcflow.runtime.served import Served
 from hpcflow.runtime.services import Reply
@@ -119,6 +121,7 @@ class Control:
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
         self.counts = counts
+        self.progress = Progress()  # of the workers in their data, on the first server
         self.ended: set[int] = set()  # drivers that need this rank no more
         self.survival: Survival | None = None  # of replicas that go on without the dead
         self.lose: Callable[[int], None] = _needs_it  # told of a rank that has died
@@ -147,6 +150,7 @@ class Control:
             REST: self._rest,
             ROUND: self._round,
             STOP: lambda heard: self.stop.told(heard.step),
+            TRAINED: self._trained,
             VERDICT: self._verdict,
         }
         self._header = np.zeros(WORDS, np.int64)
@@ -234,6 +238,10 @@ class Control:
     def _verdict(self, heard: Heard) -> None:
         if self.survival is not None:
             self.survival.obey(heard.slot, heard.plan)
+
+    def _trained(self, heard: Heard) -> None:
+        epoch, line, _ = heard.more
+        self.progress.hear(heard.plan, heard.source, (heard.slot, line, epoch, heard.step))
 
     def _pace(self, heard: Heard) -> None:
         source, plan, slot, step, (samples, dataset, session), _ = heard
@@ -405,7 +413,8 @@ class Control:
     ) -> Callable[[], dict[int, dict[str, Any]]]:
         """Ask served ranks, all at once, to do something; the result waits for their answers.
 
-        A request is plain data; its "service" says who answers (`runtime/services.py`).
+        A request is plain data; its "service" says who answers (`runtime/services.py`). The answers
+        of those who die without whom the job goes on are missing.
         """
         bodies = {rank: json.dumps(request).encode() for rank, request in requests.items()}
         return self._ask({rank: (header(CALL, body=len(b)), b) for rank, b in bodies.items()})
@@ -424,10 +433,15 @@ class Control:
         def answers() -> dict[int, dict[str, Any]]:
             found = {}
             for rank, reply in replies.items():
-                self.engine.finish(reply, f"the reply of rank {rank}", rank)
-                text = np.empty(int(sizes[rank][0]), np.uint8)
-                body = self.comm.recv(text, rank, REPLY_TAG)
-                self.engine.finish(body, f"the reply of rank {rank}", rank)
+                try:
+                    self.engine.finish(reply, f"the reply of rank {rank}", rank)
+                    text = np.empty(int(sizes[rank][0]), np.uint8)
+                    body = self.comm.recv(text, rank, REPLY_TAG)
+                    self.engine.finish(body, f"the reply of rank {rank}", rank)
+                except DeathError:
+                    if not self.engine.goes_on():
+                        raise
+                    continue
                 found[rank] = json.loads(text.tobytes())
             return found
 

@@ -40,7 +40,6 @@ LET_REBUILD_S = 60.0  # replicas get ready without one that has died; then MPI h
 LET_ENGINE_END_S = 3.0  # the job by MPI, before this process just ends
 TOLD_S = 1.0  # a rank whose note is not printed by then has died
 _TOLD = "told"
-_SHARE = " and its share of the data"
 _RANK = re.compile(r"^(\s*rank +)\d+$", re.MULTILINE)  # the only line in which equal errors differ
 
 
@@ -305,10 +304,9 @@ def on_loss(context: Context, rank: int) -> None:
         if hasattr(state, "lose"):  # it counts on the workers
             state.lose(context.roles.drivers.index(rank))
     if context.is_chief:
-        left, collective = len(context.spares) + 1 - len(context.lost), context.survival is not None
+        left = len(context.spares) + 1 - len(context.lost)
         logs.logger.warning(
-            "%s has died: %d of %d workers go on without it" + ("" if collective else _SHARE),
-            *(name, left, len(context.spares) + 1),
+            "%s has died: %d of %d workers go on without it", name, left, len(context.spares) + 1
         )
     if context.survival is not None:
         context.survival.lose(rank)

@@ -24,6 +24,7 @@ DECLARE = 13  # what a driver's plans need of servers, to the first of them
 POST = 16  # as CALL, but nobody waits for an answer
 ROUND, REST = 14, 15  # by a server: a step of a plan that it repeats begins; there will be no more
 PLACE, VERDICT = 17, 18  # of replicas, one of which has died: to the chief, and by it
+TRAINED = 19  # to the first server: session, dataset, step, epoch, line
 WORDS = HEADER_BYTES // 8
 
 

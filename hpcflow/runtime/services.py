@@ -16,6 +16,7 @@ from hpcflow.errors import MALFORMED, CommError, HpcflowError
 Reply = Callable[[dict[str, Any]], None]
 SERVICES = {  # modules with answer(context, request, reply)
     "checkpoint": "hpcflow.checkpoint.served",
+    "losses": "hpcflow.runtime.progress",
     "note": "hpcflow.runtime.notes",
     "rounds": "hpcflow.ps.served",
     "shares": "hpcflow.runtime.notes",

@@ -30,9 +30,9 @@ class Exchange:
         assert context.control is not None
         self._context, self._control, self._graph = context, context.control, graph
         self._control.sessions += 1
-        self._number = self._control.sessions  # all make their sessions in one order
-        self._paces = self._control.paces[self._number]
-        self._shares = self._control.shares[self._number]
+        self.number = self._control.sessions  # all make their sessions in one order
+        self._paces = self._control.paces[self.number]
+        self._shares = self._control.shares[self.number]
         self._every = max(TELL_S, context.roles.replicas / MOST_TOLD)
         self._told = 0.0
         self._speeds: dict[int, dict[int, float]] = {}  # dataset -> worker -> samples a second
@@ -63,7 +63,7 @@ class Exchange:
             self._note(self._context.replica, row, dataset)
             return
         message = header(PACE, row.steps, int(row.work * 1e9), int(row.wait * 1e9))
-        message[5:] = int(row.samples * 1e3), dataset, self._number
+        message[5:] = int(row.samples * 1e3), dataset, self.number
         chief, control = self._context.roles.drivers[0], self._control
         self._context.engine.with_baton(lambda: control.tell(chief, message), lambda: True)
 
@@ -100,7 +100,7 @@ class Exchange:
         if found is None:
             return
         first, shares = found
-        request = {"service": "shares", "session": self._number, "dataset": dataset}
+        request = {"service": "shares", "session": self.number, "dataset": dataset}
         request |= {"first": first, "shares": shares}
         self._control.call(dict.fromkeys(self._context.roles.drivers[1:], request))()
         balance.change(first, shares)

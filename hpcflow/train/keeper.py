@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.load import newest_good
@@ -17,7 +17,6 @@ from hpcflow.errors import CheckpointError, HpcflowError
 from hpcflow.logs import logger
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
-from hpcflow.runtime.session import Session
 from hpcflow.runtime.stop import RESTARTS, TIME
 from hpcflow.train.often import AUTO, Often, of_job
 from hpcflow.train.preempt import NO_PROGRESS, TOO_OFTEN, Outlook, leave
@@ -25,6 +24,9 @@ from hpcflow.train.saver import Saver
 from hpcflow.train.saves import Saves, Took
 from hpcflow.train.slurm import AGAIN, TEMPORARY_FAILURE
 from hpcflow.train.starts import Starts
+
+if TYPE_CHECKING:
+    from hpcflow.train.session import TrainingSession
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -39,7 +41,7 @@ class Keeper:
 
     def __init__(
         self,
-        session: Session,
+        session: TrainingSession,
         directory: Path,
         every: int | str | None,
         saver: Saver,
@@ -54,7 +56,8 @@ class Keeper:
         self._resumes = resumes  # the same job, started again, goes on
         self.first_step = self.first_samples = 0  # what was done before this run
         self._is_joint = self.context.cluster.in_step
-        self._last: dict[int, tuple[int, int]] = {}  # dataset -> epoch and step of its last batch
+        # dataset -> line (0: this worker's own share) -> epoch and step of its last batch
+        self._last: dict[int, dict[int, tuple[int, int]]] = {}
         self._saved_at = 0  # this worker's steps at the last save
         self._kept_at = self._kept_before = 0  # the same, and at that before it, of those not lost
         self._saved_time = time.monotonic()
@@ -82,7 +85,8 @@ class Keeper:
         source = getattr(batch, "source", None)
         for number, dataset in enumerate(self.datasets):
             if dataset is source:
-                self._last[number] = (batch.epoch, batch.step)  # type: ignore[attr-defined]
+                place = batch.epoch, batch.step  # type: ignore[attr-defined]
+                self._last.setdefault(number, {})[batch.line] = place  # type: ignore[attr-defined]
 
     def due(self, steps: int) -> bool:
         """Whether to save before this worker's next step: the same on all synchronous workers.
@@ -125,7 +129,7 @@ class Keeper:
         Ranks: every rank that runs the script, all between steps.
         """
         self.saves.finish()
-        last = [self._last.get(number) for number in range(len(self.datasets))]
+        last = [list(self._last.get(number, {}).items()) for number in range(len(self.datasets))]
         mine: dict[str, Any] = {
             "steps": steps,
             "samples": samples,
@@ -222,11 +226,17 @@ class Keeper:
             ],
         }
 
-    def _places(self, rows: Sequence[Any], number: int) -> list[tuple[int, int] | None]:
-        """The last (epoch, step) of each worker; one that has died is put with the slowest."""
-        places = {row["worker"]: row["last"][number] for row in rows}
-        slowest = min(places.values(), key=lambda place: tuple(place or (-1, -1)))
-        return [places.get(worker, slowest) for worker in range(self.context.roles.replicas)]
+    def _places(self, rows: Sequence[Any], number: int) -> list[Any]:
+        """The last (epoch, step) of each worker; of one that has died those of its parts."""
+        told = {
+            row["worker"]: {line: tuple(place) for line, place in row["last"][number]}
+            for row in rows
+        }
+        heirs = self.session.heirs
+        if heirs is not None:
+            heirs.ask()  # of workers that were lost on the way here
+            return heirs.lines(self.datasets[number]).together(told)
+        return [told[worker].get(0) for worker in sorted(told)]
 
     def resume(self) -> bool:
         """Go on from the newest good checkpoint, if the folder has one; the chief prints what.

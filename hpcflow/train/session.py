@@ -21,6 +21,7 @@ from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
 from hpcflow.train.exchange import Exchange, Rows
+from hpcflow.train.heirs import Heirs
 from hpcflow.train.pace import Pace
 from hpcflow.train.preempt import ANEW, Preemption
 from hpcflow.train.stragglers import Stragglers
@@ -85,6 +86,10 @@ class TrainingSession(Session):
         self._exchange: Exchange | None = None
         if self.context.control is not None and len(self.context.roles.drivers) > 1:
             self._exchange = Exchange(self.context, self.graph)
+        self.heirs: Heirs | None = None  # of workers of servers that have died
+        if self._exchange is not None and self._is_served and self.context.settings.survive:
+            number = self._exchange.number
+            self.heirs = Heirs(self.context, self.graph, number, self._meet_at_end)
         self._stragglers = Stragglers(self.context)
         self._begun: float | None = None
         self._met = True  # with the other workers, since the last step
@@ -172,6 +177,8 @@ class TrainingSession(Session):
         self.samples += getattr(batch, "size", 0)
         if self._keeper is not None:
             self._keeper.count(batch)
+        if self.heirs is not None:
+            self.heirs.count(batch)
         if self._exchange is not None:
             self._compare(self._exchange.step(self.pace))
         return values
@@ -310,29 +317,43 @@ class TrainingSession(Session):
             if self.preemption.unsaved or self._keeper.saves.failing:
                 self.save()
 
-    def _meet(self, stopping: bool = False, saving: int = 0) -> None:
-        """Wait for all workers; if one of them was told to stop, end the script."""
+    def _meet(self, stopping: bool = False, saving: int = 0, at_end: bool = False) -> None:
+        """Wait for all workers; if one of them was told to stop, end the script.
+
+        `at_end` says that this one has no batches left.
+        """
         unsaved = self._keeper is not None and self._keeper.is_new(self.steps)
         stops = self.preemption.meet(stopping, saving, unsaved)
         if self._is_led and self.context.control is not None:
             self.context.control.notes.clear()  # this was what they were for
         if stops:
             self._stop()
+        if self.heirs is not None:
+            self.steps = self.heirs.agree(at_end and not self.preemption.saving, self.steps)
         self.pace.begin()
 
     def wait(self) -> None:
         """Wait until every worker is here: all updates are then applied."""
         self._met = True
-        self._meet(saving=self._due(ended=True))
-        while self.preemption.saving:  # for those who have steps left, or after the last one
-            self._do(self.preemption.saving)
-            self._meet()
+        if self.heirs is None:
+            self._meet_at_end()
+        else:
+            self.heirs.finish()
         self._save_last()
         self.preemption.over()
         if self._keeper is not None:
             self._keeper.end()
         if self._begun is not None:
             self.seconds = time.perf_counter() - self._begun
+
+    def _meet_at_end(self) -> None:
+        """Wait for all workers without batches of one's own, and save with those who have some."""
+        self._meet(saving=self._due(ended=True), at_end=True)
+        while self.preemption.saving:  # for those who have steps left, or after the last one
+            self._do(self.preemption.saving)
+            if self.context.control is not None:
+                self.context.control.notes.clear()  # this was what they were for
+            self._meet(at_end=True)
 
     def _stop(self) -> NoReturn:
         """End the script early, on all workers together."""
@@ -352,6 +373,8 @@ class TrainingSession(Session):
     def close(self) -> None:
         """Let go of plans, and of what was read ahead for steps that will not be."""
         super().close()
+        if self.heirs is not None:
+            self.heirs.close()
         for data in self.graph.get_collection("datasets"):
             data.close()
 

@@ -104,7 +104,7 @@ def test_what_is_left_is_what_nobody_has_drawn(data: st.DataObject) -> None:
         for r in range(replicas):
             if step < taken[r]:
                 drawn |= {places[i] for i in range(at[r], at[r + 1])}
-    left = left_after(ranges, batch, taken, cut)
+    left = left_after(ranges, batch, [[one] for one in taken], cut)
     assert [p for a, b in left for p in range(a, b)] == [p for p in places if p not in drawn]
     assert all(a < b for a, b in left)
 
