@@ -85,7 +85,7 @@ def test_a_window_of_two_datasets_is_of_neither() -> None:
 
 def work_and_wait(context: Context) -> tuple[float, float, float]:
     """Of one step whose own work is to sleep: a little, or on replica 1 longer."""
-    sleeps = 0.4 if context.replica == SLOW else 0.05
+    sleeps = 0.8 if context.replica == SLOW else 0.05
     x = hf.placeholder(hf.float32, [1])
     slept = hf.py_func(lambda rows: [time.sleep(sleeps), rows][1], [x], hf.float32)
     total = hf.replica_sum(hf.reduce_sum(slept))
@@ -100,7 +100,7 @@ def test_waiting_for_a_slow_rank_is_not_own_work(ranks: int) -> None:
     for replica, (work, wait, slept) in enumerate(run_ranks(ranks, work_and_wait)):
         assert work > slept * 0.99
         if replica != SLOW:
-            assert wait > 0.1  # most of the slow one's 0.35 s more, however busy the machine is
+            assert wait > 0.1  # of the slow one's 0.75 s more, however busy the machine is
         assert work + wait < 30
 
 
@@ -218,16 +218,21 @@ def test_the_straggler_of_an_asynchronous_job_is_named(
 ) -> None:
     monkeypatch.setattr(exchange, "TELL_S", 0.0)
 
+    def end(self: Pace, batch: Any) -> None:
+        self.ended += 0.1
+        self.work = 0.3 if self._engine.rank == 2 else 0.1
+        self.window.add(self.work, 0.0, batch)
+
+    monkeypatch.setattr(Pace, "end", end)
+
     def body(context: Context) -> Any:
-        slow = context.replica == 2
-        x = hf.placeholder(hf.float32, [None])
         w = hf.Variable(np.zeros((), np.float32), name="w")
-        nap = 0.02 if slow else 0.002
-        slept = hf.py_func(lambda rows: [time.sleep(nap), rows][1], [x], hf.float32)
-        step = hf.assign_add(w, hf.reduce_mean(slept))
+        step = hf.assign_add(w, 1.0)
         with hf.train.TrainingSession() as session:
-            for _ in range(40 if slow else 400):
-                session.step(step, {x: np.ones(1, "f4")})
+            for number in range(60):
+                session.step(step, {})
+                if number % 10 == 9:  # the chief hears of the others in its steps
+                    context.barrier()
             session.wait()
             return session.result()
 
@@ -368,7 +373,7 @@ def test_shares_follow_what_the_clock_says() -> None:
 
     shares = run_ranks(3, body)
     assert shares[0] == shares[1] == shares[2] and sum(shares[0]) == 48
-    assert shares[0][SLOW] < 0.6 * min(shares[0][0], shares[0][2])
+    assert shares[0][SLOW] < 0.8 * min(shares[0][0], shares[0][2])  # 0.33 on an idle machine
 
 
 def test_two_sessions_at_once_deal_each_its_own(measured: None) -> None:
