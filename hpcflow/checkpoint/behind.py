@@ -25,13 +25,16 @@ class Behind:
 
     `ended` is called when its outcome is known, under the baton: with the facts of a checkpoint
     that has its name ("path", and seconds since the versions were pinned: "durable", "verified",
-    "published"), or with an error, of any rank; the draft is removed then.
+    "published"), or with an error, of any rank; the draft is removed then. `waits`, the same on
+    all, says whether training waits for it.
 
     Ranks: every rank that runs the script.
     """
 
-    def __init__(self, context: Context, ended: Callable[[Answer], None]) -> None:
-        self.context, self._ended = context, ended
+    def __init__(
+        self, context: Context, ended: Callable[[Answer], None], waits: bool = False
+    ) -> None:
+        self.context, self._ended, self._waits = context, ended, waits
         self.outcome: Answer | None = None
         self.step = 0
         self._since = 0.0
@@ -58,6 +61,7 @@ class Behind:
     def _begin(self, team: Team, store: Store, ask: Asked, mine: Any, keep: int) -> None:
         context = self.context
         duties, told = plan(team, store, ask, mine)
+        told["waits"] = self._waits
         self.step, self._writers = told["step"], set(told["writers"])
         self._since = time.perf_counter()
         duty = duties.pop(context.rank, [])

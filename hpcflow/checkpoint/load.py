@@ -11,7 +11,7 @@ from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.layout import Array, mine_of
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.checkpoint.served import load as load_here
-from hpcflow.checkpoint.team import Team, attempt, failure
+from hpcflow.checkpoint.team import Team, attempt, failure, served_by
 from hpcflow.errors import CheckpointCorruptError, CheckpointError
 from hpcflow.logs import logger
 from hpcflow.runtime.context import Context, task_name
@@ -127,7 +127,7 @@ def load(
     told["wanted"], told["own"] = dict(wanted), _dealt(context, saved, own or {})
     requests = {
         rank: {**told, "draws": draws_of(saved.facts, context, rank) if with_draws else []}
-        for rank in [context.rank, *team.served()]
+        for rank in [context.rank, *served_by(context)]
     }
     own = requests.pop(context.rank)
     answers = team.call(requests)

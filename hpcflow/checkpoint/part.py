@@ -62,16 +62,10 @@ class Snapshot:
         self, store: Store, names: Mapping[str, str], duty: Sequence[Slab], to_host: bool = False
     ) -> None:
         self.versions: dict[Slab, Version] = {}
-        self._pins: list[tuple[VariableState, Any]] = []
-        wanted = {slab.name for slab in duty}
-        held: dict[str, list[VariableState]] = {}
-        for state in store.states.values():
-            if names.get(state.variable) in wanted and state.array is not None:
-                held.setdefault(names[state.variable], []).append(state)
+        self._pins: dict[Slab, tuple[VariableState, Any]] = {}
         try:
-            for slab in duty:
-                rows = (s for s in held[slab.name] if s.rows[0] <= slab.start < s.rows[1])
-                self.versions[slab] = self._kept(next(rows), slab, to_host)
+            for slab, state in kept_for(store, names, duty):
+                self.versions[slab] = self._kept(state, slab, to_host)
         except BaseException:
             self.release()
             raise
@@ -79,15 +73,34 @@ class Snapshot:
     def _kept(self, state: VariableState, slab: Slab, to_host: bool) -> Version:
         if to_host and not isinstance(state.array, np.ndarray):
             return _copied(Version(state.rows, state.read(), state.device), slab, state.dtype)
-        self._pins.append((state, state.pin()))
-        return Version(state.rows, self._pins[-1][1], state.device)
+        array = state.pin()
+        self._pins[slab] = state, array
+        return Version(state.rows, array, state.device)
 
-    def release(self) -> None:
-        """The values may change; the caller holds the baton."""
-        while self._pins:
-            state, array = self._pins.pop()
-            state.unpin(array)
-        self.versions.clear()
+    def is_current(self) -> bool:
+        """Whether an update of one of them is still to come, which copies it; from any thread."""
+        return any(state.array is array for state, array in list(self._pins.values()))
+
+    def release(self, slab: Slab | None = None) -> None:
+        """The values may change, of one slab or of all; the caller holds the baton."""
+        for one in list(self.versions) if slab is None else [slab]:
+            self.versions.pop(one, None)
+            state, array = self._pins.pop(one, (None, None))
+            if state is not None:
+                state.unpin(array)
+
+
+def kept_for(
+    store: Store, names: Mapping[str, str], duty: Sequence[Slab]
+) -> Iterator[tuple[Slab, VariableState]]:
+    """Each slab with the state of which it is rows."""
+    wanted = {slab.name for slab in duty}
+    held: dict[str, list[VariableState]] = {}
+    for state in store.states.values():
+        if names.get(state.variable) in wanted and state.array is not None:
+            held.setdefault(names[state.variable], []).append(state)
+    for slab in duty:
+        yield slab, next(s for s in held[slab.name] if s.rows[0] <= slab.start < s.rows[1])
 
 
 def _copied(version: Version, slab: Slab, dtype: np.dtype) -> Version:
@@ -120,11 +133,11 @@ def write_part(
     arrays: Mapping[str, Array],
     duty: Sequence[Slab],
     versions: Mapping[Slab, Version],
-    done: Callable[[], object] | None = None,
+    done: Callable[[Slab], object] = lambda slab: None,
 ) -> Record:
     """Write this rank's own file: a dataset for its rows of each variable; the record of it.
 
-    `done` is called when the versions are needed no more, before all is on the disk.
+    `done` is called with each slab whose version is needed no more, before it is on the disk.
     """
     block = stamp.room(text_bytes(arrays, duty))
     offsets: dict[str, int | None] = {}
@@ -142,10 +155,9 @@ def write_part(
             offset = offsets[slab.name]
             assert offset is not None
             slabs.append(_write_slab(fd, offset, slab, versions[slab]))
+            done(slab)
     finally:
         os.close(fd)
-    if done is not None:
-        done()
     return finish(path, {"kind": "part", **_own(told)}, slabs, arrays, block)
 
 

@@ -7,23 +7,15 @@ import functools
 import json
 import time
 import uuid
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.checkpoint import folder, h5, lustre, part, stamp
-from hpcflow.checkpoint.layout import (
-    ALIGN_BYTES,
-    STATE,
-    Array,
-    Slab,
-    arrays_of,
-    mine_of,
-    paths,
-    share,
-)
+from hpcflow.checkpoint.duties import duty_of
+from hpcflow.checkpoint.layout import ALIGN_BYTES, STATE, Array, Slab, arrays_of, mine_of, paths
 from hpcflow.checkpoint.served import survey, write
-from hpcflow.checkpoint.team import Team, attempt
+from hpcflow.checkpoint.team import Team, attempt, served_by
 from hpcflow.errors import CheckpointError
 from hpcflow.runtime.context import Context, task_name
 from hpcflow.runtime.state import Store
@@ -106,18 +98,20 @@ def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, lis
     """
     context = team.context
     request = {"do": "survey", "wanted": ask.wanted}
-    answers = team.call(dict.fromkeys(team.served(), request))
+    answers = team.call(dict.fromkeys(served_by(context), request))
     surveys = {context.rank: attempt(context, lambda: survey(store, ask.wanted)), **answers()}
     wrong = [row for row in surveys.values() if "error" in row]
     found = {rank: row.get("value", {}) for rank, row in surveys.items()}
     held = {} if wrong else {rank: one["held"] for rank, one in found.items()}
-    duties = _duties(context, held, ask.own)
+    mine_to_say = (ask.own, context.replica, context.is_chief)
+    all_duties = {rank: duty_of(context, rank, h, *mine_to_say) for rank, h in held.items()}
+    duties = {rank: duty for rank, duty in all_duties.items() if duty}
     row = (
         wrong[0]
         if wrong
         else {
             "arrays": _arrays(found),
-            "writers": [rank for rank, duty in duties.items() if duty],
+            "writers": list(duties),
             "slabs": [slab for duty in duties.values() for slab in duty],
             "draws": {task_name(rank, context): one["draws"] for rank, one in found.items()},
             "mine": mine,
@@ -125,30 +119,6 @@ def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, lis
     )
     told = team.decide(row, functools.partial(_told, context, ask))
     return duties, {**told, "wanted": ask.wanted}
-
-
-def _duties(
-    context: Context, held: Mapping[int, Sequence[Any]], own: Container[str]
-) -> dict[int, list[Slab]]:
-    """Rank -> what it writes: replicas share what they all have, others write what they host.
-
-    What is named in `own` is written whole by the rank that has it.
-    """
-    duties: dict[int, list[Slab]] = {}
-    for rank, found in held.items():
-        some = [h for h in found if h["name"] not in own]
-        if rank in context.roles.servers:
-            duties[rank] = [Slab(h["name"], h["start"], h["stop"]) for h in some if not h["copy"]]
-        elif context.cluster.mode == "collective":
-            arrays = [Array(h["name"], h["dtype"], tuple(h["shape"])) for h in some]
-            duties[rank] = share(arrays, context.roles.replicas)[context.replica]
-        elif context.is_chief:  # in parameter-server mode, variables put on workers: the chief's
-            duties[rank] = [Slab(h["name"], h["start"], h["stop"]) for h in some]
-        mine = [Slab(h["name"], h["start"], h["stop"]) for h in found if h["name"] in own]
-        duties[rank] = [*duties.get(rank, []), *mine]
-    empty = {h["name"] for some in held.values() for h in some if 0 in h["shape"]}
-    kept = {r: [s for s in duty if s.name not in empty] for r, duty in duties.items()}
-    return {rank: duty for rank, duty in kept.items() if duty}
 
 
 def _arrays(found: Mapping[int, Any]) -> list[Array]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.checkpoint import folder, part, stamp
+from hpcflow.checkpoint.ahead import prepare_here
 from hpcflow.checkpoint.layout import Slab, arrays_of
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.checkpoint.team import attempt
@@ -24,6 +25,8 @@ def answer(
 ) -> None:
     """Answer a driver's call: survey, write, begin to write, or load; errors go back.
 
+    Nobody waits for second buffers that are to be made.
+
     What is told of a save behind training, "written" and "ended", is for the driver that this is.
     """
     if request["do"] in ("written", "ended"):
@@ -31,6 +34,9 @@ def answer(
         context.saving.heard(request)
         return
     store = context.store
+    if request["do"] == "prepare":
+        prepare_here(context, store, request)
+        return
     work: dict[str, Callable[[], Any]] = {
         "survey": lambda: survey(store, request["wanted"]),
         "write": lambda: write(context, store, request),

@@ -74,16 +74,6 @@ class Team:
         self.context.engine.with_baton(lambda: box.append(run()), lambda: True)
         return box[0]
 
-    def served(self) -> list[int]:
-        """Whom this rank speaks for: its replica's other tasks, and on the chief the servers."""
-        context = self.context
-        ranks = context.roles.ranks_of(context.replica).values()
-        return [
-            rank
-            for rank in ranks
-            if rank != context.rank and (context.is_chief or rank not in context.roles.servers)
-        ]
-
     def call(self, requests: Mapping[int, Mapping[str, Any]]) -> Callable[[], dict[int, Any]]:
         """Have served ranks do something; what is returned waits for their answers."""
         if not requests:
@@ -91,6 +81,16 @@ class Team:
         assert self.context.control is not None
         named = {rank: {"service": "checkpoint", **r} for rank, r in requests.items()}
         return self.context.control.call(named)
+
+
+def served_by(context: Context) -> list[int]:
+    """Whom this rank speaks for: its replica's other tasks, and on the chief the servers."""
+    ranks = context.roles.ranks_of(context.replica).values()
+    return [
+        rank
+        for rank in ranks
+        if rank != context.rank and (context.is_chief or rank not in context.roles.servers)
+    ]
 
 
 def attempt(context: Context, run: Callable[[], Any]) -> dict[str, Any]:

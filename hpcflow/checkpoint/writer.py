@@ -26,6 +26,7 @@ from hpcflow.runtime.hdf5 import library
 from hpcflow.runtime.state import Store
 
 Answer = dict[str, Any]  # of `attempt`
+GIVE_WAY_S = 0.2  # at most so long a thread leaves the memory to the step that copies
 NICE = 5  # so much less than training does a thread that writes ask of the cores
 
 
@@ -33,7 +34,10 @@ class Writer:
     """Keeps the slabs `duty` as they are now and writes them, digested, into a file of its own.
 
     Host memory is pinned, not copied; what is on another device is copied to the host now. The
-    file is read back before the chief is told: of its record, and after how many seconds it was
+    thread begins when training has copied what it changes, if that is soon, or at once if training
+    waits (`told["waits"]`): both at a time would hold each other up at the memory.
+
+    The file is read back before the chief is told: of its record, and after how many seconds it was
     on the disk and was found good. An error, also one of now, is told in its place.
 
     Made under the baton, between steps.
@@ -67,6 +71,9 @@ class Writer:
     def _write(self) -> dict[str, Any]:
         kept, told, hand_over = self._kept, self._told, self._context.engine.hand_over
         assert kept is not None
+        late = self._since + (0 if told["waits"] else GIVE_WAY_S)
+        while kept.is_current() and time.perf_counter() < late:
+            time.sleep(0.002)
         path = Path(told["draft"]) / f"part-{self._context.rank:05d}.h5"
         record = part.write_part(
             path,
@@ -74,7 +81,7 @@ class Writer:
             arrays_of(told),
             self._duty,
             kept.versions,
-            done=lambda: hand_over(kept.release),
+            done=lambda slab: hand_over(lambda: kept.release(slab)),
         )
         durable = time.perf_counter() - self._since
         part.check(path, record)

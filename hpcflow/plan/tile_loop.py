@@ -24,27 +24,32 @@ class TileLoop:
         self.flat: dict[str, str] = {}  # the tiles of which whole array a name stands for
         self.scratch: list[tuple[str, str]] = []  # those that lie in a buffer of one tile
         self.targets: dict[str, str] = {}  # variable -> the name of its tile
+        self.kept: dict[str, str] = {}  # variable -> the version to copy first, if it is pinned
 
     def write(self) -> None:
         """Emit what comes before the loop, the loop, and the end of the updates."""
         emit, last = self.writer.emit, self.group.last
         self.name_values()
-        renewed = self.begin_updates()
+        self.begin_updates()
         for name, buffer in self.scratch:
             emit(f"{name} = {buffer}", last)
         if self.yields:
-            self.loop(renewed, 2)
+            self.loop(2)
             self.end_updates(2)
         else:
             emit(f"{self.writer.hook('hold')}()", last)
             emit("try:", last)
-            self.loop(renewed, 3)
+            self.loop(3)
             self.end_updates(3)
             emit("finally:", last)
             emit(f"{self.writer.hook('let_go')}()", last, 3)
 
-    def loop(self, renewed: list[tuple[str, str]], depth: int) -> None:
-        """Emit the loop itself."""
+    def loop(self, depth: int) -> None:
+        """Emit the loop itself.
+
+        What a pinned version has goes to its second buffer just before the update of that tile:
+        what is copied, of however many variables, is in the cache still when it is changed.
+        """
         emit, last, size = self.writer.emit, self.group.last, self.group.size
         emit(f"for i in range(0, {size}, {tiles.TILE}):", last, depth)
         emit(f"j = i + {tiles.TILE}", last, depth + 1)
@@ -54,9 +59,12 @@ class TileLoop:
                 emit(f"{name} = {buffer}[:{size} - i]", last, depth + 2)
         for name, whole in self.flat.items():
             emit(f"{name} = {whole}[i:j]", last, depth + 1)
-        for old, new in renewed:
-            emit(f"if {old} is not None: {new}[...] = {old}[i:j]", last, depth + 1)
+        kept = dict(self.kept)
         for node in self.nodes:
+            variable = self.variable(node)
+            if old := kept.pop(variable, ""):
+                tile = self.targets[variable]
+                emit(f"if {old} is not None: {tile}[...] = {old}[i:j]", node.name, depth + 1)
             emit(self.computed(node), node.name, depth + 1)
         if self.yields:
             emit("yield", last, depth + 1)
@@ -75,9 +83,8 @@ class TileLoop:
                 self.flat[name] = f"a{name[1:]}"
                 emit(f"{self.flat[name]} = {store.expr[ref]}.reshape(-1)", ref.node)
 
-    def begin_updates(self) -> list[tuple[str, str]]:
-        """Ask the variables what to fill; names of what is to be copied first, and where to."""
-        renewed = []
+    def begin_updates(self) -> None:
+        """Ask the variables what to fill, and what is to be copied there first."""
         for node in self.nodes:
             variable = self.variable(node)
             if not variable or variable in self.targets:
@@ -89,9 +96,8 @@ class TileLoop:
             self.writer.emit(f"{new}, {old} = {variable}.begin({whole})", node.name)
             self.writer.emit(f"{self.flat[tile]} = {new}.reshape(-1)", node.name)
             if not whole:
-                renewed.append((old, tile))
+                self.kept[variable] = old
                 self.writer.emit(f"if {old} is not None: {old} = {old}.reshape(-1)", node.name)
-        return renewed
 
     def end_updates(self, depth: int) -> None:
         """Make current what was filled."""

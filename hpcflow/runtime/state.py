@@ -76,6 +76,13 @@ class VariableState:
         self.pins += 1
         return array
 
+    def reserve(self) -> Any:
+        """The second buffer if nobody uses one, made now; None if one is in use."""
+        if self.pins or self.old:
+            return None
+        self.spare = self._spare_buffer()
+        return self.spare
+
     def unpin(self, array: Any) -> None:
         """End one pin of the version `array`."""
         if array is self.array:

@@ -18,7 +18,7 @@ from hpcflow.logs import logger
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.stop import RESTARTS, TIME
-from hpcflow.train.often import AUTO, Often, of_job
+from hpcflow.train.often import AUTO, FIRST_S, Often, of_job
 from hpcflow.train.preempt import NO_PROGRESS, TOO_OFTEN, Outlook, leave
 from hpcflow.train.saver import Saver
 from hpcflow.train.saves import Saves, Took
@@ -69,6 +69,8 @@ class Keeper:
                 logger.info("checkpoints in one file are written by all ranks while training waits")
         if self.context.is_chief:
             saver.describe(session)  # before training, which the first save would hold up for it
+        self._steps = 0  # steps of this worker
+        self._is_prepared = self._in_foreground  # what a save behind training takes is on its way
         self._starts, self._restarts = Starts(directory), 0
         self._is_told = every != AUTO  # what was chosen
         self._newest = 0  # step of the newest checkpoint of this start
@@ -87,6 +89,18 @@ class Keeper:
             if dataset is source:
                 place = batch.epoch, batch.step  # type: ignore[attr-defined]
                 self._last.setdefault(number, {})[batch.line] = place  # type: ignore[attr-defined]
+        self._steps += 1
+        if not self._is_prepared and self._is_near():
+            self._is_prepared = True
+            self.saver._prepare(self.session)
+
+    def _is_near(self) -> bool:
+        """Whether half the way to this worker's first save is behind it, as far as it knows."""
+        if self.steps_between:
+            joint = self._steps * (1 if self._is_joint else self.context.roles.replicas)
+            return 2 * joint >= self.steps_between
+        between = FIRST_S if self._seconds_between is None else self._seconds_between
+        return 2 * (time.monotonic() - self._saved_time) >= between
 
     def due(self, steps: int) -> bool:
         """Whether to save before this worker's next step: the same on all synchronous workers.

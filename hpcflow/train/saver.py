@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hpcflow.checkpoint import folder
+from hpcflow.checkpoint.ahead import prepare
 from hpcflow.checkpoint.behind import Behind
-from hpcflow.checkpoint.layout import GRAPH, Array
+from hpcflow.checkpoint.layout import GRAPH, Array, mine_of
 from hpcflow.checkpoint.load import load, newest_good, open_good
 from hpcflow.checkpoint.save import Asked, asked, save
 from hpcflow.errors import CheckpointError
@@ -78,6 +79,11 @@ class Saver:
     def describe(self, sess: Session) -> None:
         """Make what checkpoints say of the graph now, rather than when the chief saves first."""
         _described(sess.graph)()
+
+    def _prepare(self, sess: Session) -> None:
+        """Have all that this rank speaks for make ahead what a save behind training takes."""
+        own = mine_of(self._wanted(local=True), sess.context.replica)
+        prepare(sess.context, sess.store, {**self._wanted(local=False), **own}, own)
 
     def _save(
         self,

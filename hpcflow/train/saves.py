@@ -88,7 +88,7 @@ class Saves:
         Errors: CheckpointError on all ranks, of what is waited for or cannot even begin.
         """
         self._waits = waits or self.failing
-        behind = Behind(self._context, lambda outcome: self._take())
+        behind = Behind(self._context, lambda outcome: self._take(), self._waits)
         try:
             begin(behind)
         except CheckpointStorageError as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
+import resource
 import subprocess
 import sys
 import textwrap
@@ -18,7 +20,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import folder, part
+from hpcflow.checkpoint import ahead, folder, part, served, writer
 from hpcflow.checkpoint.behind import Behind
 from hpcflow.checkpoint.layout import Slab
 from hpcflow.checkpoint.saved import Saved
@@ -294,6 +296,82 @@ def test_a_snapshot_keeps_what_is_to_be_written_and_nothing_else():
     mine.write()
     assert mine.read() is first  # nothing new is allocated
     again.release()
+
+
+def test_what_is_written_is_let_go_of_while_the_rest_is_kept():
+    store, names = Store(), {"a": "a", "b": "b"}
+    for name in names:
+        store.states[name] = state_of(name, np.arange(12.0).reshape(4, 3))
+    a, b = store.states.values()
+    kept = part.Snapshot(store, names, [Slab("a", 0, 4), Slab("b", 1, 3)])
+    kept.release(Slab("a", 0, 4))
+    assert kept.is_current() and a.write() is a.array and not a.old, "a is changed in its place"
+    b.write()
+    assert not kept.is_current() and len(b.old) == 1
+    kept.release()
+    assert not b.old and not kept.is_current()
+
+
+@of_each_place
+def test_second_buffers_are_made_before_the_first_save(tmp_path, disk, places, monkeypatch):
+    """Of what each rank will write, and of nothing else."""
+    asked, here, reserve = {}, ahead.prepare_here, VariableState.reserve
+    mine = threading.local()
+
+    def prepare_here(context, store, told):
+        mine.names = []
+        here(context, store, told)
+        asked.setdefault(context.rank, []).extend(told["wanted"][name] for name in mine.names)
+
+    def reserved(state):
+        mine.names.append(state.variable)
+        return reserve(state)
+
+    for module in (ahead, served):
+        monkeypatch.setattr(module, "prepare_here", prepare_here)
+    monkeypatch.setattr(VariableState, "reserve", reserved)
+    run(epochs=1, folder=tmp_path, save_every=STEPS, **places)
+    files = saved_in(tmp_path)[STEPS].facts["files"]
+    written = {file["part"]: sorted(slab["name"] for slab in file["slabs"]) for file in files}
+    assert {rank: sorted(names) for rank, names in asked.items() if names} == written
+
+
+def test_a_second_buffer_is_made_once_and_never_a_third():
+    state = state_of("a", np.arange(4.0))
+    spare = state.reserve()
+    assert state.reserve() is spare and spare is not state.array
+    first = state.pin()
+    assert state.reserve() is None
+    assert state.write() is spare
+    state.unpin(first)
+    assert state.reserve() is first
+
+
+def test_pages_are_there_and_no_byte_is_changed():
+    buffer, full = np.empty(1 << 23), np.arange(1 << 18)
+    ahead.populate([buffer[1:], full])
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    buffer[1:] = 0.0
+    faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+    assert faults < 8 or os.uname().release < "6"
+    np.testing.assert_array_equal(full, np.arange(1 << 18))
+
+
+def test_a_thread_gives_way_to_the_step_that_copies(tmp_path, disk, monkeypatch):
+    """Unless training waits for it; here without end."""
+    monkeypatch.setattr(writer, "GIVE_WAY_S", math.inf)
+    sessions, seen = [], set()
+
+    def pwrite(fd, data, offset):
+        states = sessions[0].store.states.values()
+        seen.add(min(state.updates for state in states if state.name.startswith("layer")))
+        return disk.pwrite(fd, data, offset)
+
+    disk.seen = sessions.append
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    run(epochs=2, ranks=1, folder=tmp_path, save_every=STEPS - 1)
+    assert saved_in(tmp_path).keys() >= {STEPS - 1, 2 * STEPS}
+    assert STEPS - 1 not in seen and 2 * STEPS in seen
 
 
 @pytest.mark.parametrize("places", [dict(ranks=1), dict(ranks=3)], ids=["alone", "sums"])

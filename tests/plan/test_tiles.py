@@ -150,6 +150,24 @@ def test_a_pinned_version_stays_and_the_update_takes_another_buffer(monkeypatch)
     np.testing.assert_array_equal(session.run(v), 2 * np.arange(100.0) + 1)
 
 
+def test_what_is_pinned_stays_though_one_loop_updates_several_variables_twice(monkeypatch):
+    monkeypatch.setattr(tiles, "LARGE", 32)
+    monkeypatch.setattr(tiles, "TILE", 16)
+    values = [np.arange(100.0), np.arange(100.0) ** 2]
+    a, b = (hf.Variable(value, name=f"v{i}") for i, value in enumerate(values))
+    with hf.control_dependencies([a.assign_add(b * 0.5), b.assign_sub(hf.ones([100], hf.float64))]):
+        again = [a.assign_add(hf.ones([100], hf.float64)), b.assign_add(a * 0.0)]
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    states = [session.store.states[f"v{i}"] for i in range(2)]
+    kept = [state.pin() for state in states]
+    session.run(again)
+    for mine, value in zip(kept, values, strict=True):
+        np.testing.assert_array_equal(mine, value)
+    np.testing.assert_array_equal(states[0].read(), values[0] + values[1] * 0.5 + 1)
+    np.testing.assert_array_equal(states[1].read(), values[1] - 1)
+
+
 def test_views_in_another_order_are_not_taken_in_tiles(monkeypatch):
     """A reversed view of a variable would be overwritten before it is read."""
     monkeypatch.setattr(tiles, "LARGE", 32)
