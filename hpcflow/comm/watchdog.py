@@ -89,7 +89,7 @@ class Watchdog:
         self._suspected: dict[int, tuple[float, float]] = {}  # rank -> its wait, the first look
         self._told: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait and the report
         self._files = Files()
-        self._looked = 0.0
+        self._looked, self._failed = 0.0, False
         self._stop = threading.Event()
         self._stacks = stacks_path(ledger.directory, ledger.rank).open("wb") if watch_gil else None
         self._thread = threading.Thread(target=self._watch, name="hpcflow-watchdog", daemon=True)
@@ -109,7 +109,12 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._pause():
-            self.tick()
+            try:
+                self.tick()
+            except Exception:  # a fault of ours must not end the watch, as it would in silence
+                if not self._failed:
+                    logger.exception("the watch for stalls failed, and goes on")
+                self._failed = True
 
     def tick(self) -> None:
         """One look, and a sign that this rank's interpreter runs; its thread does it by itself."""

@@ -26,8 +26,9 @@ def main_op() -> str:
     frame = _main_frame()
     while frame is not None:
         names = frame.f_globals.get(OPS, ())
-        if 0 <= frame.f_lineno - 1 < len(names) and names[frame.f_lineno - 1]:
-            return names[frame.f_lineno - 1]
+        at = (frame.f_lineno or 0) - 1  # between two lines a running frame has none
+        if 0 <= at < len(names) and names[at]:
+            return names[at]
         frame = frame.f_back
     return ""
 
@@ -71,7 +72,8 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _line(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    code = frame.f_code
+    return f"{code.co_filename}:{frame.f_lineno or code.co_firstlineno} in {code.co_name}"
 
 
 def own_stacks() -> str:

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from hpcflow.comm import ledger as ledgers
-from hpcflow.comm import stalls, where
+from hpcflow.comm import stalls, watchdog, where
 from hpcflow.comm.ledger import DEAD_S, OWN, PATIENT, PREFIX, Ledger, is_ours, read_all
 from hpcflow.comm.nodes import Nodes, sweep
 from hpcflow.comm.watchdog import Times, Watchdog
@@ -255,3 +255,33 @@ def test_the_operation_of_generated_code_is_told():
     exec(compile("def s0():\n  return tell()\n", "<hpcflow test>", "exec"), scope)
     op, line = scope["s0"]()
     assert op == "dense/MatMul" and line.endswith("> op 'dense/MatMul'")
+
+
+def test_a_frame_between_two_lines_has_a_place_too():
+    """Python then knows no line of it, which once ended the watch."""
+
+    def tell():
+        return sys._getframe().f_lineno, where.main_op(), where.main_line()
+
+    code, nowhere = tell.__code__, 0x80 | 15 << 3 | 7  # eight instructions without a line
+    tell.__code__ = code.replace(co_linetable=bytes([nowhere]) * len(code.co_code))
+    line, op, place = tell()
+    assert line is None and op == "" and place.startswith(f"{__file__}:{code.co_firstlineno} in")
+
+
+def test_a_fault_of_the_watch_does_not_end_it(node, tmp_path, monkeypatch, caplog):
+    failed = []
+
+    def faulty():
+        failed.append(True)
+        raise TypeError("no line")
+
+    monkeypatch.setattr(watchdog, "main_line", faulty)
+    mine = node(0)
+    dog = watch(mine, tmp_path, stall_s=0.5)
+    until(lambda: len(failed) > 1)
+    monkeypatch.undo()
+    mine.enter(3, "v/recv", 1, "Recv")
+    until(lambda: list(tmp_path.glob("stall-*")))
+    dog.stop()
+    assert caplog.text.count("the watch for stalls failed") == 1
