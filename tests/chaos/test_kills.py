@@ -25,7 +25,7 @@ from tests.chaos.jobs import (
     weights,
 )
 
-FEW, MANY = 2, 67  # kills in each mode
+FEW, MANY = 1, 67  # kills in each mode
 EPOCHS = 4
 
 

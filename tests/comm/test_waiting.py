@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -18,37 +15,46 @@ from hpcflow.comm.waiting import Backoff, finish, ranks_outnumber_cores
 from hpcflow.errors import StallError
 
 
-@pytest.mark.parametrize("crowded", [False, True])
-@pytest.mark.parametrize("wake", ["None", "threading.Event()", "threading.Condition()"])
-def test_a_long_wait_costs_little(crowded, wake):
-    """At most 5 % of the CPU over 1.5 s, in the best of three processes: others make it dearer."""
-    program = textwrap.dedent(f"""
-        import threading, time
-        from hpcflow.comm.waiting import Backoff
-        backoff = Backoff({crowded}, {wake})
-        start, cpu = time.perf_counter(), time.process_time()
+def test_a_long_wait_costs_little():
+    """Each way to wait at most 5 % of the CPU over 1.5 s, in the best of three tries: what else
+    runs here makes it dearer."""
+    ways = [
+        (crowded, wake)
+        for crowded in (False, True)
+        for wake in (None, threading.Event, threading.Condition)
+    ]
+    costs = {way: 1.0 for way in ways}
+
+    def wait(way):
+        crowded, wake = way
+        backoff = Backoff(crowded, wake and wake())
+        start, cpu = time.perf_counter(), time.thread_time()
         while time.perf_counter() - start < 1.5:
             backoff.wait()
-        print((time.process_time() - cpu) / 1.5)
-    """)
-    costs = []
-    while not costs or (min(costs) > 0.05 and len(costs) < 3):
-        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert not result.stderr
-        costs.append(float(result.stdout))
-    assert min(costs) <= 0.05, costs
+        costs[way] = min(costs[way], (time.thread_time() - cpu) / 1.5)
+
+    for _ in range(3):
+        dear = [way for way in ways if costs[way] > 0.05]
+        threads = [threading.Thread(target=wait, args=(way,)) for way in dear]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert max(costs.values()) <= 0.05, costs
 
 
 def test_a_short_wait_adds_little():
     """On a core of its own a wait of the spinning phase takes microseconds."""
-    backoff, times = Backoff(), []
+    backoff, tries = Backoff(), []
     for _ in range(20):
         backoff.reset()
+        times = []
         for _ in range(200):
             start = time.perf_counter()
             backoff.wait()
             times.append(time.perf_counter() - start)
-    assert sorted(times)[int(0.9 * len(times))] < 20e-6
+        tries.append(sorted(times)[180])
+    assert min(tries) < 20e-6, "in the best of many tries: others have the core in between"
 
 
 def test_sleeps_grow_to_a_millisecond_and_reset():

@@ -21,7 +21,7 @@ def free_memory():
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_pull_and_a_push_copy_nothing(seed):
     """The variable is sent from where it lies, the update from where it is computed."""
-    elements = 25_000_000  # 100 MB
+    elements = 5_000_000  # 20 MB
     steps = 4
 
     def body(context):
