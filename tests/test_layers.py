@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency", "faults"}
+LEAVES |= {"hosts", "relay"}
 GRAPH = LEAVES | {"graph"}
 PLAN = GRAPH | {"ops", "autodiff", "plan"}
 RUNTIME = PLAN | {"kernels", "comm", "runtime"}

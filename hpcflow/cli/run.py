@@ -14,9 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import NoReturn
 
-from hpcflow import faults, launch
+from hpcflow import faults, hosts, launch
 from hpcflow.comm import deaths
 from hpcflow.comm.ledger import base as ledgers
 from hpcflow.errors import HpcflowError, LaunchError
@@ -31,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow run`; each but -n is a setting, also `HPCFLOW_<FIELD>`."""
     parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
     parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="number of ranks")
+    parser.add_argument(
+        "--hostfile", metavar="FILE", help="hosts for mpirun to start the ranks on, one a line"
+    )
     parser.add_argument("--ps", type=int, metavar="P", help="ranks that serve variables")
     parser.add_argument(
         "--serve",
@@ -82,8 +84,9 @@ def main(args: argparse.Namespace) -> int:
                 hint="give a path from this folder, or an absolute one",
             )
         if place is None and args.ranks is not None:
-            start_ranks(args, chosen)
+            return start_ranks(args, chosen)
         os.environ.update(chosen)
+        line = hosts.Line(place.rank) if place is not None else None
         serving = enter()
     except HpcflowError as error:
         if place is None or place.rank == 0:  # the other ranks would say the same
@@ -94,7 +97,16 @@ def main(args: argparse.Namespace) -> int:
     if serving is not None:
         serving()
         return 0
-    return run_script(args.script, args.script_args)
+    code = 1
+    try:
+        code = run_script(args.script, args.script_args)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        if line is not None:
+            line.code = code
+    return code
 
 
 def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
@@ -151,9 +163,10 @@ def check(asked: int | None, place: launch.Launch | None, settings: Settings) ->
         )
 
 
-def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> NoReturn:
+def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     """Turn this process into the launcher: signals and exit code are then its own.
 
+    On several hosts mpirun of Open MPI is watched instead (`hosts.py`); returns its exit code.
     Errors: LaunchError when there is no launcher.
     """
     options = [f"--set={name[len(PREFIX) :].lower()}={value}" for name, value in chosen.items()]
@@ -164,12 +177,16 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> NoReturn
     settings = Settings.from_environ({**os.environ, **chosen})
     if settings.survive:
         start = launch.tolerant(start)
+    if args.hostfile:
+        start = hosts.spread(start, args.hostfile)
     noun = "rank" if args.ranks == 1 else "ranks"
     print(f"hpcflow: starting {args.ranks} {noun} by {start.why}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if KILLS_AT_ONCE in start.why and hasattr(os, "pidfd_open"):
         deaths.witness(ledgers(), settings.run_dir)
     try:
+        if hosts.are_several(start, args.hostfile):
+            return hosts.supervise(start, args.ranks, settings.survive)
         start.become()
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} does not start: {error.strerror}") from None

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from types import TracebackType
+from typing import IO
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT))
@@ -65,6 +66,8 @@ class Hosts:
     def __exit__(
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for index in range(len(self.names)):
+            self.kill(index)
         self._down()
 
     def _write_files(self) -> None:
@@ -108,6 +111,33 @@ class Hosts:
         spaces = (self.switch, *self.names)
         told = "".join(_run(f"tc -n {space} -s qdisc show") for space in spaces)
         return sum(int(n) for n in re.findall(r"\(dropped (\d+)", told))
+
+    def hostfile(self, slots: int) -> str:
+        """A file that names all hosts, with `slots` ranks each."""
+        file = pathlib.Path(self._folder.name, f"hosts-{slots}")
+        file.write_text("".join(f"{name} slots={slots}\n" for name in self.names))
+        return str(file)
+
+    def start(
+        self, program: Sequence[str], environ: dict[str, str], cwd: pathlib.Path, log: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Start `program` on the first host alone; an mpirun in it reaches the others."""
+        return subprocess.Popen(
+            [self.agent, self.names[0], shlex.join(program)],
+            env={**os.environ, **environ, "PRTE_MCA_plm_ssh_agent": self.agent},
+            **{"cwd": cwd, "stdout": log, "stderr": log, "start_new_session": True},
+        )
+
+    def kill(self, index: int) -> None:
+        """End all processes of a host at once, as far as a signal is at once."""
+        for _ in range(2):  # those too that were being made
+            for pid in _run(f"ip netns pids {self.names[index]}").split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+
+    def silence(self, index: int) -> None:
+        """Take the cable out of a host's port."""
+        _run(f"ip -n {self.switch} link set port{index} down")
 
     def command(self, program: Sequence[str], ranks: int | None = None) -> list[str]:
         """The command line that runs `program` on one rank of each of the first hosts.

@@ -1,0 +1,202 @@
+"""The supervisor of mpirun on several hosts, and the relays that hide a loss from it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcflow import hosts, relay
+from hpcflow.errors import LaunchError
+from hpcflow.launch import Start
+
+OPEN_MPI = Start(["mpirun", "-n", "4", "train.py"], {}, "mpirun of Open MPI")
+PRTED = (
+    "nid2",
+    "PRTE_PREFIX=/opt;export PRTE_PREFIX;/opt/bin/prted",
+    "--prtemca",
+    "prte_hnp_uri",
+    '"prterun-nid1-7@0.0;tcp://10.0.0.1,10.1.0.1:4711:24,24;tcp6://[fe80::1]:4712:64"',
+    "--prtemca",
+    "prte_parent_uri",
+    '"prterun-nid1-7@0.0;tcp://10.0.0.1,10.1.0.1:4711:24,24"',
+)
+
+
+class Running:
+    """A supervisor of `ranks` that turns in a thread while the `with` block lasts."""
+
+    def __init__(self, ranks: int) -> None:
+        self.supervisor = hosts.Supervisor(ranks)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._turn)
+
+    def _turn(self) -> None:
+        while not self._over.is_set():
+            self.supervisor.turn()
+
+    def __enter__(self) -> hosts.Supervisor:
+        self._thread.start()
+        return self.supervisor
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self.supervisor.close()
+
+
+def said(where: str, host: str) -> bytes:
+    """What becomes of `host`, which is gone."""
+    connection = relay.call(where, f"gone {host}")
+    assert connection is not None
+    with connection:
+        return connection.recv(1)
+
+
+def line(where: str, rank: int) -> socket.socket:
+    connection = relay.call(where, f"rank {rank}")
+    assert connection is not None
+    return connection
+
+
+def wait_until(holds) -> None:  # the limit of tests ends it
+    event = threading.Event()
+    while not holds():
+        event.wait(0.01)
+
+
+def test_a_hostfile_is_given_to_the_launcher(tmp_path: Path) -> None:
+    file = str(tmp_path / "hosts")
+    with pytest.raises(LaunchError, match="no such file"):
+        hosts.spread(OPEN_MPI, file)
+    Path(file).write_text("nid1 slots=2\n")
+    start = hosts.spread(OPEN_MPI, file)
+    assert start.argv == ["mpirun", "--hostfile", file, "-n", "4", "train.py"]
+    mpich = hosts.spread(Start(["mpirun", "-n", "4"], {}, "mpirun of MPICH"), file)
+    assert mpich.argv == ["mpirun", "-f", file, "-n", "4"]
+    with pytest.raises(LaunchError, match="places the ranks itself"):
+        hosts.spread(Start(["srun", "-n", "4"], {}, "srun, in SLURM job 7"), file)
+
+
+def test_only_open_mpi_5_is_watched() -> None:
+    old = {"OMPI_MCA_hwloc_base_binding_policy": "none"}
+    assert hosts.are_several(OPEN_MPI, "file") and not hosts.are_several(OPEN_MPI, None)
+    assert not hosts.are_several(Start(["mpirun"], {}, "mpirun of MPICH"), "file")
+    assert not hosts.are_several(Start(["mpirun"], old, OPEN_MPI.why), "file")
+    assert hosts.are_several(Start(["mpirun"], {"PBS_NODEFILE": "f"}, OPEN_MPI.why), None)
+
+
+def test_a_daemon_is_told_the_relays_port() -> None:
+    assert relay.mpirun_of(PRTED) == ("10.0.0.1", 4711)
+    assert relay.host_of(PRTED) == "nid2" and relay.host_of(("-p", "22", *PRTED)) == "nid2"
+    words = relay.through(99, PRTED)
+    assert words[4] == '"prterun-nid1-7@0.0;tcp://10.0.0.1,10.1.0.1:99:24,24"'
+    assert words[7] == '"prterun-nid1-7@0.0;tcp://10.0.0.1,10.1.0.1:99:24,24"'
+    assert words[:4] == list(PRTED[:4])
+    with pytest.raises(ValueError, match="no address"):
+        relay.mpirun_of(["nid2", "true"])
+
+
+def test_the_others_of_a_lost_host_go_on_until_all_have_ended() -> None:
+    """It holds only while ranks run; the code is the chief's, and 86 if it has told none."""
+    with Running(3) as supervisor:
+        ranks = [line(supervisor.where, rank) for rank in range(3)]
+        ranks[2].close()
+        assert said(supervisor.where, "nid2") == relay.HOLD
+        assert supervisor.lost == ["nid2"] and not supervisor.is_over
+        assert supervisor.code == hosts.ABORTED
+        ranks[1].sendall(b"3\n")
+        ranks[1].close()
+        ranks[0].sendall(b"0\n")
+        ranks[0].close()
+        wait_until(lambda: supervisor.is_over)
+        assert supervisor.code == 0
+        assert said(supervisor.where, "nid1") == b"e", "it ends as the job is over"
+        assert supervisor.lost == ["nid2"]
+
+
+def test_a_job_that_still_starts_ends_with_its_host() -> None:
+    with Running(2) as supervisor:
+        first = line(supervisor.where, 0)
+        assert said(supervisor.where, "nid2") == b"e"
+        assert supervisor.lost == ["nid2"] and supervisor.code == hosts.ABORTED
+        first.close()
+
+
+def test_who_does_not_show_the_token_is_cut() -> None:
+    with Running(1) as supervisor:
+        addresses, port, token = supervisor.where.split(":")
+        for wrong in (f"{addresses}:{port}:{token[:-1]}", f"{addresses}:{port}:x{token}"):
+            assert relay.call(wrong, "rank 0") is None
+        with socket.create_connection(("127.0.0.1", int(port))) as endless:
+            endless.settimeout(60)
+            with pytest.raises(OSError):  # cut, not kept
+                while True:
+                    endless.sendall(b"x" * 10_000)
+        assert not supervisor.is_over and supervisor.code == 0
+
+
+def test_mpiruns_0_is_none_if_the_chief_has_not_told_it() -> None:
+    """PRRTE ends with 0 when it has lost a host."""
+    supervisor = hosts.Supervisor(1)
+    rank = "import sys; from hpcflow.hosts import Line; l = Line(0); l.code = int(sys.argv[1])"
+    rank += "; sys.argv[2:] and __import__('os').kill(__import__('os').getpid(), 9)"
+    root = str(Path(__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": root, relay.SUPERVISOR: supervisor.where}
+    for words, code in ((["0", "dies"], hosts.ABORTED), (["0"], 0), (["7"], 7)):
+        program = [sys.executable, "-c", rank, *words]
+        shell = ["sh", "-c", '"$@"; exit 0', "sh", *program]
+        assert supervisor.run(subprocess.Popen(shell, env=env)) == code
+    supervisor.close()
+
+
+@pytest.fixture
+def between() -> Iterator[tuple[relay.Relay, socket.socket, socket.socket, socket.socket]]:
+    """A relay whose daemon has come: it, mpirun's end, the daemon's end, mpirun's listener."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    one = relay.Relay(("127.0.0.1", listener.getsockname()[1]))
+    daemon = socket.create_connection(("127.0.0.1", one.port))
+    while not one.has_come:
+        one.turn()
+    mpirun = listener.accept()[0]
+    yield one, mpirun, daemon, listener
+    for end in (one, mpirun, daemon, listener):
+        end.close()
+
+
+def test_bytes_go_both_ways_and_a_loss_is_held(between) -> None:
+    one, mpirun, daemon, _ = between
+    for sender, receiver in ((daemon, mpirun), (mpirun, daemon)):
+        sender.sendall(b"x" * 100)
+        one.turn()
+        assert receiver.recv(200) == b"x" * 100
+    daemon.close()
+    left = None
+    while left is None:
+        is_there, left = one.turn()
+        assert is_there
+    one.hold(left)
+    mpirun.sendall(b"who is there")
+    assert one.turn() == (True, None)
+    mpirun.setblocking(False)
+    with pytest.raises(BlockingIOError):  # neither an answer nor the end
+        mpirun.recv(1)
+    mpirun.close()
+    while is_there:
+        is_there, _ = one.turn()
+
+
+def test_a_host_that_does_not_start_its_daemon_is_told_as_by_ssh() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    words = [word.replace("4711", str(listener.getsockname()[1])) for word in PRTED]
+    for agent, code in (("sh -c exit\\ 7", 7), ("false", 1)):
+        env = {**os.environ, relay.AGENT: agent}
+        argv = [sys.executable, "-I", "-S", relay.__file__, *words]
+        assert subprocess.run(argv, env=env, timeout=60).returncode == code
+    listener.close()
