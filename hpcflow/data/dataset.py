@@ -90,7 +90,6 @@ class Dataset(Feeding):
         self._first = 0  # the epoch to go on with
         self._left: dict[int, Ranges] = {}  # what is left of epochs that were interrupted
         self._begun_with: dict[int, int] = {}  # the size of their joined batch when they began
-        self._numbered: dict[int, int] = {}  # epoch -> the number of its step 0, see `Balance`
         self._most_together = sys.maxsize  # batches that are read at once
         self._check()
         if balance:
@@ -167,8 +166,7 @@ class Dataset(Feeding):
         self._open()  # again, if it was closed
         name = next(iter(self._sources.values())).name
 
-        def begin(last: Place) -> Iterator[Batch]:
-            numbers = self._numbers()
+        def begin(last: Place, numbers: Iterator[int]) -> Iterator[Batch]:
             dealt = (
                 (epoch, share)
                 for number in epochs
@@ -183,7 +181,9 @@ class Dataset(Feeding):
 
         if self._may_inherit and epochs:
             return self._inheriting(begin_lines, epochs[0])
-        return begin((-1, -1)) if self.context.survival is None else self._going_on(begin)
+        if self.context.survival is not None:
+            return self._going_on(begin)
+        return begin((-1, -1), self._numbers())
 
     def replicas_changed(self) -> None:
         """Workers have died: the others read their shares of what follows.
@@ -195,9 +195,16 @@ class Dataset(Feeding):
 
     def deal_again(self, batch: Batch) -> Batch:
         """This worker's share, as it is now, of the joined batch that `batch` is a share of."""
-        dealt = self._dealt(batch.epoch, self._numbers())
-        mine = next(one for one in dealt if one[1].step == batch.step)
-        return self._placed(self._load([mine])[0])
+        balance, cut = self.balance, None
+        if balance is not None:
+            begun = self._numbered[batch.epoch]
+
+            def cut(step: int, size: int) -> np.ndarray:
+                return balance.cuts(begun + step, size)
+
+        dealt = self._deal(batch.epoch, self.replica, cut)
+        mine = next(share for share in dealt if share.step == batch.step)
+        return self._placed(self._load([(batch.epoch, mine)])[0])
 
     def _dealt(self, number: int, numbers: Iterator[int]) -> Iterator[Dealt]:
         balance, numbered = self.balance, self._numbered

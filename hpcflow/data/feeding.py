@@ -104,6 +104,7 @@ class Feeding:
         if context.cluster.mode != "single" and self._keys:
             self._share = _share_of(self._keys[0].graph)
         self._balance: Balance | None = None
+        self._numbered: dict[int, int] = {}  # epoch -> the number of its step 0, see `Balance`
         self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
         self._finished: set[int] = set()  # lines that this worker drew when it last came to an end
         self.dealing = 0  # how often the workers have become fewer
@@ -141,11 +142,12 @@ class Feeding:
         Errors: HpcflowError where that cannot be.
         """
         context = self.context
-        if context.settings.survive:
+        if self._may_inherit:
             raise HpcflowError(
-                "balance=True with survive=1: shares by speed are not dealt anew when one has died",
+                "balance=True with survive=1 and parameter servers: shares by speed are not dealt "
+                "anew when one has died",
                 rank=context.rank,
-                hint="leave out one of both",
+                hint="leave out one of both, or the servers",
             )
         if context.settings.exact or context.settings.tasks_per_replica > 1:
             is_exact = context.settings.exact
@@ -225,26 +227,37 @@ class Feeding:
         """Workers have died: from now on joined batches are dealt over the others."""
         self.replica, self.replicas = self.context.replica, self.context.roles.replicas
         self.dealing += 1
+        if self._balance is not None:  # all begin anew with equal shares, which all know
+            old = self._balance
+            self._balance = Balance(self.replicas, old.batch, old.lead, self.context.rank)
+            self._balance.taken = old.taken
 
     def deal_again(self, batch: Batch) -> Batch:
         """This worker's share, as it is now, of the joined batch that `batch` is a share of."""
         raise NotImplementedError
 
-    def _going_on(self, begin: Callable[[Place], Iterator[Batch]]) -> Iterator[Batch]:
+    def _going_on(
+        self, begin: Callable[[Place, Iterator[int]], Iterator[Batch]]
+    ) -> Iterator[Batch]:
         """The batches of `begin(...)` behind the last one taken, dealt anew if workers have died.
 
-        `begin` is given (epoch, step) of that batch.
+        `begin` is given (epoch, step) of that batch, and the numbers of all batches.
         """
-        last, is_over = (-1, -1), False
+        last, is_over, start = (-1, -1), False, next(self._numbers())
         while not is_over:
-            dealing, is_over, batches = self.dealing, True, begin(last)
+            dealing, is_over = self.dealing, True
+            batches = begin(last, itertools.count(start))
             for batch in batches:
                 last = batch.epoch, batch.step
+                self._took(batch.step)
                 yield batch
                 if self.dealing != dealing:
                     is_over = False
                     break
             batches.close()  # type: ignore[attr-defined]
+
+    def _took(self, step: int) -> None:
+        """That batch is in use: those before it will not be dealt again."""
 
     def _inheriting(self, begin: Callable[[Held], Iterator[Batch]], first: int) -> Iterator[Batch]:
         """The batches of `begin(...)` of this worker's lines from epoch `first` on.

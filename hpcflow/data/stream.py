@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -55,12 +57,9 @@ class Stream(Feeding):
         self._once: Iterator[Any] | None = None
         if not callable(samples):
             self._once = iter(samples)
-            if context.survival is not None:
-                raise HpcflowError(
-                    "survive=1: an iterator cannot be dealt again to those that live",
-                    rank=context.rank,
-                    hint="give a function of the epoch that makes the iterator",
-                )
+        # joined batches of an iterator that may be dealt again, by step; its end is an empty one
+        self._kept: dict[int, list[Any]] = {}
+        self._keeping = threading.Lock()
         self._first = self._skip = 0  # the epoch to go on with, and its samples that were taken
         self._skipped_batch = 1  # the last of them
         if per_epoch is not None:
@@ -93,8 +92,7 @@ class Stream(Feeding):
         """This worker's batches of `count` epochs; after `restore` those that are left of them."""
         epochs = range(max(first, self._first), first + count)
 
-        def begin(last: Place) -> Iterator[Batch]:
-            numbers = self._numbers()
+        def begin(last: Place, numbers: Iterator[int]) -> Iterator[Batch]:
             parts = (part for epoch in epochs for part in self._parts(epoch, numbers))
             left = (part for part in parts if (part[0], part[1].step) > last)
             return self._batches(left, self._load, self.read_ahead, "read a stream")
@@ -108,18 +106,38 @@ class Stream(Feeding):
 
         if self._may_inherit and self._once is None and epochs:
             return self._inheriting(begin_lines, epochs[0])
-        survives = self.context.survival is not None
-        batches = self._going_on(begin) if survives else begin((-1, -1))
+        if self.context.survival is not None:
+            batches = self._going_on(begin)
+        else:
+            batches = begin((-1, -1), self._numbers())
         return self._together(batches) if self._is_synchronous else batches
 
     def deal_again(self, batch: Batch) -> Batch:
         """This worker's share, as it is now, of the joined batch that `batch` is a share of.
 
-        The epoch's iterator is made again and run up to it.
+        The epoch's iterator is made again and run up to it. Of one that cannot be made again the
+        samples of the last batches are kept.
+
+        Errors: DataError for an older one.
         """
-        parts = self._parts(batch.epoch, self._numbers())
-        mine = next(part for part in parts if part[1].step == batch.step)
+        skipped = self._skip // self.batch if batch.epoch == self._first else 0
+        number = self._numbered.get(batch.epoch, 0) + skipped
+        parts = self._parts(batch.epoch, itertools.count(number))
+        mine = next(part for part in parts if part[1].step >= batch.step)
+        if mine[1].step > batch.step:
+            raise DataError(
+                f"step {batch.step} of the stream cannot be dealt anew without those that have "
+                f"died: {mine[1].step} is the oldest batch of its iterator that is kept",
+                rank=self.context.rank,
+                hint="feed each batch before the next is taken, or give a function of the epoch "
+                "that makes the iterator",
+            )
         return self._placed(self._load(mine)[0])
+
+    def _took(self, step: int) -> None:
+        with self._keeping:
+            for old in [one for one in self._kept if one < step - 1]:
+                del self._kept[old]
 
     def _together(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches; at the end synchronous workers agree on how many samples there were."""
@@ -131,9 +149,13 @@ class Stream(Feeding):
 
     def _parts(self, epoch: int, numbers: Iterator[int]) -> Iterator[Part]:
         """This worker's shares of an epoch's joined batches, with their samples."""
+        balance, is_once = self.balance, self._once is not None
+        begun = next(numbers) if is_once else 0
         for step, start, joined in self._joined(epoch):
-            if self.balance is not None:
-                at = self.balance.deal(next(numbers), len(joined))
+            if balance is not None:
+                number = begun + step if is_once else next(numbers)
+                self._numbered[epoch] = number - step
+                at = balance.deal(number, len(joined))
             else:
                 at = cuts(len(joined), self.replicas)
             low, high = int(at[self.replica]), int(at[self.replica + 1])
@@ -153,6 +175,9 @@ class Stream(Feeding):
     def _joined(self, epoch: int) -> Iterator[tuple[int, int, list[Any]]]:
         """The joined batches of an epoch: step, number of the first sample, samples."""
         samples = self._iterator(epoch)
+        if self._once is not None and self.context.survival is not None:
+            yield from self._joined_once(samples)
+            return
         skipped = self._skip if epoch == self._first else 0
         if skipped:
             say_once(f"the stream is run up to its position: {skipped:,} samples are passed over")
@@ -169,6 +194,20 @@ class Stream(Feeding):
         while joined := self._next(samples, epoch, start):
             yield step, start, joined
             start, step = start + len(joined), step + 1
+
+    def _joined_once(self, samples: Iterator[Any]) -> Iterator[tuple[int, int, list[Any]]]:
+        """Those of an iterator from the oldest on that is kept, which may be dealt again."""
+        with self._keeping:
+            step = min(self._kept, default=0)
+        while joined := self._kept_or_next(samples, step):
+            yield step, step * self.batch, joined
+            step += 1
+
+    def _kept_or_next(self, samples: Iterator[Any], step: int) -> list[Any]:
+        with self._keeping:
+            if step not in self._kept:
+                self._kept[step] = self._next(samples, 0, step * self.batch)
+            return self._kept[step]
 
     def _iterator(self, epoch: int) -> Iterator[Any]:
         if self._once is None:

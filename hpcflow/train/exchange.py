@@ -42,7 +42,8 @@ class Exchange:
         """After a step: on the chief what workers have told since the last one."""
         while self._shares:
             told = self._shares.popleft()
-            self._balance(told["dataset"]).change(told["first"], told["shares"])
+            if len(told["shares"]) == self._context.roles.replicas:  # none has died since
+                self._balance(told["dataset"]).change(told["first"], told["shares"])
         rows: Rows = []
         if not self._told or (
             pace.ended - self._told >= self._every and pace.window.steps >= LEAST_STEPS
@@ -76,6 +77,10 @@ class Exchange:
         self._note(worker, rows[-1][1], dataset)
 
     # -- shares
+
+    def replicas_changed(self) -> None:
+        """A replica has died: the others are dealt equal shares until all have told their speed."""
+        self._speeds.clear()
 
     def _dataset(self, window: Window) -> int:
         """The number of the one dataset of all steps, if it deals by speed; else -1."""

@@ -127,6 +127,8 @@ class TrainingSession(Session):
         """A replica has died: the pace of the others counts anew."""
         super().replicas_changed()
         self._stragglers = Stragglers(self.context)
+        if self._exchange is not None:
+            self._exchange.replicas_changed()
 
     def _initialize(self, variables: Sequence[Variable]) -> None:
         """Give them their initial values."""

@@ -12,7 +12,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.data import Batch, Dataset, Stream
 from hpcflow.data.dealer import deal
-from hpcflow.errors import HpcflowError, ShapeError
+from hpcflow.errors import DataError, ShapeError
 from hpcflow.runtime.context import Context
 from tests.runtime.ranks import run_ranks
 
@@ -35,9 +35,42 @@ def stream(context: Context) -> tuple[Any, hf.Tensor]:
     return Stream(x, lambda epoch: iter(NUMBERS), batch=BATCH, context=context), x
 
 
+def iterator(context: Context) -> tuple[Any, hf.Tensor]:
+    """As long as two epochs."""
+    x = hf.placeholder(hf.int64, [None])
+    return Stream(x, iter(range(2 * SAMPLES)), batch=BATCH, context=context), x
+
+
+def by_speed(context: Context) -> tuple[Any, hf.Tensor]:
+    """The first is twice as fast: so all are told before the first batch."""
+    data, x = dataset(context, balance=True, read_ahead=2)
+    data.balance.change(3, [6, 2, 2, 2])
+    return data, x
+
+
+def stream_by_speed(context: Context) -> tuple[Any, hf.Tensor]:
+    x = hf.placeholder(hf.int64, [None])
+    data = Stream(x, lambda epoch: iter(NUMBERS), batch=BATCH, balance=True, context=context)
+    data.balance.change(3, [2, 6, 2, 2])
+    return data, x
+
+
+def iterator_by_speed(context: Context) -> tuple[Any, hf.Tensor]:
+    x = hf.placeholder(hf.int64, [None])
+    data = Stream(x, iter(range(2 * SAMPLES)), batch=BATCH, balance=True, context=context)
+    data.balance.change(3, [2, 6, 2, 2])
+    return data, x
+
+
+MAKERS = [dataset, mapped, stream, iterator, by_speed, stream_by_speed, iterator_by_speed]
+
+
 def expected(make: Any) -> list[list[int]]:
     """The joined batches of one worker."""
-    if make is stream:
+    if make in (iterator, iterator_by_speed):
+        twice = range(2 * SAMPLES)
+        return [list(twice[at : at + BATCH]) for at in range(0, len(twice), BATCH)]
+    if make in (stream, stream_by_speed):
         return [NUMBERS[at : at + BATCH].tolist() for _ in range(2) for at in range(0, 41, BATCH)]
     return [s.indices.tolist() for epoch in range(2) for s in deal(SAMPLES, BATCH, 5, epoch, 1, 0)]
 
@@ -48,8 +81,9 @@ def survive(make: Callable[[Context], tuple[Any, hf.Tensor]], deaths: dict[int, 
     def body(context: Context) -> list[tuple[list[int], float, int]]:
         data, x = make(context)
         rate = hf.placeholder(hf.float32, [])
-        batches, living, found = data.epochs(2), [0, 1, 2, 3], []
-        for number in range(TOTAL):
+        once = make in (iterator, iterator_by_speed)
+        batches, living, found = data.epochs(1 if once else 2), [0, 1, 2, 3], []
+        for number in range(len(expected(make))):
             batch: Batch = next(batches) | {rate: 0.5}
             if number in deaths:
                 if context.rank == deaths[number]:
@@ -68,8 +102,8 @@ def survive(make: Callable[[Context], tuple[Any, hf.Tensor]], deaths: dict[int, 
     return run_ranks(4, body, survive=True)
 
 
-@pytest.mark.parametrize("make", [dataset, mapped, stream])
-@pytest.mark.parametrize("deaths", [{0: 1}, {3: 2}, {5: 3, 6: 1}, {7: 1}, {1: 2, 2: 1, 5: 3}])
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("deaths", [{0: 1}, {3: 2}, {5: 3, 6: 1}, {6: 1}, {1: 2, 2: 1, 5: 3}])
 def test_joined_batches_stay_and_shares_grow(make: Any, deaths: dict[int, int]) -> None:
     """Also the batch in which a worker dies, whole; each with its share and its place."""
     workers = survive(make, deaths)
@@ -107,12 +141,46 @@ def test_a_fixed_size_that_the_others_cannot_have_is_told() -> None:
     run_ranks(4, body, survive=True)
 
 
-def test_what_cannot_be_dealt_again_is_refused() -> None:
+def test_shares_are_by_speed_until_one_dies_and_equal_then() -> None:
+    workers = survive(by_speed, {5: 3})
+    sizes = [[len(part) for part, _, _ in one] for one in workers]
+    assert [one[2] for one in sizes] == [3, 3, 3, 3]
+    assert [one[4] for one in sizes] == [6, 2, 2, 2]
+    assert [one[5] for one in sizes[:3]] == [4, 4, 4]
+
+
+def test_shares_follow_the_speeds_again() -> None:
+    """As the chief decides, from the same batch on; a decision for more workers is not heeded."""
+
     def body(context: Context) -> None:
-        x = hf.placeholder(hf.int64, [None])
-        with pytest.raises(HpcflowError, match="iterator cannot be dealt again"):
-            Stream(x, iter(NUMBERS), batch=BATCH, context=context)
-        with pytest.raises(HpcflowError, match="not dealt anew"):
-            Dataset({x: NUMBERS}, BATCH, balance=True, context=context)
+        data, _ = dataset(context, balance=True)
+        batches = data.epochs(3)
+        next(batches)
+        context.roles = dataclasses.replace(context.roles, workers=(0, 1, 2))
+        if context.rank < 3:
+            data.replicas_changed()
+            assert data.balance.taken == 1
+            first, shares = data.balance.decide([2.0, 1.0, 1.0])
+            assert shares == [6, 3, 3]
+            data.balance.change(first, shares)
+            sizes = [batch.size for batch in batches]
+            assert sizes[0] == 4  # batch 1
+            assert sizes[7] == shares[context.replica]  # batch 8
+        context.roles = dataclasses.replace(context.roles, workers=(0, 1, 2, 3))
+
+    run_ranks(4, body, survive=True)
+
+
+def test_an_old_batch_of_an_iterator_cannot_be_dealt_again() -> None:
+    def body(context: Context) -> None:
+        data, _ = iterator(context)
+        batches = data.epochs(1)
+        old = [next(batches) for _ in range(4)]
+        data.dealing += 1
+        old[2].renew()
+        with pytest.raises(DataError, match="step 0 of the stream cannot be dealt anew"):
+            old[0].renew()
+        data.dealing -= 1
+        data.close()
 
     run_ranks(2, body, survive=True)

@@ -18,7 +18,7 @@ from hpcflow.data.dealer import deal
 ROOT = Path(__file__).parents[2]
 SAMPLES, BATCH, EPOCHS = 90, 12, 3
 SCRIPT = f"""
-    import hashlib, json, os, signal, sys
+    import hashlib, json, os, signal, sys, time
     import numpy as np
     import hpcflow as hf
 
@@ -35,7 +35,13 @@ SCRIPT = f"""
     loss = hf.reduce_mean(hf.square(error)) + 0.0 * hf.reduce_sum(wide)
     optimizer = hf.train.MomentumOptimizer(0.05, 0.5)
     train = optimizer.minimize(loss, global_step=count)
-    dataset = hf.data.Dataset({{x: data, y: data @ true}}, {BATCH}, seed=3)
+    target, dealing, epochs = data @ true, os.environ.get("DEALING"), {EPOCHS}
+    if dealing == "iterator":
+        rows = ((data[n % {SAMPLES}], target[n % {SAMPLES}]) for n in range(epochs * {SAMPLES}))
+        dataset, epochs = hf.data.Stream((x, y), rows, {BATCH}), 1
+    else:
+        by_speed = dealing == "speed"
+        dataset = hf.data.Dataset({{x: data, y: target}}, {BATCH}, seed=3, balance=by_speed)
     seen, steps = [], 0
     with hf.train.TrainingSession(checkpoints="saved", save_every=5) as session:
         rank, where = session.context.rank, os.environ.get("WHERE", "before")
@@ -49,7 +55,9 @@ SCRIPT = f"""
                 return bucket(self, count, dtype)
 
             SharedCommunicator.bucket = falls
-        for batch in dataset.epochs({EPOCHS}):
+        for batch in dataset.epochs(epochs):
+            if dealing == "speed":
+                time.sleep(0.03 * (rank + 1))
             if victims.get(rank) == session.steps and where != "made":
                 if where == "before":
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -94,27 +102,35 @@ def run(folder: Path, ranks: int, *victims: str, **environ: str) -> tuple[int, s
     return done.returncode, done.stdout
 
 
-def trained_by_one() -> np.ndarray:
-    """The same by NumPy: momentum on the joined batches, in the order of the dealer."""
+def joined() -> list[np.ndarray]:
+    """The joined batches, in the order of the dealer."""
+    epochs = (deal(SAMPLES, BATCH, 3, epoch, 1, 0) for epoch in range(EPOCHS))
+    return [share.indices for shares in epochs for share in shares]
+
+
+def trained_by_one(batches: list[np.ndarray]) -> np.ndarray:
+    """The same by NumPy: momentum on the joined batches."""
     data = np.random.default_rng(1).normal(size=(SAMPLES, 20)).astype(np.float32)
     target = data @ (np.arange(20, dtype=np.float32) / 20)
     w, slot = np.zeros(20), np.zeros(20)
-    for epoch in range(EPOCHS):
-        for share in deal(SAMPLES, BATCH, 3, epoch, 1, 0):
-            rows = data[share.indices]
-            gradient = 2 * rows.T @ (rows @ w - target[share.indices]) / len(rows)
-            slot = 0.5 * slot + gradient
-            w -= 0.05 * slot
+    for batch in batches:
+        rows = data[batch]
+        gradient = 2 * rows.T @ (rows @ w - target[batch]) / len(rows)
+        slot = 0.5 * slot + gradient
+        w -= 0.05 * slot
     return w
 
 
-def check(folder: Path, survivors: list[int], output: str) -> None:
+def check(
+    folder: Path, survivors: list[int], output: str, batches: list[np.ndarray] | None = None
+) -> None:
     """Survivors are equal to the bit, each sample was trained once an epoch, as by one process."""
+    batches = joined() if batches is None else batches
     found = [json.loads((folder / f"out-{rank}.json").read_text()) for rank in survivors]
     assert len({digest for digest, *_ in found}) == 1, output
     _, _, w, count = found[0]
-    assert count == EPOCHS * -(-SAMPLES // BATCH)
-    np.testing.assert_allclose(w, trained_by_one(), rtol=2e-4, atol=2e-5)
+    assert count == len(batches)
+    np.testing.assert_allclose(w, trained_by_one(batches), rtol=2e-4, atol=2e-5)
 
 
 def dealt(folder: Path, ranks: list[int]) -> dict[tuple[int, int], list[int]]:
@@ -139,6 +155,24 @@ def test_the_others_make_the_same_joined_batches(tmp_path):
         for share in deal(SAMPLES, BATCH, 3, epoch, 1, 0):
             if (epoch, share.step) >= (1, 1):  # from the step in which it died
                 assert trained[epoch, share.step] == sorted(share.indices.tolist())
+
+
+def test_shares_by_speed_are_dealt_anew(tmp_path):
+    """Between two sums; each rank has its own speed, before the death and after it."""
+    code, output = run(tmp_path, 3, "1:11", WHERE="1", DEALING="speed")
+    assert code == 0, output
+    check(tmp_path, [0, 2], output)
+
+
+def test_what_an_iterator_gave_is_dealt_anew(tmp_path):
+    """It cannot be begun again: the batch in flight and those read ahead are kept."""
+    code, output = run(tmp_path, 3, "2:7", WHERE="1", DEALING="iterator")
+    assert code == 0, output
+    order = np.arange(EPOCHS * SAMPLES)
+    batches = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
+    trained = dealt(tmp_path, [0, 1])
+    assert all(trained[0, step] == batches[step].tolist() for step in range(7, len(batches)))
+    check(tmp_path, [0, 1], output, [batch % SAMPLES for batch in batches])
 
 
 @pytest.mark.parametrize("sums", [1, 2])
