@@ -20,7 +20,7 @@ from hpcflow.train.slurm import TEMPORARY_FAILURE, requeue
 
 NO_PROGRESS = 79  # exit code, beyond those of sysexits.h: to start again would not help
 TOO_OFTEN = 80  # exit code: started again as often as max_restarts allows
-LOOK_S = 0.02  # synchronous ranks look for a wish to stop about as often
+LOOK_US = 20_000  # synchronous ranks look for a wish to stop about as often
 MOST_STEPS = 64  # between two looks: steps may become longer
 
 
@@ -68,7 +68,7 @@ class Preemption:
         self._in_step = self._several and context.cluster.mode == "collective"
         self.late = False  # a rank said so at the last look: all know it before the same step
         # over the ranks: the largest signal, the longest step in µs, whether one is late
-        self._told = np.zeros(3, np.int64)
+        self._told = np.array([0, LOOK_US, 0], np.int64)
         self.saving = 0  # what a rank came to `meet` for, besides: bits that it knows
         self.unsaved = False  # some rank that came had something to save
         self._request: Request | None = None
@@ -121,11 +121,11 @@ class Preemption:
                 self._stop.note(int(self._told[0]))
                 return True
         now = time.perf_counter()
-        step = (now - self._since) / self._every if self._since else LOOK_S
+        step = (now - self._since) * 1e6 / self._every if self._since else LOOK_US
         longest = max(int(self._told[1]), 1)
-        self._every = self._left = min(max(int(LOOK_S * 1e6 / longest), 1), MOST_STEPS)
+        self._every = self._left = min(max(LOOK_US // longest, 1), MOST_STEPS)
         self._since = now
-        self._told[:] = self._stop.number, int(step * 1e6), late and not self.late
+        self._told[:] = self._stop.number, int(step), late and not self.late
         self._context.engine.with_baton(self._start, lambda: True)
         return False
 

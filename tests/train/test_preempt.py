@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ from .reference import OPTIMIZERS, data, net
 EPOCHS = 10_000  # of 3 steps: however slow the one is that is to hear of it, nobody is through
 
 
-def train(context: Context, wishes: dict[int, int], epochs: int = EPOCHS) -> tuple[str, int]:
+def train(
+    context: Context, wishes: dict[int, int], epochs: int = EPOCHS, rest: float = 0.0
+) -> tuple[str, int]:
     """Train; the ranks `wishes` are signalled before the step that it gives."""
     features, labels = data(10)
     x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
@@ -43,6 +46,7 @@ def train(context: Context, wishes: dict[int, int], epochs: int = EPOCHS) -> tup
                 if wishes.get(context.rank) == number:
                     context.stop.note(signal.SIGUSR1)
                 session.step(step, dealt)
+                time.sleep(rest)
             session.wait()
     except Preempted as end:
         assert end.code == 75 and end.signal == signal.SIGUSR1
@@ -57,6 +61,13 @@ def test_synchronous_ranks_stop_after_the_same_step(rank: int) -> None:
     assert len(set(ends)) == 1
     how, steps = ends[0]
     assert how == "stopped" and 10 <= steps < EPOCHS * 3
+
+
+def test_ranks_of_long_steps_stop_soon_from_the_first_step_on() -> None:
+    """A step of 0.02 s or more is followed by a look, which the next one reads."""
+    ends = run_ranks(2, lambda context: train(context, {1: 2}, rest=0.03))
+    assert ends[0] == ends[1]
+    assert ends[0][0] == "stopped" and 2 <= ends[0][1] <= 4
 
 
 @pytest.mark.parametrize("rank", [0, 2])
