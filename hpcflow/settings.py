@@ -37,6 +37,7 @@ class Settings:
     placement: str = ""  # result.json of a run: variables are placed by the bytes they moved there
     max_in_flight: int = 4  # instances of one plan that may run at once on a rank
     survive: bool = False  # go on if a worker other than the chief dies, under an MPI that can
+    replace: bool = False  # and then save, stop and come back with all workers
     stall_s: float = 60.0  # seconds a wait may last before it is reported
     stall_abort_s: float = 600.0  # seconds after which a stalled job ends
     crowded: bool = False  # ranks share their cores with others unseen: wait politely

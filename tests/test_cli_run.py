@@ -150,7 +150,13 @@ def test_wrong_numbers_are_told_before_anything_starts(
         run.check(asked, place, Settings(ps=ps, tasks_per_replica=k))
 
 
+def test_to_replace_dead_workers_the_others_must_survive() -> None:
+    with pytest.raises(LaunchError, match="--replace: without --survive"):
+        run.check(3, None, Settings(replace=True))
+
+
 def test_right_numbers_pass() -> None:
+    run.check(3, None, Settings(survive=True, replace=True))
     run.check(4, FOUR, Settings(ps=1, tasks_per_replica=3))
     run.check(None, None, Settings())
 

@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the others go on if a worker dies (mpirun of Open MPI 5)",
     )
     parser.add_argument(
+        "--replace",
+        action="store_true",
+        default=None,
+        help="with --survive: they save and stop, and the next start has all workers again",
+    )
+    parser.add_argument(
         "--inject",
         action="append",
         metavar="FAULT",
@@ -115,7 +121,7 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     Errors: LaunchError for a `--set` of no field of `Settings`.
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
-    options = ("ps", "serve", "survive", "tasks_per_replica", "sync", "max_restarts", "run_dir")
+    options = "ps serve survive replace tasks_per_replica sync max_restarts run_dir".split()
     given = {name: getattr(args, name, None) for name in options}
     chosen = {name: str(value) for name, value in given.items() if value is not None}
     if getattr(args, "inject", None):
@@ -143,6 +149,11 @@ def check(asked: int | None, place: launch.Launch | None, settings: Settings) ->
         raise LaunchError(
             f"-n {asked}, but {place.launcher} has already started {place.size} ranks",
             hint=f"leave -n out, or ask {place.launcher} for {asked} ranks",
+        )
+    if settings.replace and not settings.survive:
+        raise LaunchError(
+            "--replace: without --survive a worker's death ends the job",
+            hint="give both, or neither",
         )
     ranks = place.size if place is not None else asked or 1
     faults.check(settings.inject, ranks)

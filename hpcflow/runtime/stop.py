@@ -12,11 +12,12 @@ from hpcflow.plan.roles import Roles
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)  # what batch systems send before they end a job
 # Wishes to stop that are no signals: larger numbers than any.
-TIME, STEP, RESTARTS = 1001, 1002, 1003
+TIME, STEP, RESTARTS, LOSS = 1001, 1002, 1003, 1004
 _REASONS = {
     TIME: "the end of the job's time",
     STEP: "the setting stop_at",
     RESTARTS: "the setting max_restarts",
+    LOSS: "the death of a worker",
 }
 
 

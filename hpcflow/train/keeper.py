@@ -17,7 +17,7 @@ from hpcflow.errors import CheckpointError, HpcflowError
 from hpcflow.logs import logger
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
-from hpcflow.runtime.stop import RESTARTS, TIME
+from hpcflow.runtime.stop import LOSS, RESTARTS, TIME
 from hpcflow.train.often import AUTO, FIRST_S, Often, of_job
 from hpcflow.train.preempt import NO_PROGRESS, TOO_OFTEN, Outlook, leave
 from hpcflow.train.saver import Saver
@@ -113,11 +113,14 @@ class Keeper:
     def look(self, steps: int) -> bool:
         """On the chief, before its next step: whether it is time to save.
 
-        If a further step would leave too little time for the last save, all are to stop.
+        If a further step would leave too little time for the last save, all are to stop; also if
+        a worker has died whose place another start of the job fills.
         """
         self.often.edge()
         if steps and self.often.is_over():
             self.context.stop.note(TIME)
+        if steps and self.context.lost and self._is_to_replace:
+            self.context.stop.note(LOSS)
         between = self.often.seconds
         late = time.monotonic() - self._saved_time >= between
         is_new = steps > self._saved_at and not self.saves.going
@@ -195,10 +198,19 @@ class Keeper:
                 f"nothing was trained since it began at step {self.first_step}, and another start "
                 f"would not help: it does not come back (exit code {NO_PROGRESS})",
             )
-        if 0 <= settings.max_restarts <= self._restarts and self._resumes:
+        if self._is_last and self._resumes:
             return Outlook(TOO_OFTEN, f"saved; {self._counted()}")
         comes_back = self._resumes and settings.requeue
         return Outlook(TEMPORARY_FAILURE, f"saved; {AGAIN}", comes_back)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the job has been started again as often as it may."""
+        return 0 <= self.context.settings.max_restarts <= self._restarts
+
+    @property
+    def _is_to_replace(self) -> bool:
+        return self.context.settings.replace and self._resumes and not self._is_last
 
     def _counted(self) -> str:
         most = self.context.settings.max_restarts
