@@ -20,7 +20,7 @@ import time
 
 import pytest
 
-LIMIT_S = 240.0  # for each of set-up, call and clean-up of a test; `@pytest.mark.limit(s)` for more
+LIMIT_S = 480.0  # for each of set-up, call and clean-up of a test; `@pytest.mark.limit(s)` for more
 MEET_S = 10.0  # how long a rank whose test has failed waits for the others
 
 # Why a test may be skipped in CI, and how to see that this machine really cannot run it.

@@ -73,7 +73,7 @@ def start(folder: Path, *words: str, **more: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
-    out, err = process.communicate(timeout=110)
+    out, err = process.communicate(timeout=220)
     return process.returncode, sorted(line for line in out.splitlines() if line.strip()), err
 
 

@@ -25,7 +25,7 @@ def run_pytest(folder: Path, source: str, ranks: int = 0, **env: str) -> tuple[i
     if ranks:
         start = launch.command(ranks, [*argv, "--with-mpi"], environ)
         argv, environ = start.argv, start.env
-    done = subprocess.run(argv, env=environ, cwd=folder, capture_output=True, timeout=110)
+    done = subprocess.run(argv, env=environ, cwd=folder, capture_output=True, timeout=220)
     text = (done.stdout + done.stderr).decode(errors="replace")
     return done.returncode, text
 

@@ -291,7 +291,7 @@ launch.command(1, ["true"]).become()
 def test_what_a_killed_mpirun_left_stops_none_that_gets_its_number(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", LEFT_BY_A_KILLED_MPIRUN]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr
 
 

@@ -157,7 +157,7 @@ def test_ranks_of_a_job_warn_once_and_each_file_has_all(tmp_path: pathlib.Path) 
         env=env,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "the disk is slow" in line]
@@ -184,7 +184,7 @@ def test_the_rank_that_raised_leaves_its_log(tmp_path: pathlib.Path) -> None:
     )
     run = [sys.executable, "-m", "hpcflow", "run", "-n", "2", "--run-dir", str(tmp_path / "run")]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*run, str(script)], env=env, capture_output=True, text=True, timeout=110)
+    done = subprocess.run([*run, str(script)], env=env, capture_output=True, text=True, timeout=220)
     assert done.returncode != 0
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert left == ["failure.json", "rank-1.log"]

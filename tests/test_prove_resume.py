@@ -47,7 +47,7 @@ def prove(folder: Path, *words: str, script: str = SCRIPT) -> tuple[int, str, st
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -22,7 +22,7 @@ from tests.runtime.nets import data
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("training.py")
-END_S = 100.0  # for a job to end, by itself or after one of its ranks was killed
+END_S = 220.0  # for a job to end, by itself or after one of its ranks was killed
 MODES = {
     "sums": ("-n", "2"),
     "all": ("-n", "3", "--ps", "1", "--sync", "all"),

@@ -30,7 +30,7 @@ EPOCHS = 4
 
 
 @pytest.mark.slow
-@pytest.mark.limit(300)
+@pytest.mark.limit(900)
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_at_random_moments_the_job_goes_on(tmp_path, mode):
     suffer(tmp_path, mode, FEW, seed=1)

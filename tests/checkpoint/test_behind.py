@@ -470,7 +470,7 @@ def test_a_script_that_just_ends_has_its_save_written(tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     words = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "saved")]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr
     assert "['step-2.tmp']" in done.stdout
     assert "saved step-2: training was held" in done.stderr

@@ -53,7 +53,7 @@ def test_a_rank_that_does_not_come_to_a_call_of_hdf5_is_named(tmp_path: Path, wh
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
     )
     assert done.returncode, done.stdout + done.stderr
     (report,) = (tmp_path / "run").glob("stall-*")

@@ -39,7 +39,7 @@ comm = world()
 """
 
 
-def job(program: str, n: int = 2, limit: float = 100) -> tuple[int, str]:
+def job(program: str, n: int = 2, limit: float = 220) -> tuple[int, str]:
     """Exit code and output of `program` on `n` ranks."""
     command = [MPIRUN, "-n", str(n), sys.executable, "-c", START + textwrap.dedent(program)]
     process = subprocess.run(
@@ -94,7 +94,7 @@ def test_the_last_messages_arrive_though_the_sender_closes():
             time.sleep(0.2)
             for i in range(3):
                 array = np.zeros(1 << 20, int)
-                finish(comm.recv(array, 0, i), timeout=110)
+                finish(comm.recv(array, 0, i), timeout=220)
                 assert (array == i).all()
             print("all came", flush=True)
     """)
@@ -134,7 +134,7 @@ def test_nothing_imports_mpi4py_before_world():
     program = "import hpcflow.comm.mpi, hpcflow.comm.shared, hpcflow.comm.nccl, sys; "
     program += "sys.exit(any(name in sys.modules for name in ('mpi4py', 'cupy')))"
     environ = {**os.environ, **ENVIRON}
-    assert subprocess.run([sys.executable, "-c", program], env=environ, timeout=100).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], env=environ, timeout=220).returncode == 0
 
 
 def test_a_stalled_job_is_reported_and_ended(tmp_path):

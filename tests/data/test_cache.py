@@ -66,7 +66,7 @@ def start(path: Path, seconds: float = 0) -> subprocess.Popen[str]:
 
 def test_one_process_copies_and_the_others_sleep(path: Path, folder: Path) -> None:
     children = [start(path, 1.0) for _ in range(3)]
-    told = [child.communicate(timeout=110)[0].split() for child in children]
+    told = [child.communicate(timeout=220)[0].split() for child in children]
     assert sorted(words[0] for words in told) == ["7.0", "7.0", "copies"]
     assert {words[-2] for words in told} == {str(next(folder.glob("train-*.h5")))}
     assert opened(path).startswith(str(folder))

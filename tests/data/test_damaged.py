@@ -53,7 +53,7 @@ def test_damaged_files_of_samples(tmp_path: Path, seed: int) -> None:
         file.create_dataset("packed", data=packed, chunks=(10, 4), compression=4)
     done = subprocess.run(  # HDF5 itself is C
         [sys.executable, "-c", READ, str(path), str(seed), "150"],
-        **{"cwd": ROOT, "capture_output": True, "text": True, "timeout": 100},
+        **{"cwd": ROOT, "capture_output": True, "text": True, "timeout": 220},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.split()[-1]) > 20

@@ -11,7 +11,6 @@ from tests.test_examples import run
 MODES = {"single": (0, []), "collective": (3, []), "ps": (3, ["--ps", "1"])}
 
 
-@pytest.mark.limit(320)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_job_makes_its_file_and_learns_from_it(mode: str, tmp_path: Path) -> None:
@@ -23,11 +22,10 @@ def test_a_job_makes_its_file_and_learns_from_it(mode: str, tmp_path: Path) -> N
     )
     assert result["accuracy"] > 0.9 and sum(result["samples"]) == 40_000
     assert len(result["input_wait_seconds"]) == result["replicas"]
-    assert all(0 < waited < 60 for waited in result["input_wait_seconds"])
+    assert all(0 < waited < result["seconds"] for waited in result["input_wait_seconds"])
     assert "waits for input" in text
 
 
-@pytest.mark.limit(320)
 @pytest.mark.slow
 def test_a_job_goes_on_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCFLOW_CACHE_DIR", str(tmp_path / "near"))

@@ -36,7 +36,7 @@ def test_forked_workers_are_refused_once_mpi_runs() -> None:
     start = launch.command(1, [sys.executable, "-W", "ignore", "-c", PROGRAM])
     environ = {**start.env, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        start.argv, env=environ, capture_output=True, text=True, timeout=100, cwd=ROOT
+        start.argv, env=environ, capture_output=True, text=True, timeout=220, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     assert [w for w in done.stdout.split() if w in ("refused", "others")] == [

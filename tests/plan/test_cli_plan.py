@@ -40,7 +40,7 @@ def script(tmp_path):
 
 def plan(script, *words, code=0):
     command = [sys.executable, "-m", "hpcflow", "plan", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

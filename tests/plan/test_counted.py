@@ -36,7 +36,7 @@ def run(monkeypatch, n, cut, **settings):
     )
     shots: list = []
     drivers = (n - settings.get("ps", 0)) // settings.get("tasks_per_replica", 1)
-    meeting = threading.Barrier(drivers, timeout=110)  # one that sends no messages
+    meeting = threading.Barrier(drivers, timeout=220)  # one that sends no messages
 
     def shot(context):
         meeting.wait()

@@ -33,7 +33,6 @@ def corpus() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.limit(400)
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("lesson", TWINS["scores"])
 def test_a_lesson_learns_as_well_as_its_twin(lesson: str, ranks: int, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_a_job_of_differing_graphs_ends_and_says_why(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     assert done.returncode != 0
     assert re.search(

@@ -171,7 +171,7 @@ def test_no_process_holds_a_table_that_is_not_its_own(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     assert done.returncode == 0, done.stderr
     _, peaks, mine = re.search(r"(PEAKS) (\{.*\}) (\d+)", done.stdout).groups()

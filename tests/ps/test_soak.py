@@ -19,7 +19,7 @@ MOST_BLOCKS = 1000  # of Python's memory: less than one in two steps
 MOST_BYTES = 16 << 20
 
 
-@pytest.mark.limit(120 + STEPS / 20)
+@pytest.mark.limit(240 + STEPS / 20)
 @pytest.mark.parametrize(
     ("sync", "servers"), [("async", 1), ("all", 2), ("backup:1", 2), ("stale:2", 1)]
 )
@@ -38,7 +38,7 @@ def test_steps_leave_no_requests_buffers_or_memory_behind(tmp_path, sync, server
         },
         capture_output=True,
         text=True,
-        timeout=110 + STEPS / 20,
+        timeout=220 + STEPS / 20,
     )
     assert done.returncode == 0, done.stderr
     before, after = json.loads(re.search(r"TOLD (.*)", done.stdout).group(1))

@@ -56,7 +56,7 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     return done.returncode, done.stdout
 
@@ -193,7 +193,7 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     assert "hpcflow: rank 1 (t) on n has died" in done.stderr
     assert "nothing was saved" in done.stderr

@@ -38,7 +38,7 @@ session.run(train, {x: ONE})
 """
 
 
-def job(tmp_path, body, *options, env=None, limit=110):
+def job(tmp_path, body, *options, env=None, limit=220):
     """Run a script on ranks, which must end within `limit` seconds; (exit code, all output)."""
     script = tmp_path / "script.py"
     script.write_text(HEAD + textwrap.dedent(body))
@@ -257,7 +257,7 @@ def test_a_mismatched_launcher_is_answered_with_the_right_command(tmp_path):
     env.update(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="4", SLURM_NTASKS="4", SLURM_STEP_ID="0")
     env.update(SLURM_JOB_ID="1", SLURM_LOCALID="1", PYTHONPATH=str(ROOT))
     done = subprocess.run(
-        [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=110
+        [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=220
     )
     assert done.returncode != 0
     assert "LaunchError" in done.stderr
@@ -273,7 +273,7 @@ def test_no_launcher_trains_alone_and_never_loads_mpi(tmp_path):
         env={**env, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     assert done.stdout.split("\n")[0] == "False [1. 1. 1.]", done.stderr
 
@@ -301,7 +301,7 @@ def test_plain_launchers_work_too(tmp_path):
     script.write_text(HEAD + "print('trained', context.rank, session.run(v)[0] >= 1, flush=True)\n")
     start = launch.command(3, [sys.executable, str(script)])
     env = {**start.env, "HPCFLOW_PS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr
     assert sorted(re.findall(r"trained (\d) True", done.stdout)) == ["0", "1"]
 

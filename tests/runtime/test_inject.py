@@ -376,7 +376,7 @@ def start(where, *words):
 
 
 def finish(process):
-    output = process.communicate(timeout=110)[0]
+    output = process.communicate(timeout=220)[0]
     return process.returncode, output
 
 

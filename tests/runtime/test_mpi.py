@@ -69,7 +69,7 @@ def test_one_loop_over_three_ranks():
 
 @pytest.mark.mpi(min_size=2)
 def test_a_large_variable_is_not_torn_while_it_is_pulled():
-    size = 25_000_000  # 100 MB
+    size = 10_000_000  # 40 MB
 
     def body(context):
         v = hf.Variable(np.zeros(size, np.float32), name="v")

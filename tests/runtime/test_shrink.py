@@ -97,7 +97,7 @@ def run(folder: Path, ranks: int, *victims: str, **environ: str) -> tuple[int, s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=220,
     )
     return done.returncode, done.stdout
 

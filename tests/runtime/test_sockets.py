@@ -66,7 +66,7 @@ def run(folder: Path, body: str, words: list[str]) -> list[dict[str, int]]:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "HPCFLOW_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *words, str(script), str(folder)],
-        **{"cwd": ROOT, "env": environ, "capture_output": True, "text": True, "timeout": 100},
+        **{"cwd": ROOT, "env": environ, "capture_output": True, "text": True, "timeout": 220},
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(file.read_text()) for file in sorted(folder.glob("[0-9]"))]

@@ -86,7 +86,7 @@ def run(folder: Path, victim: int, *options: str, script: str = SCRIPT) -> tuple
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     return done.returncode, done.stdout
 
@@ -183,8 +183,8 @@ def test_ranks_that_come_together_at_a_chair_agree_as_by_mpi():
         group = Chaired(comm, members, 10)
         total = np.array([comm.rank + 1, -comm.rank], np.int64)
         largest = np.array([comm.rank, -comm.rank])
-        finish(group.all_reduce(total), timeout=20)
-        finish(group.all_reduce(largest, "max"), timeout=20)
+        finish(group.all_reduce(total), timeout=60)
+        finish(group.all_reduce(largest, "max"), timeout=60)
         texts = group.gather_text("x" * comm.rank)
         said = group.broadcast_text("é" * 1000 if group.rank == 0 else None)
         found[comm.rank] = total.tolist(), largest.tolist(), texts, said
@@ -206,7 +206,7 @@ def test_rounds_keep_their_order_whichever_is_waited_for_first():
         first, second = group.all_reduce(early), group.all_reduce(late)
         order = (second, first) if comm.rank != 1 else (first, second)
         for request in order:
-            finish(request, timeout=20)
+            finish(request, timeout=60)
         found[comm.rank] = int(early[0]), int(late[0])
 
     on_all(local_world(3, seed=1), body)

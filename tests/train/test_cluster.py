@@ -338,7 +338,7 @@ def started(folder: Path, *words: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     assert done.returncode == 0, done.stdout
     assert "came back" not in done.stdout

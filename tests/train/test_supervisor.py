@@ -201,7 +201,7 @@ def started(*words: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=220,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -210,7 +210,6 @@ def started(*words: str) -> str:
 SCRIPT = str(ROOT / "tests/train/replica_script.py")
 
 
-@pytest.mark.limit(220)
 def test_the_classic_script_on_three_ranks(tmp_path: Path) -> None:
     """Under `hpcflow run` job_name and task_index are those of the ranks; it goes on."""
     start = ["-m", "hpcflow", "run", "-n", "3", "--ps", "1", SCRIPT, "--train_dir", str(tmp_path)]

@@ -44,7 +44,7 @@ RANKS = [
 
 def launched(rank: list[str], stdout: int, name: str = "prterun") -> None:
     program = [sys.executable, "-c", LAUNCHER, name, *rank]
-    subprocess.run(program, stdout=stdout, check=True, timeout=110)
+    subprocess.run(program, stdout=stdout, check=True, timeout=220)
 
 
 @pytest.mark.parametrize("rank", RANKS)
