@@ -54,6 +54,11 @@ class Saved:
         for record in self.files:
             for slab in record["slabs"]:
                 self._slabs.setdefault(slab["name"], []).append((slab, record["file"]))
+        self._owned: set[str] = set()  # files that `read_checked` has found to be the index's own
+
+    def slabs_of(self, name: str) -> Sequence[tuple[dict[str, Any], str]]:
+        """The slabs of an array, each with the name of its file."""
+        return self._slabs.get(name, [])
 
     # -- checking
 
@@ -83,11 +88,13 @@ class Saved:
 
     def _damaged(self, file: str, duties: Sequence[Duty]) -> Iterator[Fault]:
         path = self.base / file
+        every: tuple[str, ...] = ()
         try:
             for i in stamp.damaged(path, [duty.piece for duty in duties]):
                 array, at = duties[i].array, duties[i].piece.offset
                 named = "its structure" if array is None else array
-                arrays = self.arrays_in(file) if array is None else (array,)
+                every = every or self.arrays_in(file)
+                arrays = every if array is None else (array,)
                 yield Fault(file, arrays, f"{path}: {named} is damaged (at byte {at:,})")
         except HpcflowError as error:
             yield self._whole(file, error.message)
@@ -141,7 +148,7 @@ class Saved:
         array = self.arrays[name]
         data = out.reshape(-1).view(np.uint8).data
         done = 0
-        for slab, file in self._slabs.get(name, []):
+        for slab, file in self.slabs_of(name):
             low, high = max(start, slab["start"]), min(stop, slab["stop"])
             if low >= high:
                 continue
@@ -159,7 +166,7 @@ class Saved:
         """
         row = self.arrays[name].row_bytes
         faults: list[Fault] = []
-        for slab, file in self._slabs.get(name, []):
+        for slab, file in self.slabs_of(name):
             # from a place in the file to one in the array
             shift = slab["start"] * row - slab["offset"]
             duties = [
@@ -169,7 +176,10 @@ class Saved:
                 and start * row < piece.offset + shift + piece.nbytes
             ]
             if duties:
-                faults += [*self._owner(self._records[file]), *self._damaged(file, duties)]
+                if file not in self._owned:
+                    faults += self._owner(self._records[file])
+                    self._owned |= set() if faults else {file}
+                faults += self._damaged(file, duties)
         if faults:
             raise CheckpointCorruptError(
                 f"{name!r} of {self.path} is not good:\n  " + "\n  ".join(f.text for f in faults),

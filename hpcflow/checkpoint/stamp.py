@@ -212,7 +212,8 @@ def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list
 
 def damaged(path: Path, pieces: Sequence[Piece]) -> Iterator[int]:
     """The numbers of the pieces of a file whose bytes are not as they were written."""
-    buffer = memoryview(bytearray(CHECK_BYTES))
+    largest = max((piece.nbytes for piece in pieces), default=0)
+    buffer = memoryview(bytearray(min(CHECK_BYTES, largest)))
     with opened(path) as fd:
         for i, (offset, nbytes, crc) in enumerate(pieces):
             crc_here = 0

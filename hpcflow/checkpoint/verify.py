@@ -137,7 +137,7 @@ class _File:
         if plist.get_layout() != library().h5d.CONTIGUOUS or plist.get_external_count():
             return "it is not in one piece in the file" if array.nbytes else None
         if array.nbytes:
-            slabs = [s for r in self.saved.files for s in r["slabs"] if s["name"] == array.name]
+            slabs = [slab for slab, _ in self.saved.slabs_of(array.name)]
             mine = [self.slabs[array.name]] if not self.is_whole else slabs
             first = min(mine, key=lambda slab: slab["start"])
             if dataset.id.get_offset() != first["offset"]:
@@ -152,7 +152,7 @@ class _File:
     def _sources(self, array: Array, dataset: Any) -> str | None:
         """Whether a virtual dataset shows each part's rows, and nothing else."""
         sources = dataset.virtual_sources() if dataset.is_virtual else []
-        count = sum(s["name"] == array.name for r in self.saved.files for s in r["slabs"])
+        count = len(self.saved.slabs_of(array.name))
         if len(sources) != count:
             return f"HDF5 joins it of {len(sources)} parts, not {count}"
         for source in sources:
@@ -168,8 +168,6 @@ class _File:
     def _is_source(self, array: Array, start: int, stop: int, file: str, path: str) -> bool:
         """Whether a part has these rows, and at this path."""
         return path.lstrip("/") == self.paths[array.name] and any(
-            (slab["name"], slab["start"], slab["stop"]) == (array.name, start, stop)
-            for record in self.saved.files
-            if record["file"] == file
-            for slab in record["slabs"]
+            (named, slab["start"], slab["stop"]) == (file, start, stop)
+            for slab, named in self.saved.slabs_of(array.name)
         )
