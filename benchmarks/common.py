@@ -16,6 +16,7 @@ import os
 import pathlib
 import platform
 import selectors
+import signal
 import socket
 import statistics
 import subprocess
@@ -236,7 +237,7 @@ class _Child:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # ranks, too, whose launcher it is
 
 
 class Tournament:
@@ -266,17 +267,25 @@ class Tournament:
                 self._start(contender, children)
             for repeat in range(repeats + discard):
                 for child in children:
-                    for case in child.answers[0]["ready"]:
-                        figure = child.measure(case, self.realtime)
-                        if repeat >= discard and figure is not None:
-                            self.add(case, child.name, figure)
+                    if child.name not in self.absent:
+                        self._repeat(child, counts=repeat >= discard)
         finally:
             for child in children:
                 child.close()
 
+    def _repeat(self, child: _Child, counts: bool) -> None:
+        """All cases once; a contender that dies is absent from then on, the others go on."""
+        try:
+            for case in child.answers[0]["ready"]:
+                figure = child.measure(case, self.realtime)
+                if counts and figure is not None:
+                    self.add(case, child.name, figure)
+        except (OSError, RuntimeError) as error:
+            self.absent[child.name] = f"ended amid its repeats: {error}"
+
     def _start(self, contender: Contender, children: list[_Child]) -> None:
-        if contender.missing:
-            self.absent[contender.name] = contender.missing
+        if contender.missing or contender.name in self.absent:
+            self.absent.setdefault(contender.name, contender.missing)
             return
         try:
             children.append(_Child(contender))

@@ -139,13 +139,23 @@ def free_mebibytes() -> int:
     return int(facts["MemAvailable"].split()[0]) >> 10
 
 
-def play(cup: Tournament, arguments: argparse.Namespace, group: list[Contender], size: int) -> None:
-    """Together if their memory is enough for both, else one by one, else not."""
+def lacks(arguments: argparse.Namespace, size: int) -> str:
+    """Why the machine is too small for a contender; "" if it is not."""
     needs, free = needs_mebibytes(arguments.mebibytes, size), free_mebibytes()
     if needs > free:
-        why = f"it takes {needs} MiB of memory, {free} are free"
+        return f"it takes {needs} MiB of memory, {free} are free"
+    place = pathlib.Path(arguments.folder).absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    needs, free = 3 * arguments.mebibytes, shutil.disk_usage(place).free >> 20
+    return f"it takes {needs} MiB of {place}, {free} are free" if needs > free else ""
+
+
+def play(cup: Tournament, arguments: argparse.Namespace, group: list[Contender], size: int) -> None:
+    """Together if their memory is enough for both, else one by one, else not."""
+    if why := lacks(arguments, size):
         group = [Contender(each.name, missing=each.missing or why) for each in group]
-    groups = [group] if len(group) * needs <= free else [[each] for each in group]
+    needs = needs_mebibytes(arguments.mebibytes, size)
+    groups = [group] if len(group) * needs <= free_mebibytes() else [[each] for each in group]
     for some in groups:
         cup.play(some, arguments.rounds, arguments.repeats)
 
@@ -159,5 +169,8 @@ def checks_of(cup: Tournament) -> list[dict]:
         ratio = cup.ratio(case, OURS, OURS, durable)
         checks.append(check("... by its time until durable", ratio, at_most=BLOCKED_OF_DURABLE))
         checks.append(check("... by torch DCP", cup.ratio(case, OURS, DCP), at_most=1.0))
-        checks.append(check(f"{durable}: by torch DCP", cup.ratio(durable, OURS, DCP)))
+        checks.append(check(f"{durable}: {OURS}", cup.middle(durable, OURS), "s"))
+        checks.append(check("... by torch DCP", cup.ratio(durable, OURS, DCP)))
+        verified = case.replace("blocked", "verified")
+        checks.append(check(f"{verified}: {OURS}", cup.middle(verified, OURS), "s"))
     return checks
