@@ -70,22 +70,29 @@ def spread(start: Start, file: str) -> Start:
 
 
 def are_several(start: Start, file: str | None) -> bool:
-    """Whether `start` is by mpirun of Open MPI 5 on hosts that a file names."""
-    named = file or any(start.env.get(name) for name in HOSTFILES)
+    """Whether `start` is by mpirun of Open MPI 5 on hosts that a file names, or SLURM."""
+    named = file or any(start.env.get(name) for name in HOSTFILES) or by_slurm(start) > 1
     return bool(named) and start.why.startswith("mpirun of Open MPI") and has_ulfm(start)
+
+
+def by_slurm(start: Start) -> int:
+    """The number of nodes of the SLURM allocation that mpirun will use by itself; 0: none."""
+    nodes = start.env.get("SLURM_JOB_NUM_NODES", "1") if "SLURM_JOB_ID" in start.env else "0"
+    return int(nodes) if nodes.isdecimal() else 1
 
 
 def supervise(start: Start, ranks: int, survive: bool) -> int:
     """Run mpirun of Open MPI 5 on several hosts; the exit code of the job.
 
-    With `survive` the job goes on without a host that has died.
+    With `survive` the job goes on without a host that has died; SLURM's it needs all, for there
+    mpirun starts its daemons by srun.
     """
     import subprocess
 
     supervisor, env = Supervisor(ranks), dict(start.env)
     env[relay.SUPERVISOR] = supervisor.where
     options = ["-x", relay.SUPERVISOR]
-    if survive:
+    if survive and not by_slurm(start):
         env[relay.AGENT] = next((env[name] for name in AGENTS if env.get(name)), "ssh")
         through = f"{sys.executable} -I -S {os.path.abspath(relay.__file__)}"
         radix = ["--prtemca", "rml_base_radix", str(max(ranks, 64))]
@@ -229,7 +236,11 @@ def addresses() -> list[str]:
 
 
 class Line:
-    """A rank's line to the supervisor; without one it does nothing."""
+    """A rank's line to the supervisor; without one it does nothing.
+
+    When it is cut from there the kernel ends the rank: one that mpirun has left behind would sleep
+    or compute on.
+    """
 
     def __init__(self, rank: int, environ: Mapping[str, str] = os.environ) -> None:
         where = environ.get(relay.SUPERVISOR)
@@ -237,6 +248,7 @@ class Line:
         self.code = 0
         if self._connection is not None:
             os.register_at_fork(after_in_child=self._connection.close)
+            self._is_to_kill(True)
             atexit.register(self._end)  # behind all that is registered after it
         elif where:
             print(
@@ -245,7 +257,19 @@ class Line:
                 file=sys.stderr,
             )
 
+    def _is_to_kill(self, cut: bool) -> None:
+        """Whether this process ends when the line is cut; it hears nothing else by it."""
+        import fcntl
+
+        assert self._connection is not None
+        fd = self._connection.fileno()
+        fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC if cut else flags & ~os.O_ASYNC)
+
     def _end(self) -> None:
         assert self._connection is not None
+        self._is_to_kill(False)
         with contextlib.suppress(OSError):
             self._connection.sendall(f"{self.code}\n".encode())

@@ -311,15 +311,16 @@ def command(
     program: Sequence[str],
     environ: Environ = os.environ,
     *,
+    by_srun: bool = True,
     cores: int | None = None,
     which: Which | None = None,
     ask: Ask | None = None,
 ) -> Start:
     """How to start `n` ranks of `program` from a process that is no rank.
 
-    `srun` in a SLURM allocation that has the MPI plug-in needed, else the mpirun that belongs to
-    the MPI that mpi4py will load. `cores` are those this process may use; `which` and `ask` look
-    for programs and run them.
+    `srun` in a SLURM allocation that has the MPI plug-in needed, unless not `by_srun`, else the
+    mpirun that belongs to the MPI that mpi4py will load. `cores` are those this process may use;
+    `which` and `ask` look for programs and run them.
     Errors: LaunchError when there is nothing to start with.
     """
     which, ask = which or _which, ask or _ask
@@ -332,7 +333,7 @@ def command(
     srun = which("srun", environ.get("PATH", os.defpath)) if "SLURM_JOB_ID" in environ else None
     refused = ""
     # In an interactive step's shell a second srun would wait for cores which that step holds.
-    if srun is not None and not _in_slurm_step(environ):
+    if by_srun and srun is not None and not _in_slurm_step(environ):
         start, refused = _by_srun(srun, n, program, env, told, ask)
         if start is not None:
             return start

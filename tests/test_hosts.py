@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -89,7 +90,13 @@ def test_only_open_mpi_5_is_watched() -> None:
     assert hosts.are_several(OPEN_MPI, "file") and not hosts.are_several(OPEN_MPI, None)
     assert not hosts.are_several(Start(["mpirun"], {}, "mpirun of MPICH"), "file")
     assert not hosts.are_several(Start(["mpirun"], old, OPEN_MPI.why), "file")
-    assert hosts.are_several(Start(["mpirun"], {"PBS_NODEFILE": "f"}, OPEN_MPI.why), None)
+    for env, several in (
+        ({"PBS_NODEFILE": "f"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, False),
+        ({"SLURM_JOB_NUM_NODES": "2"}, False),
+    ):
+        assert hosts.are_several(Start(["mpirun"], env, OPEN_MPI.why), None) == several
 
 
 def test_a_daemon_is_told_the_relays_port() -> None:
@@ -154,6 +161,20 @@ def test_mpiruns_0_is_none_if_the_chief_has_not_told_it() -> None:
         shell = ["sh", "-c", '"$@"; exit 0', "sh", *program]
         assert supervisor.run(subprocess.Popen(shell, env=env)) == code
     supervisor.close()
+
+
+def test_a_rank_that_mpirun_has_left_ends_with_the_job() -> None:
+    with Running(1) as supervisor:
+        rank = "import time; from hpcflow.hosts import Line; Line(0); print(1, flush=True)"
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        env[relay.SUPERVISOR] = supervisor.where
+        left = subprocess.Popen(
+            [sys.executable, "-c", f"{rank}; time.sleep(1000)"], env=env, stdout=subprocess.PIPE
+        )
+        assert left.stdout is not None and left.stdout.readline() == b"1\n"
+        assert left.poll() is None
+    with left.stdout:
+        assert left.wait(60) == -signal.SIGKILL
 
 
 @pytest.fixture

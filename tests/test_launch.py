@@ -267,6 +267,14 @@ def test_srun_gets_the_cpus_of_the_job_and_the_users_type() -> None:
     assert not [word for word in start.argv if word.startswith("--mpi")]
 
 
+def test_a_job_that_is_to_survive_is_started_by_mpirun_in_an_allocation_too() -> None:
+    machine = Machine(VENV_MPIRUN, "/usr/bin/srun", says=OPEN_MPI_5)
+    environ = {"PATH": "/usr/bin", "SLURM_JOB_ID": "7"}
+    asked = {"cores": 8, "which": machine.which, "ask": machine.ask}
+    assert command(4, ["p"], environ, **asked).why.startswith("srun")
+    assert command(4, ["p"], environ, by_srun=False, **asked).argv[0] == VENV_MPIRUN
+
+
 def test_without_srun_or_its_plugin_mpirun_starts_them_and_says_so() -> None:
     no_srun = Machine("/usr/bin/mpirun", says=OPEN_MPI_5).start(4, **BATCH)
     assert no_srun.argv[0] == "/usr/bin/mpirun"

@@ -184,8 +184,8 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     program = [sys.executable, "-m", "hpcflow", "run", "-n", str(args.ranks), *options]
     program += [args.script, "--", *args.script_args]
     check_folder()
-    start = launch.command(args.ranks, program)
     settings = Settings.from_environ({**os.environ, **chosen})
+    start = launch.command(args.ranks, program, by_srun=not settings.survive)
     if settings.survive:
         start = launch.tolerant(start)
     if args.hostfile:
