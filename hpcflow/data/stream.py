@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -59,7 +58,6 @@ class Stream(Feeding):
             self._once = iter(samples)
         # joined batches of an iterator that may be dealt again, by step; its end is an empty one
         self._kept: dict[int, list[Any]] = {}
-        self._keeping = threading.Lock()
         self._first = self._skip = 0  # the epoch to go on with, and its samples that were taken
         self._skipped_batch = 1  # the last of them
         if per_epoch is not None:
@@ -135,9 +133,8 @@ class Stream(Feeding):
         return self._placed(self._load(mine)[0])
 
     def _took(self, step: int) -> None:
-        with self._keeping:
-            for old in [one for one in self._kept if one < step - 1]:
-                del self._kept[old]
+        for old in [one for one in list(self._kept) if one < step - 1]:  # a thread adds to them
+            del self._kept[old]
 
     def _together(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches; at the end synchronous workers agree on how many samples there were."""
@@ -197,17 +194,15 @@ class Stream(Feeding):
 
     def _joined_once(self, samples: Iterator[Any]) -> Iterator[tuple[int, int, list[Any]]]:
         """Those of an iterator from the oldest on that is kept, which may be dealt again."""
-        with self._keeping:
-            step = min(self._kept, default=0)
-        while joined := self._kept_or_next(samples, step):
-            yield step, step * self.batch, joined
-            step += 1
-
-    def _kept_or_next(self, samples: Iterator[Any], step: int) -> list[Any]:
-        with self._keeping:
+        step = min(list(self._kept), default=0)
+        while True:
             if step not in self._kept:
                 self._kept[step] = self._next(samples, 0, step * self.batch)
-            return self._kept[step]
+            joined = self._kept[step]
+            if not joined:
+                return
+            yield step, step * self.batch, joined
+            step += 1
 
     def _iterator(self, epoch: int) -> Iterator[Any]:
         if self._once is None:
