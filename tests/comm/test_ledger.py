@@ -85,14 +85,23 @@ def test_what_dead_jobs_left_is_swept_away(tmp_path, monkeypatch):
 
 
 def test_enter_and_leave_are_cheap(ledgers):
-    def once():
+    """Both together hardly dearer than to ask for a file: they call nobody and format nothing."""
+
+    def enter(step):
+        ledgers[0].enter(step, "grads/bucket3", 2, "recv")
+        ledgers[0].leave()
+
+    def ask(step):
+        os.stat("/")
+
+    def once(call):
         start = time.perf_counter()
         for step in range(1000):
-            ledgers[0].enter(step, "grads/bucket3", 2, "recv")
-            ledgers[0].leave()
-        return (time.perf_counter() - start) / 1000
+            call(step)
+        return time.perf_counter() - start
 
-    assert min(once() for _ in range(20)) < 2e-6
+    tries = [(once(enter), once(ask)) for _ in range(20)]
+    assert min(mine for mine, _ in tries) < 1.5 * min(other for _, other in tries)
 
 
 def test_no_torn_record_is_read(ledgers):
