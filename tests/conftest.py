@@ -18,7 +18,14 @@ import sys
 import tempfile
 import time
 
+import hypothesis
 import pytest
+
+# How long an example takes says more of the machine than of the program.
+hypothesis.settings.register_profile(
+    "hpcflow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("hpcflow")
 
 LIMIT_S = 480.0  # for each of set-up, call and clean-up of a test; `@pytest.mark.limit(s)` for more
 MEET_S = 10.0  # how long a rank whose test has failed waits for the others

@@ -279,7 +279,7 @@ SMOOTH = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     steps=st.lists(st.tuples(st.integers(0, len(SMOOTH) + 1), st.integers(0, 9)), max_size=8),
     static=st.booleans(),

@@ -21,7 +21,7 @@ from hpcflow.settings import Settings
 from hpcflow.train.keeper import interval
 from hpcflow.train.saver import policy
 
-FUZZ = settings(deadline=None, max_examples=200)
+FUZZ = settings(max_examples=200)
 NUMBERS = st.sampled_from(
     [
         "0",

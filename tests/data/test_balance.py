@@ -45,7 +45,7 @@ def test_a_worker_three_times_slower_gets_a_third_of_the_others_shares() -> None
     assert shares_by([1, 1, 1e-9], 32).tolist() == [16, 15, 1]  # never none: it may recover
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.data())
 def test_replicas_cut_alike_however_far_they_read_ahead(data: st.DataObject) -> None:
     replicas, samples = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 150))
@@ -81,7 +81,7 @@ def dealt(balance: Balance, samples: int, batch: int, replica: int) -> Any:
     return deal(samples, batch, 1, 0, balance.replicas, replica, cut=balance.deal)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.data())
 def test_what_is_left_is_what_nobody_has_drawn(data: st.DataObject) -> None:
     samples, batch = data.draw(st.integers(1, 90)), data.draw(st.integers(1, 30))

@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcflow as hf
@@ -59,7 +59,6 @@ FIELDS = ("images", "packed", "big_endian", "group/deep", "flags", "labels")
 numbers = st.lists(st.integers(0, ROWS - 1), max_size=80)
 
 
-@settings(deadline=None)
 @given(field=st.sampled_from(FIELDS), wanted=numbers)
 def test_rows_are_those_of_h5py(path: Path, field: str, wanted: list[int]) -> None:
     source = hdf5(path, field)
@@ -69,7 +68,6 @@ def test_rows_are_those_of_h5py(path: Path, field: str, wanted: list[int]) -> No
     source.close()
 
 
-@settings(deadline=None)
 @given(
     start=st.integers(-ROWS, ROWS),
     stop=st.one_of(st.none(), st.integers(-ROWS, 2 * ROWS)),

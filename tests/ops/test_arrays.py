@@ -299,7 +299,7 @@ def test_a_thousand_shapes_train_without_new_plans_or_growing_memory() -> None:
     assert sizes[1] < sizes[0] + 100_000, sizes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_slice_of_any_array(data: Any) -> None:
     shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3))

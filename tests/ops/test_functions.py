@@ -15,7 +15,7 @@ import hpcflow as hf
 from hpcflow.errors import DTypeError, GraphError, NumericError, RangeError, ShapeError
 from tests.ops.evaluate import evaluate
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=60)
 
 
 @pytest.fixture(autouse=True)

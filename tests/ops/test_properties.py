@@ -98,7 +98,7 @@ def of_each_op() -> list[Case]:
 
 @pytest.mark.parametrize("case", of_each_op(), ids=str)
 def test_any_input_is_computed_as_the_rule_says_or_refused(case: Case) -> None:
-    @settings(max_examples=15, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=15, database=None, derandomize=True)
     @given(replaced(case))
     def check(inputs: list[np.ndarray]) -> None:
         infer = OPS[case.type].infer
@@ -181,7 +181,7 @@ NO_FLOATS = ("Logical", "Bitwise", "LeftShift", "RightShift", "Invert", "Conj")
 def test_nan_and_infinity_go_where_numpy_sends_them(type: str) -> None:
     function, count, attrs = PLAIN[type]
 
-    @settings(max_examples=30, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=30, database=None, derandomize=True)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         dtype = np.dtype(data.draw(st.sampled_from(["f4", "f8"])))

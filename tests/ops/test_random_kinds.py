@@ -261,7 +261,7 @@ def test_large_draws_are_made_in_pieces_that_join() -> None:
         assert (part == whole[at:]).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     cuts=st.lists(st.integers(0, 40), max_size=4).map(sorted),
     row=st.lists(st.integers(0, 5), max_size=2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcflow as hf
@@ -38,7 +38,6 @@ def test_edit_distance_of_words() -> None:
         hf.edit_distance(hf.constant([1]), h)
 
 
-@settings(deadline=None)
 @given(*[st.lists(st.integers(0, 2), max_size=6)] * 2)
 def test_levenshtein_by_its_definition(a: list[int], b: list[int]) -> None:
     def distance(i: int, j: int) -> int:

@@ -12,7 +12,7 @@ from tests.ops.cases_conv import conv, input_grad, positions
 from tests.ops.cases_pool import avg_pool, max_grad, max_pool
 from tests.ops.evaluate import call
 
-SOME = settings(max_examples=120, deadline=None)
+SOME = settings(max_examples=120)
 
 
 @st.composite

@@ -62,7 +62,7 @@ def units(sizes, homes, servers, slots=1):
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SIZES, st.integers(1, 7))
 def test_no_server_has_more_than_another_by_more_than_the_largest_unit(sizes, servers):
     g = build(sizes)
@@ -72,7 +72,7 @@ def test_no_server_has_more_than_another_by_more_than_the_largest_unit(sizes, se
     assert max(loads) - min(loads) <= largest * (1 + 1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(SIZES, st.integers(1, 7), st.integers(0, 25))
 def test_homes_are_a_function_of_graph_and_cluster_and_stay(sizes, servers, count):
     cluster, options = Cluster(2, servers), Settings(shard_bytes=SHARD)

@@ -71,7 +71,6 @@ def lone(attrs):
     return Part(TASK, {"n": node})
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(), PLAIN, max_size=4))
 def test_any_plain_attributes(attrs):
     assert equal(decode(encode(lone(attrs))).nodes["n"].attrs, attrs)
@@ -91,7 +90,7 @@ def test_arrays_are_views_that_cannot_be_written():
         part.nodes["n"].attrs["a"][0] = 2
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_changed_bytes_are_refused_or_still_a_part(data):
     bad = bytearray(GOOD)
@@ -100,7 +99,6 @@ def test_changed_bytes_are_refused_or_still_a_part(data):
     _refused_or_part(bytes(bad))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused(data):
     with pytest.raises(VerifyError):
@@ -108,7 +106,6 @@ def test_any_bytes_are_refused(data):
     _refused_or_part(GOOD[:16] + data + GOOD[16 + len(data) :])
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(GOOD) - 1))
 def test_cut_bytes_are_refused(length):
     with pytest.raises(VerifyError):
@@ -156,7 +153,7 @@ def places(value, above=()):
         yield from places(value[key], (*above, key))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_a_header_that_says_something_else(data):
     """One value of it, anywhere, is another, gone or there twice: a part, or a refusal."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcflow.consistency import All, Backup, Stale
@@ -224,7 +224,6 @@ def test_a_death_is_the_last_to_come_where_all_others_have_met():
     assert left == [1, 0]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_with_as_many_deaths_as_workers_in_reserve_nobody_waits_for_the_dead(data):
     """Gradients, meetings and deaths in any order: what can be joined is, and all come away."""

@@ -30,7 +30,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 WORD = st.integers(-(2**63), 2**63 - 1)
-FUZZ = settings(deadline=None, max_examples=60)
+FUZZ = settings(max_examples=60)
 
 
 class Ear:

@@ -242,7 +242,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestAgainstTheModel = Model.TestCase
-TestAgainstTheModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAgainstTheModel.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("order", [FifoOrder, PriorityOrder, lambda: RandomOrder(3)])

@@ -56,7 +56,7 @@ class Replica:
         self.told.append((self.steps, self.voted))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_all_who_live_come_to_one_step(data):
     """Whoever dies when, in whatever order it is seen: nobody makes a step that another repeats."""
