@@ -1,10 +1,11 @@
 """A job of several hosts, started by mpirun of Open MPI 5, of which one may die.
 
-PRRTE, Open MPI's launcher, ends the job when the daemon of a host is lost, with exit code 0. So
-mpirun runs under a *supervisor*, this process. Each rank keeps a *line* to it, which the kernel
-cuts when the rank ends, however it does; before that the rank tells its exit code. With `--survive`
-mpirun starts the daemons of other hosts through relays (`relay.py`), which hide a loss from it. It
-then waits for the lost ranks for ever: when all lines are cut the job is over, and it is ended.
+PRRTE, Open MPI's launcher, ends the job when the daemon of a host is lost, with exit code 0, which
+`hpcflow run` makes 86. With `--survive` mpirun runs under a *supervisor*, this process. Each rank
+keeps a *line* to it, which the kernel cuts when the rank ends, however it does; before that the
+rank tells its exit code. mpirun starts the daemons of other hosts through relays (`relay.py`),
+which hide a loss from it. It then waits for the lost ranks for ever: when all lines are cut the job
+is over, and it is ended.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ LET_DAEMONS_END_S = 2.0  # those of hosts that live
 MOST_LINE = 4096  # bytes of a line: a token, a word and a name
 SIOCGIFCONF = 0x8912  # Linux's question for its interfaces
 ABORTED = 86  # the exit code of a job that a failure has ended
+LOST = (  # what mpirun says then
+    b"lost communication with a remote daemon",
+    b"daemon failed to report back",
+    b"died unexpectedly",
+)
 
 AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
 HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "PBS_NODEFILE")
@@ -81,26 +87,50 @@ def by_slurm(start: Start) -> int:
     return int(nodes) if nodes.isdecimal() else 1
 
 
-def supervise(start: Start, ranks: int, survive: bool) -> int:
+def run(start: Start, ranks: int, survive: bool) -> int:
     """Run mpirun of Open MPI 5 on several hosts; the exit code of the job.
 
     With `survive` the job goes on without a host that has died; SLURM's it needs all, for there
     mpirun starts its daemons by srun.
     """
+    return _supervised(start, ranks) if survive else _watched(start)
+
+
+def _watched(start: Start) -> int:
+    """mpirun's code, but 86 where it has told of a lost host and means to end with 0."""
+    import subprocess
+
+    mpirun = subprocess.Popen(start.argv, env=start.env, stderr=subprocess.PIPE)
+    _forward_signals(mpirun)
+    has_lost, said = False, b""
+    assert mpirun.stderr is not None
+    while data := os.read(mpirun.stderr.fileno(), relay.MOST):
+        os.write(2, data)
+        said = said[-100:] + data
+        has_lost = has_lost or any(words in said for words in LOST)
+    code = mpirun.wait()
+    return (ABORTED if has_lost else 0) if code == 0 else code if code > 0 else 128 - code
+
+
+def _forward_signals(mpirun: subprocess.Popen[bytes]) -> None:
+    for name in FORWARDED:
+        signal.signal(getattr(signal, name), lambda number, _: mpirun.send_signal(number))
+    signal.signal(signal.SIGINT, lambda *_: None)  # the terminal tells mpirun itself
+
+
+def _supervised(start: Start, ranks: int) -> int:
     import subprocess
 
     supervisor, env = Supervisor(ranks), dict(start.env)
     env[relay.SUPERVISOR] = supervisor.where
     options = ["-x", relay.SUPERVISOR]
-    if survive and not by_slurm(start):
+    if not by_slurm(start):
         env[relay.AGENT] = next((env[name] for name in AGENTS if env.get(name)), "ssh")
         through = f"{sys.executable} -I -S {os.path.abspath(relay.__file__)}"
         radix = ["--prtemca", "rml_base_radix", str(max(ranks, 64))]
         options += ["--prtemca", "plm_ssh_agent", through, *radix, *OPTIONS]
     mpirun = subprocess.Popen([start.argv[0], *options, *start.argv[1:]], env=env)
-    for name in FORWARDED:
-        signal.signal(getattr(signal, name), lambda number, _: mpirun.send_signal(number))
-    signal.signal(signal.SIGINT, lambda *_: None)  # the terminal tells mpirun itself
+    _forward_signals(mpirun)
     try:
         return supervisor.run(mpirun)
     finally:

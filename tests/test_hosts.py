@@ -221,3 +221,27 @@ def test_a_host_that_does_not_start_its_daemon_is_told_as_by_ssh() -> None:
         argv = [sys.executable, "-I", "-S", relay.__file__, *words]
         assert subprocess.run(argv, env=env, timeout=60).returncode == code
     listener.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("echo 'PRTE has lost communication with a remote daemon.' >&2; exit 0", 86),
+        ("printf 'PRTE has lost comm' >&2; sleep 1; echo 'unication with a remote daemon' >&2", 86),
+        ("echo 'A daemon failed to report back after being spawned.' >&2", 86),
+        ("echo 'lost communication with a remote daemon' >&2; exit 5", 5),
+        ("kill -9 $$", 137),
+    ],
+)
+def test_a_job_that_has_lost_a_host_does_not_end_with_0(script: str, code: int) -> None:
+    """And without --survive nothing listens: the job is mpirun's, of which only words are read."""
+    program = "import sys; from hpcflow import hosts; from hpcflow.launch import Start; import os\n"
+    program += "start = Start(['sh', '-c', sys.argv[1]], dict(os.environ), 'mpirun of Open MPI')\n"
+    program += "sys.exit(hosts.run(start, 4, survive=False))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, script], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == code, done.stderr
+    assert ("remote daemon" in script) == ("remote daemon" in done.stderr)

@@ -197,7 +197,7 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
         deaths.witness(ledgers(), settings.run_dir)
     try:
         if hosts.are_several(start, args.hostfile):
-            return hosts.supervise(start, args.ranks, settings.survive)
+            return hosts.run(start, args.ranks, settings.survive)
         start.become()
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} does not start: {error.strerror}") from None
