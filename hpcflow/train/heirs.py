@@ -28,10 +28,8 @@ class Heirs:
         self, context: Context, graph: Graph, number: int, meet: Callable[[], None]
     ) -> None:
         assert context.control is not None
-        self._context, self._control, self._number, self._meet = (
-            *(context, context.control),
-            *(number, meet),
-        )
+        self._context, self._control = context, context.control
+        self._number, self._meet = number, meet
         self._server = context.roles.servers[0]
         self._datasets: list[Any] = graph.get_collection("datasets")
         self._trained: set[int] = set()  # datasets of which this worker has trained a batch
