@@ -30,16 +30,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # a checkout that is not installed will do
 ENVIRON = dict(os.environ)  # as it was: importing hpcflow sets numbers of threads
 MARK = "@@ "  # lines of the protocol; launchers and libraries print others
-ONE_THREAD = {
-    name: "1"
-    for name in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "TF_NUM_INTRAOP_THREADS",
-        "TF_NUM_INTEROP_THREADS",
-    )
-}
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
+ONE_THREAD = dict.fromkeys(THREADS, "1")
 QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "",
@@ -140,6 +138,7 @@ class Contender:
     commands: Sequence[Sequence[str]] = ()
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
     missing: str = ""
+    threads: int = 1  # of each process
 
 
 def role(python: str | None, script: str, role: str, *options: object) -> list[str]:
@@ -163,7 +162,8 @@ def ranks(n: int, command: Sequence[str], **environ: str) -> tuple[list[str], di
 
 def environ(contender: Contender) -> dict[str, str]:
     """The environment of a contender's processes."""
-    return {**ENVIRON, **contender.environ, **ONE_THREAD, **QUIET}
+    threads = dict.fromkeys(THREADS, str(contender.threads))
+    return {**ENVIRON, **contender.environ, **threads, **QUIET}
 
 
 class _Child:
@@ -387,7 +387,7 @@ def _settings() -> list[str]:
     """What the environment sets that bears on figures."""
     bears = ("HPCFLOW_", "OPENBLAS_", "OMPI_MCA_mpi")
     found = sorted(ENVIRON.items())
-    return [f"{k}={v}" for k, v in found if k.startswith(bears) and k not in ONE_THREAD]
+    return [f"{k}={v}" for k, v in found if k.startswith(bears) and k not in THREADS]
 
 
 def _plain(word: str) -> str:
