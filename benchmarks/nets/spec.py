@@ -21,7 +21,7 @@ class Optimizer(NamedTuple):
 OPTIMIZERS = {
     "mlp_sgd": Optimizer("momentum", 0.01),
     "mlp_adam": Optimizer("adam", 1e-3),
-    "lenet": Optimizer("momentum", 0.01),
+    "lenet": Optimizer("momentum", 0.001),
     "alexnet": Optimizer("none", 0.0),
     "lstm_full": Optimizer("sgd", 0.5),
     "lstm_sampled": Optimizer("sgd", 0.5),
