@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+ABORTED = 86  # exit code of ranks that another rank's failure ends, and of their job
+
 
 class HpcflowError(Exception):
     """Base of all errors of hpcflow.

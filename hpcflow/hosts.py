@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpcflow import relay
-from hpcflow.errors import LaunchError
+from hpcflow.errors import ABORTED, LaunchError
 from hpcflow.launch import Start, has_ulfm
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ FORWARDED = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
 LET_DAEMONS_END_S = 2.0  # those of hosts that live
 MOST_LINE = 4096  # bytes of a line: a token, a word and a name
 SIOCGIFCONF = 0x8912  # Linux's question for its interfaces
-ABORTED = 86  # the exit code of a job that a failure has ended
 LOST = (  # what mpirun says then
     b"lost communication with a remote daemon",
     b"daemon failed to report back",
@@ -108,8 +107,12 @@ def _watched(start: Start) -> int:
         os.write(2, data)
         said = said[-100:] + data
         has_lost = has_lost or any(words in said for words in LOST)
-    code = mpirun.wait()
-    return (ABORTED if has_lost else 0) if code == 0 else code if code > 0 else 128 - code
+    return _exit_code(mpirun.wait()) or (ABORTED if has_lost else 0)
+
+
+def _exit_code(returned: int) -> int:
+    """As a shell tells it: 128 and the number of the signal that has ended a process."""
+    return returned if returned >= 0 else 128 - returned
 
 
 def _forward_signals(mpirun: subprocess.Popen[bytes]) -> None:
@@ -168,7 +171,7 @@ class Supervisor:
             self.turn()
         returned = mpirun.poll()
         if returned and not self.lost:
-            return returned if returned > 0 else 128 - returned
+            return _exit_code(returned)
         return self.code
 
     def close(self) -> None:

@@ -24,14 +24,13 @@ from hpcflow.comm.deaths import describe, what_next
 from hpcflow.comm.deaths import facts_of as facts_of_death
 from hpcflow.comm.ledger import Entry, first
 from hpcflow.comm.where import own_stacks, raised_at
-from hpcflow.errors import CommError, DeathError, StallError
+from hpcflow.errors import ABORTED, CommError, DeathError, StallError
 
 if TYPE_CHECKING:
     from hpcflow.comm.base import Communicator
     from hpcflow.runtime.context import Context
     from hpcflow.runtime.survival import Survival
 
-ABORTED = 86  # exit code of ranks that another rank's failure ends
 LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
 LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
 LET_DEATH_BE_SEEN_S = 0.2  # by the kernel's notice, after a message has failed by it

@@ -14,7 +14,7 @@ Told = tuple[int, int, int, int]  # dataset, line, epoch, step: of a batch that 
 
 
 class Progress:
-    """What workers have told, by training session; `drivers` are their ranks."""
+    """What workers have told, by training session and rank."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, int], dict[tuple[int, int], Told]] = collections.defaultdict(
