@@ -49,7 +49,8 @@ class Settings:
     stop_at: int = 0  # stop before this step, of all starts, as a signal does; 0: never
     save: str = "background"  # training goes on while checkpoints are written; or: foreground
     check_numerics: bool = False  # look at every float result for NaN and infinity
-    exact: bool = False  # forbid rewrites that change rounding
+    exact: bool = False  # forbid rewrites and kernels that change rounding
+    kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
     inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
     trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)
 

@@ -1,12 +1,16 @@
-"""The kernel table: `xp` kernels serve NumPy and CuPy; a device's own kernel overrides them."""
+"""The kernel table: plain kernels that always serve, and faster ones by provider.
+
+A plain `xp` kernel serves NumPy and CuPy; a device's own plain kernel overrides it. Beside it there
+may be one from each *provider* (a library, generated code), which serves only where it says so.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from hpcflow.errors import DeviceError
+from hpcflow.errors import DeviceError, HpcflowError
 from hpcflow.kernels.half import widened
 
 Form = Literal["ufunc", "out", "new", "view", "update"]
@@ -31,6 +35,11 @@ class Node:
 
 
 Make = Callable[[Any, Node], Callable[..., Any]]
+PLAIN = "plain"  # the provider of kernels that always serve
+
+
+def _never(node: Node) -> str:
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +48,31 @@ class Kernel:
 
     `inplace` lists inputs whose memory output 0 may share (same shape and dtype, read elementwise
     before written). `tiles`: `make` returns a `Tiled` where there are no floats of 16 bits.
+    `refuses(node)` says why the kernel of a provider does not serve a node, "" if it does; `exact`:
+    its results are those of the plain kernel, to the last bit.
     """
 
     form: Form
     make: Make
     inplace: tuple[int, ...] = ()
     tiles: bool = False
+    provider: str = PLAIN
+    refuses: Callable[[Node], str] = _never
+    exact: bool = False
+
+
+class Wish(NamedTuple):
+    """Which kernels a user wants: of these providers, the best first; `exact` as the setting."""
+
+    providers: tuple[str, ...]
+    exact: bool = False
+
+
+class Choice(NamedTuple):
+    """The kernel that serves a node, and why those of better providers do not: (name, reason)."""
+
+    kernel: Kernel
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 class Tiled:
@@ -59,8 +87,18 @@ class Tiled:
             pass
 
 
-_TABLE: dict[tuple[str, str], Kernel] = {}
+_TABLE: dict[tuple[str, str], Kernel] = {}  # plain kernels
+_FAST: dict[tuple[str, str], dict[str, Kernel]] = {}  # (op, kind) -> provider -> kernel
+_PROVIDERS: dict[str, Callable[[], str]] = {}  # name -> why it is absent, "" if it is there
 ANY = "xp"  # the kind of device of kernels written against the array module `xp`
+
+
+def provider(name: str, absent: Callable[[], str]) -> None:
+    """Let there be kernels of `name`; of several providers the one named first is the better.
+
+    `absent()` says why none of them can be used here, "" if they can.
+    """
+    _PROVIDERS[name] = absent
 
 
 def kernel(
@@ -74,7 +112,7 @@ def kernel(
 ) -> Callable[
     [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
 ]:
-    """Decorator: `make(xp, node)` is the kernel of op `type` on devices of kind `on`.
+    """Decorator: `make(xp, node)` is the plain kernel of op `type` on devices of kind `on`.
 
     Floats of 16 bits reach it as float32 and its results are rounded, so that sums have 32 bits.
     Not so those of ufuncs, which do it themselves, and of a kernel that only `moves` elements.
@@ -88,8 +126,68 @@ def kernel(
     return add
 
 
+def fast(
+    provider: str,
+    type: str,
+    form: Form,
+    *,
+    on: str,
+    refuses: Callable[[Node], str],
+    inplace: tuple[int, ...] = (),
+    tiles: bool = False,
+    exact: bool = False,
+) -> Callable[
+    [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
+]:
+    """Decorator: `make(xp, node)` is the kernel of op `type` that `provider` has; see `Kernel`.
+
+    It serves nodes that it does not refuse, of any dtype that it does not refuse.
+    """
+
+    def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
+        row = Kernel(form, make, inplace, tiles, provider, refuses, exact)
+        _FAST.setdefault((type, on), {})[provider] = row
+        return make
+
+    return add
+
+
+def wish(kernels: str = "auto", exact: bool = False) -> Wish:
+    """What the settings `kernels` and `exact` ask for: "auto", "plain", or names and commas.
+
+    Errors: HpcflowError if there is no such provider.
+    """
+    if kernels in ("auto", PLAIN):
+        return Wish(tuple(_PROVIDERS) if kernels == "auto" else (), exact)
+    names = tuple(name.strip() for name in kernels.split(","))
+    for name in names:
+        if name not in _PROVIDERS:
+            raise HpcflowError(
+                f"setting kernels={kernels!r}: there is no provider {name!r}",
+                hint=f"known: auto, {PLAIN}, {', '.join(_PROVIDERS)}",
+            )
+    return Wish(names, exact)
+
+
+def choose(node: Node, kind: str, wanted: Wish, xp: bool = True) -> Choice:
+    """The best kernel that serves `node` on a device of kind `kind`; with `xp` as of `find`."""
+    refused: list[tuple[str, str]] = []
+    rows = _FAST.get((node.type, kind), {})
+    for name in wanted.providers:
+        row = rows.get(name)
+        if row is None:
+            continue
+        why = _PROVIDERS[name]() or row.refuses(node)
+        if not why and wanted.exact and not row.exact:
+            why = "it may round differently (setting exact)"
+        if not why:
+            return Choice(row, tuple(refused))
+        refused.append((name, why))
+    return Choice(find(node.type, kind, xp), tuple(refused))
+
+
 def find(type: str, kind: str, xp: bool = True) -> Kernel:
-    """The kernel of `type` on a device of kind `kind`; with `xp`, the general one serves too."""
+    """The plain kernel of `type` on a device of kind `kind`; with `xp`, the general one serves."""
     row = _TABLE.get((type, kind)) or (_TABLE.get((type, ANY)) if xp else None)
     if row is None:
         raise DeviceError(

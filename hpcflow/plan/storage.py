@@ -93,6 +93,12 @@ def assign(
     return _Assigner(part, strands, info, groups or {}).run()
 
 
+def has_kernel(node: Node) -> bool:
+    """True if a kernel computes its outputs."""
+    made = node.type not in BUILT_IN and node.type not in FRAMES
+    return made and not node.row.waits and not node.is_state
+
+
 class _Assigner:
     def __init__(
         self,
@@ -132,7 +138,7 @@ class _Assigner:
     def find_roots(self, node: Node) -> None:
         for i in range(len(node.specs)):
             self.root[Ref(node.name, i)] = Ref(node.name, i)
-        if self.has_kernel(node) and self.info(node).form == "view":
+        if has_kernel(node) and self.info(node).form == "view":
             self.root[Ref(node.name)] = self.root[node.inputs[0]]
 
     def find_initial(self, node: Node) -> None:
@@ -144,7 +150,7 @@ class _Assigner:
         ref: Ref | None = node.inputs[1]
         while ref is not None and self.users.get(ref) == [node.name] and ref not in self.fetched:
             maker = self.part.nodes[ref.node]
-            if not self.has_kernel(maker) or not self.store.static(maker) or ref.index:
+            if not has_kernel(maker) or not self.store.static(maker) or ref.index:
                 return
             if (maker.device, self.home[maker.name]) != (node.device, self.home[node.name]):
                 return
@@ -177,12 +183,6 @@ class _Assigner:
         """The node with whose end the use of a value by `name` ends: a group takes it till then."""
         group = self.groups.get(name)
         return name if group is None or root in self.scratch else group.last
-
-    @staticmethod
-    def has_kernel(node: Node) -> bool:
-        """True if a kernel computes its outputs."""
-        made = node.type not in BUILT_IN and node.type not in FRAMES
-        return made and not node.row.waits and not node.is_state
 
     @staticmethod
     def holds(node: Node) -> bool:
@@ -224,7 +224,7 @@ class _Assigner:
             for ref in (Ref(node.name, i) for i in range(len(node.specs))):
                 self.name(node, ref)
                 self.store.fresh.add(ref)
-        elif self.has_kernel(node):
+        elif has_kernel(node):
             self.place_computed(node)
 
     def place_awaited(self, node: Node, n: int) -> None:

@@ -26,6 +26,7 @@ from hpcflow.comm.watchdog import Times, Watchdog
 from hpcflow.consistency import Async, Backup, Rule, Stale
 from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from hpcflow.graph.device import parse
+from hpcflow.kernels.table import wish
 from hpcflow.logs import logger
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Cluster, Part, Plan
@@ -73,6 +74,8 @@ class Context:
         self.devices = {
             name: device.make(name) for name in device.names(self.is_server, self._index_on_node())
         }
+        for one in self.devices.values():
+            one.wish = wish(settings.kernels, settings.exact)
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
         if settings.placement and self.cluster.servers:
             self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))

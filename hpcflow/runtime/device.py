@@ -11,7 +11,7 @@ import numpy as np
 import hpcflow.kernels.load  # noqa: F401  (fills the kernel table)
 from hpcflow.errors import DeviceError, MissingPackageError
 from hpcflow.graph.dtypes import is_half
-from hpcflow.kernels.table import Kernel, find
+from hpcflow.kernels.table import PLAIN, Choice, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
@@ -26,17 +26,29 @@ class Device:
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
+        self.wish = wish()
 
-    def info(self, node: Node) -> KernelInfo:
+    def choose(self, node: Node, inputs: list[Any]) -> Choice:
+        """The kernel that will run `node`, whose inputs have the specs `inputs`."""
+        services.load_kernel(node.type)
+        return choose(_known(node, inputs), self.kind, self.wish, self.xp is not None)
+
+    def provider(self, choice: Choice) -> str:
+        """Who provides a kernel: a plain one is of the array module, or this device's own."""
+        name = choice.kernel.provider
+        plain = self.kind if self.xp is None else self.xp.__name__
+        return plain if name == PLAIN else name
+
+    def info(self, node: Node, inputs: list[Any]) -> KernelInfo:
         """The calling form of the kernel that will run `node`."""
-        row = _row(self, node)
+        row = self.choose(node, inputs).kernel
         tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
         return KernelInfo(row.form, row.inplace, tiles)
 
     def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
         """The function that computes `node`, whose inputs have the specs `inputs`."""
-        row = _row(self, node)
-        return row.make(self.xp, KernelNode(node.type, node.attrs, inputs, node.specs))
+        row = self.choose(node, inputs).kernel
+        return row.make(self.xp, _known(node, inputs))
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array."""
@@ -64,9 +76,8 @@ class Device:
         return block[start : start + count].view(dtype).reshape(shape)
 
 
-def _row(device: Device, node: Node) -> Kernel:
-    services.load_kernel(node.type)
-    return find(node.type, device.kind, device.xp is not None)
+def _known(node: Node, inputs: list[Any]) -> KernelNode:
+    return KernelNode(node.type, node.attrs, inputs, node.specs)
 
 
 class GpuDevice(Device):

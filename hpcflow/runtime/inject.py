@@ -163,7 +163,7 @@ class Rehearsal:
             names = [name for name, what in one.code.binds.items() if what[1:2] == (node.name,)]
             kinds = {one.code.binds[name][0] for name in names}
             is_computed = kinds & {"kernel", "dynamic"} and "viewof" not in kinds
-            form = one.device(node).info(node).form if is_computed else ""
+            form = one.info(node).form if is_computed else ""
             if form in ("", "update") or not any(is_floating(s.dtype) for s in node.specs):
                 raise HpcflowError(
                     f"cannot inject {fault}: {node.type} here computes no floats of its own",

@@ -36,6 +36,7 @@ class Compiled:
     ) -> None:
         self.part, self.devices, self.store, self.label = part, devices, store, label
         self.seconds = seconds
+        self._infos: dict[str, Any] = {}
         self.trains = False  # a step of its plan changes variables, initial values apart
         self.inner = {
             node.name: {
@@ -48,7 +49,7 @@ class Compiled:
             if node.type in FRAMES
         }
         self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
-        self.code: Code = generate(part, self._info, seconds, check_numerics, kept)
+        self.code: Code = generate(part, self.info, seconds, check_numerics, kept)
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         lines = self.code.source.splitlines(keepends=True)
         linecache.cache[self.file] = (len(self.code.source), None, lines, self.file)
@@ -75,17 +76,23 @@ class Compiled:
                 f"{self.part.task} has no device {name}", op=node.name, line=node.line
             ) from None
 
-    def _info(self, node: Node) -> Any:
-        return self.device(node).info(node)
+    def info(self, node: Node) -> Any:
+        """The calling form of the kernel that computes `node`."""
+        if node.name not in self._infos:
+            self._infos[node.name] = self.device(node).info(node, self._specs(node))
+        return self._infos[node.name]
 
     def _spec(self, ref: Ref) -> Spec:
         return self.part.nodes[ref.node].specs[ref.index]
+
+    def _specs(self, node: Node) -> list[Spec]:
+        return [self._spec(ref) for ref in node.inputs]
 
     def _bind(self, what: tuple) -> Any:
         """What a name of the generated code is bound to, for all instances alike."""
         node = self.part.nodes[what[1]]
         device = self.device(node)
-        specs = [self._spec(r) for r in node.inputs]
+        specs = self._specs(node)
         if what[0] == "tiles":
             kernel: Any = device.kernel(node, specs)
             return kernel.tiles
@@ -182,7 +189,7 @@ def _sized(
     device: Device, node: Node, specs: list[Spec], run: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The kernel `run` for sizes that only the step tells: outputs are allocated at each call."""
-    if device.info(node).form != "out":
+    if device.info(node, specs).form != "out":
         return run
     infer, attrs = node.row.infer, node.attrs
 
@@ -273,7 +280,7 @@ class Instance:
             return inline(self, node)
         device = self.compiled.device(node)
         if kind == "viewof":
-            specs = [self.compiled._spec(r) for r in node.inputs]
+            specs = self.compiled._specs(node)
             return device.kernel(node, specs)(*(self.arrays[n] for n in what[2:]))
         if kind in ("bucket_in", "bucket_out"):
             return self.buckets[node.name].views(kind)[what[2]]

@@ -427,7 +427,7 @@ def evaluate(context: Context, node: Node, inputs: Sequence[Any]) -> list[Any]:
     """Compute a pure node on this rank's CPU: the plan folds constants with it."""
     device = context.devices["cpu:0"]
     specs = [Spec(np.asarray(x).dtype, np.asarray(x).shape) for x in inputs]
-    run, form = device.kernel(node, specs), device.info(node).form
+    run, form = device.kernel(node, specs), device.info(node, specs).form
     try:
         if form == "out":
             outs = [np.empty(known(s.shape), s.dtype) for s in node.specs]

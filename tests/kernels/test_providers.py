@@ -1,0 +1,82 @@
+"""Several kernels for one op: the best that serves a node is chosen, and the choice is told."""
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.errors import HpcflowError
+from hpcflow.kernels import table
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
+from hpcflow.runtime.serving import served
+from hpcflow.settings import Settings
+
+
+@pytest.fixture
+def providers(monkeypatch):
+    """`first` and `second` compute Tanh wrongly, each in its own way; the first not of matrices."""
+    monkeypatch.setattr(table, "_FAST", {})
+    monkeypatch.setattr(table, "_PROVIDERS", {})
+    monkeypatch.setattr(table, "absent", "", raising=False)
+    table.provider("first", lambda: table.absent)
+    table.provider("second", lambda: "")
+
+    def no_matrices(node):
+        return "" if len(node.inputs[0].shape) == 1 else "it is no vector"
+
+    @table.fast("first", "Tanh", "out", on="cpu", refuses=no_matrices)
+    def one(xp, node):
+        return lambda x, out: out.fill(1)
+
+    @table.fast("second", "Tanh", "new", on="cpu", refuses=lambda node: "", exact=True)
+    def two(xp, node):
+        return lambda x: np.full_like(x, 2)
+
+
+def outcome(shape, **settings):
+    """What a run computes, and what is told of its kernel."""
+    with use(Context(Settings(**settings))) as context, hf.Graph().as_default():
+        x = hf.placeholder(hf.float32, shape)
+        session, feeds = hf.Session(), {x: np.zeros(shape, np.float32)}
+        y = hf.tanh(x)
+        value = session.run(y, feeds)
+        plan = session.plan(y, feeds)
+        (row,) = served(plan.parts[plan.driver], context.devices)
+        return value.ravel()[0], row.provider, dict(row.refused)
+
+
+def test_the_first_provider_that_serves_is_chosen(providers):
+    assert outcome([3]) == (1, "first", {})
+    assert outcome([3, 3]) == (2, "second", {"first": "it is no vector"})
+
+
+def test_a_user_orders_providers_or_does_without(providers):
+    assert outcome([3], kernels="second") == (2, "second", {})
+    assert outcome([3], kernels="second,first") == (2, "second", {})
+    assert outcome([3], kernels="plain") == (0, "numpy", {})
+
+
+def test_exact_keeps_what_rounds_otherwise_out(providers):
+    value, provider, refused = outcome([3], exact=True)
+    assert (value, provider) == (2, "second") and "exact" in refused["first"]
+
+
+def test_what_is_absent_does_not_serve_and_says_why(providers, monkeypatch):
+    monkeypatch.setattr(table, "absent", "no library")
+    assert outcome([3]) == (2, "second", {"first": "no library"})
+    assert outcome([3], kernels="first") == (0, "numpy", {"first": "no library"})
+
+
+def test_an_unknown_provider_is_an_error(providers):
+    with pytest.raises(HpcflowError, match="third"):
+        Context(Settings(kernels="first,third"))
+
+
+def test_nodes_inside_loops_are_told_too(providers):
+    with use(Context(Settings())) as context, hf.Graph().as_default():
+        x = hf.placeholder(hf.float32, [2])
+        y = hf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, hf.tanh(v)), (0, x))[1]
+        session = hf.Session()
+        plan = session.plan(y, {x: np.zeros(2, np.float32)})
+        rows = served(plan.parts[plan.driver], context.devices)
+        assert ("Tanh", "first") in {(row.type, row.provider) for row in rows}
