@@ -15,7 +15,7 @@ LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency", "fau
 LEAVES |= {"hosts", "relay"}
 GRAPH = LEAVES | {"graph"}
 PLAN = GRAPH | {"ops", "autodiff", "plan"}
-RUNTIME = PLAN | {"kernels", "comm", "runtime"}
+RUNTIME = PLAN | {"kernels", "comm", "runtime", "peaks"}
 DTYPES = "hpcflow.graph.dtypes"  # all that kernels and comm may know of the graph
 MAY_KNOW = {
     **dict.fromkeys(LEAVES, LEAVES),
@@ -37,7 +37,8 @@ MAY_KNOW = {
     "comm": LEAVES | {"comm"},
     "runtime": RUNTIME,
     **{room: RUNTIME | {room} for room in ("ps", "checkpoint", "data")},
-    "doctor": LEAVES | {"comm", "doctor"},
+    "peaks": LEAVES | {"peaks"},
+    "doctor": LEAVES | {"comm", "doctor", "peaks"},
     "report": LEAVES | {"train", "report"},
     "train": RUNTIME | {"checkpoint", "train"},
     "flags": RUNTIME,

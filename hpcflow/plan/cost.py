@@ -10,13 +10,12 @@ from hpcflow.graph.shape import Spec, size_of
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.nested import within
 from hpcflow.plan.protocol import HEADER_BYTES
+from hpcflow.plan.work import work
 
 FLOPS = 2e10  # of one core, roughly: predictions only decide how often to poll
 BYTES = 1e10  # read or written per second
 STARTS = 1e-6  # seconds to start a kernel
 MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "Send", "FromParcel")
-# among inputs and outputs: the value with an element for each window and filter, and the filters
-CONVOLUTIONS = {"Conv": (-1, 1), "ConvInputGrad": (0, 1), "ConvFilterGrad": (1, -1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,20 +89,14 @@ def given_specs(node: Node, part: Part) -> list[Spec]:
 
 
 def flops(node: Node, inputs: Sequence[Spec]) -> int:
-    """Arithmetic operations of a node, roughly; unknown sizes count nothing."""
+    """Arithmetic operations of a node, of unknown sizes roughly."""
     known = [spec for spec in (*inputs, *node.specs) if spec.known]
     if node.type in MOVES_NOTHING or not known:
         return 0
-    if node.type == "MatMul" and inputs[0].known and node.specs[0].known:
-        contracted = -2 if node.attrs.get("transpose_a") else -1
-        assert inputs[0].shape is not None
-        return 2 * size_of(node.specs[0].shape) * (inputs[0].shape[contracted] or 0)
-    if node.type in CONVOLUTIONS:
-        position, filters = (((*inputs, *node.specs)[i]) for i in CONVOLUTIONS[node.type])
-        if position.known and filters.known:
-            assert filters.shape is not None
-            each = size_of(filters.shape[:-1])  # products for each output of each position
-            return 2 * size_of(position.shape) * each
+    told = all(spec.known and spec.dtype not in OPAQUE for spec in (*inputs, *node.specs))
+    done = work(node, inputs) if told else None
+    if done is not None:
+        return done.flops
     return max(size_of(spec.shape) for spec in known)
 
 

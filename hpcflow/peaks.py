@@ -1,0 +1,138 @@
+"""What this rank's machine can do at best, measured: products of matrices, and copies in memory.
+
+The two lines of a roofline: a kernel is as fast as the machine allows when it has one of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LONG_ENOUGH_S = 20e-3  # of one product or copy, so that starting it does not count
+LARGEST = 8192  # rows of a matrix
+LEAST_ARRAY, MOST_ARRAY = 64 << 20, 256 << 20  # bytes
+CACHES = 4  # times the last-level cache: nothing of an array is left there at the next copy
+DTYPES = ("float32", "float64")
+
+
+@dataclasses.dataclass(frozen=True)
+class Peaks:
+    """Operations a second in products of matrices, by dtype; bytes a second, reads and writes."""
+
+    flops: dict[str, float]
+    nbytes: float
+    threads: int
+    device: str = "cpu"
+
+    def share(self, flops: float, nbytes: float, seconds: float, dtype: str) -> float:
+        """The part of the nearer peak that so much work in this time is."""
+        peak = self.flops.get(dtype) or max(self.flops.values())  # 16 bits: computed as float32
+        return max(flops / peak, nbytes / self.nbytes) / seconds if seconds > 0 else 0.0
+
+    def text(self) -> str:
+        """`98.1 GFLOP/s float32, 49.0 float64, 12.3 GB/s (1 thread)`."""
+        rates = [f"{rate / 1e9:.3g} GFLOP/s {dtype}" for dtype, rate in self.flops.items()]
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        where = threads if self.device == "cpu" else self.device
+        return f"{', '.join(rates)}, {self.nbytes / 1e9:.3g} GB/s ({where})"
+
+
+def measure(
+    threads: int = 1,
+    xp: Any = np,
+    wait: Callable[[], object] = lambda: None,
+    dtypes: Sequence[str] = DTYPES,
+    seconds: float = 1.0,
+    device: str = "cpu",
+) -> Peaks:
+    """Measure for about `seconds`; `wait` returns when what `xp` has started is done."""
+    each = seconds / (len(dtypes) + 1)
+    flops = {dtype: _products(xp, dtype, wait, each) for dtype in dtypes}
+    return Peaks(flops, _copies(xp, threads, wait, each), threads, device)
+
+
+def kept(file: Path, make: Callable[[], Peaks]) -> Peaks:
+    """The peaks in `file`; they are made and written there if they are not to be read."""
+    try:
+        return Peaks(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        pass
+    peaks = make()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.write_text(json.dumps(dataclasses.asdict(peaks)))
+    draft.replace(file)
+    return peaks
+
+
+def _products(xp: Any, dtype: str, wait: Callable[[], object], seconds: float) -> float:
+    """Operations a second of products of square matrices, as large as need be to be timed."""
+    n, took, best = 128, 0.0, 0.0
+    while took < LONG_ENOUGH_S and n < LARGEST:
+        n *= 2
+        multiply = _product(xp, n, dtype)
+        took = _fastest(multiply, wait, 2)
+        best = max(best, 2 * n**3 / took)
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        best = max(best, 2 * n**3 / _fastest(multiply, wait, 1))
+    return best
+
+
+def _product(xp: Any, n: int, dtype: str) -> Callable[[], object]:
+    a, b, c = (xp.ones((n, n), dtype) for _ in range(3))
+    return lambda: xp.matmul(a, b, out=c)
+
+
+def _copies(xp: Any, threads: int, wait: Callable[[], object], seconds: float) -> float:
+    """Bytes a second, read and written, when a large array is copied by all threads."""
+    size = min(max(LEAST_ARRAY, CACHES * last_cache()), MOST_ARRAY)
+    source, target = xp.ones(size // 4, "float32"), xp.ones(size // 4, "float32")
+    threads = threads if xp is np else 1
+    edges = [size // 4 * i // threads for i in range(threads + 1)]
+    pieces = [(target[i:j], source[i:j]) for i, j in itertools.pairwise(edges)]
+    with ThreadPoolExecutor(threads) as pool:
+
+        def copy() -> None:
+            if threads == 1:
+                xp.copyto(target, source)
+            else:  # NumPy lets go of the interpreter's lock while it copies
+                list(pool.map(lambda piece: xp.copyto(*piece), pieces))
+
+        until, took = time.perf_counter() + seconds, _fastest(copy, wait, 2)
+        while time.perf_counter() < until:
+            took = min(took, _fastest(copy, wait, 1))
+    return 2 * size / took
+
+
+def _fastest(run: Callable[[], object], wait: Callable[[], object], times: int) -> float:
+    took = []
+    for _ in range(times):
+        wait()
+        start = time.perf_counter()
+        run()
+        wait()
+        took.append(time.perf_counter() - start)
+    return max(min(took), 1e-9)
+
+
+def last_cache(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
+    """Bytes of the largest cache of a CPU; 0 where the system does not tell."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    sizes = [0]
+    for file in Path(folder).glob("index*/size"):
+        try:
+            text = file.read_text().strip()
+            sizes.append(int(text.rstrip("KMG")) * units.get(text[-1:], 1))
+        except (OSError, ValueError):
+            continue
+    return max(sizes)

@@ -1,0 +1,122 @@
+"""Operations and bytes of ops, against counts by hand and by a loop that counts as it computes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.graph.registry import OPS
+from hpcflow.graph.shape import Spec
+from hpcflow.plan import work as table
+from hpcflow.plan.ir import Node
+from hpcflow.plan.work import Work, given, work
+
+F4, I8 = np.dtype("f4"), np.dtype("i8")
+
+
+def spec(*shape, dtype=F4):
+    return Spec(dtype, shape)
+
+
+def node(type, *outs, **attrs):
+    return Node("n", type, attrs=attrs, specs=outs)
+
+
+def test_rows_name_ops_that_exist():
+    for name in (*table.NOTHING, *table.MOVES, *table.PICKS, *table.FLOPS):
+        assert name in OPS, name
+    assert not table.NOTHING & table.MOVES and not set(table.FLOPS) & (table.MOVES | table.NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs", "flops", "nbytes"),
+    [
+        # 15 outputs, each of 7 products and 7 sums; 35, 21 and 15 floats
+        (node("MatMul", spec(5, 3)), [spec(5, 7), spec(7, 3)], 210, 4 * 71),
+        (node("MatMul", spec(5, 3), transpose_a=True), [spec(7, 5), spec(7, 3)], 210, 4 * 71),
+        (node("MatMul", spec(2, 5, 3)), [spec(2, 5, 7), spec(7, 3)], 420, 4 * (70 + 21 + 30)),
+        (node("Add", spec(4, 6)), [spec(4, 6), spec(6)], 24, 4 * (24 + 6 + 24)),
+        (node("Sum", spec(4)), [spec(4, 6)], 24, 4 * 28),
+        (node("AddN", spec(10)), [spec(10)] * 3, 20, 4 * 40),
+        (node("Softmax", spec(2, 3)), [spec(2, 3)], 30, 4 * 12),
+        # a window of 9 for each of 2 x 4 x 4 x 5 outputs
+        (node("MaxPool", spec(2, 4, 4, 5), window=(3, 3)), [spec(2, 8, 8, 5)], 1440, 4 * 800),
+        (node("Transpose", spec(3, 2)), [spec(2, 3)], 0, 4 * 12),
+        (node("Reshape", spec(6)), [spec(2, 3)], 0, 0),
+        # 5 rows of a table of a million are read and written
+        (node("Gather", spec(5, 8)), [spec(10**6, 8), spec(5, dtype=I8)], 0, 4 * 80 + 40),
+        (node("Fft", spec(2, 8, dtype=np.dtype("c8")), rank=1), [spec(2, 8)], 240, 64 + 128),
+        (node("Cholesky", spec(2, 6, 6)), [spec(2, 6, 6)], 144, 4 * 144),
+        (node("MatrixTriangularSolve", spec(4, 2)), [spec(4, 4), spec(4, 2)], 32, 4 * 32),
+        (node("Einsum", spec(3, 5), equation="ik,jk->ij"), [spec(3, 4), spec(5, 4)], 120, 4 * 47),
+        (node("Einsum", spec(3, 5), equation="i,j->ij"), [spec(3), spec(5)], 15, 4 * 23),
+    ],
+)
+def test_counts_by_hand(made, inputs, flops, nbytes):
+    assert work(made, inputs) == Work(flops, nbytes)
+
+
+def test_updates_read_and_write_their_variables():
+    handles = [spec(10), spec(10), spec(10), spec(dtype=I8)]  # var, m, v and the count
+    scalars = [spec()] * 4
+    made = Node("n", "ApplyAdam", attrs={"dtype": F4, "shape": (10,)})
+    assert work(made, [*handles, *scalars, spec(10)]) == Work(120, 2 * (120 + 8) + 16 + 40)
+    assign = Node("n", "Assign", attrs={"dtype": F4, "shape": (10,)})
+    assert work(assign, [spec(10), spec(10)]) == Work(0, 80)
+    added = Node("n", "AssignAdd", attrs={"dtype": F4, "shape": (10,)})
+    assert work(added, [spec(10), spec(10)]) == Work(10, 120)
+    rows = Node("n", "ScatterAdd", attrs={"dtype": F4, "shape": (10**6, 8)})
+    inputs = [spec(10**6, 8), spec(3, dtype=I8), spec(3, 8)]
+    assert work(rows, inputs) == Work(24, 24 + 3 * 96)
+    written = Node("n", "ScatterUpdate", attrs={"dtype": F4, "shape": (10**6, 8)})
+    assert work(written, inputs) == Work(0, 24 + 2 * 96)
+
+
+def counted_convolution(x, w, strides):
+    """Products and sums of a convolution with SAME padding, as loops count them."""
+    batch, height, width, _ = x
+    kh, kw, each, outs = w
+    count = 0
+    for _ in itertools.product(
+        range(batch), range(-(-height // strides)), range(-(-width // strides))
+    ):
+        count += kh * kw * each * outs * 2
+    return count, (batch, -(-height // strides), -(-width // strides), outs)
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+def test_convolutions_in_three_directions(strides):
+    x, w = (2, 9, 9, 3), (3, 3, 3, 8)
+    flops, y = counted_convolution(x, w, strides)
+    sizes = {"x": spec(*x), "w": spec(*w), "y": spec(*y)}
+    nbytes = 4 * (math.prod(x) + math.prod(w) + math.prod(y))
+    for type, inputs, out in [
+        ("Conv", "xw", "y"),
+        ("ConvInputGrad", "yw", "x"),
+        ("ConvFilterGrad", "xy", "w"),
+    ]:
+        assert work(node(type, sizes[out]), [sizes[i] for i in inputs]) == Work(flops, nbytes)
+
+
+def test_what_only_the_step_knows_is_not_guessed():
+    assert work(node("Neg", spec(None)), [spec(None)]) is None
+    assert work(node("Einsum", spec(2, 2), equation="a...,...b->ab"), [spec(2, 2)] * 2) is None
+
+
+def test_a_step_of_a_graph_has_the_work_of_its_ops():
+    with hf.Graph().as_default(), hf.Session() as session:
+        x = hf.placeholder(hf.float32, [4, 6])
+        v = hf.Variable(np.ones((6, 8), np.float32), name="v")
+        train = hf.train.AdamOptimizer(0.1).minimize(hf.reduce_sum(hf.matmul(x, v)))
+        plan = session.plan(train, {x: np.ones((4, 6), np.float32)})
+    (part,) = plan.parts.values()
+    found = {n.type: work(n, given(n, part)) for n in part.nodes.values()}
+    products = [work(n, given(n, part)) for n in part.nodes.values() if n.type == "MatMul"]
+    assert products and all(w is not None and w.flops == 2 * 4 * 6 * 8 for w in products)
+    updates = [n for n in part.nodes.values() if n.row.writes]
+    assert updates and all(work(n, given(n, part)) is not None for n in updates)
+    assert all(w is not None for w in found.values()), found
