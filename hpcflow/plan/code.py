@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hpcflow.plan.arena import Block
 from hpcflow.plan.strands import Strand
 
 
@@ -37,7 +38,8 @@ class Code:
 
     source: str
     binds: dict[str, tuple]
-    blocks: dict[int, tuple[str, int]]  # block -> (device, bytes)
+    blocks: list[Block]
+    arenas: dict[str, int]  # device -> bytes of one step instance
     strands: list[Strand]
     sends: list[SendInfo]
     lines: list[str]  # the node behind each line of the source
@@ -47,4 +49,4 @@ class Code:
     @property
     def buffer_bytes(self) -> int:
         """Bytes of the buffers of one step instance."""
-        return sum(size for _, size in self.blocks.values())
+        return sum(self.arenas.values())

@@ -101,6 +101,7 @@ class _Writer:
             "\n".join(self.out) + "\n",
             self.binds,
             self.store.blocks,
+            self.store.arenas,
             self.strands,
             self.sends,
             self.lines,

@@ -8,10 +8,11 @@ from typing import Any
 
 from hpcflow.graph.shape import Spec, is_known, size_of
 from hpcflow.ops.comm import parcel_layout
-from hpcflow.plan import tiles
+from hpcflow.plan import arena, tiles
+from hpcflow.plan.arena import Block, Life
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES, within
-from hpcflow.plan.strands import Strand, home, users
+from hpcflow.plan.strands import Strand, home, over, users
 from hpcflow.plan.tiles import Group
 
 BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
@@ -25,7 +26,8 @@ class Storage:
     number: dict[str, int]
     expr: dict[Ref, str] = dataclasses.field(default_factory=dict)
     binds: dict[str, tuple] = dataclasses.field(default_factory=dict)
-    blocks: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    blocks: list[Block] = dataclasses.field(default_factory=list)
+    arenas: dict[str, int] = dataclasses.field(default_factory=dict)  # device -> bytes
     fresh: set[Ref] = dataclasses.field(default_factory=set)  # allocated anew in every step
     shared: set[str] = dataclasses.field(default_factory=set)  # names used over several strands
     assigned: dict[str, list[str]] = dataclasses.field(
@@ -63,7 +65,8 @@ class Storage:
         """The block of a Parcel, which is its alone: values are written there before its turn."""
         if node.name not in self.parcels:
             self.parcels[node.name] = len(self.blocks)
-            self.blocks[len(self.blocks)] = (node.device, node.specs[0].nbytes)
+            life = Life(node.specs[0].nbytes, 0, -1, None)
+            self.blocks.append(Block(node.device, life, [Ref(node.name)]))
         return self.parcels[node.name]
 
     def slot(self, node: Node, index: int) -> str:
@@ -120,18 +123,25 @@ class _Assigner:
         self.store = Storage(part, {name: i for i, name in enumerate(part.nodes)})
         self.root: dict[Ref, Ref] = {}  # the value whose memory this one is
         self.block_of: dict[Ref, int] = {}
-        # strand, and whether of one tile -> blocks: strands run in no fixed order
-        self.free: dict[tuple[int, bool], list[int]] = {}
 
     def run(self) -> Storage:
         for node in self.part.nodes.values():
             self.find_roots(node)
             self.find_initial(node)
-        self.last = self.find_last_uses()
+        self.ends = self.find_ends()
         for node in self.part.nodes.values():
             self.place(node)
-            self.recycle(node)
+        self.lay_out()
         return self.store
+
+    def lay_out(self) -> None:
+        """Give each block its place in the arena of its device."""
+        before = over(self.part, self.strands)
+        for device in sorted({block.device for block in self.store.blocks}):
+            blocks = [block for block in self.store.blocks if block.device == device]
+            starts, self.store.arenas[device] = arena.lay_out([b.life for b in blocks], before)
+            for block, start in zip(blocks, starts, strict=True):
+                block.start = start
 
     # -- which memory a value is, and until when
 
@@ -163,21 +173,24 @@ class _Assigner:
             sources = [r for r in sources if self.part.nodes[r.node].specs[r.index][:2] == spec[:2]]
             ref = sources[0] if sources and maker.inputs.count(sources[0]) == 1 else None
 
-    def find_last_uses(self) -> dict[Ref, str | None]:
-        """The node after which a root's memory is free; None: only the end of the step frees it."""
-        last: dict[Ref, str | None] = {}
+    def find_ends(self) -> dict[Ref, dict[int, int] | None]:
+        """For each root the last place in each strand where its memory is used.
+
+        None: only the end of the step frees it.
+        """
+        found: dict[Ref, dict[int, int] | None] = {}
         for ref, root in self.root.items():
             names = self.users.get(ref, [])
-            homes = {self.home.get(n, -1) for n in [*names, ref.node]}
-            waits = self.part.nodes[root.node].row.waits
             held = any(self.holds(self.part.nodes[n]) for n in names)
-            if len(homes) > 1 or -1 in homes or waits or held or ref in self.fetched:
-                last[root] = None
-            elif root not in last or last[root] is not None:
-                names = [self.until(n, root) for n in names]
-                ends = [n for n in (last.get(root), *names, ref.node) if n is not None]
-                last[root] = max(ends, key=self.store.number.__getitem__)
-        return last
+            inside = all(n in self.home for n in (*names, ref.node))
+            if held or not inside or self.part.nodes[root.node].row.waits or ref in self.fetched:
+                found[root] = None
+            if (ends := found.setdefault(root, {})) is None:
+                continue
+            for name in (*names, ref.node):
+                strand, place = self.home[name], self.store.number[self.until(name, root)]
+                ends[strand] = max(place, ends.get(strand, 0))
+        return found
 
     def until(self, name: str, root: Ref) -> str:
         """The node with whose end the use of a value by `name` ends: a group takes it till then."""
@@ -312,56 +325,37 @@ class _Assigner:
         if tile:
             spec = Spec(spec.dtype, (tiles.TILE,))
         block = self.inherited(node, ref, info)
+        life = Life(spec.nbytes, self.home[node.name], self.begins(node, tile), self.ends[ref])
         if block is None:
-            block = self.take((self.home[node.name], tile), node.device, spec.nbytes)
+            block = len(self.store.blocks)
+            self.store.blocks.append(Block(node.device, life, [ref]))
+        else:
+            self.store.blocks[block].values.append(ref)
+            self.store.blocks[block].life = self.store.blocks[block].life.then(life.ends)
         self.block_of[ref] = block
         name = f"b{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
         self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape, 0))
+
+    def begins(self, node: Node, tile: bool) -> int:
+        """The first place where a value of `node` is written: groups go over theirs many times."""
+        group = self.groups.get(node.name)
+        return self.store.number[node.name if group is None or tile else group.nodes[0]]
 
     def inherited(self, node: Node, ref: Ref, info: Any) -> int | None:
         """The block of an input that dies here and may be overwritten while it is read."""
         if ref.index or size_of(node.specs[ref.index].shape) == 1:
             return None  # NumPy is three times slower in place on a single element
+        here = {self.home[node.name]: self.store.number[node.name]}
         for i in info.inplace[: len(node.inputs)]:
             source = node.inputs[i]
             root, spec = self.root[source], self.part.nodes[source.node].specs[source.index]
             mine = node.specs[ref.index]
             same = spec.dtype == mine.dtype and spec.shape == mine.shape
             same = same and (ref in self.scratch) == (root in self.scratch)
-            if same and self.last.get(root) == node.name and root in self.block_of:
+            if same and self.ends[root] == here and root in self.block_of:
                 if sum(self.root[r] == root for r in node.inputs) == 1:
                     return self.block_of.pop(root)
         return None
-
-    def take(self, owner: tuple[int, bool], device: str, nbytes: int) -> int:
-        """A block that `owner` has done with that fits well, else a new one."""
-        free = self.free.setdefault(owner, [])
-        fits = [
-            b
-            for b in free
-            if self.store.blocks[b][0] == device and nbytes <= self.store.blocks[b][1]
-        ]
-        fits = [b for b in fits if self.store.blocks[b][1] <= 2 * nbytes + 64]
-        if fits:
-            best = min(fits, key=lambda b: self.store.blocks[b][1])
-            free.remove(best)
-            return best
-        block = len(self.store.blocks)
-        self.store.blocks[block] = (device, nbytes)
-        return block
-
-    def recycle(self, node: Node) -> None:
-        """Free the blocks whose last use this node was, or the group that it ends."""
-        group = self.groups.get(node.name)
-        ended = group.nodes if group is not None and group.last == node.name else (node.name,)
-        roots: set[Ref] = set()
-        for one in map(self.part.nodes.__getitem__, ended):
-            roots |= {self.root[r] for r in one.inputs if r in self.root}
-            roots |= {self.root[Ref(one.name, i)] for i in range(len(one.specs))}
-        for root in sorted(roots):
-            if self.last.get(root) == node.name and root in self.block_of:
-                owner = self.home[node.name], root in self.scratch
-                self.free.setdefault(owner, []).append(self.block_of.pop(root))
 
     # -- pins
 

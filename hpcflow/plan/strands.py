@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import graphlib
+
+import numpy as np
 
 from hpcflow.plan.ir import Node, Part, Ref
+
+ALL = 2**61  # the place behind all of a strand
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +94,27 @@ def _strand(
 def home(strands: list[Strand]) -> dict[str, int]:
     """The number of the strand in which each node runs (or starts, if it is a wait)."""
     return {name: i for i, s in enumerate(strands) for name in s.nodes}
+
+
+def over(part: Part, strands: list[Strand]) -> np.ndarray:
+    """[i, j]: the number of the last node of strand j that is over when strand i begins.
+
+    ALL if the whole strand is, -1 if maybe nothing. A wait that is over was begun where it stands;
+    not so a receive, which is posted before the step.
+    """
+    number = {name: i for i, name in enumerate(part.nodes)}
+    where = home(strands)
+    begun = [[w for w in s.waits if part.nodes[w].type != "Recv"] for s in strands]
+    before = {i: {*s.after, *(where[w] for w in begun[i])} for i, s in enumerate(strands)}
+    found = np.full((len(strands), len(strands)), -1, np.int64)
+    for i in graphlib.TopologicalSorter(before).static_order():
+        for j in before[i]:
+            np.maximum(found[i], found[j], out=found[i])
+        for wait in begun[i]:
+            j = where[wait]
+            found[i, j] = max(found[i, j], number[wait])
+        found[i, list(strands[i].after)] = ALL
+    return found
 
 
 def users(part: Part) -> dict[Ref, list[str]]:

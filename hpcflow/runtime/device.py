@@ -13,6 +13,7 @@ from hpcflow.errors import DeviceError, MissingPackageError
 from hpcflow.graph.dtypes import is_half
 from hpcflow.kernels.table import PLAIN, Choice, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
+from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
 from hpcflow.runtime import services
@@ -53,6 +54,12 @@ class Device:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array."""
         return np.empty(shape, dtype)
+
+    def arena(self, nbytes: int) -> Any:
+        """Bytes for the buffers of a step, which begin at multiples of `ALIGNED` in them."""
+        room = self.allocate((nbytes + ALIGNED,), np.dtype(np.uint8))
+        start = -room.ctypes.data % ALIGNED if isinstance(room, np.ndarray) else 0
+        return room[start : start + nbytes]
 
     def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Uninitialized host memory for messages, of the kind this device copies fastest."""

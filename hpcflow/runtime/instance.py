@@ -211,12 +211,9 @@ class Instance:
     def __init__(self, compiled: Compiled, link: Any, slot: int = 0) -> None:
         self.compiled, self.link, self.slot = compiled, link, slot
         self.part, self.code = compiled.part, compiled.code
-        self.blocks = [
-            compiled.devices[device.removeprefix(self.part.task + "/")].allocate(
-                (max(size, 1),), np.dtype(np.uint8)
-            )
-            for device, size in self.code.blocks.values()
-        ]
+        self.arenas = {
+            device: self._device(device).arena(size) for device, size in self.code.arenas.items()
+        }
         self.arrays: dict[str, Any] = {}
         self.received: dict[str, Any] = {}  # Recv node -> its array
         self.frames: dict[str, Any] = {}  # loops and branches that wait: their own instances
@@ -257,6 +254,9 @@ class Instance:
         """True once everything has run, or was skipped, and every message has left."""
         return not self.left or self.torn
 
+    def _device(self, name: str) -> Device:
+        return self.compiled.devices[name.removeprefix(self.part.task + "/")]
+
     def _bound(self, name: str, what: tuple) -> Any:
         value = self.compiled.shared.get(name)
         if value is None:
@@ -271,8 +271,8 @@ class Instance:
             return own.get(what[1]) or getattr(self.link, what[1])(self)
         if kind == "buffer":
             _, device, block, dtype, shape, start = what
-            where = self.compiled.devices[device.removeprefix(self.part.task + "/")]
-            return where.view(self.blocks[block], shape, dtype, start)
+            start += self.code.blocks[block].start
+            return self._device(device).view(self.arenas[device], shape, dtype, start)
         assert node is not None
         if kind == "frame":
             from hpcflow.runtime.frames import inline
