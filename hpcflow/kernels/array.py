@@ -48,6 +48,12 @@ def _squeeze(xp: Any, node: Node) -> Callable[..., Any]:
     return _under_known_shape(node) or (lambda x: xp.squeeze(x, axis))
 
 
+@kernel("Rows", "view")
+def _rows(xp: Any, node: Node) -> Callable[..., Any]:
+    start, stop = node.attrs["start"], node.attrs["stop"]
+    return lambda x: x[start:stop]
+
+
 @kernel("FromParcel", "view")
 def _from_parcel(xp: Any, node: Node) -> Callable[..., Any]:
     value, start = node.outputs[0], node.attrs["start"]

@@ -83,6 +83,7 @@ from hpcflow.ops import (
     tensor_array,
     variable_scope,
     variable_store,
+    views,
     window,
 )
 
@@ -169,5 +170,6 @@ __all__ = [
     "tensor_array",
     "variable_scope",
     "variable_store",
+    "views",
     "window",
 ]

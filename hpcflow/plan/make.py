@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan import traffic
+from hpcflow.plan.algebra import by_algebra
 from hpcflow.plan.bucket import bucket
 from hpcflow.plan.commit import commit
 from hpcflow.plan.frames import split
@@ -55,6 +56,8 @@ def make_plan(
             refuse_sums(program)
         program = beside_variables(replicate(program, graph, cluster, replica, homes), homes)
         program = simplify(shard(program, homes), evaluate, floats)
+        if cluster.tasks_per_replica == 1:
+            program = by_algebra(program, settings.exact)
         return mapped(program, lambda inner: lower(inner, inside=True))
 
     def cut(program: Program, cluster: Cluster) -> Plan:

@@ -350,7 +350,8 @@ class _Assigner:
             source = node.inputs[i]
             root, spec = self.root[source], self.part.nodes[source.node].specs[source.index]
             mine = node.specs[ref.index]
-            same = spec.dtype == mine.dtype and spec.shape == mine.shape
+            whole = self.part.nodes[root.node].specs[root.index].nbytes == mine.nbytes
+            same = spec.dtype == mine.dtype and spec.shape == mine.shape and whole
             same = same and (ref in self.scratch) == (root in self.scratch)
             if same and self.ends[root] == here and root in self.block_of:
                 if sum(self.root[r] == root for r in node.inputs) == 1:

@@ -37,6 +37,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(["Send", "Recv", "Copy", "Feed", "AllReduce", "Broadcast"], PLAN),
     "Parcel": PLAN,
+    "Rows": "tests/plan/test_algebra.py",
     "FromParcel": "test_parcel.py, test_parcels.py",
     **dict.fromkeys(["ReplicaSum", "ReplicaShare", "ReplicaOffset", "WaitInitialized"], PLAN),
     **dict.fromkeys([s + t for t in DRAWS for s in ("", "Stateless")], "test_random.py"),

@@ -23,11 +23,23 @@ def pure(type, attrs, given, specs):
         return [a @ b]
     if type == "Concat":
         return [np.concatenate(given, attrs["axis"])]
+    if type == "Split":
+        return np.split(given[0], np.cumsum(attrs["sizes"])[:-1], attrs["axis"])
+    if type == "Pack":
+        return [np.stack(given, attrs["axis"])]
+    if type == "Unpack":
+        return list(np.moveaxis(given[0], attrs["axis"], 0))
+    if type == "Rows":
+        return [given[0][attrs["start"] : attrs["stop"]]]
+    if type == "Sum":
+        return [given[0].sum(axis=attrs["axis"], keepdims=attrs["keepdims"])]
+    if type == "AddN":
+        return [np.sum(given, axis=0)]
     if type == "StridedSlice":
         return [given[0][index_of(attrs["key"])]]
     if type == "Shape":
         return [np.array(given[0].shape, attrs["dtype"])]
-    if type in ("Reshape", "MeanGrad", "SumToShape"):
+    if type in ("Reshape", "ExpandDims", "MeanGrad", "SumToShape"):
         shape = tuple(given[1]) if len(given) > 1 else specs[0].shape
         return [_shaped(type, given[0], shape)]
     if type == "Mean":
@@ -65,7 +77,7 @@ def _in_a_row(values):
 
 
 def _shaped(type, x, shape):
-    if type == "Reshape":
+    if type in ("Reshape", "ExpandDims"):
         return x.reshape(shape)
     if type == "MeanGrad":
         return np.broadcast_to(x / np.float32(np.prod(shape, dtype=int) // x.size), shape)
