@@ -165,7 +165,7 @@ def kernels(job: Job) -> list[Finding]:
     has = job.first.versions
     rows = (("onednn-cpu-gomp", "oneDNN"), ("numba", "numba"))
     told = [f"{words} {has[name]}" if name in has else f"no {words}" for name, words in rows]
-    return [Finding(OK, "", f"{', '.join(told)}; this version's kernels are NumPy's, on either")]
+    return [Finding(OK, "", f"{', '.join(told)}; NumPy's kernels serve what no package does")]
 
 
 def mpirun_or_srun(facts: Facts) -> str:

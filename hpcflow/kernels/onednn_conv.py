@@ -1,0 +1,231 @@
+"""Convolutions by oneDNN, in all three directions, on arrays as they lie: NHWC or NCHW, HWIO.
+
+Filters are brought into the layout that suits the primitive in each call, which costs a few percent
+of it; nothing else is copied.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.errors import KernelError
+from hpcflow.kernels import onednn
+from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.table import Node, fast
+from hpcflow.kernels.window import Windows
+
+FORWARD, DIRECT = 64, 1  # a forward pass of training; the algorithm
+Sizes = tuple[int, ...]
+
+
+class Geometry(NamedTuple):
+    """A convolution, hashable: `padding` is SAME, VALID or pairs."""
+
+    strides: Sizes
+    dilations: Sizes
+    padding: Any
+    first: bool
+    groups: int
+
+
+class Sliding:
+    """The descriptors of one convolution: x, w and y as they lie, and how windows move."""
+
+    def __init__(self, of: Geometry, x: Sizes, w: Sizes, y: Sizes) -> None:
+        before, after = padding(of, x, w[:-2], y)
+        gaps = [d - 1 for d in of.dilations]
+        self.moves = tuple(onednn.dims(sizes) for sizes in (of.strides, gaps, before, after))
+        self.x = onednn.strided(*channels_second(x, of.first))
+        self.y = onednn.strided(*channels_second(y, of.first))
+        self.w = onednn.strided(*_filters_first(w, of.groups))
+        self.free = onednn.free_layout(_filters_first(w, of.groups)[0])
+
+    def forward(self, bias: Handle | None = None, relu: bool = False) -> Handle:
+        """The forward primitive's descriptor; the two others take it as a hint."""
+        return onednn.create(
+            "primitive_desc", "dnnl_convolution_forward_primitive_desc_create", onednn.engine(),
+            FORWARD, DIRECT, self.x, self.free, bias, self.y, *self.moves, onednn.attributes(relu),
+        )  # fmt: skip
+
+    def back_to_input(self) -> Handle:
+        """The descriptor of the gradient by the input."""
+        return onednn.create(
+            "primitive_desc", "dnnl_convolution_backward_data_primitive_desc_create",
+            onednn.engine(), DIRECT, self.x, self.free, self.y, *self.moves, self.forward(),
+            onednn.attributes(),
+        )  # fmt: skip
+
+    def back_to_filters(self) -> Handle:
+        """The descriptor of the gradient by the filters."""
+        return onednn.create(
+            "primitive_desc", "dnnl_convolution_backward_weights_primitive_desc_create",
+            onednn.engine(), DIRECT, self.x, self.free, None, self.y, *self.moves, self.forward(),
+            onednn.attributes(),
+        )  # fmt: skip
+
+
+def padding(of: Any, x: Sizes, window: Sizes, y: Sizes) -> tuple[Sizes, Sizes]:
+    """Elements added before and after each spatial axis of x for these windows."""
+    space, out = (s[2:] if of.first else s[1:-1] for s in (x, y))
+    windows = Windows(of._asdict(), space, window, out)
+    reach = zip(windows.reach, space, windows.before, strict=True)
+    return windows.before, tuple(max(0, r - n - before) for r, n, before in reach)
+
+
+def channels_second(shape: Sizes, first: bool) -> tuple[Sizes, Sizes]:
+    """Logical sizes [batch, channels, *space] of an array of this shape, and its strides."""
+    axes = range(len(shape)) if first else (0, len(shape) - 1, *range(1, len(shape) - 1))
+    strides = onednn.packed(shape)
+    return tuple(shape[i] for i in axes), tuple(strides[i] for i in axes)
+
+
+def _filters_first(shape: Sizes, groups: int) -> tuple[Sizes, Sizes]:
+    """Logical sizes [groups, filters, channels, *kernel] of [*kernel, channels, filters]."""
+    *kernel, channels, filters = shape
+    *steps, step, _ = onednn.packed(shape)
+    if groups == 1:
+        return (filters, channels, *kernel), (1, step, *steps)
+    each = filters // groups
+    return (groups, each, channels, *kernel), (each, 1, step, *steps)
+
+
+def _weights(given: Place, primitive: Handle, steps: list[Step]) -> Place:
+    """The filters in the layout of a primitive, which a step brings them into if need be."""
+    wanted = onednn.layout_of(primitive, onednn.OF_WEIGHTS)
+    if onednn.equal(wanted, given.layout):
+        return given
+    made = Place(wanted)
+    arguments = {onednn.SRC: given, onednn.DST: made}
+    steps.append(Step(onednn.reorder(given.layout, wanted), arguments))
+    return made
+
+
+def forward(
+    of: Geometry, x: Sizes, w: Sizes, y: Sizes, bias: bool = False, relu: bool = False
+) -> Program:
+    """x, w, with `bias` one number a filter, then y = the convolution, plus bias, then relu."""
+    sliding = Sliding(of, x, w, y)
+    each = onednn.strided(w[-1:], (1,)) if bias else None
+    primitive = sliding.forward(each, relu)
+    given, steps = [Place(sliding.x), Place(sliding.w), Place(sliding.y)], list[Step]()
+    memories = {onednn.SRC: given[0], onednn.DST: given[2]}
+    memories[onednn.WEIGHTS] = _weights(given[1], primitive, steps)
+    if each is not None:
+        given.insert(2, Place(each))
+        memories[onednn.BIAS] = given[2]
+    if relu:
+        slope = onednn.strided((1,) * len(x), (1,) * len(x))
+        memories[onednn.POST_OP | onednn.WEIGHTS] = Place(slope, np.zeros(1, np.float32))
+    return Program(given, [*steps, Step(primitive, memories)])
+
+
+def input_gradient(of: Geometry, y: Sizes, w: Sizes, x: Sizes) -> Program:
+    """g of y's shape, w, then the gradient by x."""
+    sliding = Sliding(of, x, w, y)
+    primitive = sliding.back_to_input()
+    given, steps = [Place(sliding.y), Place(sliding.w), Place(sliding.x)], list[Step]()
+    memories = {onednn.DIFF_DST: given[0], onednn.DIFF_SRC: given[2]}
+    memories[onednn.WEIGHTS] = _weights(given[1], primitive, steps)
+    return Program(given, [*steps, Step(primitive, memories)])
+
+
+def filter_gradient(of: Geometry, x: Sizes, y: Sizes, w: Sizes) -> Program:
+    """x, g of y's shape, then the gradient by w."""
+    sliding = Sliding(of, x, w, y)
+    primitive = sliding.back_to_filters()
+    given = [Place(sliding.x), Place(sliding.y), Place(sliding.w)]
+    made = onednn.layout_of(primitive, onednn.OF_DIFF_WEIGHTS)
+    memories = {onednn.SRC: given[0], onednn.DIFF_DST: given[1], onednn.DIFF_WEIGHTS: given[2]}
+    if onednn.equal(made, sliding.w):
+        return Program(given, [Step(primitive, memories)])
+    memories[onednn.DIFF_WEIGHTS] = own = Place(made)
+    back = Step(onednn.reorder(made, sliding.w), {onednn.SRC: own, onednn.DST: given[2]})
+    return Program(given, [Step(primitive, memories), back])
+
+
+# -- rows
+
+
+def hashable(padding: Any) -> Any:
+    """The attribute `padding` of a row: SAME, VALID or a tuple of pairs."""
+    return padding if isinstance(padding, str) else tuple(map(tuple, padding))
+
+
+def _geometry(attrs: dict[str, Any]) -> Geometry:
+    steps = tuple(attrs["strides"]), tuple(attrs["dilations"])
+    return Geometry(*steps, hashable(attrs["padding"]), bool(attrs["first"]), attrs["groups"])
+
+
+def unfit(specs: Sequence[Any], axes: int) -> str:
+    """Why arrays of these specs, with so many spatial axes, are not for oneDNN."""
+    dtype = next((s.dtype for s in specs if s.dtype != np.float32), None)
+    if dtype is not None:
+        return f"its arrays are {dtype}, not float32"
+    if axes > 3:
+        return "it has more than three axes"
+    empty = any(s.shape is not None and 0 in s.shape for s in specs)
+    return "it is empty" if empty else ""
+
+
+def sizes_known(specs: Sequence[Any]) -> bool:
+    """Whether all shapes are known before the step."""
+    return all(s.shape is not None and None not in s.shape for s in specs)
+
+
+def no_fast_one(make: Callable[[], Handle]) -> str:
+    """Why the primitive whose descriptor `make` creates is not worth calling, "" if it is."""
+    try:
+        name = onednn.implementation(make())
+    except KernelError as error:
+        return str(error)
+    return "oneDNN has no fast implementation for it" if name.startswith("ref") else ""
+
+
+def _refuses(kind: str) -> Callable[[Node], str]:
+    def refuses(node: Node) -> str:
+        specs, of = [*node.inputs[:2], node.outputs[0]], _geometry(node.attrs)
+        why = unfit(specs, len(of.strides))
+        if why or not sizes_known(specs):
+            return why
+        return _slow(kind, of, *(tuple(s.shape) for s in specs))
+
+    return refuses
+
+
+@functools.lru_cache(maxsize=1024)
+def _slow(kind: str, of: Geometry, a: Sizes, b: Sizes, c: Sizes) -> str:
+    """Why these convolutions are better not made by oneDNN, asked of the library itself."""
+    x, w, y = {"Conv": (a, b, c), "ConvInputGrad": (c, b, a), "ConvFilterGrad": (a, c, b)}[kind]
+    if kind == "ConvInputGrad" and w[-2] == of.groups == 1:
+        return "a gradient of a single channel is slower there"
+    sliding = Sliding(of, x, w, y)
+    primitives = {
+        "Conv": sliding.forward,
+        "ConvInputGrad": sliding.back_to_input,
+        "ConvFilterGrad": sliding.back_to_filters,
+    }
+    return no_fast_one(primitives[kind])
+
+
+def _row(kind: str, program: Callable[..., Program]) -> None:
+    @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind))
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        of, programs = _geometry(node.attrs), Programs(program)
+
+        def run(a: Any, b: Any, *more: Any) -> None:
+            out = more[-1]
+            if not (a.size and b.size and out.size):
+                out.fill(0)
+                return
+            programs.run((of, a.shape, b.shape, out.shape), a, b, out)
+
+        return run
+
+
+_row("Conv", forward)
+_row("ConvInputGrad", input_gradient)
+_row("ConvFilterGrad", filter_gradient)

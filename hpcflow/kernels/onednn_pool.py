@@ -1,0 +1,149 @@
+"""Pooling by oneDNN: the mean of windows, and the gradients of mean and largest.
+
+Not the largest itself, in which oneDNN loses a NaN. Its gradient is found by pooling once more: the
+library then knows the first of the largest elements of each window.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hpcflow.kernels import onednn
+from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.onednn_conv import (
+    FORWARD,
+    Sizes,
+    channels_second,
+    hashable,
+    no_fast_one,
+    padding,
+    sizes_known,
+    unfit,
+)
+from hpcflow.kernels.table import Node, fast
+
+LARGEST, MEAN_WITH_PADDING, MEAN = 0x1FF, 0x2FF, 0x3FF
+
+
+class Pooling(NamedTuple):
+    """A pooling, hashable: `kind` is the library's algorithm, `padding` SAME, VALID or pairs."""
+
+    kind: int
+    window: Sizes
+    strides: Sizes
+    dilations: Sizes
+    padding: Any
+    first: bool
+
+
+class Windowed:
+    """The descriptors of one pooling of x to y."""
+
+    def __init__(self, of: Pooling, x: Sizes, y: Sizes) -> None:
+        self.kind = of.kind
+        gaps = [d - 1 for d in of.dilations]
+        sizes = (of.strides, of.window, gaps, *padding(of, x, of.window, y))
+        self.moves = tuple(map(onednn.dims, sizes))
+        self.x = onednn.strided(*channels_second(x, of.first))
+        self.y = onednn.strided(*channels_second(y, of.first))
+
+    def forward(self) -> Handle:
+        """The forward primitive's descriptor; the other takes it as a hint."""
+        return onednn.create(
+            "primitive_desc", "dnnl_pooling_forward_primitive_desc_create", onednn.engine(),
+            FORWARD, self.kind, self.x, self.y, *self.moves, onednn.attributes(),
+        )  # fmt: skip
+
+    def back(self, forward: Handle) -> Handle:
+        """The descriptor of the gradient."""
+        return onednn.create(
+            "primitive_desc", "dnnl_pooling_backward_primitive_desc_create", onednn.engine(),
+            self.kind, self.x, self.y, *self.moves, forward, onednn.attributes(),
+        )  # fmt: skip
+
+
+def mean(of: Pooling, x: Sizes, y: Sizes) -> Program:
+    """x, then y = the means."""
+    windowed = Windowed(of, x, y)
+    given = [Place(windowed.x), Place(windowed.y)]
+    memories = {onednn.SRC: given[0], onednn.DST: given[1]}
+    return Program(given, [Step(windowed.forward(), memories)])
+
+
+def mean_gradient(of: Pooling, y: Sizes, x: Sizes) -> Program:
+    """g of y's shape, then the gradient by x."""
+    windowed = Windowed(of, x, y)
+    given = [Place(windowed.y), Place(windowed.x)]
+    memories = {onednn.DIFF_DST: given[0], onednn.DIFF_SRC: given[1]}
+    return Program(given, [Step(windowed.back(windowed.forward()), memories)])
+
+
+def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> Program:
+    """x, g of y's shape, then the gradient by x."""
+    windowed = Windowed(of, x, y)
+    forward = windowed.forward()
+    given = [Place(windowed.x), Place(windowed.y), Place(windowed.x)]
+    places, again = Place(onednn.layout_of(forward, onednn.OF_WORKSPACE)), Place(windowed.y)
+    found = {onednn.SRC: given[0], onednn.DST: again, onednn.WORKSPACE: places}
+    back = {onednn.DIFF_DST: given[1], onednn.DIFF_SRC: given[2], onednn.WORKSPACE: places}
+    return Program(given, [Step(forward, found), Step(windowed.back(forward), back)])
+
+
+# -- rows
+
+
+def _pooling(node: Node) -> Pooling:
+    attrs = node.attrs
+    kind = LARGEST
+    if node.type.startswith("AvgPool"):
+        kind = MEAN_WITH_PADDING if attrs["count_include_pad"] else MEAN
+    steps = tuple(attrs["window"]), tuple(attrs["strides"]), tuple(attrs["dilations"])
+    return Pooling(kind, *steps, hashable(attrs["padding"]), bool(attrs["first"]))
+
+
+def _refuses(node: Node) -> str:
+    x, y = node.inputs[0], node.outputs[0]
+    if node.type != "AvgPool":
+        x, y = y, node.inputs[-1] if node.type == "MaxPoolGrad" else x
+    of = _pooling(node)
+    why = unfit((x, y), len(of.window))
+    if why or not sizes_known((x, y)):
+        return why or "its sizes are known only in the step"
+    return _slow(of, tuple(x.shape), tuple(y.shape), node.type.endswith("Grad"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _slow(of: Pooling, x: Sizes, y: Sizes, gradient: bool) -> str:
+    space, out = (s[2:] if of.first else s[1:-1] for s in (x, y))
+    before = padding(of, x, of.window, y)[0]
+    axes = zip(space, out, before, of.window, of.strides, of.dilations, strict=True)
+    if any(b > (k - 1) * d or (o - 1) * s - b >= n for n, o, b, k, s, d in axes):
+        return "some of its windows have nothing but padding"
+    windowed = Windowed(of, x, y)
+    if gradient:
+        return no_fast_one(lambda: windowed.back(windowed.forward()))
+    return no_fast_one(windowed.forward)
+
+
+@fast(NAME, "AvgPool", "out", on="cpu", refuses=_refuses)
+def _avg_pool(xp: Any, node: Node) -> Callable[..., Any]:
+    of, programs = _pooling(node), Programs(mean)
+    return lambda x, out: programs.run((of, x.shape, out.shape), x, out)
+
+
+@fast(NAME, "AvgPoolGrad", "out", on="cpu", refuses=_refuses)
+def _avg_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    of, programs = _pooling(node), Programs(mean_gradient)
+
+    def run(g: Any, *more: Any) -> None:
+        programs.run((of, g.shape, more[-1].shape), g, more[-1])
+
+    return run
+
+
+@fast(NAME, "MaxPoolGrad", "out", on="cpu", refuses=_refuses)
+def _max_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    of, programs = _pooling(node), Programs(largest_gradient)
+    return lambda x, y, g, out: programs.run((of, x.shape, g.shape), x, g, out)
