@@ -110,6 +110,10 @@ class CancelledError(StepError):
     """The step cannot end any more: its queue, its session or the program was closed."""
 
 
+class DeadlineExceededError(StepError, TimeoutError):
+    """A step was not done within the `deadline` of its run; it says what was waited for."""
+
+
 class DeviceError(HpcflowError):
     """A device is absent, shared where it may not be, or lacks a kernel."""
 

@@ -48,11 +48,16 @@ class Baton:
         raise NotImplementedError
 
     def with_baton(
-        self, begin: Callable[[], None], finished: Callable[[], bool], rests: bool = False
+        self,
+        begin: Callable[[], None],
+        finished: Callable[[], bool],
+        rests: bool = False,
+        late: Callable[[], bool] | None = None,
     ) -> None:
         """Run `begin` under the baton and make progress until `finished()`, from any thread.
 
         With `rests` the thread gives up the baton and sleeps while only others can move anything.
+        If it is `late()` before the thread that drives has come to `begin`, that never runs.
         """
         seen = self.served
         if self.baton.acquire(blocking=False):
@@ -60,7 +65,7 @@ class Baton:
         else:
             self.waiters += 1
             try:
-                self._follow(begin, finished, rests)
+                self._follow(begin, finished, rests, late)
             finally:
                 self.waiters -= 1
         while rests and not finished():
@@ -96,7 +101,13 @@ class Baton:
             self.waiters -= 1
         return seen
 
-    def _follow(self, begin: Callable[[], None], finished: Callable[[], bool], rests: bool) -> None:
+    def _follow(
+        self,
+        begin: Callable[[], None],
+        finished: Callable[[], bool],
+        rests: bool,
+        late: Callable[[], bool] | None,
+    ) -> None:
         """Hand the step to the holder of the baton; take the baton when it is free."""
         if _already_inside():
             raise CommError(
@@ -109,12 +120,14 @@ class Baton:
         self.wake.set()
         try:
             while self._kept_waiting(begun, finished):
+                if late is not None and late() and begun.drop():
+                    return
                 if self.baton.acquire(blocking=False):
                     ended = functools.partial(begun.ended, finished)
                     self._lead(self._empty_inbox, ended, rests)
                     break
         except BaseException:  # Ctrl-C: nobody waits for what has not begun
-            begun.dropped = True
+            begun.drop()
             raise
         begun.check()
 
@@ -169,11 +182,15 @@ class _Handed:
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin, self._over = begin, False
         self._error: BaseException | None = None
-        self.dropped = False
+        self._claim = threading.Lock()  # taken by who begins it, or drops it
+
+    def drop(self) -> bool:
+        """Nobody waits for it any more: it never begins; False if it has begun."""
+        return self._claim.acquire(blocking=False)
 
     def __call__(self) -> None:
         try:
-            if not self.dropped:
+            if self._claim.acquire(blocking=False):
                 self._begin()
         except Exception as error:  # belongs to the thread that asked
             self._error = error

@@ -76,6 +76,7 @@ class Engine(Baton):
         self.joint: list[Instance] | None = None
         self.sums_rest = False  # a replica has died: no sum is begun or looked at
         self.stopped: list[tuple[Request, Instance | None, Any]] = []  # those that were in flight
+        self.sums_lost: BaseException | None = None  # by what the order of sums came to be unknown
         self.slices = Slices()
         self.helper = Helper(self.poll)
         self.control: Callable[[], bool] = _nothing_came  # looks for messages of other ranks

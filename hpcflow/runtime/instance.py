@@ -208,12 +208,12 @@ def _sized(
 class Instance:
     """One step in flight: buffers, channels, buckets, and how far it has come."""
 
-    def __init__(self, compiled: Compiled, link: Any, slot: int = 0) -> None:
+    def __init__(
+        self, compiled: Compiled, link: Any, slot: int = 0, arenas: dict[str, Any] | None = None
+    ) -> None:
         self.compiled, self.link, self.slot = compiled, link, slot
         self.part, self.code = compiled.part, compiled.code
-        self.arenas = {
-            device: self._device(device).arena(size) for device, size in self.code.arenas.items()
-        }
+        self.arenas = self._allocated() if arenas is None else arenas
         self.arrays: dict[str, Any] = {}
         self.received: dict[str, Any] = {}  # Recv node -> its array
         self.frames: dict[str, Any] = {}  # loops and branches that wait: their own instances
@@ -238,6 +238,16 @@ class Instance:
         self.patient = False  # it waits for other steps, as long as it takes
         self.done: Callable[[Instance], None] = _nothing
         self.failed: Callable[[Instance], None] = _nothing  # tells others that the step fails
+
+    def _allocated(self) -> dict[str, Any]:
+        """The memory of its buffers, by device."""
+        return {
+            device: self._device(device).arena(size) for device, size in self.code.arenas.items()
+        }
+
+    def inside(self, compiled: Compiled) -> Instance:
+        """An instance of a part of one of its loops or branches."""
+        return Instance(compiled, self.link, self.slot)
 
     def begin(self, step: int) -> None:
         """Get ready for a step: nothing has run, nothing has come."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -15,8 +14,8 @@ from hpcflow.errors import FeedError, FetchError, HpcflowError
 from hpcflow.graph import sessions
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
-from hpcflow.graph.shape import Shape, Spec, known
-from hpcflow.logs import logger, say_once
+from hpcflow.graph.shape import Spec, known
+from hpcflow.logs import logger
 from hpcflow.plan.ir import Node, Plan
 from hpcflow.plan.make import make_plan
 from hpcflow.plan.traffic import as_text, trains
@@ -24,6 +23,8 @@ from hpcflow.plan.variables import assign_variables, held_bytes
 from hpcflow.plan.verify import verify
 from hpcflow.runtime.agree import agree
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.deadline import Deadline
+from hpcflow.runtime.family import Family, Growth
 from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
@@ -32,9 +33,6 @@ from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
 from hpcflow.runtime.survival import Interrupted
 from hpcflow.runtime.target import context_of
 
-SPECIALISED = 8  # plans kept for known shapes of one fetch; then one plan serves any shape
-GROWING_RUNS = 100  # runs in a row with new operations that are a leak
-_numbers = itertools.count()  # of families, over all sessions: served ranks keep sums by them
 S = TypeVar("S", bound="Session")
 _NO_FEEDS: dict[Any, Any] = {}
 
@@ -44,6 +42,23 @@ class DeviceAttributes(NamedTuple):
 
     name: str
     device_type: str
+
+
+class Found(NamedTuple):
+    """A step, how its values are given back, the keys that its feeds have, and the feeds."""
+
+    step: Step
+    rebuild: Callable[..., Any]
+    fed: dict[Tensor, Any]
+    arrays: dict[Tensor, np.ndarray]
+
+
+class Timed(NamedTuple):
+    """A step that has run within a deadline, and what takes its feeds out of a feed_dict."""
+
+    step: Step
+    rebuild: Callable[..., Any]
+    gather: Callable[[Feeds], list[np.ndarray] | None]
 
 
 class Session:
@@ -68,6 +83,7 @@ class Session:
         self.context = context or context_of(target)
         self.store = self.context.new_store()  # variables that live on this rank
         self._runners: dict[Any, Runner] = {}  # fetches -> the runner used last
+        self._timed: dict[Any, Timed] = {}  # fetches -> the step used last within a deadline
         self._families: dict[Any, Family] = {}  # (fetches, fed tensors) -> their plans
         self._growth = Growth()
         self._lock = threading.Lock()
@@ -76,13 +92,21 @@ class Session:
         self.context.followers.add(self)
         self._entered: list[contextlib.ExitStack] = []
 
-    def run(self, fetches: Any, feed_dict: Feeds | None = None) -> Any:
+    def run(
+        self, fetches: Any, feed_dict: Feeds | None = None, *, deadline: float | None = None
+    ) -> Any:
         """Compute `fetches`, a tensor, operation, variable, or lists, tuples and dicts of them.
 
+        A step that is not done `deadline` seconds after the call is given up, and others can
+        follow; docs/deadlines.md tells how exact that is, and of steps that none can follow.
         Shapes: feeds as their placeholders allow; results are NumPy arrays of the caller's own,
         None for an operation.
-        Errors: FeedError, FetchError, UninitializedError, KernelError, each with op, line, rank.
+        Errors: FeedError, FetchError, UninitializedError, KernelError, each with op, line, rank;
+        DeadlineExceededError.
         """
+        if deadline is not None:
+            feeds = _NO_FEEDS if feed_dict is None else feed_dict
+            return self._run_within(Deadline(deadline), fetches, feeds)
         try:
             runner = self._runners[fetches if fetches.__class__ is Tensor else _name(fetches)]
         except (KeyError, TypeError):
@@ -104,9 +128,16 @@ class Session:
         return self._plan(wanted, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
 
     def make_callable(
-        self, fetches: Any, feed_list: Sequence[Any] | None = None
+        self,
+        fetches: Any,
+        feed_list: Sequence[Any] | None = None,
+        *,
+        deadline: float | None = None,
     ) -> Callable[..., Any]:
-        """A function that computes `fetches` and takes the values of `feed_list` in that order."""
+        """A function that computes `fetches` and takes the values of `feed_list` in that order.
+
+        `deadline` holds for each call, as that of `run`.
+        """
         structure(self.graph, fetches, [])
         fed = [self._fed(key) for key in feed_list or ()]
         find = functools.partial(self._find, fetches, name=object())
@@ -118,9 +149,13 @@ class Session:
                     rank=self.context.rank,
                     hint=f"give those of {', '.join(t.name for t in fed)}" if fed else None,
                 )
+            feeds = dict(zip(fed, values, strict=True))
+            if deadline is not None:
+                name = find.keywords["name"]
+                return self._run_within(Deadline(deadline), fetches, feeds, name)
             runner = self._runners.get(find.keywords["name"], find)
             try:
-                return runner(dict(zip(fed, values, strict=True)))
+                return runner(feeds)
             except Interrupted:
                 self._go_on()
                 return call(*values)
@@ -174,6 +209,7 @@ class Session:
         for family in list(self._families.values()):
             family.cancel("the session was closed")
         self._runners.clear()
+        self._timed.clear()
         self._families.clear()
 
     def __enter__(self: S) -> S:
@@ -198,6 +234,7 @@ class Session:
         """A replica has died: plans are made anew, for as many as there are."""
         self._fewer = True
         self._runners.clear()
+        self._timed.clear()
         self._families.clear()
 
     # -- finding the step of a run
@@ -206,12 +243,7 @@ class Session:
         """Run for the first time, or with feeds of other shapes than the last time."""
         if any(isinstance(key, Composite) for key in feed_dict):
             return self.run(fetches, by_tensor(feed_dict))
-        wanted: list[Tensor | Operation] = []
-        rebuild = structure(self.graph, fetches, wanted)
-        fed = {self._fed(key): key for key in feed_dict}
-        fed = {t: fed[t] for t in sorted(fed, key=lambda t: (t.op.index, t.index))}
-        arrays = {t: as_fed(t, feed_dict[key]) for t, key in fed.items()}
-        step = self._step(wanted, arrays)
+        step, rebuild, fed, arrays = self._found(fetches, feed_dict)
         found = _name(fetches) if name is None else name
         try:
             self._runners[found] = step.runner(
@@ -220,6 +252,39 @@ class Session:
         except TypeError:
             pass  # dicts and nested lists are looked up by structure each time
         return rebuild(step.run(*arrays.values()))
+
+    def _found(self, fetches: Any, feed_dict: Feeds) -> Found:
+        """The step for fetches and feeds, made if need be."""
+        wanted: list[Tensor | Operation] = []
+        rebuild = structure(self.graph, fetches, wanted)
+        fed = {self._fed(key): key for key in feed_dict}
+        fed = {t: fed[t] for t in sorted(fed, key=lambda t: (t.op.index, t.index))}
+        arrays = {t: as_fed(t, feed_dict[key]) for t, key in fed.items()}
+        return Found(self._step(wanted, arrays), rebuild, fed, arrays)
+
+    def _run_within(
+        self, deadline: Deadline, fetches: Any, feed_dict: Feeds, name: Any = None
+    ) -> Any:
+        """Run, but not beyond the deadline."""
+        if self._fewer:
+            renew(feed_dict)
+        name = _name(fetches) if name is None else name
+        try:
+            timed = self._timed.get(name)
+        except TypeError:  # dicts and nested lists
+            name, timed = None, None
+        arrays = timed.gather(feed_dict) if timed is not None else None
+        if timed is None or arrays is None:
+            step, rebuild, fed, given = self._found(fetches, by_tensor(feed_dict))
+            arrays = list(given.values())
+            timed = Timed(step, rebuild, step.gatherer(fed) if step.gathers(fed) else _nothing)
+            if name is not None:
+                self._timed[name] = timed
+        try:
+            return timed.rebuild(timed.step.run_within(deadline, *arrays))
+        except Interrupted:
+            self._go_on()
+            return self._run_within(deadline, fetches, feed_dict, name)
 
     def prepare(self, fetches: Any) -> None:
         """Make the plan of `fetches` and give each rank its part; nothing runs.
@@ -313,6 +378,10 @@ class InteractiveSession(Session):
         self.__enter__()
 
 
+def _nothing(feed_dict: Feeds) -> None:
+    """Feeds that are all looked at each time."""
+
+
 def _name(fetches: Any) -> Any:
     """What the runner of these fetches is kept by: also their kind, for equal tuples may differ."""
     kind = fetches.__class__
@@ -342,85 +411,6 @@ def renew(feeds: Any) -> None:
     """Deal a batch of `hf.data` anew if there were more replicas when it was dealt."""
     if hasattr(feeds, "renew"):
         feeds.renew()
-
-
-class Family:
-    """The plans of one fetch with the same tensors fed: for each of a few shapes, then for any.
-
-    Their collectives have one storage, for replicas are fed shares of different sizes.
-    """
-
-    def __init__(
-        self, wanted: Sequence[Tensor | Operation], done: frozenset[Operation] = frozenset()
-    ) -> None:
-        self.number, self.wanted, self.done = next(_numbers), wanted, done
-        self.sums: Sums | None = None
-        self._steps: dict[tuple[Any, ...], Step] = {}  # shapes -> step
-        self._general: Step | None = None
-
-    def step(
-        self,
-        arrays: Mapping[Tensor, np.ndarray],
-        make: Callable[[Family, dict[Tensor, Spec]], Step],
-    ) -> Step:
-        """The step for feeds of these shapes, made if need be."""
-        shapes = tuple(array.shape for array in arrays.values())
-        step = self._steps.get(shapes)
-        if step is None and len(self._steps) < SPECIALISED:
-            step = make(self, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
-            self._steps[shapes] = step
-        if step is None:
-            if self._general is None:
-                names = ", ".join(w.name for w in self.wanted)
-                say_once(
-                    f"{names} was fed {SPECIALISED} different shapes; from now on one plan for any "
-                    "shape serves the others (slower: pad to a few sizes if it matters)"
-                )
-                self._general = make(
-                    self,
-                    {t: Spec(a.dtype, self._open(i, t)) for i, (t, a) in enumerate(arrays.items())},
-                )
-            step = self._general
-        return step
-
-    def cancel(self, why: str) -> None:
-        """End steps in flight with a CancelledError."""
-        for step in (*self._steps.values(), self._general):
-            if step is not None:
-                step.cancel(why)
-
-    def _open(self, index: int, tensor: Tensor) -> Shape:
-        """The sizes of a feed that have been the same so far; None where they differ."""
-        seen = {shapes[index] for shapes in self._steps}
-        ranks = {len(shape) for shape in seen}
-        if len(ranks) > 1:
-            return tensor.shape
-        columns = zip(*seen, strict=True)
-        same = [sizes[0] if len(set(sizes)) == 1 else None for sizes in columns]
-        return tuple(
-            None if static is None else d
-            for d, static in zip(same, tensor.shape or same, strict=True)
-        )
-
-
-class Growth:
-    """Notices a graph that grows from run to run: a leak of scripts that build in the loop."""
-
-    def __init__(self) -> None:
-        self._version = 0
-        self._runs = 0
-
-    def watch(self, graph: Graph) -> None:
-        """Count runs in a row that found new operations; say so once, with the user's line."""
-        grown, self._version = graph.version > self._version, graph.version
-        self._runs = self._runs + 1 if grown else 0
-        if self._runs == GROWING_RUNS:
-            op = graph.get_operations()[-1]
-            logger.warning(
-                "the graph grew before each of the last %d runs: %r was made at %s; make "
-                "operations once, before the loop, or memory and time grow with every step",
-                *(GROWING_RUNS, op.name, op.line),
-            )
 
 
 def evaluate(context: Context, node: Node, inputs: Sequence[Any]) -> list[Any]:

@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 
 from hpcflow.consistency import Backup
-from hpcflow.errors import CancelledError, CommError, HpcflowError
+from hpcflow.errors import CancelledError, CommError, DeadlineExceededError, HpcflowError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.ir import Plan
 from hpcflow.plan.rounds import attrs_of
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.counted import sends_of
+from hpcflow.runtime.deadline import NOT_BEGUN, Deadline, kept_by
 from hpcflow.runtime.headers import CANCEL, STEP, Starts, header
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
 from hpcflow.runtime.step import LocalStep, Step
 from hpcflow.runtime.survival import Interrupted, snapshot
 
+LATE_S = 0.05  # how long a run waits beyond its deadline for the end of its step on all its ranks
 REPEATED = 1 << 32  # numbers of plans that a server repeats are apart from those that it is told
 ENDING_S = 10.0  # how long a step that was interrupted may take to end on all its ranks
 
@@ -53,6 +55,7 @@ class SpanningStep(Step):
         self.instances: list[Instance] = []
         self.starts: list[Starts] = []  # of each instance, for the peers
         self.free: list[Instance] = []
+        self.late: list[Instance] = []  # of steps that missed their deadline and have yet to end
         self.returned = threading.Condition()  # an instance is free again, or the step broken
         self.wanting = 0  # threads that wait for that
         self.ordinal = 0
@@ -83,8 +86,20 @@ class SpanningStep(Step):
         Errors: what failed on any of the ranks; the next step can follow, unless the step was torn.
         Interrupted if a replica has died and the others are to make this step anew.
         """
+        return self._run(arrays, None)
+
+    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
+        """The same, but for a DeadlineExceededError if it is late.
+
+        The step is given up then on all its ranks. Where it sums over replicas, which may make it
+        all the same, no step that does can follow.
+        """
+        return self._run(arrays, deadline)
+
+    def _run(self, arrays: tuple[np.ndarray, ...], deadline: Deadline | None) -> list[Any]:
         self._check_open()
         engine, survival = self.engine, self.survival
+        late = None if deadline is None else deadline.passed
         if survival is not None:
             survival.check()
             again = snapshot(self.compiled.store.draws)
@@ -92,16 +107,25 @@ class SpanningStep(Step):
             self.context.discard_ahead(but=self)
         mine: list[Instance] = []
         begin = functools.partial(self._begin, mine, arrays)
+        over = _over(mine, late)
         try:
             with self.company():
-                engine.with_baton(begin, lambda: not mine or mine[0].finished, self.patient)
+                engine.with_baton(begin, over, self.patient, late)
                 while not mine:  # other threads have all instances, and drive them
-                    self._wait_for_one()
-                    engine.with_baton(begin, lambda: not mine or mine[0].finished, self.patient)
+                    self._wait_for_one(deadline)
+                    engine.with_baton(begin, over, self.patient, late)
+                if deadline is not None and not mine[0].finished:
+                    why = kept_by(engine, mine[0])
+                    label = self.compiled.label
+                    raise deadline.error(why, label, engine.rank, mine[0].step)
                 if mine[0].error is not None:
                     raise mine[0].error
         except Interrupted:
             again()
+            raise
+        except DeadlineExceededError as error:
+            if mine:
+                self._give_up_late(mine[0], error)
             raise
         except BaseException as error:
             if mine and not self._ended(mine[0], error):
@@ -180,6 +204,30 @@ class SpanningStep(Step):
         self._give_back(instance)
         return True
 
+    def _give_up_late(self, instance: Instance, error: DeadlineExceededError) -> None:
+        """A step has missed its deadline: it ends on all its ranks, if need be after the run."""
+        until = time.monotonic() + LATE_S
+        self.late.append(instance)
+        self.engine.hand_over(functools.partial(self.engine.give_up, instance, error))
+        with contextlib.suppress(HpcflowError):  # messages fail, which the next step says
+            self.engine.with_baton(
+                lambda: None, lambda: instance.finished or time.monotonic() > until
+            )
+        if self.link.sums is not None:
+            self._break(error)
+        if not instance.finished and error.hint is None:
+            error.hint = "its end on the other ranks comes later; the next run may wait for that"
+
+    def _reap(self) -> None:
+        """Late steps that have ended by now: their instances may serve again."""
+        for instance in [one for one in self.late if one.finished]:
+            self.late.remove(instance)
+            if instance.torn:
+                self._break(instance.error or CancelledError("it was torn"))
+            else:
+                instance.release()
+                self._give_back(instance)
+
     def _tell_peers(self, instance: Instance) -> None:
         """The step fails: all its ranks end it. What failed elsewhere is heard from there."""
         control = self.context.control
@@ -218,6 +266,7 @@ class SpanningStep(Step):
 
     def _take(self) -> Instance | None:
         """An instance that is free, or a new one; None if there are as many as may be."""
+        self._reap()
         if not self.free and len(self.instances) < self.limit:
             instance = Instance(self.compiled, self.link, len(self.instances))
             instance.failed = self._tell_peers
@@ -236,31 +285,66 @@ class SpanningStep(Step):
             with self.returned:
                 self.returned.notify()
 
-    def _wait_for_one(self) -> None:
-        """Until another thread gives an instance back, or has lost one."""
-        with self.returned:
-            self.wanting += 1
-            self.returned.wait_for(lambda: self.free or self.broken)
-            self.wanting -= 1
+    def _wait_for_one(self, deadline: Deadline | None) -> None:
+        """Until another thread gives an instance back, has lost one, or a late step has ended.
+
+        Errors: DeadlineExceededError if it is too late then.
+        """
+        late = None if deadline is None else deadline.passed
+        if self.late:
+
+            def there() -> bool:
+                ended = self.free or self.broken or any(one.finished for one in self.late)
+                return bool(ended) or (late is not None and late())
+
+            self.engine.with_baton(lambda: None, there, late=late)
+        else:
+            left = None if deadline is None else deadline.left()
+            with self.returned:
+                self.wanting += 1
+                self.returned.wait_for(lambda: self.free or self.broken, left)
+                self.wanting -= 1
         self._check_open()
+        if deadline is not None and deadline.passed():
+            raise deadline.error(self._kept(), self.compiled.label, self.engine.rank)
+
+    def _kept(self) -> str:
+        """Why no step can begin."""
+        if self.late:
+            return "it has not begun; an earlier one, that was late, still ends: " + kept_by(
+                self.engine, self.late[0]
+            )
+        return NOT_BEGUN
 
     def _break(self, error: BaseException) -> None:
         """This rank's part of a step is lost: no step can follow it."""
         with self.returned:
             self.broken = self.broken or error
             self.returned.notify_all()
+        if self.link.sums is not None:
+            self.engine.sums_lost = self.engine.sums_lost or error
 
     def _check_open(self) -> None:
         if self.closed:
             raise CancelledError(self.closed, rank=self.engine.rank)
-        if self.broken is not None:
-            why = self.broken.args[0] if self.broken.args else "interrupted"
+        broken, which = self.broken, "of this fetch "
+        if broken is None and self.link.sums is not None:  # sums come in the order of all steps
+            broken, which = self.engine.sums_lost, "that sums "
+        if broken is not None:
+            why = broken.args[0] if broken.args else "interrupted"
             raise CommError(
-                "an earlier step of this fetch failed here while other ranks went on and wait for "
-                f"what it would have sent: {type(self.broken).__name__}: {why}",
+                f"an earlier step {which}failed here while other ranks went on and wait for "
+                f"what it would have sent: {type(broken).__name__}: {why}",
                 rank=self.engine.rank,
                 hint="end the job and start it again",
             )
+
+
+def _over(mine: list[Instance], late: Callable[[], bool] | None) -> Callable[[], bool]:
+    """Whether the step in `mine` is over, or there is none; or it is late."""
+    if late is None:
+        return lambda: not mine or mine[0].finished
+    return lambda: not mine or mine[0].finished or late()
 
 
 def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Plan
 from hpcflow.runtime.baton import SHELL
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.deadline import NOT_BEGUN, Deadline, Watched
 from hpcflow.runtime.feeds import as_fed
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.job import Planned
@@ -33,6 +35,10 @@ class Step:
         """Run with feeds in the plan's order; the values of the fetched tensors."""
         raise NotImplementedError
 
+    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
+        """The same, but for a DeadlineExceededError if it is not done in time."""
+        return self.run(*arrays)
+
     def cancel(self, why: str) -> None:
         """End what is in flight by CancelledError; what runs in one go just ends."""
 
@@ -46,9 +52,13 @@ class Step:
         """
         key = (name, tuple(fed.values()))
         if key not in self._runners:
-            known = all(self._spec(i).sized for i in range(len(fed)))  # strings are all looked at
-            self._runners[key] = self._runner(fed, rebuild, other) if known else other
+            self._runners[key] = self._runner(fed, rebuild, other) if self.gathers(fed) else other
         return self._runners[key]
+
+    def gathers(self, fed: Mapping[Tensor, Any]) -> bool:
+        """Whether shapes and dtypes of feeds say that they are for this step: strings are all
+        looked at."""
+        return all(self._spec(i).sized for i in range(len(fed)))
 
     def _spec(self, index: int) -> Spec:
         return self.compiled.part.nodes[self.compiled.part.feeds[index]].specs[0]
@@ -56,26 +66,36 @@ class Step:
     def _runner(
         self, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
     ) -> Runner:
-        checks = [(t, key, self._spec(i)) for i, (t, key) in enumerate(fed.items())]
-        run = self.run
-        count = len(checks)
+        gather, run = self.gatherer(fed), self.run
 
         def runner(feed_dict: Feeds) -> Any:
+            arrays = gather(feed_dict)
+            return other(feed_dict) if arrays is None else rebuild(run(*arrays))
+
+        return runner
+
+    def gatherer(self, fed: Mapping[Tensor, Any]) -> Callable[[Feeds], list[np.ndarray] | None]:
+        """A function that takes the arrays out of a feed_dict; None if they are of other keys or
+        shapes than this step's."""
+        checks = [(t, key, self._spec(i)) for i, (t, key) in enumerate(fed.items())]
+        count = len(checks)
+
+        def gather(feed_dict: Feeds) -> list[np.ndarray] | None:
             if len(feed_dict) != count:
-                return other(feed_dict)
+                return None
             arrays = []
             for tensor, key, spec in checks:
                 if key not in feed_dict:
-                    return other(feed_dict)
+                    return None
                 array = feed_dict[key]
                 if array.__class__ is not np.ndarray or array.dtype != spec.dtype:
                     array = as_fed(tensor, array)
                 if array.shape != spec.shape:
-                    return other(feed_dict)
+                    return None
                 arrays.append(array)
-            return rebuild(run(*arrays))
+            return arrays
 
-        return runner
+        return gather
 
 
 class LocalStep(Step):
@@ -85,20 +105,31 @@ class LocalStep(Step):
         super().__init__(context, compiled, tensors)
         self.instance = Instance(compiled, Link(context.engine))
         self.call = self.instance.strands[0]
+        self._watched: Watched | None = None  # the same, looking at the clock
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
         """Run at once, or between the strands of the thread that drives."""
-        value = self._call(*arrays)
+        value = self._call(self.call, *arrays)
         return [value] if self.tensors == 1 else list(value)
 
-    def _call(self, *arrays: np.ndarray) -> Any:
+    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
+        """The same; the clock is looked at before each kernel until the first that updates."""
+        if self._watched is None:
+            self._watched = Watched(self.instance)
+        call = functools.partial(self._watched.call, deadline)
+        value = self._call(call, *arrays, deadline=deadline)
+        return [value] if self.tensors == 1 else list(value)
+
+    def _call(
+        self, call: Callable[..., Any], *arrays: np.ndarray, deadline: Deadline | None = None
+    ) -> Any:
         engine = self.engine
         if not engine.baton.acquire(False):
-            return self._queue(*arrays)
+            return self._queue(call, *arrays, deadline=deadline)
         try:
             if engine.slices.going:
                 engine.settle(self.compiled.touched(0))
-            return engine.context.run(self.call, *arrays)
+            return engine.context.run(call, *arrays)
         except Exception as error:
             raise self._told(error) from error
         finally:
@@ -114,18 +145,23 @@ class LocalStep(Step):
             raise error
         return told
 
-    def _queue(self, *arrays: np.ndarray) -> Any:
+    def _queue(
+        self, call: Callable[..., Any], *arrays: np.ndarray, deadline: Deadline | None = None
+    ) -> Any:
         """Another thread drives: it runs this step between its own strands."""
         box: list[Any] = []
 
         def begin() -> None:
             self.engine.settle(self.compiled.touched(0))
             try:
-                box.append(self.call(*arrays))
+                box.append(call(*arrays))
             except Exception as error:
                 raise self._told(error) from error
 
-        self.engine.with_baton(begin, lambda: bool(box))
+        late = None if deadline is None else deadline.passed
+        self.engine.with_baton(begin, lambda: bool(box), late=late)
+        if not box and deadline is not None:
+            raise deadline.error(NOT_BEGUN, self.compiled.label, self.engine.rank)
         return box[0]
 
     def _runner(
@@ -142,7 +178,7 @@ class LocalStep(Step):
             "touched": self.compiled.touched,
             "enter": self.engine.context.run,
             "call": self.call,
-            "queue": self._queue,
+            "queue": functools.partial(self._queue, self.call),
             "told": self._told,
             "other": other,
             "rebuild": rebuild,
@@ -222,6 +258,10 @@ class PlannedStep(Step):
     ) -> Runner:
         """Plan again each time."""
         return other
+
+    def gathers(self, fed: Mapping[Tensor, Any]) -> bool:
+        """No: likewise."""
+        return False
 
 
 def fetched(wanted: Sequence[Tensor | Operation]) -> str:

@@ -68,7 +68,13 @@ class MonitoredSession:
         """The graph that it runs."""
         return self._session.graph
 
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Any:
         """Compute `fetches`, with what the hooks want besides; as `hf.Session.run`.
 
         Errors: FeedError for what is fed twice; if a queue runner failed, its error.
@@ -84,7 +90,7 @@ class MonitoredSession:
             if more is not None and more.feed_dict:
                 feeds = _both(feeds, more.feed_dict, hook)
         try:
-            values = self._run(wanted, feeds)
+            values = self._run(wanted, feeds, deadline)
         except StepError:
             self._coord.raise_requested_exception()  # why a queue was closed
             raise
@@ -93,13 +99,15 @@ class MonitoredSession:
         self._stops = self._stops or asked.stop_requested
         return values[0]
 
-    def _run(self, wanted: list[Any], feeds: Mapping[Any, Any]) -> list[Any]:
+    def _run(
+        self, wanted: list[Any], feeds: Mapping[Any, Any], deadline: float | None
+    ) -> list[Any]:
         flat: list[Tensor | Operation] = []
         rebuild = structure(self.graph, wanted, flat)
         if not flat:
             return rebuild([])
         run = self._session.step if self._session.is_training(flat) else self._session.run
-        values = run(flat, feeds)
+        values = run(flat, feeds, deadline=deadline)
         return rebuild([v for v, w in zip(values, flat, strict=True) if isinstance(w, Tensor)])
 
     def should_stop(self) -> bool:

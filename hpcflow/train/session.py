@@ -163,9 +163,10 @@ class TrainingSession(Session):
         """The folder for results."""
         return Path(self.context.settings.run_dir)
 
-    def step(self, fetches: Any, batch: Mapping[Any, Any]) -> Any:
+    def step(self, fetches: Any, batch: Mapping[Any, Any], *, deadline: float | None = None) -> Any:
         """Run one training step on a batch of `hf.data`, and count it; the fetched values.
 
+        `deadline` is for the step alone, as that of `run`; one that misses it is not counted.
         Errors: Preempted, which ends the script, on all workers if one had SIGUSR1 or SIGTERM.
         """
         self.between_steps()
@@ -173,7 +174,7 @@ class TrainingSession(Session):
             self._begun = time.perf_counter()
             self.pace.begin()
         self._met = False
-        values = super().run(fetches, batch)
+        values = super().run(fetches, batch, deadline=deadline)
         self.pace.end(batch)
         self.steps += 1
         self.samples += getattr(batch, "size", 0)

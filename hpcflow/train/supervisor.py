@@ -35,14 +35,21 @@ class SupervisedSession(ScaffoldSession):
 
     is_begun = False
 
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Any:
         """Compute `fetches`, as `hf.Session.run`."""
         if self.is_begun:
             wanted: list[Tensor | Operation] = []
             structure(self.graph, fetches, wanted)
             if self.is_training(wanted):
-                return self.step(fetches, {} if feed_dict is None else feed_dict)
-        return super().run(fetches, feed_dict)
+                feeds = {} if feed_dict is None else feed_dict
+                return self.step(fetches, feeds, deadline=deadline)
+        return super().run(fetches, feed_dict, deadline=deadline)
 
 
 class Supervisor:
