@@ -17,6 +17,7 @@ from pathlib import Path
 from hpcflow.cli.run import chosen_settings, run_script
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.plan.ir import Plan
+from hpcflow.plan.memory import Infos
 from hpcflow.plan.picture import as_dot, as_mermaid
 from hpcflow.plan.show import as_data, as_text
 from hpcflow.plan.verify import verify
@@ -57,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
         if not os.path.isfile(args.script):
             raise LaunchError(f"no script {args.script!r} in {os.getcwd()}", hint="give its path")
         settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
-        found, code = plans_of(args.script, args.script_args, args.ranks, settings)
+        found, infos, code = plans_of(args.script, args.script_args, args.ranks, settings)
     except HpcflowError as error:
         print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
@@ -74,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     try:
-        _write(found[-1], args)
+        _write(found[-1], args, infos)
     except OSError as error:
         print(f"hpcflow: {error.filename} is not written: {error.strerror}", file=sys.stderr)
         return 1
@@ -83,32 +84,34 @@ def main(args: argparse.Namespace) -> int:
 
 def plans_of(
     script: str, script_args: list[str], ranks: int, settings: Settings
-) -> tuple[list[Plan], int]:
+) -> tuple[list[Plan], Infos, int]:
     """The plans that the script asks for, up to the first that trains, and its exit code.
 
+    With them come the forms of the kernels that would run here.
     What the script prints goes to stderr: stdout is the plan's.
     """
     from hpcflow.runtime.job import Planned, planning
+    from hpcflow.runtime.serving import infos_of
 
     found: list[Plan] = []
     code = 0
-    with contextlib.redirect_stdout(sys.stderr), planning(ranks, settings, found.append):
+    with contextlib.redirect_stdout(sys.stderr), planning(ranks, settings, found.append) as here:
         try:
             code = run_script(script, script_args)
         except Planned:
             pass
         except SystemExit as end:
             code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
-    return found, code
+    return found, infos_of(here.devices), code
 
 
-def _write(plan: Plan, args: argparse.Namespace) -> None:
+def _write(plan: Plan, args: argparse.Namespace, infos: Infos) -> None:
     if args.dot:
         Path(args.dot).write_text(as_dot(plan), encoding="utf-8")
     if args.mermaid:
         Path(args.mermaid).write_text(as_mermaid(plan), encoding="utf-8")
     if args.json:
-        json.dump(as_data(plan), sys.stdout, indent=1)
+        json.dump(as_data(plan, infos), sys.stdout, indent=1)
         print()
     else:
-        print(as_text(plan), end="")
+        print(as_text(plan, infos), end="")

@@ -44,6 +44,7 @@ class Code:
     sends: list[SendInfo]
     lines: list[str]  # the node behind each line of the source
     simple: bool  # one strand, no messages: strand 0 returns the results itself
+    versions: frozenset[str] = frozenset()  # variables of which a step may hold a version
     tiled: frozenset[int] = frozenset()  # strands that yield between the tiles of large updates
 
     @property

@@ -1,4 +1,4 @@
-"""What a plan costs, predicted: bytes and messages a step, memory a task, seconds a node."""
+"""What a plan costs, predicted: bytes and messages a step, seconds a node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import Spec, size_of
 from hpcflow.plan.ir import Node, Part, Plan
-from hpcflow.plan.nested import within
 from hpcflow.plan.protocol import HEADER_BYTES
 from hpcflow.plan.work import work
 
@@ -27,16 +26,6 @@ class Traffic:
     messages: int
     nbytes: int
     headers: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Bytes on one task: `buffers` is the sum of all outputs, of which the engine reuses many."""
-
-    task: str
-    variables: int
-    buffers: int
-    constants: int
 
 
 def traffic(plan: Plan) -> list[Traffic]:
@@ -64,23 +53,6 @@ def collective_bytes(part: Part) -> dict[str, int]:
         for node in part.nodes.values()
         if node.row.collective
     }
-
-
-def memory(part: Part) -> Memory:
-    """Upper bounds of the bytes that a part holds."""
-    variables = buffers = constants = 0
-    seen: set[str] = set()  # variables that loops and branches use have a node there too
-    for node in (*part.nodes.values(), *within(part.nodes)):
-        if node.type == "Variable":
-            if node.name in seen:
-                continue
-            seen.add(node.name)
-            variables += Spec(node.attrs["dtype"], tuple(node.attrs["shape"])).nbytes
-        elif node.type == "Const":
-            constants += node.specs[0].nbytes
-        elif node.type != "ReadVariable":
-            buffers += sum(spec.nbytes for spec in node.specs if spec.dtype not in OPAQUE)
-    return Memory(part.task, variables, buffers, constants)
 
 
 def given_specs(node: Node, part: Part) -> list[Spec]:

@@ -106,8 +106,16 @@ class _Writer:
             self.sends,
             self.lines,
             self.simple,
+            self.versions(),
             frozenset(self.tiled),
         )
+
+    def versions(self) -> frozenset[str]:
+        """Variables of which a version is pinned, or sent from where it lies."""
+        loose = {s.node for s in self.sends if s.how == "loose"}
+        reads = {*self.store.pinned, *(self.part.nodes[s].inputs[0].node for s in loose)}
+        found = (self.part.nodes[name] for name in reads)
+        return frozenset(n.inputs[0].node for n in found if n.type == "ReadVariable")
 
     def strand(self, index: int, strand: Strand) -> str:
         feeds = [f"f{i}" for i in range(len(self.part.feeds))] if index == 0 else []

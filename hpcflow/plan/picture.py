@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Node, Plan
+from hpcflow.plan.memory import variables
 from hpcflow.plan.show import copies, nbytes
 
 DRAWN_OPS = 400  # a plan with more is drawn as its tasks alone
@@ -114,8 +115,8 @@ def _tasks_alone(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:
     number = {task: f"t{i}" for i, task in enumerate(shown)}
     boxes = []
     for task in shown:
-        memory = cost.memory(plan.parts[task])
-        label = f"{len(plan.parts[task].nodes)} ops, {nbytes(memory.variables)} of variables"
+        part = plan.parts[task]
+        label = f"{len(part.nodes)} ops, {nbytes(sum(variables(part).values()))} of variables"
         boxes.append(_Box(_title(plan, task), [(number[task], label)]))
     rest = len(plan.parts) - len(shown)
     if rest:

@@ -11,17 +11,22 @@ from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.shape import Spec, show
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Edge, Node, Part, Plan
+from hpcflow.plan.memory import Infos, Memory, plainly, predict
 from hpcflow.plan.verify import unproved
 
 FORMAT = "hpcflow-plan-1"
+MEMORY = ("variables", "constants", "buffers", "messages", "sums")  # which together are the total
 LISTED = 12  # values and reasons that the text lists before it says how many more there are
 
 
 # -- plain data
 
 
-def as_data(plan: Plan) -> dict[str, Any]:
-    """The plan and its costs as lists, dicts, strings and numbers."""
+def as_data(plan: Plan, infos: Infos = plainly) -> dict[str, Any]:
+    """The plan and its costs as lists, dicts, strings and numbers.
+
+    `infos(part)` tells the forms of its kernels, which decide how much memory it needs.
+    """
     cluster = plan.cluster
     driver, rows = plan.parts[plan.driver], cost.traffic(plan)
     return {
@@ -36,13 +41,13 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "driver": plan.driver,
         "feeds": list(driver.feeds),
         "fetches": [str(ref) for ref in driver.fetches],
-        "tasks": _tasks(plan, rows),
+        "tasks": _tasks(plan, rows, infos),
         "idle": _idle(plan),
         "edges": [_edge(edge) for edge in plan.edges],
         "traffic": [_traffic(row) for row in rows],
         "collectives": _collectives(plan),
         "unproved": unproved(plan),
-        "round": None if plan.round is None else as_data(plan.round),
+        "round": None if plan.round is None else as_data(plan.round, infos),
     }
 
 
@@ -53,22 +58,22 @@ def _idle(plan: Plan) -> list[str]:
     return [task for task in plan.cluster.tasks() if task not in plan.parts]
 
 
-def _tasks(plan: Plan, rows: Sequence[cost.Traffic]) -> list[dict[str, Any]]:
+def _tasks(plan: Plan, rows: Sequence[cost.Traffic], infos: Infos) -> list[dict[str, Any]]:
+    memory = predict(plan, infos)
     moved = {task: {"sent": [0, 0], "received": [0, 0]} for task in plan.parts}
     for row in rows:
         for task, way in ((row.source, "sent"), (row.dest, "received")):
             moved[task][way][0] += row.messages
             moved[task][way][1] += row.nbytes
     return [
-        _task(plan, part)
+        _task(plan, part, memory[task])
         | {way: {"messages": n, "bytes": size} for way, (n, size) in moved[task].items()}
         | {"nodes": [_node(node, plan) for node in part.nodes.values()]}
         for task, part in plan.parts.items()
     ]
 
 
-def _task(plan: Plan, part: Part) -> dict[str, Any]:
-    memory = cost.memory(part)
+def _task(plan: Plan, part: Part, memory: Memory) -> dict[str, Any]:
     devices: dict[str, collections.Counter[str]] = {}
     for node in part.nodes.values():
         devices.setdefault(node.device, collections.Counter())[node.type] += 1
@@ -77,9 +82,8 @@ def _task(plan: Plan, part: Part) -> dict[str, Any]:
         "copies": copies(plan, part.task),
         "devices": {device: dict(sorted(types.items())) for device, types in devices.items()},
         "memory": {
-            "variables": memory.variables,
-            "buffers": memory.buffers,
-            "constants": memory.constants,
+            name: getattr(memory, name)
+            for name in (*MEMORY, "total", "steps", "versions", "results", "unsized")
         },
         "collective_bytes": sum(cost.collective_bytes(part).values()),
     }
@@ -152,21 +156,22 @@ def _collectives(plan: Plan) -> list[dict[str, Any]]:
 # -- text
 
 
-def as_text(plan: Plan) -> str:
-    """The plan as a table: tasks, edges, collectives, reasons, what is unproved."""
-    data = as_data(plan)
+def as_text(plan: Plan, infos: Infos = plainly) -> str:
+    """The plan as a table: tasks, memory, edges, collectives, reasons, what is unproved."""
+    data = as_data(plan, infos)
     head = (
         f"plan: mode {data['mode']}{_kept_by(plan)}, {data['ranks']} ranks ="
         f" {data['workers']} workers + {data['servers']} servers; {data['replicas']} replica(s) of"
         f" {data['tasks_per_replica']} task(s)\n"
         f"feeds {_some(data['feeds'])}; fetches {_some(data['fetches'])}"
     )
-    sections = [head, _tasks_text(data), _traffic_text(data), _edges_text(data)]
+    sections = [head, _tasks_text(data), _memory_text(data)]
+    sections += [_traffic_text(data), _edges_text(data)]
     sections += [_collectives_text(data), _why_text(plan), _proof_text(data)]
     text = "\n\n".join(section for section in sections if section) + "\n"
     if plan.round is None:
         return text
-    return f"{text}\n-- by the servers themselves, once an update\n\n{as_text(plan.round)}"
+    return f"{text}\n-- by the servers themselves, once an update\n\n{as_text(plan.round, infos)}"
 
 
 def _kept_by(plan: Plan) -> str:
@@ -226,14 +231,13 @@ def _tasks_text(data: dict[str, Any]) -> str:
         memory, sent, received = task["memory"], task["sent"], task["received"]
         facts = (
             devices.replace("on /", "on "),
-            nbytes(memory["variables"]),
-            nbytes(memory["buffers"] + memory["constants"]),
+            nbytes(memory["total"]),
             f"{sent['messages']}, {nbytes(sent['bytes'])}",
             f"{received['messages']}, {nbytes(received['bytes'])}",
             nbytes(task["collective_bytes"]),
         )
         rows.append((task["task"], facts))
-    header = ("task", "ranks", "ops", "variables", "buffers <=", "sends", "receives", "sums")
+    header = ("task", "ranks", "ops", "memory", "sends", "receives", "sums")
     by_servers = data["driver"].startswith("/job:ps")
     note = "per update" if by_servers else "per step of one replica"
     if data["servers"] and data["replicas"] > 1 and not by_servers:
@@ -245,6 +249,19 @@ def _tasks_text(data: dict[str, Any]) -> str:
     idle = ", ".join(name for name, _, _ in _folded([(task, ()) for task in data["idle"]]))
     rest = f"\nnothing to do in this step: {idle}" if idle else ""
     return f"{note}\n{as_table(header, folded)}{rest}"
+
+
+def _memory_text(data: dict[str, Any]) -> str:
+    """What of a rank's memory is what, and what comes beside it."""
+    rows = [
+        (task["task"], tuple(nbytes(task["memory"][name]) for name in (*MEMORY, "versions")))
+        for task in data["tasks"]
+    ]
+    header = ("memory of a rank", *MEMORY, "and versions <=")
+    table = as_table(header, [(name, *cells) for name, _, cells in _folded(rows)])
+    unsized = sum(task["memory"]["unsized"] for task in data["tasks"])
+    more = f"\nand {unsized} values whose sizes only a step tells" if unsized else ""
+    return table + more
 
 
 def _traffic_text(data: dict[str, Any]) -> str:

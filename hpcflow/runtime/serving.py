@@ -1,12 +1,14 @@
-"""Whose kernel serves each node of a part, and why not a better provider's."""
+"""Whose kernel serves each node of a part, why not a better provider's, and of what form it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.cost import given_specs
 from hpcflow.plan.ir import Node, Part
+from hpcflow.plan.memory import Infos
 from hpcflow.plan.nested import FRAMES, inner
 from hpcflow.plan.storage import has_kernel
 from hpcflow.runtime.device import Device
@@ -33,6 +35,23 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
                 yield from served(inside, devices)
         elif has_kernel(node):
             yield _served(node, part, devices[node.device.removeprefix(part.task + "/")])
+
+
+def infos_of(devices: Mapping[str, Device]) -> Infos:
+    """What tells the forms of the kernels of a part, as if it ran on these devices of a task."""
+
+    def infos(part: Part) -> Callable[[Node], KernelInfo]:
+        known: dict[str, KernelInfo] = {}
+
+        def info(node: Node) -> KernelInfo:
+            if node.name not in known:
+                device = devices[node.device.removeprefix(part.task + "/")]
+                known[node.name] = device.info(node, given_specs(node, part))
+            return known[node.name]
+
+        return info
+
+    return infos
 
 
 def _served(node: Node, part: Part, device: Device) -> Served:

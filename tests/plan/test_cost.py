@@ -1,4 +1,4 @@
-"""Predicted costs: exact bytes and messages; bounds of memory; rough seconds."""
+"""Predicted costs: exact bytes and messages; rough seconds."""
 
 from __future__ import annotations
 
@@ -40,14 +40,6 @@ def test_one_task_sends_nothing():
 def test_collectives_count_their_input():
     plan = Net().step(REPLICAS)
     assert cost.collective_bytes(plan.parts[WORKER]) == {"replicas/bucket_0": W1 + B1 + W2}
-
-
-def test_memory_counts_variables_and_their_slots():
-    plan = Net().step(Cluster(2, 2))
-    memory = {task: cost.memory(part) for task, part in plan.parts.items()}
-    assert memory[PS0].variables == 2 * W1 and memory[PS1].variables == 2 * (B1 + W2)
-    assert memory[WORKER].variables == 0 and memory[PS0].buffers == W1
-    assert memory[PS0].constants == 8
 
 
 def test_flops_of_a_product():

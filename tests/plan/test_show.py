@@ -23,8 +23,11 @@ plan: mode single, 1 ranks = 1 workers + 0 servers; 1 replica(s) of 1 task(s)
 feeds x, y; fetches loss:0
 
 per step of one replica
-task                ranks  ops          variables  buffers <=  sends   receives  sums
-/job:worker/task:0  1      38 on cpu:0  704 B      2220 B      0, 0 B  0, 0 B    0 B
+task                ranks  ops          memory  sends   receives  sums
+/job:worker/task:0  1      38 on cpu:0  1628 B  0, 0 B  0, 0 B    0 B
+
+memory of a rank    variables  constants  buffers  messages  sums  and versions <=
+/job:worker/task:0  704 B      28 B       896 B    0 B       0 B   0 B
 
 ops  why they are where they are
 31   default: the driver
@@ -38,8 +41,11 @@ plan: mode collective, 4 ranks = 4 workers + 0 servers; 4 replica(s) of 1 task(s
 feeds x, y; fetches loss:0
 
 per step of one replica
-task                ranks  ops          variables  buffers <=  sends   receives  sums
-/job:worker/task:0  4      40 on cpu:0  704 B      2572 B      0, 0 B  0, 0 B    352 B
+task                ranks  ops          memory  sends   receives  sums
+/job:worker/task:0  4      40 on cpu:0  2332 B  0, 0 B  0, 0 B    352 B
+
+memory of a rank    variables  constants  buffers  messages  sums   and versions <=
+/job:worker/task:0  704 B      28 B       896 B    0 B       704 B  0 B
 
 collective  name               type       on                  ranks  values  bytes a rank
 0           replicas/bucket_0  AllReduce  /job:worker/task:0  4      1       192 B
@@ -57,11 +63,16 @@ plan: mode ps, sync=async, 64 ranks = 60 workers + 4 servers; 60 replica(s) of 1
 feeds x, y; fetches loss:0
 
 per step of one replica; a server does this for each replica's step
-task                ranks  ops          variables  buffers <=  sends     receives  sums
-/job:worker/task:0  60     59 on cpu:0  0 B        3908 B      8, 608 B  8, 352 B  0 B
-/job:ps/task:0..1   2      17 on cpu:0  192 B      296 B       2, 96 B   2, 160 B  0 B
-/job:ps/task:2      1      22 on cpu:0  192 B      296 B       2, 96 B   2, 160 B  0 B
-/job:ps/task:3      1      17 on cpu:0  128 B      200 B       2, 64 B   2, 128 B  0 B
+task                ranks  ops          memory   sends     receives  sums
+/job:worker/task:0  60     59 on cpu:0  1908 B   8, 608 B  8, 352 B  0 B
+/job:ps/task:0..1   2      17 on cpu:0  21.3 kB  2, 96 B   2, 160 B  0 B
+/job:ps/task:2      1      22 on cpu:0  21.3 kB  2, 96 B   2, 160 B  0 B
+/job:ps/task:3      1      17 on cpu:0  15.5 kB  2, 64 B   2, 128 B  0 B
+
+memory of a rank    variables  constants  buffers  messages  sums  and versions <=
+/job:worker/task:0  0 B        20 B       1536 B   352 B     0 B   0 B
+/job:ps/task:0..2   192 B      8 B        15.4 kB  5760 B    0 B   0 B
+/job:ps/task:3      128 B      8 B        11.5 kB  3840 B    0 B   0 B
 
 from                to                  messages  bytes a step  headers
 /job:worker/task:0  /job:ps/task:0..2   2         160 B         1

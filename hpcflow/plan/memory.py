@@ -1,0 +1,120 @@
+"""The memory each rank of a plan needs, known before it runs: by the code that places values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from hpcflow.graph.device import parse
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.graph.shape import Spec, is_known
+from hpcflow.plan.arena import ALIGNED
+from hpcflow.plan.code import Code, KernelInfo
+from hpcflow.plan.generate import generate
+from hpcflow.plan.ir import Node, Part, Plan
+from hpcflow.plan.nested import inner, within
+
+Infos = Callable[[Part], Callable[[Node], KernelInfo]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank; `total` is what it holds while the steps of the plan go on.
+
+    Apart from these are `versions`, the second buffers that updates of variables may need while
+    readers hold a version, `results`, which are the caller's own, and `unsized` values, of which
+    only the step tells how large they are.
+    """
+
+    task: str
+    variables: int = 0
+    constants: int = 0
+    buffers: int = 0  # the arenas of all steps that are in flight at once
+    messages: int = 0  # where values come and go, of these steps
+    sums: int = 0  # what collectives add, and the sums
+    steps: int = 1  # in flight at once: on a server one of each worker
+    versions: int = 0
+    results: int = 0
+    unsized: int = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes that are held at once."""
+        return self.variables + self.constants + self.buffers + self.messages + self.sums
+
+
+def plainly(part: Part) -> Callable[[Node], KernelInfo]:
+    """Of kernels that write all outputs to other memory than their inputs: what is always right."""
+    return lambda node: KernelInfo("out")
+
+
+def predict(plan: Plan, infos: Infos = plainly) -> dict[str, Memory]:
+    """The memory of each task of a plan; `infos(part)` tells the forms of its kernels."""
+    return {
+        task: of_part(part, generate(part, infos(part)), infos, _steps(plan, task))
+        for task, part in plan.parts.items()
+    }
+
+
+def _steps(plan: Plan, task: str) -> int:
+    """A server has a part in the step of each worker, which may all come at once."""
+    by_workers = parse(plan.driver).job != "ps"
+    return plan.cluster.replicas if by_workers and parse(task).job == "ps" else 1
+
+
+def of_part(part: Part, code: Code, infos: Infos, steps: int = 1) -> Memory:
+    """The memory of one task whose part has this code and is run by `steps` steps at once."""
+    sizes = variables(part)
+    constants = {what[1] for what in code.binds.values() if what[0] == "const"}
+    made = Memory(
+        part.task,
+        variables=sum(sizes.values()),
+        constants=sum(part.nodes[name].specs[0].nbytes for name in constants),
+        buffers=steps * sum(size + ALIGNED for size in code.arenas.values()),
+        messages=steps * sum(_message(part, what) for what in code.binds.values()),
+        sums=sum(_sums(node) for node in part.nodes.values()),
+        steps=steps,
+        versions=sum(sizes[name] for name in code.versions),
+        results=sum(part.nodes[ref.node].specs[ref.index].nbytes for ref in part.fetches),
+        unsized=sum(_unsized(node) for node in part.nodes.values()),
+    )
+    for node in part.nodes.values():
+        for _, inside in inner(node):
+            assert isinstance(inside, Part)
+            made = _with(made, of_part(inside, generate(inside, infos(inside)), infos, steps))
+    return made
+
+
+def variables(part: Part) -> dict[str, int]:
+    """Bytes of each variable of a part, or piece of one, those that its loops use among them."""
+    nodes = (n for n in (*part.nodes.values(), *within(part.nodes)) if n.type == "Variable")
+    return {n.name: Spec(n.attrs["dtype"], tuple(n.attrs["shape"])).nbytes for n in nodes}
+
+
+def _with(outer: Memory, inside: Memory) -> Memory:
+    """With what a loop or branch needs; its variables are among those of the whole."""
+    names = ("constants", "buffers", "messages", "unsized")
+    changes = {name: getattr(outer, name) + getattr(inside, name) for name in names}
+    return dataclasses.replace(outer, **changes)
+
+
+def _message(part: Part, what: tuple) -> int:
+    """Bytes of a buffer where a value comes, or from where it goes."""
+    if what[0] == "recv":
+        return part.nodes[what[1]].specs[0].nbytes
+    if what[0] == "stage" and (inputs := part.nodes[what[1]].inputs):
+        return part.nodes[inputs[0].node].specs[inputs[0].index].nbytes
+    return 0
+
+
+def _sums(node: Node) -> int:
+    """Bytes of the storage of a collective: GPUs add in place."""
+    if not node.row.collective or node.type == "AllGather":
+        return 0
+    places = 2 if node.type == "AllReduce" and "/gpu:" not in node.device else 1
+    return places * sum(spec.nbytes for spec in node.specs)
+
+
+def _unsized(node: Node) -> int:
+    """How many values of a node have sizes that only the step tells."""
+    return sum(spec.dtype not in OPAQUE and not is_known(spec.shape) for spec in node.specs)

@@ -1,0 +1,92 @@
+"""The memory of a rank, known before it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import hpcflow as hf
+from hpcflow.plan.arena import ALIGNED
+from hpcflow.plan.ir import Cluster
+from hpcflow.plan.memory import plainly, predict
+from hpcflow.runtime.device import Device
+from hpcflow.runtime.serving import infos_of
+
+from .model import REPLICAS, SINGLE, Net, graph, plan_of
+
+WORKER, PS0, PS1 = "/job:worker/task:0", "/job:ps/task:0", "/job:ps/task:1"
+W1, B1, W2 = 6 * 8 * 4, 8 * 4, 8 * 4 * 4  # bytes of the variables of Net
+HERE = infos_of({"cpu:0": Device()})
+
+
+def test_variables_and_their_slots():
+    memory = predict(Net().step(Cluster(2, 2)))
+    assert memory[PS0].variables == 2 * W1 and memory[PS1].variables == 2 * (B1 + W2)
+    assert memory[WORKER].variables == 0 and memory[PS0].constants == 8
+
+
+def test_a_server_has_the_messages_of_every_worker():
+    few, many = (predict(Net().step(Cluster(n, 2)), HERE) for n in (2, 7))
+    assert (few[PS0].steps, many[PS0].steps, many[WORKER].steps) == (2, 7, 1)
+    each = W1 + W1  # a gradient comes; a read of so few bytes is copied before it goes
+    assert few[PS0].messages == 2 * each and many[PS0].messages == 7 * each
+    assert few[PS1].variables == many[PS1].variables
+    assert few[WORKER].messages == W1 + B1 + W2  # all of them are pulled
+
+
+def test_what_replicas_sum_lies_there_twice():
+    memory = predict(Net().step(REPLICAS))[WORKER]
+    assert memory.sums == 2 * (W1 + B1 + W2)
+    assert predict(Net().step(SINGLE))[WORKER].sums == 0
+
+
+def test_the_arena_of_a_chain():
+    """Where each product is overwritten by its activation two matrices are alive at once."""
+    with graph() as made:
+        x = hf.placeholder(hf.float32, [64, 64])
+        y = x
+        for _ in range(9):
+            y = hf.tanh(hf.matmul(y, x))
+        y = hf.reduce_sum(y)
+    plan = plan_of(made, [y], {x: (64, 64)})
+    one, other = predict(plan, HERE)[WORKER], predict(plan, plainly)[WORKER]
+    assert one.buffers == 2 * 64 * 64 * 4 + ALIGNED == other.buffers
+    assert one.results == 4 and one.unsized == 0
+    assert one.total == one.buffers + one.constants
+
+
+def test_views_and_values_in_place_need_no_memory():
+    with graph() as made:
+        x = hf.placeholder(hf.float32, [64, 64])
+        y = hf.reduce_sum(hf.tanh(hf.reshape(hf.negative(x), [-1])))
+    plan = plan_of(made, [y], {x: (64, 64)})
+    assert predict(plan, HERE)[WORKER].buffers == 64 * 64 * 4 + ALIGNED
+    assert predict(plan)[WORKER].buffers == 2 * 64 * 64 * 4 + ALIGNED
+
+
+def test_loops_have_arenas_of_their_own():
+    with graph() as made:
+        x = hf.placeholder(hf.float32, [100, 100])
+        body = [lambda i, v: (i + 1, hf.matmul(hf.matmul(v, x), x))]
+        _, y = hf.while_loop(lambda i, v: i < 3, *body, [0, x])
+    memory = predict(plan_of(made, [y], {x: (100, 100)}), HERE)[WORKER]
+    assert memory.buffers >= 100 * 100 * 4
+
+
+def test_sizes_that_only_a_step_tells_are_counted():
+    with graph() as made:
+        x = hf.placeholder(hf.int32, [100])
+        y, index = hf.unique(x)
+        total = hf.reduce_sum(y * 2) + hf.reduce_sum(index)
+    assert predict(plan_of(made, [total], {x: (100,)}), HERE)[WORKER].unsized == 2
+
+
+def test_versions_are_what_readers_may_hold():
+    with graph() as made:
+        v = hf.Variable(np.zeros(1000, "f4"), name="v")
+        w = hf.Variable(np.zeros(500, "f4"), name="w")
+        read = v.read_value()
+        with hf.control_dependencies([read]):
+            add = v.assign_add(np.ones(1000, "f4"))
+        with hf.control_dependencies([add]):
+            total = hf.reduce_sum(read) + hf.reduce_sum(w)
+    assert predict(plan_of(made, [total, add]), HERE)[WORKER].versions == 4000
