@@ -52,6 +52,7 @@ class Settings:
     exact: bool = False  # forbid rewrites and kernels that change rounding
     kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
     inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
+    profile: bool = False  # say where the time of some steps goes, by operation (docs/profiling.md)
     trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)
 
     @classmethod

@@ -69,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
+        "--profile",
+        action="store_true",
+        default=None,
+        help="say where the time of a step goes, by operation, with a trace in the run directory",
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -121,7 +127,7 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     Errors: LaunchError for a `--set` of no field of `Settings`.
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
-    options = "ps serve survive replace tasks_per_replica sync max_restarts run_dir".split()
+    options = "ps serve survive replace profile tasks_per_replica sync max_restarts run_dir".split()
     given = {name: getattr(args, name, None) for name in options}
     chosen = {name: str(value) for name, value in given.items() if value is not None}
     if getattr(args, "inject", None):

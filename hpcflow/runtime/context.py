@@ -11,7 +11,7 @@ import weakref
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
 from hpcflow.runtime.survival import Follower, Survival
 from hpcflow.settings import Settings
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.profile import Profile
 
 
 class Unfinished(Protocol):
@@ -93,6 +96,11 @@ class Context:
             from hpcflow.runtime import trace
 
             trace.install(self.engine, settings.trace)
+        self.profile: Profile | None = None
+        if settings.profile:
+            from hpcflow.runtime import profile
+
+            self.profile = profile.install(self)
         self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
         self.drivers: Communicator | Chaired | None = None  # the ranks that run the script
         self.meetings: Communicator | Chaired | None = None  # they too, for `meet` alone
@@ -292,6 +300,8 @@ class Context:
         store.driver = driver
         made = Compiled(part, self.devices, store, seconds, self.settings.check_numerics, label)
         made.trains = trains
+        if self.profile is not None:
+            self.profile.adopt(made)
         return made
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:
@@ -363,6 +373,8 @@ class Context:
     def report(self) -> dict[str, Any]:
         """What this rank did: updates applied, bytes and messages sent, by whom."""
         traffic = self.world.traffic if self.world else None
+        if self.profile is not None:  # who asks has come to the end
+            self.profile.finish()
         return {
             "rank": self.rank,
             "pid": os.getpid(),
@@ -388,9 +400,8 @@ class Context:
         if self.control is None:
             return [own]
         self.meet("gathering the results")
-        served = [r for r in self.roles.ranks_of(self.replica).values() if r != self.rank]
         told = [own]
-        for rank in served:
+        for rank in self._served():
             if rank in self.roles.servers and not self.is_chief:
                 continue
             told.append(self.control.ask_report(rank))
@@ -400,6 +411,10 @@ class Context:
         if texts is None:
             return None
         return sorted((r for text in texts for r in json.loads(text)), key=lambda r: r["rank"])
+
+    def _served(self) -> list[int]:
+        """The ranks that have parts of this driver's steps."""
+        return [r for r in self.roles.ranks_of(self.replica).values() if r != self.rank]
 
     def table(self) -> str:
         """rank -> host -> task -> device -> cores; a line for neighbours that differ in no more."""
@@ -428,14 +443,22 @@ class Context:
             return
         if self.saving is not None:
             self.saving.finish()
+        if self.profile is not None:
+            self.profile.finish()
         if self.control is None or self.world is None:
+            if self.profile is not None:
+                self.profile.tell()
             return
         self._left = True
         logs.hand_over()
         if self.is_driver:
+            if self.profile is not None:
+                self.profile.ask([r for r in self._served() if r not in self.roles.servers])
             self.control.cancel_driven()
             self._say_alone(CLOSING)
             self._meet_last()
+            if self.profile is not None:
+                self.profile.tell()
             for rank in self.roles.ranks_of(self.replica).values():
                 if rank != self.rank:
                     self._tell(rank, header(BYE))

@@ -77,6 +77,9 @@ class Device:
         """True while kernels that were started are at work beside the host."""
         return False
 
+    def finish(self) -> None:
+        """Wait for kernels that were started."""
+
     def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, start: int = 0) -> Any:
         """An array in a block of bytes made by `allocate`, from byte `start` on."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -129,6 +132,10 @@ class GpuDevice(Device):
     def computes(self) -> bool:
         """True while kernels that were started are at work beside the host."""
         return not self.xp.cuda.get_current_stream().done
+
+    def finish(self) -> None:
+        """Wait for kernels that were started."""
+        self.xp.cuda.get_current_stream().synchronize()
 
 
 _FACTORIES: dict[str, Callable[[int], Device]] = {"cpu": Device, "gpu": GpuDevice}

@@ -37,6 +37,7 @@ class Compiled:
         self.part, self.devices, self.store, self.label = part, devices, store, label
         self.seconds = seconds
         self._infos: dict[str, Any] = {}
+        self.watch: Callable[..., Any] | None = None  # gives instances other strands: a profile
         self.trains = False  # a step of its plan changes variables, initial values apart
         self.inner = {
             node.name: {
@@ -224,6 +225,8 @@ class Instance:
                 self.buckets[node.name] = link.bucket(node)
         names = [self._bound(name, what) for name, what in self.code.binds.items()]
         self.strands, self.release = compiled.make(*names)
+        if compiled.watch is not None:
+            self.strands, self.release = compiled.watch(self, names)
         self.ends = link.open(self)  # its channels: see hpcflow.runtime.link
         self.pending: list[int] = []
         self.left = 0

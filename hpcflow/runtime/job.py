@@ -59,7 +59,7 @@ def planning(ranks: int, settings: Settings, on_plan: Callable[[Plan], None]) ->
     Each step is planned and handed to `on_plan`, none runs: fetches are zeros of the right shape.
     The first plan that updates state, initialization apart, ends the script by `Planned`.
     """
-    alone = dataclasses.replace(settings, ps=0, tasks_per_replica=1, inject="")
+    alone = dataclasses.replace(settings, ps=0, tasks_per_replica=1, inject="", profile=False)
     context = Context(alone)
     context.settings = settings
     context.hosts = ("planned",) * ranks

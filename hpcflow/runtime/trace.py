@@ -59,7 +59,7 @@ class _Record:
         """The engine's, with a request that tells when it is over."""
         self._waits += 1
         step = instance.step if instance is not None else 0
-        watched = _Watched(self.events, request, str(what or "send"), step, self._waits)
+        watched = Watched(self.events, request, str(what or "send"), step, self._waits)
         self._await(watched, instance, what)
 
     def write(self) -> None:
@@ -74,15 +74,19 @@ class _Record:
         return event | more | {"args": {"step": step}}
 
 
-class _Watched:
-    """A request that records its start, here, and its end."""
+class Watched:
+    """A request that records its start, here, and its end; else it is as it was."""
 
     def __init__(self, events: list, request: Request, name: str, step: int, number: int) -> None:
         self._events, self._request = events, request
         self._about = (name, step, number)
         self._note("b")
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
     def test(self) -> bool:
+        """That of the request."""
         done = self._request.test()
         if done:
             self._note("e")

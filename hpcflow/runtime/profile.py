@@ -1,0 +1,330 @@
+"""Where the time of some steps goes, at this rank: by statement of the generated code.
+
+With the setting `profile` each step instance has its code twice, plain and timed. A training plan
+runs a few steps to warm up, then those between its next `STEPS` + 1 beginnings run the timed code,
+also of other plans that run meanwhile; after that all is plain again. What was found is written to
+the run directory when it is complete, or at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow import threads
+from hpcflow.comm.where import OPS
+from hpcflow.logs import logger
+from hpcflow.peaks import Peaks, kept, measure
+from hpcflow.runtime.context import task_name
+from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.timed import timed
+from hpcflow.runtime.trace import Watched
+
+SKIPPED, STEPS = 5, 30  # to warm up, and profiled
+OTHERS = 20  # steps of a plan that does not train, before it is taken for what the program does
+MOST_EVENTS = 200_000  # kept at a rank; more end the profile early
+MOST_RANKS = 64  # of a job are profiled, evenly spread
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What an event is about: a line of a part's code, or with no kind but "strand" a strand."""
+
+    compiled: Compiled
+    kind: str
+    node: str = ""
+    strand: int = -1
+
+
+@dataclasses.dataclass
+class Window:
+    """What was seen between two beginnings of steps, in nanoseconds of one clock."""
+
+    label: str
+    trains: bool
+    start: int
+    end: int = 0
+    steps: int = 0
+    offset: int = 0  # what the host's clock, time.time_ns, is ahead of it
+    places: list[Place] = dataclasses.field(default_factory=list)
+    events: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    steps_seen: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    idle: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    waits: list[tuple[str, str, str, int, int, int]] = dataclasses.field(default_factory=list)
+    is_full: bool = False
+
+
+def install(context: Any) -> Profile | None:
+    """The profile of this rank, if it is one of those that have one."""
+    if context.rank % -(-context.size // MOST_RANKS):
+        return None
+    return Profile(context)
+
+
+class Profile:
+    """Counts steps, opens the window and closes it."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.window: Window | None = None
+        self.is_open = False
+        self.is_written = False
+        self._runs: dict[str, int] = {}  # label of a plan -> steps begun
+        self._undo: list[Callable[[], None]] = []
+        others = [d for d in context.devices.values() if d.kind != "cpu"]
+        self.clock: Callable[[], int] = time.perf_counter_ns
+        if others:
+            self.clock = functools.partial(_when_done, others)
+        (self.folder / f"rank-{context.rank}.json").unlink(missing_ok=True)
+        self.peaks = self._measured()
+
+    @property
+    def folder(self) -> Path:
+        """Where this rank's files are written."""
+        return Path(self.context.settings.run_dir) / "profile"
+
+    def _measured(self) -> dict[str, Peaks]:
+        found, here = {}, self.context.hosts[self.context.rank]
+        number = threads.chosen().threads
+        for name, device in self.context.devices.items():
+            if device.xp is None:
+                continue
+            make = functools.partial(
+                measure, number, device.xp, device.finish, seconds=1.0, device=name.split(":")[0]
+            )
+            file = f"peaks-{here}-{name.replace(':', '')}-{number}.json"
+            found[name] = kept(self.folder / file, make)
+        return found
+
+    # -- instances
+
+    def adopt(self, compiled: Compiled, top: bool = True) -> None:
+        """Have the instances of `compiled`, loops and branches inside included, watched."""
+        compiled.watch = functools.partial(self._watch, top)
+        for parts in compiled.inner.values():
+            for inside in parts.values():
+                self.adopt(inside, False)
+
+    def _watch(self, top: bool, instance: Instance, names: list[Any]) -> tuple[Any, Any]:
+        both = _Both(self, instance, names, top)
+        strands = [functools.partial(both.run, i) for i in range(len(instance.strands))]
+        return tuple(strands), both.release
+
+    # -- the window
+
+    def begins(self, compiled: Compiled) -> None:
+        """A step of a plan begins here."""
+        label, trains = compiled.label, compiled.trains
+        count = self._runs[label] = self._runs.get(label, 0) + 1
+        window = self.window
+        if self.is_open and window is not None:
+            if label == window.label and window.trains == trains:
+                window.steps += 1
+                if window.steps >= STEPS or window.is_full:
+                    self.close()
+                    return
+        if count == (SKIPPED if trains else OTHERS) + 1:
+            if window is None or (trains and not window.trains):
+                start = self.clock()
+                self._open(Window(label, trains, start, offset=time.time_ns() - start))
+
+    def _open(self, window: Window) -> None:
+        if self.is_open:
+            self.close()
+        self.window, self.is_open = window, True
+        self._hook(window)
+
+    def _hook(self, window: Window) -> None:
+        """Note what the engine waits for."""
+        engine = self.context.engine
+        count_wait, await_ = engine._count_wait, engine.await_
+        numbers = iter(range(1, 1 << 62))
+
+        def counted() -> None:
+            since = engine._since
+            count_wait()
+            window.idle.append((int(since * 1e9), time.perf_counter_ns()))
+
+        def watched(request: Any, instance: Instance | None, what: Any) -> None:
+            step = instance.step if instance is not None else 0
+            name = str(what or "send")
+            await_(Watched(window.waits, request, name, step, next(numbers)), instance, what)
+
+        before = {k: engine.__dict__.get(k) for k in ("_count_wait", "await_")}
+        engine._count_wait, engine.await_ = counted, watched
+
+        def undo() -> None:
+            for name, old in before.items():
+                if old is None:
+                    delattr(engine, name)
+                else:
+                    setattr(engine, name, old)
+
+        self._undo = [undo]
+
+    def close(self) -> None:
+        """The window ends: from the next step on the plain code runs."""
+        window = self.window
+        assert window is not None
+        self.is_open, window.end = False, time.perf_counter_ns()
+        for undo in self._undo:
+            undo()
+        self._undo = []
+        for each in (window.events, window.waits):
+            if len(each) > MOST_EVENTS:
+                window.is_full = True
+
+    def finish(self) -> None:
+        """Write what was found; once."""
+        if self.is_written:
+            return
+        self.is_written = True
+        from hpcflow.runtime import spent
+
+        window = self.window
+        if window is None and not self.context.is_chief:
+            return
+        if window is None:
+            logger.warning(
+                "nothing was profiled: no plan ran more than %d steps that train, or %d others",
+                SKIPPED, OTHERS,
+            )  # fmt: skip
+            return
+        if self.is_open:
+            self.close()
+            window.end = max([end for _, _, end in window.events], default=window.end)
+            window.steps += 1  # the last one has ended, though no other has begun
+        rank = self.context.rank
+        facts = {"rank": rank, "task": task_name(rank, self.context)}
+        facts |= {"host": self.context.hosts[rank], "threads": threads.chosen().threads}
+        data = spent.as_data(window, facts, self.peaks)
+        spent.written(self.folder / f"rank-{rank}.json", data)
+        trace = {"traceEvents": spent.as_trace(window, facts)}
+        spent.written(self.folder / f"trace-{rank}.json", trace)
+
+    def ask(self, ranks: Sequence[int]) -> None:
+        """Have served ranks write theirs."""
+        for rank in ranks:
+            if rank not in self.context.world.lost:
+                self.context.control.ask_report(rank)
+
+    def tell(self) -> None:
+        """On the chief, once all have written theirs: join the tables and print them."""
+        context = self.context
+        if not context.is_chief:
+            return
+        from hpcflow.runtime import spent
+        from hpcflow.runtime.profile_text import as_text
+
+        if context.control is not None:
+            self.ask(context.roles.servers)
+        files = [self.folder / f"rank-{rank}.json" for rank in range(context.size)]
+        ranks = [json.loads(file.read_text()) for file in files if file.is_file()]
+        if ranks:
+            file = Path(context.settings.run_dir) / "profile.json"
+            spent.written(file, {"format": spent.FORMAT, "ranks": ranks})
+            logger.info("%s\n%s and %s/ have all of it", as_text(ranks), file, self.folder)
+
+
+def _when_done(devices: list[Any]) -> int:
+    for device in devices:
+        device.finish()
+    return time.perf_counter_ns()
+
+
+class _Both:
+    """The plain and the timed code of an instance; which of them runs is chosen step by step."""
+
+    def __init__(self, profile: Profile, instance: Instance, names: list[Any], top: bool) -> None:
+        self.profile, self.instance, self.names, self.top = profile, instance, names, top
+        self.plain = instance.strands, instance.release
+        self.window: Window | None = None  # of the step that runs; None: it runs plain
+        self.timed: tuple[Any, Any] = ((), None)
+        self.made: Window | None = None  # the window that `timed` notes in
+        self.places: list[int] = []  # of the strands, and behind each that of its further turns
+        self.began = 0
+        if not instance.code.simple:
+            begin = instance.begin
+
+            def begin_watched(step: int) -> None:
+                self.choose()
+                begin(step)
+
+            instance.begin = begin_watched  # type: ignore[method-assign]
+
+    def choose(self) -> None:
+        """A step begins."""
+        profile = self.profile
+        if self.top:
+            profile.begins(self.instance.compiled)
+        self.window, self.began = profile.window if profile.is_open else None, 0
+        if self.window is not None:
+            if len(self.window.events) > MOST_EVENTS:
+                self.window.is_full, self.window = True, None
+            elif self.made is not self.window:
+                self._make(self.window)
+
+    def _make(self, window: Window) -> None:
+        instance, compiled = self.instance, self.instance.compiled
+        places, add, clock = window.places, window.events.append, self.profile.clock
+
+        def place(line: int, kind: str) -> int:
+            places.append(Place(compiled, kind, instance.code.lines[line - 1]))
+            return len(places) - 1
+
+        def note(number: int, start: int) -> None:
+            add((number, start, clock()))
+
+        scope = {OPS: instance.code.lines}
+        make = timed(instance.code, compiled.file, scope, clock, note, place)
+        self.timed, self.made = make(*self.names), window
+        self.places = []
+        for index in range(len(instance.code.strands)):
+            self.places.append(len(places))
+            places.append(Place(compiled, "strand", strand=index))
+            places.append(Place(compiled, "turn", strand=index))
+
+    def run(self, index: int, *feeds: Any) -> Any:
+        """The strand `index`."""
+        if self.instance.code.simple:
+            self.choose()
+        window = self.window
+        if window is None:
+            return self.plain[0][index](*feeds)
+        clock = self.profile.clock
+        start = clock()
+        self.began = self.began or start
+        value = self.timed[0][index](*feeds)
+        if index in self.instance.code.tiled:
+            return self._tiles(window, index, value)
+        end = clock()
+        window.events.append((self.places[index], start, end))
+        if self.top and self.instance.code.simple:
+            window.steps_seen.append((self.instance.compiled.label, start, end))
+        return value
+
+    def _tiles(self, window: Window, index: int, tiles: Any) -> Any:
+        clock, number = self.profile.clock, self.places[index]
+        while True:
+            start = clock()
+            try:
+                next(tiles)
+            except StopIteration:
+                window.events.append((number, start, clock()))
+                return
+            window.events.append((number, start, clock()))
+            number = self.places[index] + 1
+            yield
+
+    def release(self) -> Any:
+        """Hand over the results of the step."""
+        window, release = self.window, (self.plain if self.window is None else self.timed)[1]
+        if window is not None and self.top and self.began and not self.instance.code.simple:
+            end = time.perf_counter_ns()
+            window.steps_seen.append((self.instance.compiled.label, self.began, end))
+        return release()
