@@ -178,6 +178,8 @@ class _Writer:
             self.nothing(node)
         elif node.row.waits:
             self.wait(node)
+        elif node.name in self.store.joins:
+            self.join(node)
         else:
             self.compute(node)
         for text in self.store.after.get(node.name, ()):
@@ -274,6 +276,13 @@ class _Writer:
         """Copy the values in that were not produced in it."""
         for i, ref in enumerate(node.inputs):
             slot = self.store.slot(node, i)
+            if self.store.expr[ref] != slot:
+                self.emit(f"{slot}[...] = {self.store.expr[ref]}", node.name)
+
+    def join(self, node: Node) -> None:
+        """Copy the values in that were not produced where they are joined."""
+        for i, ref in enumerate(node.inputs):
+            slot = self.store.joined(node, i)
             if self.store.expr[ref] != slot:
                 self.emit(f"{slot}[...] = {self.store.expr[ref]}", node.name)
 

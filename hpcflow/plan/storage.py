@@ -11,6 +11,7 @@ from hpcflow.ops.comm import parcel_layout
 from hpcflow.plan import arena, tiles
 from hpcflow.plan.arena import Block, Life
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.joins import slots
 from hpcflow.plan.nested import FRAMES, within
 from hpcflow.plan.strands import Strand, home, over, users
 from hpcflow.plan.tiles import Group
@@ -41,6 +42,7 @@ class Storage:
     owned: set[Ref] = dataclasses.field(default_factory=set)  # initial values: to be variables
     boxes: list[str] = dataclasses.field(default_factory=list)  # names of the values of waits
     parcels: dict[str, int] = dataclasses.field(default_factory=dict)  # Parcel -> its block
+    joins: dict[str, int] = dataclasses.field(default_factory=dict)  # Concat, Pack -> its block
 
     def variable(self, ref: Ref) -> str:
         """The name bound to the variable, or other state, behind a handle."""
@@ -75,6 +77,15 @@ class Storage:
         name, spec = f"p{self.number[node.name]}_{index}", specs[index]
         start = parcel_layout(specs)[0][index]
         block = self.parcel(node)
+        self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
+        return name
+
+    def joined(self, node: Node, index: int) -> str:
+        """The name of the place in a Concat or Pack where its input `index` goes."""
+        specs = [self.part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+        name, spec = f"j{self.number[node.name]}_{index}", specs[index]
+        start = sum(s.nbytes for s in specs[:index])
+        block = self.joins[node.name]
         self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
         return name
 
@@ -126,8 +137,10 @@ class _Assigner:
 
     def run(self) -> Storage:
         for node in self.part.nodes.values():
-            self.find_roots(node)
             self.find_initial(node)
+        self.slots = slots(self.part, self.is_whole, self.fits_slot)
+        for node in self.part.nodes.values():
+            self.find_roots(node)
         self.ends = self.find_ends()
         for node in self.part.nodes.values():
             self.place(node)
@@ -146,8 +159,9 @@ class _Assigner:
     # -- which memory a value is, and until when
 
     def find_roots(self, node: Node) -> None:
-        for i in range(len(node.specs)):
-            self.root[Ref(node.name, i)] = Ref(node.name, i)
+        for ref in (Ref(node.name, i) for i in range(len(node.specs))):
+            slot = self.slots.get(ref)
+            self.root[ref] = ref if slot is None else Ref(slot.node)
         if has_kernel(node) and self.info(node).form == "view":
             self.root[Ref(node.name)] = self.root[node.inputs[0]]
 
@@ -279,6 +293,9 @@ class _Assigner:
                 self.bind(ref, self.store.bucket_input(*bucket), ("bucket_in", *bucket))
             elif parcel := self.parcel_for(ref):
                 self.store.expr[ref] = self.store.slot(*parcel)
+            elif slot := self.slots.get(ref):
+                self.open_join(self.part.nodes[slot.node])
+                self.store.expr[ref] = self.store.joined(self.part.nodes[slot.node], slot.place)
             else:
                 self.place_in_block(node, ref, info)
 
@@ -320,7 +337,41 @@ class _Assigner:
                 return node, node.inputs.index(ref)
         return None
 
+    def is_whole(self, node: Node) -> bool:
+        """Whether the one value of a node lies in a block of its own."""
+        ref, info = Ref(node.name), self.info(node)
+        if info.form != "out" or not self.store.static(node) or not node.specs[0].sized:
+            return False
+        elsewhere = ref in self.fetched or ref in self.store.owned or node.name in self.groups
+        return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
+
+    def fits_slot(self, ref: Ref, node: Node) -> bool:
+        """Whether a value can be produced where `node` joins it with others."""
+        maker = self.part.nodes[ref.node]
+        if not has_kernel(maker) or self.info(maker).form not in ("ufunc", "out"):
+            return False
+        if not self.store.static(maker) or not maker.specs[ref.index].sized:
+            return False
+        if (maker.device, self.home[maker.name]) != (node.device, self.home[node.name]):
+            return False
+        elsewhere = ref in self.fetched or ref in self.store.owned or ref in self.scratch
+        return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
+
+    def open_join(self, node: Node) -> None:
+        """Give a Concat or Pack its block, from the first value on that is produced in it."""
+        if node.name not in self.store.joins:
+            ref, makers = Ref(node.name), [r.node for r in node.inputs if r in self.slots]
+            start = min(self.begins(self.part.nodes[name], False) for name in makers)
+            life = Life(node.specs[0].nbytes, self.home[node.name], start, self.ends[ref])
+            self.block_of[ref] = self.store.joins[node.name] = len(self.store.blocks)
+            self.store.blocks.append(Block(node.device, life, [ref]))
+
     def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
+        if node.name in self.store.joins:
+            whole, joined = node.specs[0], self.store.joins[node.name]
+            what = ("buffer", node.device, joined, whole.dtype, whole.shape, 0)
+            self.bind(ref, f"b{self.store.number[node.name]}", what)
+            return
         spec, tile = node.specs[ref.index], ref in self.scratch
         if tile:
             spec = Spec(spec.dtype, (tiles.TILE,))
