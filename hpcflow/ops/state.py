@@ -172,6 +172,16 @@ class Variable(RowUpdates):
         """Its value in `session`, by default the default one."""
         return sessions.chosen(session, self.graph, repr(self.name)).run(self)
 
+    def dlpack(self, session: Any = None) -> Any:
+        """Its memory in `session`, as an array that other libraries take by DLPack, uncopied.
+
+        The values stay as they are while that array, or what was made of it, lives: an update goes
+        into a second buffer. They are the session's: nobody may write there.
+        Ranks:  one on which it lives; each replica has its own, a server that of all.
+        Errors: UninitializedError; FetchError where it lives on another rank.
+        """
+        return sessions.chosen(session, self.graph, repr(self.name)).share(self)
+
     def load(self, value: Any, session: Any = None) -> None:
         """Set it to `value` in `session`, by default the default one.
 

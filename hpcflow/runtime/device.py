@@ -73,6 +73,11 @@ class Device:
         """A NumPy array as one of this device."""
         return array
 
+    def lent(self, array: Any, holder: Any) -> Any:
+        """The memory of `array` as another array; it and all made of it keep `holder` alive."""
+        holder.__array_interface__ = array.__array_interface__
+        return np.asarray(holder).view(array.dtype)
+
     def computes(self) -> bool:
         """True while kernels that were started are at work beside the host."""
         return False
@@ -128,6 +133,12 @@ class GpuDevice(Device):
     def from_host(self, array: np.ndarray) -> Any:
         """A copy in GPU memory."""
         return self.xp.asarray(array)
+
+    def lent(self, array: Any, holder: Any) -> Any:
+        """The memory of `array` as another array; it and all made of it keep `holder` alive."""
+        cuda = self.xp.cuda
+        memory = cuda.UnownedMemory(array.data.ptr, array.nbytes, holder, self.index)
+        return self.xp.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
 
     def computes(self) -> bool:
         """True while kernels that were started are at work beside the host."""

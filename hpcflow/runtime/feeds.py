@@ -13,6 +13,7 @@ from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_strings, kind_of, name_of, string
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import merge, show
+from hpcflow.runtime.dlpack import hands_over, taken
 
 
 def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> Callable[..., Any]:
@@ -104,9 +105,11 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
 def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
     """`value` as an array that fits `tensor`.
 
-    Errors: FeedError for a shape or dtype that does not fit; a Python number, or an integer array
-    for a float tensor, is converted.
+    An array of another library is taken by DLPack, without a copy. Errors: FeedError for a shape or
+    dtype that does not fit; a Python number, or an integer array for a float tensor, is converted.
     """
+    if hands_over(value) and tensor.dtype != string:
+        value = taken(tensor, value)
     try:
         array = as_strings(value) if tensor.dtype == string else np.asarray(value)
     except (TypeError, ValueError, OverflowError):  # rows of unequal length, a tensor

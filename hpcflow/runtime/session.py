@@ -24,6 +24,7 @@ from hpcflow.plan.verify import verify
 from hpcflow.runtime.agree import agree
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.deadline import Deadline
+from hpcflow.runtime.dlpack import shared
 from hpcflow.runtime.family import Family, Growth
 from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.link import Sums
@@ -185,6 +186,25 @@ class Session:
             step = self._step(part.wanted, part.feeds, frozenset(handle.done))
             values = step.run(*part.feeds.values())
         return rebuild(handle.end(part, values, wanted))
+
+    def share(self, variable: Any) -> Any:
+        """The memory of a variable that lives on this rank; see `Variable.dlpack`."""
+        state, found = self.store.states.get(variable.op.name), []
+        if state is None:
+            raise FetchError(
+                f"variable {variable.name!r} has no memory on this rank",
+                op=variable.op.name,
+                line=variable.op.line,
+                rank=self.context.rank,
+                hint="run its initializer first; if it lives on another rank, fetch it",
+            )
+
+        def take() -> None:
+            self.context.engine.settle()
+            found.append(shared(state))
+
+        self.context.engine.with_baton(take, lambda: True)
+        return found[0]
 
     def list_devices(self) -> list[DeviceAttributes]:
         """The devices of all tasks that a step of this rank may use, servers' too."""

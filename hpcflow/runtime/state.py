@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ class VariableState:
         "device",
         "driver",
         "dtype",
+        "let_go",
         "line",
         "name",
         "old",
@@ -57,6 +59,8 @@ class VariableState:
         self.pins = 0  # readers of the current version
         self.old: dict[int, list[Any]] = {}  # id of an older version -> [array, its readers]
         self.spare: Any = None  # a buffer nobody uses
+        # versions whose pins ended outside of steps, at any moment, and have yet to be unpinned
+        self.let_go: collections.deque[Any] = collections.deque()
         self.updates = 0  # updates applied since it was made, initialization not counted
 
     def read(self) -> Any:
@@ -78,7 +82,7 @@ class VariableState:
 
     def reserve(self) -> Any:
         """The second buffer if nobody uses one, made now; None if one is in use."""
-        if self.pins or self.old:
+        if self._pinned() or self.old:
             return None
         self.spare = self._spare_buffer()
         return self.spare
@@ -97,7 +101,7 @@ class VariableState:
         """The array an update changes in place: the current one, or its copy if it is pinned."""
         current = self.read()
         self.updates += 1
-        if not self.pins:
+        if not self.pins or not self._pinned():
             return current
         fresh = self._second()
         fresh[...] = current
@@ -107,7 +111,7 @@ class VariableState:
         """Make `value` the current version."""
         if not initial:
             self.updates += 1
-        target = self._second() if self.array is None or self.pins else self.array
+        target = self._second() if self.array is None or self._pinned() else self.array
         target[...] = value
 
     def adopt(self, value: Any) -> None:
@@ -124,7 +128,7 @@ class VariableState:
         else may use the variable, and nobody sees what is filled of a second buffer.
         """
         current = self.array if whole else self.read()
-        if current is not None and not self.pins:
+        if current is not None and not self._pinned():
             return current, None
         return self._spare_buffer(), None if whole else current
 
@@ -148,7 +152,7 @@ class VariableState:
 
     def refill(self) -> Any:
         """The array, to be overwritten entirely as by an initial value, while no step runs."""
-        return self._second() if self.array is None or self.pins else self.array
+        return self._second() if self.array is None or self._pinned() else self.array
 
     def fit(self, value: Any) -> None:
         """ShapeError if an update would not give each element its own operand."""
@@ -156,6 +160,12 @@ class VariableState:
             raise ShapeError(
                 f"variable {self.name!r} is {list(self.shape)}; the update is {list(value.shape)}"
             )
+
+    def _pinned(self) -> int:
+        """Readers of the current version, without those who have let go of it since."""
+        while self.let_go:
+            self.unpin(self.let_go.popleft())
+        return self.pins
 
     def _second(self) -> Any:
         """A buffer that becomes current; the version before it stays for its readers."""
