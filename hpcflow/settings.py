@@ -51,6 +51,7 @@ class Settings:
     check_numerics: bool = False  # look at every float result for NaN and infinity
     exact: bool = False  # forbid rewrites and kernels that change rounding
     kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
+    kernel_cache: str = ""  # folder of compiled kernels, "": of the user's caches; none: no folder
     inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
     profile: bool = False  # say where the time of some steps goes, by operation (docs/profiling.md)
     trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)

@@ -27,6 +27,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("hpcflow")
 
+# Kernels that one process of the tests has compiled the others load; nothing goes to the home.
+os.environ.setdefault(
+    "HPCFLOW_KERNEL_CACHE", os.path.join(tempfile.gettempdir(), f"hpcflow-tests-{os.geteuid()}")
+)
+
 LIMIT_S = 480.0  # for each of set-up, call and clean-up of a test; `@pytest.mark.limit(s)` for more
 MEET_S = 10.0  # how long a rank whose test has failed waits for the others
 
@@ -46,6 +51,7 @@ MAY_SKIP = {
     r"needs Open MPI 5": lambda: "mpich" in sys.prefix,
     r"needs h5dump": lambda: not shutil.which("apt-get") or os.geteuid() != 0,
     r"needs 12 GiB of free memory": lambda: True,  # the test has asked the machine
+    r"needs llvmlite": lambda: os.uname().machine not in ("x86_64", "aarch64", "arm64"),
     r"needs oneDNN": lambda: os.uname().machine != "x86_64",
     r"figures are of the text of Python": lambda: True,  # the test has compared the texts
     r"a job cannot start jobs": lambda: ranks.comm is not None,

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency", "faults"}
 LEAVES |= {"hosts", "relay"}
 GRAPH = LEAVES | {"graph"}
-PLAN = GRAPH | {"ops", "autodiff", "plan"}
+PLAN = GRAPH | {"ops", "autodiff", "native", "plan"}
 RUNTIME = PLAN | {"kernels", "comm", "runtime", "peaks"}
 DTYPES = "hpcflow.graph.dtypes"  # all that kernels and comm may know of the graph
 MAY_KNOW = {
@@ -33,7 +33,8 @@ MAY_KNOW = {
     "autodiff": GRAPH | {"ops", "autodiff"},
     "recompute": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,
-    "kernels": LEAVES | {"kernels"},
+    "native": LEAVES | {"native"},
+    "kernels": LEAVES | {"native", "kernels"},
     "comm": LEAVES | {"comm"},
     "runtime": RUNTIME,
     **{room: RUNTIME | {room} for room in ("ps", "checkpoint", "data")},

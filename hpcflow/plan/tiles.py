@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 from hpcflow.graph.shape import is_known
+from hpcflow.plan.alike import Items
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES
 from hpcflow.plan.rewrite import topological
@@ -50,16 +51,16 @@ def arranged(
 
     Only the order within strands changes, and only of nodes that do not depend on each other.
     """
-    chosen = _chosen(part, strands, info)
+    chosen = tiled(part, strands, info)
     if not chosen:
         return part, strands, {}
     new: list[Strand] = []
     groups: list[list[str]] = []
     for strand in strands:
-        items = _Items(part)
+        items = Items(part)
         for name in strand.nodes:
-            items.add(part.nodes[name], chosen.get(name))
-        groups += [item.nodes for item in items.items if item.shape is not None]
+            items.add(part.nodes[name], [chosen[name]] if name in chosen else [])
+        groups += [item.nodes for item in items.items if item.key is not None]
         new.append(dataclasses.replace(strand, nodes=tuple(items.names())))
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for strand in new for pair in pairwise(strand.nodes)]
@@ -78,7 +79,7 @@ def _group(part: Part, names: list[str]) -> Group:
     return Group(tuple(names), math.prod(_shape(part, part.nodes[names[0]])), frozenset(scratch))
 
 
-def _chosen(
+def tiled(
     part: Part, strands: list[Strand], info: Callable[[Node], Any]
 ) -> dict[str, tuple[Any, ...]]:
     """The nodes that may be computed in tiles, with what all of a group have in common.
@@ -142,78 +143,3 @@ def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
     if not has_kernel or node.type in ("ReadVariable", "Recv", "Copy"):
         return True
     return info(node).form != "view"
-
-
-class _Items:
-    """The nodes of a strand as they come, except that those alike go where the first of them is.
-
-    Place 2i is in front of item i, where scalars are computed that a group needs, 2i + 1 in it.
-    """
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self.items: list[_Item] = []
-        self.place: dict[str, int] = {}
-        self.written: dict[str, int] = {}  # handle -> place of its last update
-        self.touched: dict[str, int] = {}  # handle -> place of its last use
-        self.floor = 0  # place of the last node that nothing passes
-
-    def names(self) -> Iterable[str]:
-        """All nodes in their new order."""
-        for item in self.items:
-            yield from item.first
-            yield from item.nodes
-
-    def add(self, node: Node, alike: tuple[Any, ...] | None) -> None:
-        """Put a node where it may stand."""
-        after = max([self.floor, *(self.place.get(name, 0) for name in node.before())])
-        writes = {node.inputs[i].node for i in node.row.writes}
-        uses = {ref.node for ref in node.inputs if self.part.nodes[ref.node].is_state}
-        after = max([after, *(self.touched.get(h, 0) for h in writes)])
-        after = max([after, *(self.written.get(h, 0) for h in uses)])
-        place = self._find(node, alike, after)
-        self.place[node.name] = place
-        if self._stays(node):
-            self.floor = place
-        for handle in uses:
-            self.touched[handle] = max(place, self.touched.get(handle, 0))
-        for handle in writes:
-            self.written[handle] = place
-
-    def _find(self, node: Node, alike: tuple[Any, ...] | None, after: int) -> int:
-        if alike is not None:
-            for i in range(len(self.items) - 1, after // 2 - 1, -1):
-                if self.items[i].shape == alike:
-                    self.items[i].nodes.append(node.name)
-                    return 2 * i + 1
-        elif self._is_light(node):
-            for i in range((after + 1) // 2, len(self.items)):
-                if self.items[i].shape is not None:
-                    self.items[i].first.append(node.name)
-                    return 2 * i
-        self.items.append(_Item([], [node.name], alike))
-        return 2 * len(self.items) - 1
-
-    @staticmethod
-    def _stays(node: Node) -> bool:
-        """Whether all that came before it stays there, and all that follows it too."""
-        acts = node.row.waits or node.row.stateful or node.type in FRAMES or node.type == "Send"
-        return acts and not node.is_state
-
-    def _is_light(self, node: Node) -> bool:
-        """Whether it may as well come earlier: a scalar, a read, an update of a scalar."""
-        if self._stays(node) or node.type == "Copy":
-            return False
-        scalar = all(spec.shape == () for spec in node.specs)
-        if node.row.writes:
-            return scalar and tuple(node.attrs.get("shape", (1,))) == ()
-        return scalar or node.type in ("ReadVariable", "Const")
-
-
-@dataclasses.dataclass
-class _Item:
-    """One node, or a group of nodes alike in `shape` (and place) with what must come first."""
-
-    first: list[str]
-    nodes: list[str]
-    shape: tuple[Any, ...] | None

@@ -28,7 +28,7 @@ from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from hpcflow.graph.device import parse
 from hpcflow.kernels.table import wish
 from hpcflow.logs import logger
-from hpcflow.plan import cost
+from hpcflow.native import kept
 from hpcflow.plan.ir import Cluster, Part, Plan
 from hpcflow.plan.roles import Roles, assign
 from hpcflow.plan.rounds import attrs_of
@@ -66,6 +66,7 @@ class Context:
         self, settings: Settings, world: Communicator | None = None, crowded: bool = False
     ) -> None:
         self.settings, self.world = settings, world
+        kept.use(settings.kernel_cache)
         self.rank, self.size = (world.rank, world.size) if world else (0, 1)
         self.hosts: tuple[str, ...] = world.hosts if world else (os.uname().nodename,)
         self.roles: Roles = assign(
@@ -294,11 +295,9 @@ class Context:
         Parts of one `label` (what is fetched) draw from one series of random numbers each. `trains`
         says that a step of its plan changes variables, initial values apart.
         """
-        messages = any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
-        seconds = cost.seconds_in(part) if messages else lambda node: 0.0
         store = self.store if store is None else store
         store.driver = driver
-        made = Compiled(part, self.devices, store, seconds, self.settings.check_numerics, label)
+        made = Compiled(part, self.devices, store, self.settings, label)
         made.trains = trains
         if self.profile is not None:
             self.profile.adopt(made)

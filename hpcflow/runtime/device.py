@@ -44,7 +44,7 @@ class Device:
         """The calling form of the kernel that will run `node`."""
         row = self.choose(node, inputs).kernel
         tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
-        return KernelInfo(row.form, row.inplace, tiles)
+        return KernelInfo(row.form, node.attrs.get("inplace", row.inplace), tiles)
 
     def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
         """The function that computes `node`, whose inputs have the specs `inputs`."""

@@ -10,15 +10,22 @@ import numpy as np
 
 from hpcflow.comm.where import OPS
 from hpcflow.errors import HpcflowError, KernelError, NumericError
+from hpcflow.faults import parse
 from hpcflow.graph.shape import Spec, known
+from hpcflow.kernels.table import wish
+from hpcflow.native.kept import prepare
+from hpcflow.native.machine import absent
 from hpcflow.plan import cost
 from hpcflow.plan.code import Code
+from hpcflow.plan.fuse import fuse
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES, inner, within
+from hpcflow.plan.strands import cut
 from hpcflow.runtime.device import Device
 from hpcflow.runtime.slices import Touched
 from hpcflow.runtime.state import Store
+from hpcflow.settings import Settings
 
 
 class Compiled:
@@ -29,28 +36,28 @@ class Compiled:
         part: Part,
         devices: Mapping[str, Device],
         store: Store,
-        seconds: Callable[[Node], float] = lambda node: 0.0,
-        check_numerics: bool = False,
+        settings: Settings,
         label: str = "",
         kept: frozenset[str] = frozenset(),
+        inside: bool = False,
     ) -> None:
-        self.part, self.devices, self.store, self.label = part, devices, store, label
-        self.seconds = seconds
+        self.devices, self.store, self.label = devices, store, label
         self._infos: dict[str, Any] = {}
         self.watch: Callable[..., Any] | None = None  # gives instances other strands: a profile
+        self.part = part
+        self.part = part = self._fused(part, settings)
+        self.seconds = cost.seconds_in(part) if inside or _messages(part) else _no_time
         self.trains = False  # a step of its plan changes variables, initial values apart
         self.inner = {
             node.name: {
-                key: Compiled(
-                    inside, devices, store, cost.seconds_in(inside), check_numerics, label, owned
-                )
-                for key, inside, owned in _parts(node)
+                key: Compiled(body, devices, store, settings, label, owned, inside=True)
+                for key, body, owned in _parts(node)
             }
             for node in part.nodes.values()
             if node.type in FRAMES
         }
         self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
-        self.code: Code = generate(part, self.info, seconds, check_numerics, kept)
+        self.code: Code = generate(part, self.info, self.seconds, settings.check_numerics, kept)
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         lines = self.code.source.splitlines(keepends=True)
         linecache.cache[self.file] = (len(self.code.source), None, lines, self.file)
@@ -76,6 +83,19 @@ class Compiled:
             raise KernelError(
                 f"{self.part.task} has no device {name}", op=node.name, line=node.line
             ) from None
+
+    def _fused(self, part: Part, settings: Settings) -> Part:
+        """The part with one loop for what is computed element by element, its kernels compiled.
+
+        Not where each operation's values are looked at, or poisoned.
+        """
+        apart = settings.check_numerics or any(f.kind == "nan" for f in parse(settings.inject))
+        if apart or "llvm" not in wish(settings.kernels).providers or absent():
+            return part
+        part = fuse(part, cut(part), self.info, settings.exact)
+        prepare(n.attrs["text"] for n in part.nodes.values() if n.type == "Fused")
+        self._infos.clear()
+        return part
 
     def info(self, node: Node) -> Any:
         """The calling form of the kernel that computes `node`."""
@@ -175,6 +195,15 @@ class Compiled:
             line=node.line,
             rank=rank,
         )
+
+
+def _messages(part: Part) -> bool:
+    """Whether messages move while a part runs, so that long kernels matter to others."""
+    return any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
+
+
+def _no_time(node: Node) -> float:
+    return 0.0
 
 
 def _parts(node: Node) -> Iterator[tuple[str, Part, frozenset[str]]]:

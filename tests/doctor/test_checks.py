@@ -115,10 +115,11 @@ def test_a_blas_with_more_threads_than_were_chosen_is_named() -> None:
     assert [row.what for row in odd(job)] == ["1 rank with 128 threads share 4 CPUs"]
 
 
-def test_the_kernels_row_does_not_recommend_what_nothing_uses() -> None:
+def test_the_kernels_row_says_what_is_missing_and_what_that_costs() -> None:
     job = four_nodes()
     (row,) = [row for row in checks.judge(job) if row.check == "kernels"]
-    assert "no oneDNN, no numba" in row.what and "pip" not in row.what
+    assert "no llvmlite: elementwise operations run one by one; no oneDNN" in row.what
+    assert row.fix == "pip install 'hpcflow[fast]'"
 
 
 def test_a_full_tmpdir_ends_a_job_and_a_home_that_is_read_only_does_not() -> None:

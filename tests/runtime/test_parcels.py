@@ -66,7 +66,7 @@ def test_values_are_produced_in_the_message_and_read_where_it_came():
         copies = [line for line in instance.code.source.splitlines() if "[...] =" in line]
         (send,) = instance.ends.sends
         nodes = instance.part.nodes.values()
-        kernels = [n for n in nodes if n.type in ("Tanh", "Sin")]
+        kernels = [n for n in nodes if n.type in ("Fused", "Sin")]
         names = [f"p{list(instance.part.nodes).index(n.name)}" for n in nodes if n.type == "Parcel"]
         message = instance.arrays[names[0]]
         inside = [a for n, a in instance.arrays.items() if n.startswith(f"{names[0]}_")]

@@ -1,0 +1,212 @@
+"""What an operation does to one element: op -> a function that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.native import functions
+from hpcflow.native.words import TYPES, Lines, Value, number
+
+Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: not written
+EXACT: dict[str, Formula] = {}  # of the bits that NumPy's have
+CLOSE: dict[str, Formula] = {}  # of 32 bits; a few units in the last place away
+
+
+def find(type: str, exact: bool) -> Formula | None:
+    """The formula of an operation, if it has one; with `exact` only one of NumPy's very bits."""
+    return EXACT.get(type) or (None if exact else CLOSE.get(type))
+
+
+def formula(type: str, table: dict[str, Formula] = EXACT) -> Callable[[Formula], Formula]:
+    """Decorator: this is the formula of the operation."""
+
+    def add(write: Formula) -> Formula:
+        table[type] = write
+        return write
+
+    return add
+
+
+def _two(type: str, word: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.two(word, x, y)
+
+
+def _compared(type: str, how: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.compare(how, x, y)
+
+
+def _logic(type: str, word: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.add(f"{word} i1 {x.text}, {y.text}", "i1")
+
+
+for _type, _word in {"Add": "add", "Sub": "sub", "Mul": "mul", "BiasAdd": "add"}.items():
+    _two(_type, _word)
+for _type, _word in {
+    **{"Equal": "eq", "NotEqual": "ne", "Less": "lt", "LessEqual": "le"},
+    **{"Greater": "gt", "GreaterEqual": "ge"},
+}.items():
+    _compared(_type, _word)
+for _type, _word in {"LogicalAnd": "and", "LogicalOr": "or", "LogicalXor": "xor"}.items():
+    _logic(_type, _word)
+
+
+def zero(x: Value) -> Value:
+    """0 of the type of a value."""
+    return number(0, x.type)
+
+
+def one(x: Value) -> Value:
+    """1 of the type of a value."""
+    return number(1, x.type)
+
+
+@formula("RealDiv")
+def _divide(b: Lines, x: Value, y: Value, **_: Any) -> Any:
+    return b.two("fdiv", x, y) if x.is_float else None
+
+
+@formula("Neg")
+def _negative(b: Lines, x: Value, **_: Any) -> Value:
+    if x.is_float:
+        return b.add(f"fneg {x.type} {x.text}", x.type)
+    return b.two("sub", zero(x), x)
+
+
+@formula("Abs")
+def _absolute(b: Lines, x: Value, **_: Any) -> Any:
+    return b.call("fabs", x) if x.is_float else None
+
+
+@formula("Square")
+def _square(b: Lines, x: Value, **_: Any) -> Value:
+    return b.two("mul", x, x)
+
+
+@formula("Sqrt")
+def _root(b: Lines, x: Value, **_: Any) -> Any:
+    return b.call("sqrt", x) if x.is_float else None
+
+
+@formula("Reciprocal")
+def _reciprocal(b: Lines, x: Value, **_: Any) -> Any:
+    return b.two("fdiv", one(x), x) if x.is_float else None
+
+
+@formula("Rsqrt")
+def _reciprocal_root(b: Lines, x: Value, **_: Any) -> Any:
+    return b.two("fdiv", one(x), b.call("sqrt", x)) if x.is_float else None
+
+
+@formula("Maximum")
+def _larger(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    """NaN if one is, as NumPy has it."""
+    above = b.compare("gt", x, y)
+    if x.is_float:
+        above = b.add(f"or i1 {above.text}, {_nan(b, x).text}", "i1")
+    return b.choose(above, x, y)
+
+
+@formula("Minimum")
+def _smaller(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    below = b.compare("lt", x, y)
+    if x.is_float:
+        below = b.add(f"or i1 {below.text}, {_nan(b, x).text}", "i1")
+    return b.choose(below, x, y)
+
+
+def _nan(b: Lines, x: Value) -> Value:
+    return b.add(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
+
+
+@formula("Relu")
+def _relu(b: Lines, x: Value, **_: Any) -> Value:
+    return _larger(b, x, zero(x))
+
+
+@formula("ReluGrad")
+def _relu_grad(b: Lines, g: Value, y: Value, **_: Any) -> Any:
+    """A product with 0 or 1, which keeps what is not finite."""
+    mask = b.convert(b.compare("gt", y, zero(y)), g.type)
+    return mask and b.two("mul", g, mask)
+
+
+@formula("ClipByValue")
+def _clip(b: Lines, x: Value, low: Value, high: Value, **_: Any) -> Value:
+    return _smaller(b, _larger(b, x, low), high)
+
+
+@formula("SquaredDifference")
+def _squared_difference(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    return _square(b, b.two("sub", x, y))
+
+
+@formula("AddN")
+def _add_n(b: Lines, *given: Value, **_: Any) -> Value:
+    total = given[0]
+    for x in given[1:]:
+        total = b.two("add", total, x)
+    return total
+
+
+@formula("Select")
+def _select(b: Lines, condition: Value, x: Value, y: Value, **_: Any) -> Value:
+    return b.choose(condition, x, y)
+
+
+@formula("LogicalNot")
+def _not(b: Lines, x: Value, **_: Any) -> Value:
+    return b.add(f"xor i1 {x.text}, 1", "i1")
+
+
+@formula("Identity")
+def _identity(b: Lines, x: Value, **_: Any) -> Value:
+    return x
+
+
+@formula("Cast")
+def _cast(b: Lines, x: Value, dtype: Any = None, **_: Any) -> Any:
+    wanted = TYPES.get(np.dtype(dtype).name)
+    return b.convert(x, wanted) if wanted else None
+
+
+@formula("TanhGrad")
+def _tanh_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
+    return b.two("mul", b.two("sub", one(y), b.two("mul", y, y)), g)
+
+
+@formula("SigmoidGrad")
+def _sigmoid_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
+    return b.two("mul", b.two("mul", b.two("sub", one(y), y), y), g)
+
+
+def _function(write: Callable[[Lines, Value], Value]) -> Formula:
+    return lambda b, x, **_: write(b, x) if x.type == "float" else None
+
+
+CLOSE.update(
+    {
+        "Exp": _function(functions.exp),
+        "Log": _function(functions.log),
+        "Log1p": _function(functions.log1p),
+        "Tanh": _function(functions.tanh),
+        "Sigmoid": _function(functions.sigmoid),
+    }
+)
+
+
+@formula("Softplus", CLOSE)
+def _softplus(b: Lines, x: Value, **_: Any) -> Any:
+    if x.type != "float":
+        return None
+    size = b.call("fabs", x)
+    power = functions.exp(b, b.add(f"fneg float {size.text}", "float"))
+    return b.two("add", _larger(b, x, zero(x)), functions.log1p(b, power))
+
+
+def written(b: Lines, type: str, given: list[Value], attrs: Mapping[str, Any], exact: bool) -> Any:
+    """The value that the operation makes of these, None if it has no formula for them."""
+    write = find(type, exact)
+    return write and write(b, *given, **attrs)

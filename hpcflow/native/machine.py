@@ -1,0 +1,74 @@
+"""Compile LLVM's text for this processor, by llvmlite."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def absent() -> str:
+    """Why nothing can be compiled here, "" if it can."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed: pip install 'hpcflow[fast]'"
+    if object.__basicsize__ != 16 or sys.maxsize < 2**32:
+        return "this Python's objects are laid out in another way"
+    return ""
+
+
+class Machine:
+    """This processor, and the code that this process has loaded for it."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.llvm = llvm
+        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        triple = llvm.get_default_triple()
+        # `jit`: addresses of 64 bits. With those of 32 bits kernels read wrong constants, since the
+        # loader puts code and constants anywhere and does not notice what does not fit.
+        self.target = llvm.Target.from_triple(triple).create_target_machine(
+            cpu=cpu, features=features, opt=3, jit=True
+        )
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target)
+        compiler = importlib.metadata.version("llvmlite"), llvm.llvm_version_info
+        self.identity = hashlib.sha256(repr((triple, cpu, features, compiler)).encode()).hexdigest()
+
+    def build(self, texts: Iterable[str]) -> bytes:
+        """The object code of several modules together."""
+        joined = self.llvm.parse_assembly("")
+        for text in texts:
+            module = self.llvm.parse_assembly(text)
+            module.verify()
+            joined.link_in(module)
+        options = self.llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization = options.loop_unrolling = True
+        builder = self.llvm.create_pass_builder(self.target, options)
+        builder.getModulePassManager().run(joined, builder)
+        return bytes(self.target.emit_object(joined))
+
+    def load(self, code: bytes) -> None:
+        """Make the functions of some object code ready to be called."""
+        self.engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
+        self.engine.finalize_object()
+
+    def function(self, name: str, arguments: int) -> Callable[..., Any]:
+        """The function `name` of what was loaded, called with so many Python objects.
+
+        Python's lock is given back while it runs.
+        """
+        address = self.engine.get_function_address(name)
+        return ctypes.CFUNCTYPE(None, *[ctypes.py_object] * arguments)(address)
+
+
+@functools.cache
+def machine() -> Machine:
+    """The one of this process."""
+    return Machine()

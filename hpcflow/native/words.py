@@ -1,0 +1,96 @@
+"""Lines of LLVM's intermediate representation, each naming a new value."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# NumPy's dtype -> type of a value; a boolean is a byte in memory
+TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
+MEMORY = {"float": "float", "double": "double", "i32": "i32", "i64": "i64", "i1": "i8"}
+
+
+class Value(NamedTuple):
+    """An operand: its text and its type."""
+
+    text: str
+    type: str
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a floating-point number."""
+        return self.type in ("float", "double")
+
+
+def number(value: Any, type: str) -> Value:
+    """A constant."""
+    if type in ("float", "double"):
+        exact = float(np.float32(value)) if type == "float" else float(value)
+        return Value(f"0x{struct.unpack('Q', struct.pack('d', exact))[0]:016X}", type)
+    return Value(str(int(value)), type)
+
+
+class Lines:
+    """The lines of a function's body; `declared` are the intrinsics that it calls."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.declared: set[str] = set()
+        self.count = 0
+
+    def add(self, text: str, type: str = "") -> Value:
+        """One line; with a type it names the value that is returned."""
+        if not type:
+            self.lines.append(text)
+            return Value("", "")
+        self.count += 1
+        name = f"%v{self.count}"
+        self.lines.append(f"  {name} = {text}")
+        return Value(name, type)
+
+    def call(self, name: str, *given: Value, type: str = "") -> Value:
+        """A call of one of LLVM's intrinsics."""
+        type = type or given[0].type
+        suffix = {"float": "f32", "double": "f64"}.get(given[0].type, given[0].type)
+        what = f"{type} @llvm.{name}.{suffix}"
+        self.declared.add(f"declare {what}({', '.join(v.type for v in given)})")
+        return self.add(f"call {what}({', '.join(f'{v.type} {v.text}' for v in given)})", type)
+
+    def two(self, name: str, x: Value, y: Value) -> Value:
+        """An instruction of two operands of one type: "add", "sub", "mul", or "fdiv" by itself."""
+        prefix = "f" if x.is_float and not name.startswith("f") else ""
+        return self.add(f"{prefix}{name} {x.type} {x.text}, {y.text}", x.type)
+
+    def compare(self, how: str, x: Value, y: Value) -> Value:
+        """ "eq", "ne", "lt", "le", "gt" or "ge", as of IEEE 754: nothing but `ne` holds of NaN."""
+        if x.is_float:
+            word = f"fcmp {'une' if how == 'ne' else 'o' + how}"
+        else:
+            word = f"icmp {how if how in ('eq', 'ne') else 's' + how}"
+        return self.add(f"{word} {x.type} {x.text}, {y.text}", "i1")
+
+    def choose(self, condition: Value, x: Value, y: Value) -> Value:
+        """`x` where the condition holds, else `y`."""
+        return self.add(f"select i1 {condition.text}, {x.type} {x.text}, {y.type} {y.text}", x.type)
+
+    def convert(self, x: Value, type: str) -> Value | None:
+        """The same number in another type; None for those that may not fit."""
+        if x.type == type:
+            return x
+        words = {
+            ("float", "double"): "fpext",
+            ("double", "float"): "fptrunc",
+            ("i32", "i64"): "sext",
+            ("i32", "float"): "sitofp",
+            ("i32", "double"): "sitofp",
+            ("i64", "float"): "sitofp",
+            ("i64", "double"): "sitofp",
+            ("i1", "float"): "uitofp",
+            ("i1", "double"): "uitofp",
+            ("i1", "i32"): "zext",
+            ("i1", "i64"): "zext",
+        }
+        word = words.get((x.type, type))
+        return (word and self.add(f"{word} {x.type} {x.text} to {type}", type)) or None

@@ -1,0 +1,92 @@
+"""Nodes of a strand that are alike are put side by side, where nothing depends on their order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hpcflow.plan.ir import Node, Part
+from hpcflow.plan.nested import FRAMES
+
+Key = tuple[Any, ...]  # what nodes that go together have in common
+
+
+class Items:
+    """The nodes of a strand as they come, except that those alike go where the first of them is.
+
+    Place 2i is in front of item i, where scalars are computed that a group needs, 2i + 1 in it.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.items: list[Item] = []
+        self.place: dict[str, int] = {}
+        self.written: dict[str, int] = {}  # handle -> place of its last update
+        self.touched: dict[str, int] = {}  # handle -> place of its last use
+        self.floor = 0  # place of the last node that nothing passes
+
+    def names(self) -> Iterable[str]:
+        """All nodes in their new order."""
+        for item in self.items:
+            yield from item.first
+            yield from item.nodes
+
+    def add(self, node: Node, keys: Sequence[Key] = (), closes: bool = False) -> Key | None:
+        """Put a node where it may stand: with others of one of `keys`, the first that is there.
+
+        Its key is returned. The values of a node that `closes` are there when its item is over.
+        """
+        after = max([self.floor, *(self.place.get(name, 0) for name in node.before())])
+        writes = {node.inputs[i].node for i in node.row.writes}
+        uses = {ref.node for ref in node.inputs if self.part.nodes[ref.node].is_state}
+        after = max([after, *(self.touched.get(h, 0) for h in writes)])
+        after = max([after, *(self.written.get(h, 0) for h in uses)])
+        place, key = self._find(node, keys, after)
+        self.place[node.name] = place + closes
+        if self._stays(node):
+            self.floor = place
+        for handle in uses:
+            self.touched[handle] = max(place, self.touched.get(handle, 0))
+        for handle in writes:
+            self.written[handle] = place
+        return key
+
+    def _find(self, node: Node, keys: Sequence[Key], after: int) -> tuple[int, Key | None]:
+        for key in keys:
+            for i in range(len(self.items) - 1, after // 2 - 1, -1):
+                if self.items[i].key == key:
+                    self.items[i].nodes.append(node.name)
+                    return 2 * i + 1, key
+        if not keys and self._is_light(node):
+            for i in range((after + 1) // 2, len(self.items)):
+                if self.items[i].key is not None:
+                    self.items[i].first.append(node.name)
+                    return 2 * i, None
+        own = keys[-1] if keys else None
+        self.items.append(Item([], [node.name], own))
+        return 2 * len(self.items) - 1, own
+
+    @staticmethod
+    def _stays(node: Node) -> bool:
+        """Whether all that came before it stays there, and all that follows it too."""
+        acts = node.row.waits or node.row.stateful or node.type in FRAMES or node.type == "Send"
+        return acts and not node.is_state
+
+    def _is_light(self, node: Node) -> bool:
+        """Whether it may as well come earlier: a scalar, a read, an update of a scalar."""
+        if self._stays(node) or node.type == "Copy":
+            return False
+        scalar = all(spec.shape == () for spec in node.specs)
+        if node.row.writes:
+            return scalar and tuple(node.attrs.get("shape", (1,))) == ()
+        return scalar or node.type in ("ReadVariable", "Const")
+
+
+@dataclasses.dataclass
+class Item:
+    """One node, or a group of nodes alike in `key`, with what must come first."""
+
+    first: list[str]
+    nodes: list[str]
+    key: Key | None
