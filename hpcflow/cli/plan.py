@@ -12,16 +12,20 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcflow.cli.run import chosen_settings, run_script
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.plan.ir import Plan
-from hpcflow.plan.memory import Infos
 from hpcflow.plan.picture import as_dot, as_mermaid
 from hpcflow.plan.show import as_data, as_text
 from hpcflow.plan.verify import verify
 from hpcflow.settings import Settings
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.device import Device
 
 TAKES_SCRIPT = True
 
@@ -48,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print JSON, as docs/plan-format.md describes"
     )
+    parser.add_argument(
+        "--kernels", action="store_true", help="show whose kernel serves each operation, and why"
+    )
     parser.add_argument("--dot", metavar="FILE", help="write a picture for Graphviz")
     parser.add_argument("--mermaid", metavar="FILE", help="write a picture for Mermaid")
 
@@ -58,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
         if not os.path.isfile(args.script):
             raise LaunchError(f"no script {args.script!r} in {os.getcwd()}", hint="give its path")
         settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
-        found, infos, code = plans_of(args.script, args.script_args, args.ranks, settings)
+        found, devices, code = plans_of(args.script, args.script_args, args.ranks, settings)
     except HpcflowError as error:
         print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
@@ -75,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     try:
-        _write(found[-1], args, infos)
+        _write(found[-1], args, devices)
     except OSError as error:
         print(f"hpcflow: {error.filename} is not written: {error.strerror}", file=sys.stderr)
         return 1
@@ -84,14 +91,13 @@ def main(args: argparse.Namespace) -> int:
 
 def plans_of(
     script: str, script_args: list[str], ranks: int, settings: Settings
-) -> tuple[list[Plan], Infos, int]:
+) -> tuple[list[Plan], Mapping[str, Device], int]:
     """The plans that the script asks for, up to the first that trains, and its exit code.
 
-    With them come the forms of the kernels that would run here.
+    With them come the devices whose kernels would run here.
     What the script prints goes to stderr: stdout is the plan's.
     """
     from hpcflow.runtime.job import Planned, planning
-    from hpcflow.runtime.serving import infos_of
 
     found: list[Plan] = []
     code = 0
@@ -102,16 +108,22 @@ def plans_of(
             pass
         except SystemExit as end:
             code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
-    return found, infos_of(here.devices), code
+    return found, here.devices, code
 
 
-def _write(plan: Plan, args: argparse.Namespace, infos: Infos) -> None:
+def _write(plan: Plan, args: argparse.Namespace, devices: Mapping[str, Device]) -> None:
+    from hpcflow.runtime.serving import infos_of, kernels_data, kernels_text
+
+    infos = infos_of(devices)
     if args.dot:
         Path(args.dot).write_text(as_dot(plan), encoding="utf-8")
     if args.mermaid:
         Path(args.mermaid).write_text(as_mermaid(plan), encoding="utf-8")
     if args.json:
-        json.dump(as_data(plan, infos), sys.stdout, indent=1)
+        kernels = {"kernels": kernels_data(plan, devices)} if args.kernels else {}
+        json.dump(as_data(plan, infos) | kernels, sys.stdout, indent=1)
         print()
     else:
         print(as_text(plan, infos), end="")
+        if args.kernels:
+            print(f"\n{kernels_text(plan, devices)}")

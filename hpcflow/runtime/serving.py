@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.cost import given_specs
-from hpcflow.plan.ir import Node, Part
+from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.memory import Infos
 from hpcflow.plan.nested import FRAMES, inner
+from hpcflow.plan.show import as_table
 from hpcflow.plan.storage import has_kernel
 from hpcflow.runtime.device import Device
 
@@ -35,6 +36,43 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
                 yield from served(inside, devices)
         elif has_kernel(node):
             yield _served(node, part, devices[node.device.removeprefix(part.task + "/")])
+
+
+def kernels_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
+    """An object for each node of each task that a kernel computes; rounds of servers included."""
+    rounds = [] if plan.round is None else kernels_data(plan.round, devices)
+    found = [
+        {
+            "task": part.task,
+            "node": one.node,
+            "type": one.type,
+            "provider": one.provider,
+            "instead_of": [{"provider": name, "reason": why} for name, why in one.refused],
+        }
+        for part in plan.parts.values()
+        for one in served(part, devices)
+    ]
+    return [*found, *rounds]
+
+
+def kernels_text(plan: Plan, devices: Mapping[str, Device]) -> str:
+    """Tables of who serves each type of operation and why no better one; then of each node."""
+    data = kernels_data(plan, devices)
+    types: dict[tuple[str, str, str], int] = {}
+    for one in data:
+        key = one["type"], one["provider"], _reasons(one)
+        types[key] = types.get(key, 0) + 1
+    by_type = [(kind, str(n), by, why) for (kind, by, why), n in sorted(types.items())]
+    by_node = [(one["task"], one["node"], one["type"], one["provider"]) for one in data]
+    if len({one["task"] for one in data}) == 1:
+        nodes = as_table(("node", "type", "by"), [row[1:] for row in by_node])
+    else:
+        nodes = as_table(("task", "node", "type", "by"), by_node)
+    return f"{as_table(('type', 'ops', 'kernel by', 'why no better one'), by_type)}\n\n{nodes}"
+
+
+def _reasons(one: dict[str, Any]) -> str:
+    return "; ".join(f"{other['provider']}: {other['reason']}" for other in one["instead_of"])
 
 
 def infos_of(devices: Mapping[str, Device]) -> Infos:

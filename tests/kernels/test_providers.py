@@ -8,7 +8,7 @@ from hpcflow.errors import HpcflowError
 from hpcflow.kernels import table
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import served
+from hpcflow.runtime.serving import kernels_data, kernels_text, served
 from hpcflow.settings import Settings
 
 
@@ -80,3 +80,19 @@ def test_nodes_inside_loops_are_told_too(providers):
         plan = session.plan(y, {x: np.zeros(2, np.float32)})
         rows = served(plan.parts[plan.driver], context.devices)
         assert ("Tanh", "first") in {(row.type, row.provider) for row in rows}
+
+
+def test_the_table_says_who_serves_and_why_no_better_one(providers):
+    with use(Context(Settings())) as context, hf.Graph().as_default():
+        x, y = (hf.placeholder(hf.float32, shape, name="x") for shape in ([2, 2], [3]))
+        fetches = [hf.tanh(x, name="matrix"), hf.tanh(y, name="vector"), hf.exp(y, name="third")]
+        feeds = {x: np.ones((2, 2), np.float32), y: np.ones(3, np.float32)}
+        plan = hf.Session().plan(fetches, feeds)
+        text, data = (tell(plan, context.devices) for tell in (kernels_text, kernels_data))
+    rows = {one["node"]: (one["type"], one["provider"], one["instead_of"]) for one in data}
+    refused = [{"provider": "first", "reason": "it is no vector"}]
+    assert rows["matrix"] == ("Tanh", "second", refused)
+    assert rows["vector"] == ("Tanh", "first", []) and rows["third"] == ("Exp", "numpy", [])
+    lines = [line.split() for line in text.splitlines()]
+    assert ["Tanh", "1", "second", "first:", "it", "is", "no", "vector"] in lines
+    assert ["Exp", "1", "numpy"] in lines and ["vector", "Tanh", "first"] in lines

@@ -107,6 +107,20 @@ def test_a_script_without_steps(tmp_path):
     assert "ran no step" in plan(empty, str(empty), code=1).stderr
 
 
+def test_whose_kernel_serves_each_operation(script):
+    done = plan(
+        script, "--ranks", "3", "--ps", "1", "--kernels", "--set", "kernels=plain", str(script)
+    )
+    told = done.stdout[done.stdout.index("kernel by") :]
+    assert any(line.split()[:3] == ["MatMul", "2", "numpy"] for line in told.splitlines()), told
+    assert "/job:ps/task:0" in told and "ApplyAdam" in told
+    data = json.loads(plan(script, "--kernels", "--json", str(script)).stdout)["kernels"]
+    assert {"task", "node", "type", "provider", "instead_of"} == set(data[0])
+    assert [one["type"] for one in data].count("MatMul") == 2
+    bare = json.loads(plan(script, "--json", str(script)).stdout)
+    assert "kernels" not in bare
+
+
 def test_misuse_is_told_without_a_traceback(script):
     for words in (
         ["--ranks", "2", "--ps", "2", str(script)],
