@@ -241,6 +241,11 @@ def _nothing() -> None:
     return None
 
 
+def zero_slope(axes: int) -> Place:
+    """The argument POST_OP | WEIGHTS of a primitive that ends in a relu."""
+    return Place(strided((1,) * axes, (1,) * axes), np.zeros(1, np.float32))
+
+
 class Program:
     """Primitives one after the other on the arrays `given`; what else they use is scratch."""
 

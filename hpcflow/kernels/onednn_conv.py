@@ -118,8 +118,7 @@ def forward(
         given.insert(2, Place(each))
         memories[onednn.BIAS] = given[2]
     if relu:
-        slope = onednn.strided((1,) * len(x), (1,) * len(x))
-        memories[onednn.POST_OP | onednn.WEIGHTS] = Place(slope, np.zeros(1, np.float32))
+        memories[onednn.POST_OP | onednn.WEIGHTS] = onednn.zero_slope(len(x))
     return Program(given, [*steps, Step(primitive, memories)])
 
 

@@ -1,0 +1,92 @@
+"""Matrix products by oneDNN, where they were measured to be faster than those of NumPy's BLAS.
+
+That is where the rows, or what is summed over, are few: products of a batch with weights and their
+gradients, and many small products. A product of two matrices as they lie is an inner product of the
+library, which reads large weights faster than its product of matrices does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.kernels import onednn
+from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.onednn_conv import Sizes, sizes_known, unfit
+from hpcflow.kernels.table import Node, fast
+
+INFERENCE = 96
+FEW = 256  # rows, or products summed: with more NumPy is as fast
+COLUMNS, WORK = 16, 1 << 20  # of columns, and of multiplications in all: with less NumPy is faster
+
+
+def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> Program:
+    """a, b, then c = a b; matrices that are to be turned lie with their axes swapped."""
+    if len(a) == 2 and not turn_a and not turn_b:
+        return inner_product(a, b, c)
+    layouts = _matrices(a, turn_a), _matrices(b, turn_b), _matrices(c, False)
+    primitive = onednn.create(
+        "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn.engine(),
+        *layouts[:2], None, layouts[2], onednn.attributes(),
+    )  # fmt: skip
+    given = [Place(layout) for layout in layouts]
+    names = (onednn.SRC, onednn.WEIGHTS, onednn.DST)
+    return Program(given, [Step(primitive, dict(zip(names, given, strict=True)))])
+
+
+def _matrices(shape: Sizes, turned: bool) -> Handle:
+    """Matrices that lie in this shape, as they are used."""
+    sizes, strides = list(shape), list(onednn.packed(shape))
+    if turned:
+        for values in (sizes, strides):
+            values[-2:] = values[:-3:-1]
+    return onednn.strided(sizes, strides)
+
+
+def inner_product(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False) -> Program:
+    """a, b, with `bias` one number a column, then c = a b, plus bias, then relu."""
+    x, y, each = (onednn.strided(s, onednn.packed(s)) for s in (a, c, b[-1:]))
+    w = onednn.strided(b[::-1], (1, b[1]))
+    primitive = onednn.create(
+        "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create", onednn.engine(),
+        INFERENCE, x, w, each if bias else None, y, onednn.attributes(relu),
+    )  # fmt: skip
+    given = [Place(x), Place(w), *([Place(each)] if bias else []), Place(y)]
+    names = (onednn.SRC, onednn.WEIGHTS, *([onednn.BIAS] if bias else []), onednn.DST)
+    memories = dict(zip(names, given, strict=True))
+    if relu:
+        memories[onednn.POST_OP | onednn.WEIGHTS] = onednn.zero_slope(2)
+    return Program(given, [Step(primitive, memories)])
+
+
+def refuses(node: Node) -> str:
+    """Why a product is not for oneDNN: inputs 0 and 1 are the matrices."""
+    a, b, c = *node.inputs[:2], node.outputs[0]
+    if why := unfit((a, b, c), 0):
+        return why
+    if not sizes_known((a, b, c)):
+        return "its sizes are known only in the step"
+    if a.shape[:-2] != b.shape[:-2]:
+        return "its matrices are broadcast"
+    *lead, rows, columns = c.shape
+    summed = a.shape[-2] if node.attrs.get("transpose_a") else a.shape[-1]
+    if len(lead) > onednn.MAX_DIMS - 2:
+        return "it has too many axes"
+    work = math.prod(lead) * rows * columns * summed
+    if min(rows, columns, summed) == 1 or columns < COLUMNS or work < WORK:
+        return "NumPy is as fast for one so small"
+    return "" if min(rows, summed) <= FEW else "NumPy is as fast for one so large"
+
+
+@fast(NAME, "MatMul", "out", on="cpu", refuses=refuses)
+def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+    turns = node.attrs["transpose_a"], node.attrs["transpose_b"]
+    programs = Programs(product)
+
+    def run(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+        programs.run((*turns, a.shape, b.shape, out.shape), a, b, out)
+
+    return run

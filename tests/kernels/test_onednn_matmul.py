@@ -1,0 +1,65 @@
+"""oneDNN's matrix products against NumPy's, and where they serve."""
+
+import numpy as np
+import pytest
+
+from hpcflow.kernels import onednn
+from tests.kernels.against_plain import both, chosen, close
+
+pytestmark = pytest.mark.skipif(bool(onednn.absent()), reason=f"oneDNN: {onednn.absent()}")
+TURNS = [(False, False), (False, True), (True, False), (True, True)]
+
+
+def matrices(lead, rows, summed, columns, turns):
+    """Attributes, a and b as they are given."""
+    rng = np.random.default_rng(0)
+    shapes = [(rows, summed), (summed, columns)]
+    shapes = [s[::-1] if turn else s for s, turn in zip(shapes, turns, strict=True)]
+    a, b = (rng.standard_normal((*lead, *s)).astype(np.float32) for s in shapes)
+    return dict(transpose_a=turns[0], transpose_b=turns[1]), [a, b]
+
+
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize(
+    "sizes",
+    [((), 32, 300, 200), ((), 700, 7, 400), ((6,), 40, 50, 130), ((2, 3), 64, 33, 128)],
+    ids=str,
+)
+def test_products_equal_those_of_numpy(sizes, turns):
+    attrs, inputs = matrices(*sizes, turns)
+    provider, fast, plain = both("MatMul", attrs, inputs)
+    assert provider == "onednn"
+    close(fast, plain)
+
+
+def test_matrices_that_are_views():
+    attrs, (a, b) = matrices((), 64, 300, 200, TURNS[0])
+    views = [np.repeat(a, 2, 1)[:, ::2], b.T.copy().T]
+    assert not any(v.flags.c_contiguous for v in views)
+    provider, fast, plain = both("MatMul", attrs, views)
+    assert provider == "onednn"
+    close(fast, plain)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        (((), 8, 8, 8), "small"),
+        (((), 1, 4096, 4096), "small"),
+        (((), 300, 300, 300), "large"),
+        (((), 64, 0, 64), "empty"),
+    ],
+    ids=str,
+)
+def test_what_numpy_does_as_well_is_left_to_it(sizes, why):
+    choice, _ = chosen("MatMul", *matrices(*sizes, TURNS[0]))
+    assert choice.kernel.provider == "plain" and why in choice.refused[0][1]
+
+
+def test_a_product_of_unknown_or_broadcast_size_is_left_to_numpy():
+    attrs, (a, b) = matrices((4,), 64, 300, 200, TURNS[0])
+    for inputs, unknown in (([a, b[0]], ()), ([a, b], (0, 1))):
+        choice, _ = chosen("MatMul", attrs, inputs, unknown)
+        assert choice.kernel.provider == "plain"
+    _, fast, plain = both("MatMul", attrs, [a, b[0]])
+    assert np.array_equal(fast, plain)
