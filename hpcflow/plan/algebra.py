@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcflow.plan.ir import Program
 from hpcflow.plan.products import batch_products
+from hpcflow.plan.reshapes import reshapes_first
 from hpcflow.plan.rewrite import live
 from hpcflow.plan.row_views import row_views
 from hpcflow.plan.simplify import merge_equal
@@ -16,7 +17,7 @@ def by_algebra(program: Program, exact: bool) -> Program:
 
     For programs of one task: no other waits for what is put off, nor is sent more.
     """
-    program = row_views(program)
+    program = live(merge_equal(reshapes_first(row_views(program))))
     if exact:
         return program
     program = row_views(batch_products(program))

@@ -25,6 +25,7 @@ from hpcflow.plan.strands import Strand, home, users
 from hpcflow.plan.tiles import tiled
 
 MOST = 400  # operations of one kernel: compiling more takes long
+SAME_ORDER = {"Reshape", "Rows"}  # views of which the elements lie as those of what they show
 ALONE = frozenset(formulas.CLOSE)  # faster by one loop even if nothing is beside them
 
 
@@ -166,6 +167,9 @@ class _Finder:
     def is_loose(self, ref: Ref) -> bool:
         """Whether a value may be no array, or none whose elements lie in their order."""
         node = self.part.nodes[ref.node]
+        while node.type in SAME_ORDER and ref not in self.part.fetches:
+            ref = node.inputs[0]
+            node = self.part.nodes[ref.node]
         if node.type in ("ReadVariable", "Recv") or node.row.collective:
             return not node.specs[ref.index].sized
         if ref in self.part.fetches or not node.inputs or node.row.waits or node.type in FRAMES:

@@ -55,6 +55,7 @@ def pure(type, attrs, given, specs):
         return [np.frombuffer(data, spec.dtype).reshape(spec.shape)]
     plain = {
         "Add": np.add,
+        "BiasAdd": np.add,
         "Maximum": np.maximum,
         "Sub": np.subtract,
         "Mul": np.multiply,
