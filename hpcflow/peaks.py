@@ -19,9 +19,10 @@ import numpy as np
 
 LONG_ENOUGH_S = 20e-3  # of one product or copy, so that starting it does not count
 LARGEST = 8192  # rows of a matrix
-LEAST_ARRAY, MOST_ARRAY = 64 << 20, 256 << 20  # bytes
-CACHES = 4  # times the last-level cache: nothing of an array is left there at the next copy
+LEAST_ARRAY, MOST_ARRAY = 16 << 20, 256 << 20  # bytes
+CACHES = 4  # times the last-level cache: nothing of the arrays is left there at the next copy
 DTYPES = ("float32", "float64")
+Product = Callable[[int, str], Callable[[], object]]  # of a size and dtype: one multiplication
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +54,21 @@ def measure(
     dtypes: Sequence[str] = DTYPES,
     seconds: float = 1.0,
     device: str = "cpu",
+    sharing: int = 1,
+    products: Sequence[Product] = (),
 ) -> Peaks:
-    """Measure for about `seconds`; `wait` returns when what `xp` has started is done."""
+    """Measure for about `seconds`; `wait` returns when what `xp` has started is done.
+
+    `sharing` processes measure at once on this node; `products` are other ways to multiply than
+    `xp.matmul`, each made for two matrices of a dtype and a size.
+    """
     each = seconds / (len(dtypes) + 1)
-    flops = {dtype: _products(xp, dtype, wait, each) for dtype in dtypes}
-    return Peaks(flops, _copies(xp, threads, wait, each), threads, device)
+    ways = [_by_numpy(xp), *products]
+    flops = {
+        dtype: max(_products(way, dtype, wait, each / len(ways)) for way in ways)
+        for dtype in dtypes
+    }
+    return Peaks(flops, _copies(xp, threads, wait, each, sharing), threads, device)
 
 
 def kept(file: Path, make: Callable[[], Peaks]) -> Peaks:
@@ -74,12 +85,12 @@ def kept(file: Path, make: Callable[[], Peaks]) -> Peaks:
     return peaks
 
 
-def _products(xp: Any, dtype: str, wait: Callable[[], object], seconds: float) -> float:
+def _products(way: Product, dtype: str, wait: Callable[[], object], seconds: float) -> float:
     """Operations a second of products of square matrices, as large as need be to be timed."""
     n, took, best = 128, 0.0, 0.0
     while took < LONG_ENOUGH_S and n < LARGEST:
         n *= 2
-        multiply = _product(xp, n, dtype)
+        multiply = way(n, dtype)
         took = _fastest(multiply, wait, 2)
         best = max(best, 2 * n**3 / took)
     until = time.perf_counter() + seconds
@@ -88,14 +99,19 @@ def _products(xp: Any, dtype: str, wait: Callable[[], object], seconds: float) -
     return best
 
 
-def _product(xp: Any, n: int, dtype: str) -> Callable[[], object]:
-    a, b, c = (xp.ones((n, n), dtype) for _ in range(3))
-    return lambda: xp.matmul(a, b, out=c)
+def _by_numpy(xp: Any) -> Product:
+    def make(n: int, dtype: str) -> Callable[[], object]:
+        a, b, c = (xp.ones((n, n), dtype) for _ in range(3))
+        return lambda: xp.matmul(a, b, out=c)
+
+    return make
 
 
-def _copies(xp: Any, threads: int, wait: Callable[[], object], seconds: float) -> float:
+def _copies(
+    xp: Any, threads: int, wait: Callable[[], object], seconds: float, sharing: int
+) -> float:
     """Bytes a second, read and written, when a large array is copied by all threads."""
-    size = min(max(LEAST_ARRAY, CACHES * last_cache()), MOST_ARRAY)
+    size = min(max(LEAST_ARRAY, CACHES * last_cache() // sharing), MOST_ARRAY)
     source, target = xp.ones(size // 4, "float32"), xp.ones(size // 4, "float32")
     threads = threads if xp is np else 1
     edges = [size // 4 * i // threads for i in range(threads + 1)]

@@ -50,6 +50,22 @@ def test_threads_share_a_copy():
     assert set(found.flops) == {"float32", "float64"} and found.nbytes > 0
 
 
+def test_the_fastest_way_to_multiply_counts():
+    made = []
+
+    def slow(n, dtype):
+        return lambda: time.sleep(0.002)
+
+    def fast(n, dtype):  # all is done when it is called
+        made.append((n, dtype))
+        return lambda: None
+
+    alone = peaks.measure(1, dtypes=("float32",), seconds=0.02, products=[slow])
+    both = peaks.measure(1, dtypes=("float32",), seconds=0.02, products=[slow, fast])
+    assert both.flops["float32"] > 2 * peaks.LARGEST**3 / 0.002 > alone.flops["float32"]
+    assert made[-1] == (peaks.LARGEST, "float32")
+
+
 def test_a_gpu_is_waited_for():
     """The double works at once; what it stands for is done when `wait` returns."""
     waits = []

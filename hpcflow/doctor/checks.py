@@ -23,6 +23,7 @@ CHECKS: tuple[tuple[str, Run], ...] = (
     ("kernels", start.kernels),
     ("cores", node.cores),
     ("BLAS", node.blas),
+    ("speed", node.speed),
     ("GPUs", node.gpus),
     ("disk", node.disk),
     ("clocks", node.clock),

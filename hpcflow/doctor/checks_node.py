@@ -82,6 +82,22 @@ def blas(job: Job) -> list[Finding]:
     return found
 
 
+def speed(job: Job) -> list[Finding]:
+    """What a rank of each node can compute and copy; a node far below the others is told."""
+    kinds = {"gemm": ("float32 products", "GFLOP/s"), "copies": ("copies in memory", "GB/s")}
+    found, usual = [], []
+    for field, (name, unit) in kinds.items():
+        each = {n: middle(getattr(rank, field) / 1e9 for rank in job.on(n)) for n in job.nodes}
+        median = middle(each.values())
+        usual.append(f"{name} {median:.3g} {unit}")
+        for node, rate in each.items():
+            if rate < SLOW * median:
+                what = f"{name} {rate:.3g} {unit} a rank, the median of all nodes is {median:.3g}"
+                fix = "look for other processes on the node; else leave it out (--exclude)"
+                found.append(Finding(WARN, node, what, fix))
+    return [Finding(OK, "", f"{', '.join(usual)} a rank"), *found]
+
+
 def gpus(job: Job) -> list[Finding]:
     """Which GPU each rank would take; two ranks on one, or a GPU that nothing can use, is told."""
     found = []

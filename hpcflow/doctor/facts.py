@@ -40,6 +40,8 @@ class Facts:
     threads_warning: str = ""
     blas: str = ""  # the library that numpy calls
     blas_threads: int = 0  # of its pool, as it says itself; 0 where it does not
+    gemm: float = 0.0  # operations a second in products of float32 matrices, measured
+    copies: float = 0.0  # bytes a second, read and written, when a large array is copied
     gpu_files: int = 0  # /dev/nvidia0 and its like
     gpus: list[str] = dataclasses.field(default_factory=list)  # ids of those this rank sees
     gpu: str = ""  # the id of the one it would take

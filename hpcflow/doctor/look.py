@@ -52,6 +52,7 @@ def of_rank(place: launch.Launch | None, settings: Settings | None = None) -> Fa
         facts.libmpi[name] = mapped_libmpi()
     _see_cores(facts)
     _see_blas(facts)
+    _see_speed(facts, place)
     _see_gpus(facts, place)
     facts.places = [try_place(*row) for row in _folders(settings or Settings())]
     return facts
@@ -143,6 +144,15 @@ def _see_blas(facts: Facts) -> None:
         if ask is not None:
             facts.blas_threads = int(ask())
             return
+
+
+def _see_speed(facts: Facts, place: launch.Launch | None) -> None:
+    """Products of matrices and copies, while the other ranks of the node look too."""
+    from hpcflow.peaks import measure
+
+    here = (place.local_size if place is not None else None) or 1
+    peaks = measure(facts.threads, dtypes=("float32",), seconds=0.3, sharing=here)
+    facts.gemm, facts.copies = peaks.flops["float32"], peaks.nbytes
 
 
 def _see_gpus(facts: Facts, place: launch.Launch | None) -> None:

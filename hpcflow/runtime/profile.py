@@ -16,10 +16,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcflow import threads
 from hpcflow.comm.where import OPS
+from hpcflow.graph.shape import Spec
 from hpcflow.logs import logger
 from hpcflow.peaks import Peaks, kept, measure
+from hpcflow.plan.ir import Node
 from hpcflow.runtime.context import task_name
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.timed import timed
@@ -90,12 +94,18 @@ class Profile:
 
     def _measured(self) -> dict[str, Peaks]:
         found, here = {}, self.context.hosts[self.context.rank]
-        number = threads.chosen().threads
+        number, ranks = threads.chosen().threads, self.context.hosts.count(here)
         for name, device in self.context.devices.items():
             if device.xp is None:
                 continue
             make = functools.partial(
-                measure, number, device.xp, device.finish, seconds=1.0, device=name.split(":")[0]
+                measure,
+                number,
+                device.xp,
+                device.finish,
+                device=name.split(":")[0],
+                sharing=ranks,
+                products=[functools.partial(_product, device)],
             )
             file = f"peaks-{here}-{name.replace(':', '')}-{number}.json"
             found[name] = kept(self.folder / file, make)
@@ -229,6 +239,18 @@ class Profile:
             file = Path(context.settings.run_dir) / "profile.json"
             spent.written(file, {"format": spent.FORMAT, "ranks": ranks})
             logger.info("%s\n%s and %s/ have all of it", as_text(ranks), file, self.folder)
+
+
+def _product(device: Any, n: int, dtype: str) -> Callable[[], object]:
+    """A product of matrices by the kernel that the device would choose for it."""
+    spec = Spec(np.dtype(dtype), (n, n))
+    attrs = {"transpose_a": False, "transpose_b": False}
+    node = Node("peak", "MatMul", attrs=attrs, specs=(spec,))
+    a, b, c = (device.from_host(np.ones((n, n), dtype)) for _ in range(3))
+    run = device.kernel(node, [spec, spec])
+    if device.info(node, [spec, spec]).form == "new":
+        return lambda: run(a, b)
+    return lambda: run(a, b, c)
 
 
 def _when_done(devices: list[Any]) -> int:

@@ -34,6 +34,8 @@ def rank(number: int, node: str) -> Facts:
         node_cpus=4,
         threads=4,
         threads_why="all CPUs",
+        gemm=400e9,
+        copies=20e9,
         places=[
             Place("run directory", "/scratch", 900 * GB),
             Place("TMPDIR", "/tmp", 90 * GB),
@@ -113,6 +115,17 @@ def test_a_blas_with_more_threads_than_were_chosen_is_named() -> None:
     assert row.fix.startswith("export OMP_NUM_THREADS=4")
     job.ranks[2].blas_threads, job.ranks[2].threads = 64, 128  # as many as it was built for
     assert [row.what for row in odd(job)] == ["1 rank with 128 threads share 4 CPUs"]
+
+
+def test_a_slow_node_is_named_with_what_the_others_do() -> None:
+    job = four_nodes()
+    (row,) = [row for row in checks.judge(job) if row.check == "speed"]
+    assert row.what == "float32 products 400 GFLOP/s, copies in memory 20 GB/s a rank"
+    job.ranks[1].gemm, job.ranks[3].copies = 150e9, 9e9
+    slow, narrow = odd(job)
+    assert (slow.level, slow.node, slow.check) == (WARN, "n2", "speed")
+    assert "150 GFLOP/s" in slow.what and "400" in slow.what and slow.fix
+    assert narrow.node == "n4" and "9 GB/s" in narrow.what
 
 
 def test_the_kernels_row_says_what_is_missing_and_what_that_costs() -> None:
