@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +80,7 @@ def kept(file: Path, make: Callable[[], Peaks]) -> Peaks:
         pass
     peaks = make()
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
     draft.write_text(json.dumps(dataclasses.asdict(peaks)))
     draft.replace(file)
     return peaks

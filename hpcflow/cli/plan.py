@@ -112,7 +112,13 @@ def plans_of(
 
 
 def _write(plan: Plan, args: argparse.Namespace, devices: Mapping[str, Device]) -> None:
-    from hpcflow.runtime.serving import infos_of, kernels_data, kernels_text
+    from hpcflow.runtime.serving import (
+        groups_data,
+        groups_text,
+        infos_of,
+        kernels_data,
+        kernels_text,
+    )
 
     infos = infos_of(devices)
     if args.dot:
@@ -120,10 +126,14 @@ def _write(plan: Plan, args: argparse.Namespace, devices: Mapping[str, Device]) 
     if args.mermaid:
         Path(args.mermaid).write_text(as_mermaid(plan), encoding="utf-8")
     if args.json:
-        kernels = {"kernels": kernels_data(plan, devices)} if args.kernels else {}
-        json.dump(as_data(plan, infos) | kernels, sys.stdout, indent=1)
+        more = {"fused": groups_data(plan, devices)}
+        if args.kernels:
+            more["kernels"] = kernels_data(plan, devices)
+        json.dump(as_data(plan, infos) | more, sys.stdout, indent=1)
         print()
     else:
         print(as_text(plan, infos), end="")
+        if groups := groups_text(plan, devices):
+            print(f"\n{groups}")
         if args.kernels:
             print(f"\n{kernels_text(plan, devices)}")

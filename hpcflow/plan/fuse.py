@@ -2,8 +2,8 @@
 
 Nodes of one strand with the same sizes are put side by side where nothing depends on their order,
 as for tiles (`plan/tiles.py`). Those of them that have values in common become one node `Fused`;
-its attribute `body` says what it computes, `text` how, as
-`hpcflow.native.loop` writes it.
+its attribute `body` says what it computes, `text` how, as `hpcflow.native.loop` writes it, `names`
+what its operations are called in the graph.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ class _Finder:
         assert written is not None
         attrs = {
             "body": body,
+            "names": tuple(names),
             "text": written,
             "loose": tuple(i for i, ref in enumerate(inputs) if self.is_loose(ref)),
             "inplace": tuple(i for i, o in enumerate(operands) if o.way == FULL),

@@ -185,6 +185,17 @@ def _matrix(count: Callable[[int, int, int], float], index: int = 0) -> Count:
     return every
 
 
+def _of_body(node: Node, inputs: Sequence[Spec]) -> float:
+    """What the operations of a node `Fused` compute; their values have one shape."""
+    values, count, shape = [*inputs], 0.0, node.specs[0].shape
+    for step in node.attrs["body"].steps:
+        specs = [values[i] for i in step.inputs]
+        values.append(Spec(specs[0].dtype, shape))
+        made = Node(node.name, step.type, attrs=dict(step.attrs), specs=(values[-1],))
+        count += _flops(made, specs)
+    return count
+
+
 def _singular(node: Node, inputs: Sequence[Spec]) -> float:
     def count(m: int, n: int, _: int) -> float:
         m, n = max(m, n), min(m, n)
@@ -203,6 +214,7 @@ def _momentum(node: Node, inputs: Sequence[Spec]) -> float:
 
 
 FLOPS: dict[str, Count] = {
+    "Fused": _of_body,
     "MatMul": _product,  # G: 2 m n k
     "SparseTensorDenseMatMul": _sparse_product,  # G: 2 for each entry and column
     "Einsum": _einsum,  # G: a product and a sum for each combination of labels

@@ -15,7 +15,7 @@ from hpcflow.graph.shape import Spec, known
 from hpcflow.kernels.table import wish
 from hpcflow.native.kept import prepare
 from hpcflow.native.machine import absent
-from hpcflow.plan import cost
+from hpcflow.plan import cost, fused
 from hpcflow.plan.code import Code
 from hpcflow.plan.fuse import fuse
 from hpcflow.plan.generate import generate
@@ -189,8 +189,9 @@ class Compiled:
         if node is None:
             return error
         shapes = ", ".join(f"{s.dtype}{list(s.shape or ())}" for s in map(self._spec, node.inputs))
+        held = f", one loop for {', '.join(fused.names(node))}," if node.type == "Fused" else ""
         return KernelError(
-            f"{node.type}({shapes}) failed: {type(error).__name__}: {error}",
+            f"{fused.label(node)}({shapes}){held} failed: {type(error).__name__}: {error}",
             op=node.name,
             line=node.line,
             rank=rank,

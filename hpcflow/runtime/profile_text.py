@@ -76,7 +76,7 @@ def _types(one: dict[str, Any]) -> str:
 def _ops(one: dict[str, Any]) -> str:
     listed = [row for row in one["ops"] if row["kind"] == "kernels"]
     rows = [
-        (row["name"], row["type"], *_columns(row, one), row["provider"], row["line"])
+        (row["name"], row["title"], *_columns(row, one), row["provider"], row["line"])
         for row in listed
     ]
     header = ("operation", "type", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak",

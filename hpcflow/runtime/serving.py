@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from hpcflow.native.machine import absent
+from hpcflow.plan import fused
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.cost import given_specs
+from hpcflow.plan.fuse import fuse
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.memory import Infos
 from hpcflow.plan.nested import FRAMES, inner
-from hpcflow.plan.show import as_table
+from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
+from hpcflow.plan.strands import cut
 from hpcflow.runtime.device import Device
 
 
@@ -29,6 +33,7 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
 
     `devices` are those of the task, as `Context.devices`: the choice is made as if it ran here.
     """
+    part = as_run(part, devices)
     for node in part.nodes.values():
         if node.type in FRAMES:
             for _, inside in inner(node):
@@ -36,6 +41,51 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
                 yield from served(inside, devices)
         elif has_kernel(node):
             yield _served(node, part, devices[node.device.removeprefix(part.task + "/")])
+
+
+def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
+    """The part as it is compiled on these devices: what goes element by element is one loop."""
+    wish = devices["cpu:0"].wish
+    if "llvm" not in wish.providers or absent():
+        return part
+    return fuse(part, cut(part), infos_of(devices)(part), wish.exact)
+
+
+def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
+    """An object for each loop that computes several operations, those of `round` included."""
+    rounds = [] if plan.round is None else groups_data(plan.round, devices)
+    found = []
+    for outer in plan.parts.values():
+        for part in _nested(outer, devices):
+            for node in part.nodes.values():
+                if node.type == "Fused":
+                    held = {"types": list(fused.types(node)), "holds": list(fused.names(node))}
+                    row = {"task": outer.task, "node": node.name, "elements": fused.elements(node)}
+                    found.append(row | held | {"title": fused.label(node)})
+    return [*found, *rounds]
+
+
+def groups_text(plan: Plan, devices: Mapping[str, Device]) -> str:
+    """A table of them, the largest first; "" if there are none."""
+    data = groups_data(plan, devices)
+    order = sorted(data, key=lambda one: -(one["elements"] or 0) * len(one["holds"]))
+    rows = [
+        (one["title"], fused.scope(one["holds"]), str(len(one["holds"])), f"{one['elements']:,}")
+        for one in order[:LISTED]
+    ]
+    more = f"\n... and {len(order) - LISTED} more" if len(order) > LISTED else ""
+    header = ("one loop", "of", "ops", "elements")
+    return as_table(header, rows) + more if rows else ""
+
+
+def _nested(part: Part, devices: Mapping[str, Device]) -> Iterator[Part]:
+    part = as_run(part, devices)
+    yield part
+    for node in part.nodes.values():
+        if node.type in FRAMES:
+            for _, inside in inner(node):
+                assert isinstance(inside, Part)
+                yield from _nested(inside, devices)
 
 
 def kernels_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.peaks import Peaks
+from hpcflow.plan import fused
 from hpcflow.plan.cost import given_specs
 from hpcflow.plan.ir import Node
 from hpcflow.plan.storage import has_kernel
@@ -87,7 +88,7 @@ def by_type(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if row["kind"] != "kernels":
             continue
         zero = {"calls": 0, "seconds": 0.0, "share": 0.0, "flops": 0, "bytes": 0, "peak": 0.0}
-        one = sums.setdefault(row["type"], {"type": row["type"], "ops": 0, **zero})
+        one = sums.setdefault(row["title"], {"type": row["title"], "ops": 0, **zero})
         one["ops"] += 1
         for what in ("calls", "seconds", "share"):
             one[what] += row[what]
@@ -130,6 +131,9 @@ def _row(
     }
     row |= {"plan": compiled.label, "task": compiled.part.task, "line": node.line if node else ""}
     row |= {"device": node.device if node else "", "provider": "", "calls": calls}
+    row |= {"fused": list(fused.types(node)) if node and node.type == "Fused" else []}
+    row |= {"holds": list(fused.names(node)) if node and node.type == "Fused" else []}
+    row |= {"title": fused.label(node) if node else ""}
     row |= {"flops": None, "bytes": None, "least_seconds": None}
     if node is None or kind != "kernels":
         return row
@@ -283,7 +287,7 @@ def as_trace(window: Window, facts: dict[str, Any]) -> list[dict[str, Any]]:
         if place.strand >= 0:
             complete("strand", f"strand {place.strand}", start, end, plan=place.compiled.label)
         elif node is not None:
-            told = {"type": node.type, "line": node.line}
+            told = {"type": fused.label(node), "line": node.line}
             complete(_kind(place), node.name, start, end, **told)
         else:
             complete(_kind(place), place.kind, start, end)
