@@ -228,3 +228,15 @@ def _row(kind: str, program: Callable[..., Program]) -> None:
 _row("Conv", forward)
 _row("ConvInputGrad", input_gradient)
 _row("ConvFilterGrad", filter_gradient)
+
+
+@fast(NAME, "ConvBias", "out", on="cpu", refuses=_refuses("Conv"))
+def _conv_bias(xp: Any, node: Node) -> Callable[..., Any]:
+    of, relu = _geometry(node.attrs), node.attrs["relu"]
+    programs = Programs(functools.partial(forward, bias=True, relu=relu))
+
+    def run(x: Any, w: Any, bias: Any, out: Any) -> None:
+        if out.size:
+            programs.run((of, x.shape, w.shape, out.shape), x, w, bias, out)
+
+    return run

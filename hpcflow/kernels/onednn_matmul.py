@@ -7,6 +7,7 @@ library, which reads large weights faster than its product of matrices does.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -88,5 +89,22 @@ def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
 
     def run(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         programs.run((*turns, a.shape, b.shape, out.shape), a, b, out)
+
+    return run
+
+
+def _refuses_bias(node: Node) -> str:
+    turned = node.attrs["transpose_a"] or node.attrs["transpose_b"]
+    if turned or len(node.inputs[0].shape or ()) != 2:
+        return "it is no product of two matrices as they lie"
+    return refuses(node)
+
+
+@fast(NAME, "MatMulBias", "out", on="cpu", refuses=_refuses_bias)
+def _matmul_bias(xp: Any, node: Node) -> Callable[..., Any]:
+    programs = Programs(functools.partial(inner_product, bias=True, relu=node.attrs["relu"]))
+
+    def run(a: np.ndarray, b: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
+        programs.run((a.shape, b.shape, out.shape), a, b, bias, out)
 
     return run

@@ -218,6 +218,8 @@ FLOPS: dict[str, Count] = {
     "MatMul": _product,  # G: 2 m n k
     "SparseTensorDenseMatMul": _sparse_product,  # G: 2 for each entry and column
     "Einsum": _einsum,  # G: a product and a sum for each combination of labels
+    "MatMulBias": _product,  # and its bias, which is little beside it
+    "ConvBias": _convolution(-1, 1),
     "Conv": _convolution(-1, 1),  # D, all three directions alike
     "ConvInputGrad": _convolution(0, 1),
     "ConvFilterGrad": _convolution(1, -1),

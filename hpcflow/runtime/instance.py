@@ -12,11 +12,12 @@ from hpcflow.comm.where import OPS
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.faults import parse
 from hpcflow.graph.shape import Spec, known
-from hpcflow.kernels.table import wish
+from hpcflow.kernels.table import PLAIN, wish
 from hpcflow.native.kept import prepare
 from hpcflow.native.machine import absent
 from hpcflow.plan import cost, fused
 from hpcflow.plan.code import Code
+from hpcflow.plan.epilogue import with_epilogues
 from hpcflow.plan.fuse import fuse
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
@@ -89,13 +90,18 @@ class Compiled:
 
         Not where each operation's values are looked at, or poisoned.
         """
-        apart = settings.check_numerics or any(f.kind == "nan" for f in parse(settings.inject))
-        if apart or "llvm" not in wish(settings.kernels).providers or absent():
+        if settings.check_numerics or any(f.kind == "nan" for f in parse(settings.inject)):
+            return part
+        part = self.part = with_epilogues(part, cut(part), self._is_fast)
+        if "llvm" not in wish(settings.kernels).providers or absent():
             return part
         part = fuse(part, cut(part), self.info, settings.exact)
         prepare(n.attrs["text"] for n in part.nodes.values() if n.type == "Fused")
         self._infos.clear()
         return part
+
+    def _is_fast(self, node: Node, specs: list[Spec]) -> bool:
+        return self.device(node).choose(node, specs).kernel.provider != PLAIN
 
     def info(self, node: Node) -> Any:
         """The calling form of the kernel that computes `node`."""

@@ -262,3 +262,29 @@ def test_without_the_library_plain_kernels_serve_and_it_is_told(monkeypatch):
 def test_a_failed_call_is_an_error_that_names_it():
     with pytest.raises(KernelError, match=r"dnnl_memory_desc_create_with_strides.*invalid"):
         onednn.strided((2, 3), (-1, 1))
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_products_and_convolutions_with_a_bias(relu):
+    rng = np.random.default_rng(8)
+    x, w, b = drawn(rng, 2, 9, 8, 5), drawn(rng, 3, 3, 5, 16), drawn(rng, 16)
+    provider, fast, plain = both("ConvBias", conv_attrs(relu=relu), [x, w, b])
+    assert provider == "onednn" and (fast < 0).any() != relu
+    close(fast, plain)
+    turns = dict(transpose_a=False, transpose_b=False, relu=relu)
+    a, m, c = drawn(rng, 32, 300), drawn(rng, 300, 200), drawn(rng, 200)
+    provider, fast, plain = both("MatMulBias", turns, [a, m, c])
+    assert provider == "onednn" and (fast < 0).any() != relu
+    close(fast, plain)
+
+
+def test_a_relu_at_the_end_keeps_nan():
+    rng = np.random.default_rng(9)
+    b = drawn(rng, 256)
+    b[3] = np.nan
+    _, y, _ = both("ConvBias", conv_attrs(relu=True), [drawn(rng, 2, 5, 5, 8),
+                   drawn(rng, 3, 3, 8, 256), b])  # fmt: skip
+    assert np.isnan(y[..., 3]).all() and np.isnan(y).sum() == y[..., 3].size
+    turns = dict(transpose_a=False, transpose_b=False, relu=True)
+    _, y, _ = both("MatMulBias", turns, [drawn(rng, 64, 128), drawn(rng, 128, 256), b])
+    assert np.isnan(y[..., 3]).all() and np.isnan(y).sum() == y[..., 3].size

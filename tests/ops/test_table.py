@@ -36,7 +36,7 @@ ELSEWHERE = {
         ["Const", "Placeholder", "Variable", "ReadVariable", "Assign", "NoOp"], BUILT_IN
     ),
     **dict.fromkeys(["Send", "Recv", "Copy", "Feed", "AllReduce", "Broadcast"], PLAN),
-    "Parcel": PLAN,
+    **dict.fromkeys(["Parcel", "Fused"], PLAN),
     "Rows": "tests/plan/test_algebra.py",
     "FromParcel": "test_parcel.py, test_parcels.py",
     **dict.fromkeys(["ReplicaSum", "ReplicaShare", "ReplicaOffset", "WaitInitialized"], PLAN),
@@ -63,6 +63,7 @@ ELSEWHERE = {
     **dict.fromkeys(["ReplicaGather", "AllGather"], PLAN),
     **dict.fromkeys(["ReadRows", *(f"Scatter{s}" for s in SCATTERS)], "test_scatter.py"),
     **dict.fromkeys(["ScatterNdUpdate", "ScatterNdAdd", "ScatterNdSub"], "test_scatter.py"),
+    **dict.fromkeys(["ConvBias", "MatMulBias"], "tests/kernels/test_onednn.py"),
 }
 GRADUAL = [c for c in CASES if {F64, C128} & set(c.dtypes)]
 
