@@ -118,6 +118,10 @@ class DeviceError(HpcflowError):
     """A device is absent, shared where it may not be, or lacks a kernel."""
 
 
+class OutOfMemoryError(HpcflowError, MemoryError):
+    """A device has no room for what a step needs; the message names its ten largest tensors."""
+
+
 class MissingPackageError(HpcflowError, ImportError):
     """An optional package is needed; the message names the extra that brings it."""
 

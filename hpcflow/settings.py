@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import os
+import re
 from collections.abc import Mapping
 
 from hpcflow import faults
@@ -13,6 +14,7 @@ from hpcflow.consistency import rule
 from hpcflow.errors import HpcflowError
 
 PREFIX = "HPCFLOW_"
+SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?) *(?:([kmgt])(i)?)?b?", re.ASCII)
 KINDS = {int: "a whole number", float: "a number", bool: "1 or 0", str: "a text"}
 
 
@@ -35,6 +37,7 @@ class Settings:
     shard_bytes: int = 16 << 20  # variables above this are cut by rows over the servers
     prefetch: bool = False  # pull what the next step reads from servers when a step has ended
     placement: str = ""  # result.json of a run: variables are placed by the bytes they moved there
+    memory_limit: str = ""  # of each device of a rank: 8GiB, 500MB; "": as much as there is
     max_in_flight: int = 4  # instances of one plan that may run at once on a rank
     survive: bool = False  # go on if a worker other than the chief dies, under an MPI that can
     replace: bool = False  # and then save, stop and come back with all workers
@@ -90,6 +93,7 @@ class Settings:
                     hint=f"set {PREFIX}{name.upper()} to one of them",
                 )
         rule(self.sync)
+        as_bytes(self.memory_limit)
         faults.parse(self.inject)
         least = {
             "ps": 0,
@@ -108,6 +112,22 @@ class Settings:
                 raise HpcflowError(f"setting {name}={value} must be at least {low}")
         if not 0 < self.mtbf_h < math.inf:
             raise HpcflowError(f"setting mtbf_h={self.mtbf_h} must be a number of hours above 0")
+
+
+def as_bytes(text: str) -> int:
+    """Bytes of `8GiB`, `500 MB` or `1.5e9`; 0 of an empty text.
+
+    Errors: HpcflowError if it is no size.
+    """
+    found = SIZE.fullmatch(text.strip().lower() or "0")
+    if found is not None:
+        number, unit, binary = found.groups()
+        nbytes = float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " ")
+        if nbytes < 2**63:
+            return int(nbytes)
+    raise HpcflowError(
+        f"setting memory_limit={text!r} is not a size", hint="write it as 8GiB or 500MB"
+    )
 
 
 def _check_spelling(environ: Mapping[str, str]) -> None:

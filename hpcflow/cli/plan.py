@@ -115,12 +115,12 @@ def _write(plan: Plan, args: argparse.Namespace, devices: Mapping[str, Device]) 
     from hpcflow.runtime.serving import (
         groups_data,
         groups_text,
-        infos_of,
         kernels_data,
         kernels_text,
+        made_for,
     )
 
-    infos = infos_of(devices)
+    made = made_for(devices)
     if args.dot:
         Path(args.dot).write_text(as_dot(plan), encoding="utf-8")
     if args.mermaid:
@@ -129,10 +129,10 @@ def _write(plan: Plan, args: argparse.Namespace, devices: Mapping[str, Device]) 
         more = {"fused": groups_data(plan, devices)}
         if args.kernels:
             more["kernels"] = kernels_data(plan, devices)
-        json.dump(as_data(plan, infos) | more, sys.stdout, indent=1)
+        json.dump(as_data(plan, made) | more, sys.stdout, indent=1)
         print()
     else:
-        print(as_text(plan, infos), end="")
+        print(as_text(plan, made), end="")
         if groups := groups_text(plan, devices):
             print(f"\n{groups}")
         if args.kernels:

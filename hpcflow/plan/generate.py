@@ -227,7 +227,7 @@ class _Writer:
     def do_Assign(self, node: Node) -> None:
         var = self.store.variable(node.inputs[0])
         self.fit(node)
-        if node.inputs[1] in self.store.owned:
+        if self.store.owned.get(node.inputs[1]) == node.name:
             self.emit(f"{var}.adopt({self.store.expr[node.inputs[1]]})", node.name)
             return
         initial = ", True" if node.attrs.get("initial") else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from hpcflow.graph.device import parse
 from hpcflow.graph.dtypes import OPAQUE
@@ -14,7 +14,7 @@ from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.nested import inner, within
 
-Infos = Callable[[Part], Callable[[Node], KernelInfo]]
+Made = Callable[[Part], tuple[Part, Callable[[Node], KernelInfo]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Memory:
     """
 
     task: str
-    variables: int = 0
+    sizes: Mapping[str, int]  # of the variables
     constants: int = 0
     buffers: int = 0  # the arenas of all steps that are in flight at once
     messages: int = 0  # where values come and go, of these steps
@@ -38,22 +38,31 @@ class Memory:
     unsized: int = 0
 
     @property
+    def variables(self) -> int:
+        """Bytes of all variables."""
+        return sum(self.sizes.values())
+
+    @property
     def total(self) -> int:
         """Bytes that are held at once."""
         return self.variables + self.constants + self.buffers + self.messages + self.sums
 
 
-def plainly(part: Part) -> Callable[[Node], KernelInfo]:
+def plainly(part: Part) -> tuple[Part, Callable[[Node], KernelInfo]]:
     """Of kernels that write all outputs to other memory than their inputs: what is always right."""
-    return lambda node: KernelInfo("out")
+    return part, lambda node: KernelInfo("out")
 
 
-def predict(plan: Plan, infos: Infos = plainly) -> dict[str, Memory]:
-    """The memory of each task of a plan; `infos(part)` tells the forms of its kernels."""
-    return {
-        task: of_part(part, generate(part, infos(part)), infos, _steps(plan, task))
-        for task, part in plan.parts.items()
-    }
+def predict(plan: Plan, made: Made = plainly) -> dict[str, Memory]:
+    """The memory of each task of a plan; `made(part)` is what runs, and its kernels' forms."""
+    return {task: _part(part, made, _steps(plan, task)) for task, part in plan.parts.items()}
+
+
+def _part(part: Part, made: Made, steps: int) -> Memory:
+    part, info = made(part)
+    parts = [p for node in part.nodes.values() for _, p in inner(node) if isinstance(p, Part)]
+    insides = [_part(inside, made, steps) for inside in parts]
+    return of_code(part, generate(part, info), steps, insides)
 
 
 def _steps(plan: Plan, task: str) -> int:
@@ -62,26 +71,27 @@ def _steps(plan: Plan, task: str) -> int:
     return plan.cluster.replicas if by_workers and parse(task).job == "ps" else 1
 
 
-def of_part(part: Part, code: Code, infos: Infos, steps: int = 1) -> Memory:
-    """The memory of one task whose part has this code and is run by `steps` steps at once."""
+def of_code(part: Part, code: Code, steps: int, insides: Iterable[Memory]) -> Memory:
+    """The memory of one task whose part has this code and is run by `steps` steps at once.
+
+    `insides` is that of its loops and branches.
+    """
     sizes = variables(part)
     constants = {what[1] for what in code.binds.values() if what[0] == "const"}
     made = Memory(
         part.task,
-        variables=sum(sizes.values()),
+        sizes,
         constants=sum(part.nodes[name].specs[0].nbytes for name in constants),
         buffers=steps * sum(size + ALIGNED for size in code.arenas.values()),
         messages=steps * sum(_message(part, what) for what in code.binds.values()),
-        sums=sum(_sums(node) for node in part.nodes.values()),
+        sums=sum(sum_bytes(node) for node in part.nodes.values()),
         steps=steps,
         versions=sum(sizes[name] for name in code.versions),
         results=sum(part.nodes[ref.node].specs[ref.index].nbytes for ref in part.fetches),
         unsized=sum(_unsized(node) for node in part.nodes.values()),
     )
-    for node in part.nodes.values():
-        for _, inside in inner(node):
-            assert isinstance(inside, Part)
-            made = _with(made, of_part(inside, generate(inside, infos(inside)), infos, steps))
+    for inside in insides:
+        made = _with(made, inside)
     return made
 
 
@@ -107,8 +117,8 @@ def _message(part: Part, what: tuple) -> int:
     return 0
 
 
-def _sums(node: Node) -> int:
-    """Bytes of the storage of a collective: GPUs add in place."""
+def sum_bytes(node: Node) -> int:
+    """Bytes of the storage of a collective, 0 of others; GPUs add in place."""
     if not node.row.collective or node.type == "AllGather":
         return 0
     places = 2 if node.type == "AllReduce" and "/gpu:" not in node.device else 1

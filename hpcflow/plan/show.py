@@ -11,7 +11,7 @@ from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.shape import Spec, show
 from hpcflow.plan import cost
 from hpcflow.plan.ir import Edge, Node, Part, Plan
-from hpcflow.plan.memory import Infos, Memory, plainly, predict
+from hpcflow.plan.memory import Made, Memory, plainly, predict
 from hpcflow.plan.verify import unproved
 
 FORMAT = "hpcflow-plan-1"
@@ -22,10 +22,10 @@ LISTED = 12  # values and reasons that the text lists before it says how many mo
 # -- plain data
 
 
-def as_data(plan: Plan, infos: Infos = plainly) -> dict[str, Any]:
+def as_data(plan: Plan, made: Made = plainly) -> dict[str, Any]:
     """The plan and its costs as lists, dicts, strings and numbers.
 
-    `infos(part)` tells the forms of its kernels, which decide how much memory it needs.
+    `made(part)` tells what runs and the forms of its kernels: how much memory it needs.
     """
     cluster = plan.cluster
     driver, rows = plan.parts[plan.driver], cost.traffic(plan)
@@ -41,13 +41,13 @@ def as_data(plan: Plan, infos: Infos = plainly) -> dict[str, Any]:
         "driver": plan.driver,
         "feeds": list(driver.feeds),
         "fetches": [str(ref) for ref in driver.fetches],
-        "tasks": _tasks(plan, rows, infos),
+        "tasks": _tasks(plan, rows, made),
         "idle": _idle(plan),
         "edges": [_edge(edge) for edge in plan.edges],
         "traffic": [_traffic(row) for row in rows],
         "collectives": _collectives(plan),
         "unproved": unproved(plan),
-        "round": None if plan.round is None else as_data(plan.round, infos),
+        "round": None if plan.round is None else as_data(plan.round, made),
     }
 
 
@@ -58,8 +58,8 @@ def _idle(plan: Plan) -> list[str]:
     return [task for task in plan.cluster.tasks() if task not in plan.parts]
 
 
-def _tasks(plan: Plan, rows: Sequence[cost.Traffic], infos: Infos) -> list[dict[str, Any]]:
-    memory = predict(plan, infos)
+def _tasks(plan: Plan, rows: Sequence[cost.Traffic], made: Made) -> list[dict[str, Any]]:
+    memory = predict(plan, made)
     moved = {task: {"sent": [0, 0], "received": [0, 0]} for task in plan.parts}
     for row in rows:
         for task, way in ((row.source, "sent"), (row.dest, "received")):
@@ -156,9 +156,9 @@ def _collectives(plan: Plan) -> list[dict[str, Any]]:
 # -- text
 
 
-def as_text(plan: Plan, infos: Infos = plainly) -> str:
+def as_text(plan: Plan, made: Made = plainly) -> str:
     """The plan as a table: tasks, memory, edges, collectives, reasons, what is unproved."""
-    data = as_data(plan, infos)
+    data = as_data(plan, made)
     head = (
         f"plan: mode {data['mode']}{_kept_by(plan)}, {data['ranks']} ranks ="
         f" {data['workers']} workers + {data['servers']} servers; {data['replicas']} replica(s) of"
@@ -171,7 +171,7 @@ def as_text(plan: Plan, infos: Infos = plainly) -> str:
     text = "\n\n".join(section for section in sections if section) + "\n"
     if plan.round is None:
         return text
-    return f"{text}\n-- by the servers themselves, once an update\n\n{as_text(plan.round, infos)}"
+    return f"{text}\n-- by the servers themselves, once an update\n\n{as_text(plan.round, made)}"
 
 
 def _kept_by(plan: Plan) -> str:

@@ -39,7 +39,8 @@ class Storage:
     )  # read -> until "use" or "step"
     after: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # node -> statements
 
-    owned: set[Ref] = dataclasses.field(default_factory=set)  # initial values: to be variables
+    # initial values that are to be variables -> who takes them
+    owned: dict[Ref, str] = dataclasses.field(default_factory=dict)
     boxes: list[str] = dataclasses.field(default_factory=list)  # names of the values of waits
     parcels: dict[str, int] = dataclasses.field(default_factory=dict)  # Parcel -> its block
     joins: dict[str, int] = dataclasses.field(default_factory=dict)  # Concat, Pack -> its block
@@ -172,7 +173,7 @@ class _Assigner:
         if node.type != "Assign" or not node.attrs.get("initial"):
             return
         ref: Ref | None = node.inputs[1]
-        while ref is not None and self.users.get(ref) == [node.name] and ref not in self.fetched:
+        while ref is not None and self.takes_last(node, ref) and ref not in self.fetched:
             maker = self.part.nodes[ref.node]
             if not has_kernel(maker) or not self.store.static(maker) or ref.index:
                 return
@@ -181,11 +182,20 @@ class _Assigner:
             info = self.info(maker)
             if info.form not in ("ufunc", "out"):
                 return
-            self.store.owned.add(ref)
+            self.store.owned[ref] = node.name
             spec, node = maker.specs[0], maker
             sources = [maker.inputs[i] for i in info.inplace[: len(maker.inputs)]]
             sources = [r for r in sources if self.part.nodes[r.node].specs[r.index][:2] == spec[:2]]
             ref = sources[0] if sources and maker.inputs.count(sources[0]) == 1 else None
+
+    def takes_last(self, node: Node, ref: Ref) -> bool:
+        """Whether others that use a value only give variables their initial values, by copies."""
+        *others, last = self.users[ref]
+        copies = (self.part.nodes[name] for name in others)
+        return last == node.name and all(
+            n.type == "Assign" and n.attrs.get("initial") and self.home[n.name] == self.home[last]
+            for n in copies
+        )
 
     def find_ends(self) -> dict[Ref, dict[int, int] | None]:
         """For each root the last place in each strand where its memory is used.

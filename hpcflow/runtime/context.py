@@ -37,11 +37,12 @@ from hpcflow.runtime.control import Control
 from hpcflow.runtime.counted import Counts, measured
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
+from hpcflow.runtime.held import Expected, report
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
 from hpcflow.runtime.survival import Follower, Survival
-from hpcflow.settings import Settings
+from hpcflow.settings import Settings, as_bytes
 
 if TYPE_CHECKING:
     from hpcflow.runtime.profile import Profile
@@ -73,6 +74,7 @@ class Context:
             self.hosts, settings.ps, settings.tasks_per_replica, _serving(settings, world)
         )
         self.task, self.replica = self.roles.task_of(self.rank)
+        self.expected = Expected()
         self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
         self.store = self.new_store()  # what this rank hosts for the steps of others
         self.devices = {
@@ -80,6 +82,7 @@ class Context:
         }
         for one in self.devices.values():
             one.wish = wish(settings.kernels, settings.exact)
+            one.limit(as_bytes(settings.memory_limit))
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
         if settings.placement and self.cluster.servers:
             self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))
@@ -301,6 +304,8 @@ class Context:
         made.trains = trains
         if self.profile is not None:
             self.profile.adopt(made)
+        made.expected = self.expected
+        self.expected.plan(made, made.memory)
         return made
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:
@@ -385,6 +390,7 @@ class Context:
             "messages_sent": sum(traffic.messages.values()) if traffic else 0,
             "warnings": logs.warned(),
             "state": self.store.reports(),
+            "memory": report(self.devices.values(), self.expected),
             **self.counts.report(traffic),
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
 from hpcflow.runtime import services
+from hpcflow.runtime.held import Held
 
 
 class Device:
@@ -28,6 +30,7 @@ class Device:
     def __init__(self, index: int = 0) -> None:
         self.index = index
         self.wish = wish()
+        self.held = Held(f"{self.kind}:{index}")
 
     def choose(self, node: Node, inputs: list[Any]) -> Choice:
         """The kernel that will run `node`, whose inputs have the specs `inputs`."""
@@ -55,10 +58,31 @@ class Device:
         """An uninitialized array."""
         return np.empty(shape, dtype)
 
+    def limit(self, nbytes: int) -> None:
+        """Hold no more than `nbytes`; 0: as much as there is."""
+        self.held.limit = nbytes
+
+    def reserved(self) -> int:
+        """Bytes of the device that its allocator has, used or not; 0 where it has none."""
+        return 0
+
+    def hold(self, what: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array for longer than a step, counted among what is held.
+
+        Errors: MemoryError if there is not so much memory, or it is above the limit.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        self.held.ask(what, nbytes)
+        array = self.allocate(shape, dtype)
+        self.held.keep(what, array, nbytes)
+        return array
+
     def arena(self, nbytes: int) -> Any:
         """Bytes for the buffers of a step, which begin at multiples of `ALIGNED` in them."""
-        room = self.allocate((nbytes + ALIGNED,), np.dtype(np.uint8))
-        start = -room.ctypes.data % ALIGNED if isinstance(room, np.ndarray) else 0
+        room = self.hold("buffers", (nbytes + ALIGNED,), np.dtype(np.uint8))
+        if not isinstance(room, np.ndarray):
+            return room
+        start = -room.ctypes.data % ALIGNED
         return room[start : start + nbytes]
 
     def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -117,6 +141,15 @@ class GpuDevice(Device):
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array in GPU memory."""
         return self.xp.empty(shape, dtype)
+
+    def limit(self, nbytes: int) -> None:
+        """Hold no more than `nbytes`, temporary values of kernels included."""
+        super().limit(nbytes)
+        self.xp.get_default_memory_pool().set_limit(size=nbytes)
+
+    def reserved(self) -> int:
+        """Bytes that CuPy's pool has taken: it grows as needed and keeps what it has."""
+        return int(self.xp.get_default_memory_pool().total_bytes())
 
     def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Pinned host memory: the GPU copies it without a detour."""

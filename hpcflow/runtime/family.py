@@ -58,6 +58,10 @@ class Family:
             step = self._general
         return step
 
+    def has(self, step: Step) -> bool:
+        """Whether a step is one of these."""
+        return step is self._general or step in self._steps.values()
+
     def cancel(self, why: str) -> None:
         """End steps in flight with a CancelledError."""
         for step in (*self._steps.values(), self._general):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,12 +22,17 @@ from hpcflow.plan.epilogue import with_epilogues
 from hpcflow.plan.fuse import fuse
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.memory import Memory, of_code, sum_bytes, variables
 from hpcflow.plan.nested import FRAMES, inner, within
 from hpcflow.plan.strands import cut
 from hpcflow.runtime.device import Device
+from hpcflow.runtime.exhausted import exhausted
+from hpcflow.runtime.held import Expected
 from hpcflow.runtime.slices import Touched
 from hpcflow.runtime.state import Store
 from hpcflow.settings import Settings
+
+LARGE = 1 << 20  # bytes: buffers of such variables are not kept for a second initialization
 
 
 class Compiled:
@@ -48,6 +54,7 @@ class Compiled:
         self.part = part
         self.part = part = self._fused(part, settings)
         self.seconds = cost.seconds_in(part) if inside or _messages(part) else _no_time
+        self.expected: Expected | None = None  # where its rank notes what it needs
         self.trains = False  # a step of its plan changes variables, initial values apart
         self.inner = {
             node.name: {
@@ -65,11 +72,12 @@ class Compiled:
         scope: dict[str, Any] = {OPS: self.code.lines}
         exec(compile(self.code.source, self.file, "exec"), scope)
         self.make = scope["make"]
-        self.shared = {
-            name: self._bind(what)
-            for name, what in self.code.binds.items()
-            if what[0] in ("kernel", "tiles", "dynamic", "const", "var", "own", "copy", "empty")
-        }
+        kinds = ("kernel", "tiles", "dynamic", "const", "var", "own", "copy", "empty")
+        binds = [(name, what) for name, what in self.code.binds.items() if what[0] in kinds]
+        try:
+            self.shared = {name: self._bind(what) for name, what in binds}
+        except MemoryError as error:
+            raise exhausted(self, error, None, None) from error
         self.followers, self.pending = self._wiring()
         waits = sum(node.row.waits for node in part.nodes.values())
         self.ends = len(self.code.strands) + waits  # of strands and waits, which end a step
@@ -103,6 +111,19 @@ class Compiled:
     def _is_fast(self, node: Node, specs: list[Spec]) -> bool:
         return self.device(node).choose(node, specs).kernel.provider != PLAIN
 
+    @property
+    def initializes(self) -> bool:
+        """Whether it gives large variables their initial values. Replicas agree on it."""
+        nodes = self.part.nodes.values()
+        made = any(node.type == "Assign" and node.attrs.get("initial") for node in nodes)
+        return made and not self.trains and sum(variables(self.part).values()) > LARGE
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What one step of it needs, as predicted before it runs."""
+        insides = (c.memory for parts in self.inner.values() for c in parts.values())
+        return of_code(self.part, self.code, 1, insides)
+
     def info(self, node: Node) -> Any:
         """The calling form of the kernel that computes `node`."""
         if node.name not in self._infos:
@@ -129,7 +150,10 @@ class Compiled:
                 run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
             return run if what[0] == "kernel" else _sized(device, node, specs, run)
         if what[0] == "const":
-            return device.from_host(np.asarray(node.attrs["value"]))
+            value = np.asarray(node.attrs["value"])
+            array = device.from_host(value)
+            device.held.keep("constants", array, value.nbytes)
+            return array
         if what[0] == "var":
             return self.store.find(node, device)
         if what[0] == "own":
@@ -192,6 +216,8 @@ class Compiled:
                 error.op, error.line = error.op or node.name, error.line or node.line
             error.rank = rank if error.rank is None else error.rank
             return error
+        if isinstance(error, MemoryError):
+            return exhausted(self, error, node, rank)
         if node is None:
             return error
         shapes = ", ".join(f"{s.dtype}{list(s.shape or ())}" for s in map(self._spec, node.inputs))
@@ -250,16 +276,20 @@ class Instance:
     ) -> None:
         self.compiled, self.link, self.slot = compiled, link, slot
         self.part, self.code = compiled.part, compiled.code
-        self.arenas = self._allocated() if arenas is None else arenas
         self.arrays: dict[str, Any] = {}
         self.received: dict[str, Any] = {}  # Recv node -> its array
         self.frames: dict[str, Any] = {}  # loops and branches that wait: their own instances
         self.boxes: dict[str, list[list[Any]]] = {}  # wait -> a box for each of its values
         self.buckets: dict[str, Any] = {}
-        for node in self.part.nodes.values():
-            if node.row.collective:
-                self.buckets[node.name] = link.bucket(node)
-        names = [self._bound(name, what) for name, what in self.code.binds.items()]
+        try:
+            self.arenas = self._allocated() if arenas is None else arenas
+            names = self._names()
+        except MemoryError as error:
+            raise exhausted(compiled, error, None, link.engine.rank) from error
+        if compiled.expected is not None and arenas is None:
+            nodes = self.part.nodes
+            sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
+            compiled.expected.step(self, compiled.memory, sums)
         self.strands, self.release = compiled.make(*names)
         if compiled.watch is not None:
             self.strands, self.release = compiled.watch(self, names)
@@ -283,6 +313,14 @@ class Instance:
         return {
             device: self._device(device).arena(size) for device, size in self.code.arenas.items()
         }
+
+    def _names(self) -> list[Any]:
+        """What the names of the code are bound to; buffers among them are made."""
+        for node in self.part.nodes.values():
+            if node.row.collective:
+                bucket = self.buckets[node.name] = self.link.bucket(node)
+                self.compiled.device(node).held.keep("sums", bucket, bucket.nbytes)
+        return [self._bound(name, what) for name, what in self.code.binds.items()]
 
     def inside(self, compiled: Compiled) -> Instance:
         """An instance of a part of one of its loops or branches."""
@@ -335,11 +373,12 @@ class Instance:
             return self.buckets[node.name].views(kind)[what[2]]
         if kind == "box":
             return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what[2]]
-        host_empty = next(iter(self.compiled.devices.values())).host_empty  # the default device's
-        if kind == "stage":
-            return host_empty(self._staged(node), self._staged_dtype(node))
-        array = host_empty(known(node.specs[0].shape), node.specs[0].dtype)  # recv
-        self.received[node.name] = array
+        default = next(iter(self.compiled.devices.values()))
+        spec = node.specs[0] if kind == "recv" else self._staged(node)
+        array = default.host_empty(known(spec.shape), spec.dtype)
+        self.compiled.devices["cpu:0"].held.keep("messages", array, array.nbytes)
+        if kind == "recv":
+            self.received[node.name] = array
         return array
 
     def put(self, name: str, *values: Any) -> None:
@@ -347,11 +386,9 @@ class Instance:
         for box, value in zip(self.boxes.get(name, ()), values, strict=True):
             box[0] = value
 
-    def _staged(self, node: Node) -> tuple:
-        return self.compiled._spec(node.inputs[0]).shape if node.inputs else (0,)  # type: ignore
-
-    def _staged_dtype(self, node: Node) -> np.dtype:
-        return self.compiled._spec(node.inputs[0]).dtype if node.inputs else np.dtype(np.uint8)
+    def _staged(self, node: Node) -> Spec:
+        """What a Send copies before it goes; a token has no bytes."""
+        return self.compiled._spec(node.inputs[0]) if node.inputs else Spec(np.dtype("u1"), (0,))
 
     def tick(self) -> None:
         """A step begins that no engine counts."""

@@ -264,6 +264,7 @@ class BucketViews:
         else:
             self.bucket = None
             self._in = self._out = np.empty(count, specs[0].dtype)
+        self.nbytes = self._in.nbytes + (0 if self._out is self._in else self._out.nbytes)
         self._request: Request | None = None
 
     def views(self, side: str) -> list[Any]:
@@ -293,6 +294,8 @@ class GatherBoxes:
     The sizes are told first. As they and the rows start at two times, they travel on a communicator
     of their own: there the order of collectives is that of steps.
     """
+
+    nbytes = 0  # what comes is of each step
 
     def __init__(self, group: Communicator, node: Node) -> None:
         comm = group.split(range(group.size))

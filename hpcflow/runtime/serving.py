@@ -11,7 +11,7 @@ from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.cost import given_specs
 from hpcflow.plan.fuse import fuse
 from hpcflow.plan.ir import Node, Part, Plan
-from hpcflow.plan.memory import Infos
+from hpcflow.plan.memory import Made
 from hpcflow.plan.nested import FRAMES, inner
 from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
@@ -125,7 +125,9 @@ def _reasons(one: dict[str, Any]) -> str:
     return "; ".join(f"{other['provider']}: {other['reason']}" for other in one["instead_of"])
 
 
-def infos_of(devices: Mapping[str, Device]) -> Infos:
+def infos_of(
+    devices: Mapping[str, Device],
+) -> Callable[[Part], Callable[[Node], KernelInfo]]:
     """What tells the forms of the kernels of a part, as if it ran on these devices of a task."""
 
     def infos(part: Part) -> Callable[[Node], KernelInfo]:
@@ -140,6 +142,16 @@ def infos_of(devices: Mapping[str, Device]) -> Infos:
         return info
 
     return infos
+
+
+def made_for(devices: Mapping[str, Device]) -> Made:
+    """What parts become, and the forms of their kernels, as if they ran on a task's devices."""
+
+    def made(part: Part) -> tuple[Part, Callable[[Node], KernelInfo]]:
+        part = as_run(part, devices)
+        return part, infos_of(devices)(part)
+
+    return made
 
 
 def _served(node: Node, part: Part, device: Device) -> Served:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -43,6 +44,9 @@ class DeviceAttributes(NamedTuple):
 
     name: str
     device_type: str
+
+
+_collecting = threading.Lock()
 
 
 class Found(NamedTuple):
@@ -271,7 +275,19 @@ class Session:
             )
         except TypeError:
             pass  # dicts and nested lists are looked up by structure each time
-        return rebuild(step.run(*arrays.values()))
+        values = rebuild(step.run(*arrays.values()))
+        if step.once:
+            self._forget(step, found)
+            del step
+            with _collecting:  # where another thread collects, it does nothing
+                gc.collect()  # a step and its strands know each other
+        return values
+
+    def _forget(self, step: Step, name: Any) -> None:
+        """Let go of a step that will hardly run again; if it does it is made again."""
+        with self._lock:
+            self._families = {k: f for k, f in self._families.items() if not f.has(step)}
+            self._runners = {k: runner for k, runner in self._runners.items() if k != name}
 
     def _found(self, fetches: Any, feed_dict: Feeds) -> Found:
         """The step for fetches and feeds, made if need be."""

@@ -47,6 +47,7 @@ class SpanningStep(Step):
         self.limit = limit = context.settings.max_in_flight if sums is None else 1
         ranks = context.roles.ranks_of(context.replica)
         self.peers = [ranks[task] for task in plan.parts if task != plan.driver]
+        self.once = compiled.initializes and not self.peers
         self.number, tag = 0, 0
         if self.peers:
             self.number, tag = context.number(len(plan.edges), limit)

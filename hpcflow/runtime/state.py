@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -117,6 +118,8 @@ class VariableState:
     def adopt(self, value: Any) -> None:
         """Give it the initial value `value`, an array that is nobody else's: it is not copied."""
         if self.array is None:
+            nbytes = math.prod(self.shape) * self.dtype.itemsize
+            self.device.held.keep("variables", value, nbytes)
             self.array = value
         else:
             self.assign(value, initial=True)
@@ -175,7 +178,10 @@ class VariableState:
 
     def _spare_buffer(self) -> Any:
         fresh, self.spare = self.spare, None
-        return self.device.allocate(self.shape, self.dtype) if fresh is None else fresh
+        if fresh is None:
+            what = "variables" if self.array is None else "versions of variables"
+            fresh = self.device.hold(what, self.shape, self.dtype)
+        return fresh
 
     def _install(self, fresh: Any) -> None:
         if self.pins:

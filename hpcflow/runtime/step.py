@@ -26,6 +26,8 @@ Runner = Callable[[Feeds], Any]
 class Step:
     """A plan that is ready to run from this rank, as often as wanted."""
 
+    once = False  # it is let go when it has run: it holds much memory, and will hardly run again
+
     def __init__(self, context: Context, compiled: Compiled, tensors: int) -> None:
         self.context, self.engine = context, context.engine
         self.compiled, self.tensors = compiled, tensors
@@ -103,6 +105,7 @@ class LocalStep(Step):
 
     def __init__(self, context: Context, compiled: Compiled, tensors: int) -> None:
         super().__init__(context, compiled, tensors)
+        self.once = compiled.initializes
         self.instance = Instance(compiled, Link(context.engine))
         self.call = self.instance.strands[0]
         self._watched: Watched | None = None  # the same, looking at the clock

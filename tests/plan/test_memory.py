@@ -9,13 +9,13 @@ from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.ir import Cluster
 from hpcflow.plan.memory import plainly, predict
 from hpcflow.runtime.device import Device
-from hpcflow.runtime.serving import infos_of
+from hpcflow.runtime.serving import made_for
 
 from .model import REPLICAS, SINGLE, Net, graph, plan_of
 
 WORKER, PS0, PS1 = "/job:worker/task:0", "/job:ps/task:0", "/job:ps/task:1"
 W1, B1, W2 = 6 * 8 * 4, 8 * 4, 8 * 4 * 4  # bytes of the variables of Net
-HERE = infos_of({"cpu:0": Device()})
+HERE = made_for({"cpu:0": Device()})
 
 
 def test_variables_and_their_slots():

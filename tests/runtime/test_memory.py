@@ -1,0 +1,200 @@
+"""Memory of a run: what was predicted, what devices held, limits, and running out."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.errors import HpcflowError, OutOfMemoryError
+from hpcflow.plan.memory import predict
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.held import Held
+from hpcflow.runtime.job import use
+from hpcflow.runtime.serving import made_for
+from hpcflow.settings import Settings, as_bytes
+
+from .ranks import run_ranks
+
+ROWS, WIDTH = 500, 400
+CLOSE = 0.05
+
+
+def net():
+    """Two layers trained by Adam; large enough that small things do not count."""
+    x = hf.placeholder(hf.float32, [None, WIDTH], name="x")
+    w = hf.Variable(hf.random_normal([WIDTH, 3 * WIDTH], seed=1) * 0.01, name="w")
+    h = hf.tanh(hf.matmul(x, w), name="hidden")
+    loss = hf.reduce_sum(hf.square(hf.matmul(h, w, transpose_b=True)), name="loss")
+    step = hf.train.get_or_create_global_step()
+    return x, loss, hf.train.AdamOptimizer(1e-3).minimize(loss, step)
+
+
+def trained(context: Context) -> tuple[dict, dict]:
+    """What `hpcflow plan` says of the tasks of the plan, and the results of the run."""
+    x, loss, train = net()
+    given = {x: np.ones((ROWS, WIDTH), "f4")}
+    with hf.train.TrainingSession() as session:
+        for _ in range(3):
+            session.run([loss, train], given)
+        plan = session.plan([loss, train], given)
+    memory = predict(plan, made_for(context.devices))
+    return memory, session.result()
+
+
+@pytest.mark.parametrize("ranks, servers", [(1, 0), (2, 0), (3, 1), (4, 2)])
+def test_what_is_predicted_is_what_is_held(ranks, servers, tmp_path):
+    told = run_ranks(ranks, trained, ps=servers, run_dir=str(tmp_path))
+    memory, result = told[0]
+    assert len(result["memory"]) == ranks
+    for rank, found in enumerate(result["memory"]):
+        worker = rank < ranks - servers
+        of = "/job:worker/task:0" if worker else f"/job:ps/task:{rank - ranks + servers}"
+        planned = memory[of]
+        assert found["peak"] == pytest.approx(planned.total, rel=CLOSE, abs=100)
+        assert found["peak"] == pytest.approx(found["predicted"], rel=CLOSE, abs=100)
+        assert found.get("variables", 0) == planned.variables
+        assert found.get("sums", 0) == planned.sums
+    least = 4 * 3 * ROWS * WIDTH  # of one layer
+    assert memory["/job:worker/task:0"].buffers > 2 * least
+
+
+SCRIPT = """
+import json, resource, sys
+import numpy as np
+import hpcflow as hf
+from hpcflow.runtime.job import current
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+def trained(n):
+    # what the process grows by when a net of this width is trained
+    with hf.Graph().as_default(), hf.Session() as session:
+        x = hf.placeholder(hf.float32, [n, n])
+        w = hf.Variable(hf.zeros([n, n + n // 2]), name="w")
+        h = hf.nn.relu(hf.matmul(x, w))
+        loss = hf.reduce_sum(hf.square(hf.matmul(hf.nn.relu(h), w, transpose_b=True)))
+        train = hf.train.MomentumOptimizer(1e-9, 0.9).minimize(loss)
+        fed = {x: np.ones((n, n), "f4")}
+        before = resident()
+        session.run(hf.global_variables_initializer())
+        for _ in range(2):
+            session.run([loss, train], fed)
+        return resident() - before
+
+trained(300)  # loads libraries, which take memory of their own at first use
+grown = trained(2000)
+print(json.dumps([grown, current().report()["memory"]["peak"]]))
+"""
+
+
+def test_the_process_grows_by_what_is_counted():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=200, check=True
+    )
+    grown, peak = json.loads(done.stdout)
+    assert peak > 100e6
+    assert grown == pytest.approx(peak, rel=0.15)
+
+
+def limited(text: str) -> Context:
+    return Context(Settings(memory_limit=text))
+
+
+def test_above_the_limit_the_ten_largest_are_named():
+    with use(limited("20MB")), hf.Graph().as_default(), hf.Session() as session:
+        x, loss, train = net()
+        session.run(hf.global_variables_initializer())
+        with pytest.raises(OutOfMemoryError) as caught:
+            session.run([loss, train], {x: np.ones((20_000, WIDTH), "f4")})
+        error = caught.value
+        assert isinstance(error, MemoryError)
+        assert "above its limit of 20 MB (setting memory_limit)" in error.message
+        table = error.message.partition("tensors:\n")[2].splitlines()
+        assert len(table) == 11
+        assert table[0].split() == ["bytes", "is", "op", "name", "made", "at"]
+        (hidden,) = (row for row in table if " hidden " in row)
+        assert hidden.split()[:5] == ["96", "MB", "float32", "[20000,", "1200]"]
+        assert "test_memory.py:" in hidden
+        sizes = [float(row.split()[0]) for row in table[1:] if row.split()[1] == "MB"]
+        assert sizes == sorted(sizes, reverse=True)
+        assert "smaller batches" in error.hint and "hf.recompute" in error.hint
+        assert "hpcflow plan" in error.hint and error.rank == 0
+        value, _ = session.run([loss, train], {x: np.ones((10, WIDTH), "f4")})  # goes on
+        assert np.isfinite(value)
+
+
+def test_variables_above_the_limit_are_named():
+    with use(limited("1MB")), hf.Graph().as_default(), hf.Session() as session:
+        v = hf.Variable(hf.zeros([10**6]), name="large")
+        with pytest.raises(OutOfMemoryError, match=r"4 MB more of variables") as caught:
+            session.run(v.initializer)
+        assert " large " in caught.value.message and caught.value.op == "large/Assign"
+
+
+def test_what_no_machine_has():
+    with use(Context(Settings())), hf.Graph().as_default(), hf.Session() as session:
+        huge = hf.reduce_sum(hf.tanh(hf.zeros([1 << 45])), name="total")
+        with pytest.raises(OutOfMemoryError, match="out of memory") as caught:
+            session.run(huge)
+        assert "281 TB" in caught.value.message or "141 TB" in caught.value.message
+
+
+def test_what_gives_variables_their_values_is_not_kept():
+    with use(Context(Settings())) as _, hf.Graph().as_default(), hf.Session() as session:
+        shared = hf.tanh(hf.ones([500, 500]) * 2)
+        vs = [hf.Variable(shared + i, name=f"v{i}") for i in range(3)]
+        init = hf.global_variables_initializer()
+        held = session.context.devices["cpu:0"].held
+        for _ in range(2):  # again, by a plan that is made again
+            session.run(init)
+            assert held.now["variables"] == 3 * 10**6 and not held.now["buffers"]
+        assert [float(v[0, 0]) for v in session.run(vs)] == pytest.approx(
+            [np.tanh(2) + i for i in range(3)]
+        )
+
+
+def test_values_that_several_variables_begin_with_are_their_own():
+    with use(Context(Settings())), hf.Graph().as_default(), hf.Session() as session:
+        vs = [hf.Variable(hf.zeros([50, 40]), name=f"v{i}") for i in range(3)]
+        session.run(hf.global_variables_initializer())
+        session.run([v.assign_add(np.full((50, 40), i, "f4")) for i, v in enumerate(vs)])
+        for i, value in enumerate(session.run(vs)):
+            np.testing.assert_array_equal(value, np.full((50, 40), i, "f4"))
+
+
+def test_held_bytes_go_with_their_owners():
+    held = Held("cpu:0")
+    one, other = np.empty(100), np.empty(50)
+    held.keep("buffers", one, 800)
+    held.keep("buffers", one, 800)  # counts once
+    held.keep("variables", other, 400)
+    assert (held.total, held.peak) == (1200, 1200)
+    del one
+    gc.collect()
+    assert (held.total, held.peak, dict(held.most)) == (
+        *(400, 1200),
+        {"buffers": 800, "variables": 400},
+    )
+    held.limit = 1000
+    held.ask("buffers", 600)
+    with pytest.raises(MemoryError, match="cpu:0 holds 400 B of variables; 601 B more of buffers"):
+        held.ask("buffers", 601)
+
+
+def test_sizes():
+    assert [as_bytes(t) for t in ("", "0", "8GiB", "500MB", "1.5 kB", "1e9", "2TiB", " 3 b")] == [
+        *(0, 0, 8 << 30, 500_000_000, 1500, 10**9, 2 << 40, 3),
+    ]
+    for wrong in ("8 apples", "-1", "GiB", "1ib", "nan", "1.2.3", "9" * 400):
+        with pytest.raises(HpcflowError, match="is not a size"):
+            as_bytes(wrong)
+    with pytest.raises(HpcflowError, match="memory_limit"):
+        Settings.from_environ({"HPCFLOW_MEMORY_LIMIT": "much"})
