@@ -32,6 +32,7 @@ from hpcflow.runtime.trace import Watched
 SKIPPED, STEPS = 5, 30  # to warm up, and profiled
 OTHERS = 20  # steps of a plan that does not train, before it is taken for what the program does
 MOST_EVENTS = 200_000  # kept at a rank; more end the profile early
+ONE_WAIT_NS = 20_000  # between two polls of one wait
 MOST_RANKS = 64  # of a job are profiled, evenly spread
 
 
@@ -150,9 +151,10 @@ class Profile:
         self._hook(window)
 
     def _hook(self, window: Window) -> None:
-        """Note what the engine waits for."""
+        """Note what the engine waits for, and when: looking for messages is waiting too."""
         engine = self.context.engine
-        count_wait, await_ = engine._count_wait, engine.await_
+        count_wait, await_, poll = engine._count_wait, engine.await_, engine.poll
+        last = [0, 0]  # the polls of now, one after the other
         numbers = iter(range(1, 1 << 62))
 
         def counted() -> None:
@@ -160,15 +162,27 @@ class Profile:
             count_wait()
             window.idle.append((int(since * 1e9), time.perf_counter_ns()))
 
+        def polled() -> bool:
+            if not self.is_open:  # code that was bound in the window keeps it
+                return bool(poll())
+            start = time.perf_counter_ns()
+            moved = bool(poll())
+            if start - last[1] > ONE_WAIT_NS:
+                window.idle.append((last[0], last[1]))
+                last[0] = start
+            last[1] = time.perf_counter_ns()
+            return moved
+
         def watched(request: Any, instance: Instance | None, what: Any) -> None:
             step = instance.step if instance is not None else 0
             name = str(what or "send")
             await_(Watched(window.waits, request, name, step, next(numbers)), instance, what)
 
-        before = {k: engine.__dict__.get(k) for k in ("_count_wait", "await_")}
-        engine._count_wait, engine.await_ = counted, watched
+        before = {k: engine.__dict__.get(k) for k in ("_count_wait", "await_", "poll")}
+        engine._count_wait, engine.await_, engine.poll = counted, watched, polled
 
         def undo() -> None:
+            window.idle.append((last[0], last[1]))
             for name, old in before.items():
                 if old is None:
                     delattr(engine, name)

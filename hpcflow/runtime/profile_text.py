@@ -14,7 +14,7 @@ SAID = {
     "messages": "messages: copies, starts, polls",
     "results": "copies of what was fetched",
     "python": "Python between operations",
-    "engine": "engine: between strands of a step",
+    "engine": "engine: beginnings and ends of steps",
     "waiting": "waiting within steps",
     "waiting between steps": "waiting between steps",
     "outside": "outside of steps: script, feeds",
