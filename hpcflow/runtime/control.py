@@ -27,6 +27,7 @@ from hpcflow.runtime.headers import (
     CLOSING,
     DECLARE,
     FAILED,
+    FORGET,
     HEADER_TAG,
     MEETING,
     NOTE,
@@ -117,7 +118,7 @@ class Control:
         self.early: dict[tuple[int, int], tuple[int, int]] = {}  # plan not here yet -> slot, step
         self.repeated: list[Repeated] = []  # plans that this rank drives by itself
         self.following: set[tuple[int, int]] = set()  # those that another server drives
-        self.compiled: dict[bytes, Compiled] = {}
+        self.compiled: weakref.WeakValueDictionary[bytes, Compiled] = weakref.WeakValueDictionary()
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
         self.counts = counts
@@ -140,6 +141,7 @@ class Control:
             CLOSING: self._closing,
             DECLARE: lambda heard: self.hosted.add(heard.source, heard.text),
             FAILED: self._failed,
+            FORGET: self._forget,
             MEETING: self._meeting,
             NOTE: lambda heard: self.notes.append(heard.step),
             PACE: self._pace,
@@ -211,6 +213,11 @@ class Control:
         served = self.served[heard.source, heard.plan]
         cancel = functools.partial(served.cancel, self.engine, heard.slot, heard.step)
         self.engine.inbox.append(cancel)
+
+    def _forget(self, heard: Heard) -> None:
+        served = self.served.pop((heard.source, heard.plan), None)
+        if served is not None:
+            self.engine.inbox.append(served.forget)
 
     def _failed(self, heard: Heard) -> None:
         driven = self.driven.get(heard.plan)

@@ -70,7 +70,9 @@ class Watched(Instance):
 
     def inside(self, compiled: Compiled) -> Instance:
         """An instance of a part of a loop or branch; it looks at the same clock."""
-        return _Inside(self._outer, compiled, self.link, self.slot)
+        made = _Inside(self._outer, compiled, self.link, self.slot)
+        self.nested.append(made)
+        return made
 
     def call(self, deadline: Deadline, *feeds: Any) -> Any:
         """Run the step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import math
 from collections.abc import Callable
@@ -109,6 +110,12 @@ class Device:
     def finish(self) -> None:
         """Wait for kernels that were started."""
 
+    def trim(self) -> None:
+        """Give memory that is free back to the system."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+        if trim is not None:
+            trim(0)
+
     def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, start: int = 0) -> Any:
         """An array in a block of bytes made by `allocate`, from byte `start` on."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -176,6 +183,11 @@ class GpuDevice(Device):
     def computes(self) -> bool:
         """True while kernels that were started are at work beside the host."""
         return not self.xp.cuda.get_current_stream().done
+
+    def trim(self) -> None:
+        """Give memory that is free back to the GPU and to the system."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+        self.xp.get_default_pinned_memory_pool().free_all_blocks()
 
     def finish(self) -> None:
         """Wait for kernels that were started."""

@@ -64,9 +64,14 @@ class Family:
 
     def cancel(self, why: str) -> None:
         """End steps in flight with a CancelledError."""
-        for step in (*self._steps.values(), self._general):
-            if step is not None:
-                step.cancel(why)
+        for step in self.steps:
+            step.cancel(why)
+
+    @property
+    def steps(self) -> list[Step]:
+        """All its steps."""
+        general = [] if self._general is None else [self._general]
+        return [*self._steps.values(), *general]
 
     def _open(self, index: int, tensor: Tensor) -> Shape:
         """The sizes of a feed that have been the same so far; None where they differ."""

@@ -25,6 +25,7 @@ POST = 16  # as CALL, but nobody waits for an answer
 ROUND, REST = 14, 15  # by a server: a step of a plan that it repeats begins; there will be no more
 PLACE, VERDICT = 17, 18  # of replicas, one of which has died: to the chief, and by it
 TRAINED = 19  # to the first server: session, dataset, step, epoch, line
+FORGET = 20  # a plan that its driver will run no more
 WORDS = HEADER_BYTES // 8
 
 
@@ -49,6 +50,12 @@ class Starts:
         for channel, message in self._all:
             message[3] = step
             channel.start()
+
+    def close(self) -> None:
+        """Free the channels, on none of which anything is on its way."""
+        for channel, _ in self._all:
+            channel.close()
+        self._all = []
 
     def unsent(self) -> Iterator[Channel]:
         """Those that have not left yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -67,6 +68,7 @@ class Compiled:
         self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
         self.code: Code = generate(part, self.info, self.seconds, settings.check_numerics, kept)
         self.file = f"<hpcflow {part.task} {id(self):x}>"
+        weakref.finalize(self, linecache.cache.pop, self.file, None).atexit = False
         lines = self.code.source.splitlines(keepends=True)
         linecache.cache[self.file] = (len(self.code.source), None, lines, self.file)
         scope: dict[str, Any] = {OPS: self.code.lines}
@@ -82,6 +84,14 @@ class Compiled:
         waits = sum(node.row.waits for node in part.nodes.values())
         self.ends = len(self.code.strands) + waits  # of strands and waits, which end a step
         self._touched: dict[int, Touched] = {}
+
+    def close(self) -> None:
+        """Let go of kernels with their memory, of constants and of state: no instance is left."""
+        for parts in self.inner.values():
+            for part in parts.values():
+                part.close()
+        self.shared.clear()
+        self._touched.clear()
 
     def device(self, node: Node) -> Device:
         """The device a node runs on."""
@@ -276,6 +286,7 @@ class Instance:
     ) -> None:
         self.compiled, self.link, self.slot = compiled, link, slot
         self.part, self.code = compiled.part, compiled.code
+        self.nested: list[Instance] = []  # of its loops and branches
         self.arrays: dict[str, Any] = {}
         self.received: dict[str, Any] = {}  # Recv node -> its array
         self.frames: dict[str, Any] = {}  # loops and branches that wait: their own instances
@@ -324,7 +335,21 @@ class Instance:
 
     def inside(self, compiled: Compiled) -> Instance:
         """An instance of a part of one of its loops or branches."""
-        return Instance(compiled, self.link, self.slot)
+        made = Instance(compiled, self.link, self.slot)
+        self.nested.append(made)
+        return made
+
+    def close(self) -> None:
+        """Let go of buffers and channels: nothing is in flight, and it runs no more."""
+        for part in self.nested:
+            part.close()
+        if not self.torn:  # else messages may still be on their way
+            self.ends.close()
+        self.strands, self.release = (), tuple
+        for held in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
+            held.clear()
+        self.buckets.clear()
+        self.nested.clear()
 
     def begin(self, step: int) -> None:
         """Get ready for a step: nothing has run, nothing has come."""

@@ -183,6 +183,15 @@ class Ends:
             instance.buckets, key=lambda name: nodes[name].attrs.get("sequence", 0)
         )
 
+    def close(self) -> None:
+        """Free the channels, on none of which anything is on its way."""
+        for channel in self.sends:
+            if channel is not None:
+                channel.close()
+        for _, receiver in self.recvs:
+            receiver.close()
+        self.sends, self.recvs = [], []
+
     def _receiver(self, node: Node) -> Any:
         link, instance = self.link, self.instance
         peer, tag = link.ranks[node.attrs["source"]], link.tag_of(instance, node)
@@ -374,6 +383,7 @@ class _Filled:
 
     def __init__(self, channel: Any, nbytes: int, node: Node, peer: int) -> None:
         self.channel, self.nbytes, self.start = channel, nbytes, channel.start
+        self.close = channel.close
         self.node, self.peer = node, peer
 
     def test(self) -> bool:
@@ -404,6 +414,9 @@ class _Sized:
 
     def start(self) -> None:
         self.request = None
+
+    def close(self) -> None:
+        """There is no channel."""
 
     def test(self) -> bool:
         if self.request is None:

@@ -18,6 +18,7 @@ class Served:
         self.compiled, self.link, self.failed = compiled, link, failed
         self.patient = any(n.row.patient for n in compiled.part.nodes.values())
         self.abandoned = False  # its driver has died
+        self.forgotten = False  # its driver runs no more steps
         self.cancelled: set[tuple[int, int]] = set()  # steps to be cancelled when they begin
         self.instances: dict[int, Instance] = {}
         self.queued: dict[int, collections.deque[int]] = {}
@@ -47,6 +48,17 @@ class Served:
         elif step in self.queued[slot] or instance.step < step:
             self.cancelled.add((slot, step))
 
+    def forget(self) -> None:
+        """The driver runs no more steps: let go of all buffers and channels, now or with the last
+        step that is in flight."""
+        self.forgotten = True
+        if self.abandoned or any(one.left for one in self.instances.values()):
+            return
+        if not any(self.queued.values()):
+            for instance in self.instances.values():
+                instance.close()
+            self.instances.clear()
+
     def abandon(self, engine: Engine) -> None:
         """The driver has died: steps in flight end as they are, and none begins."""
         self.abandoned = True
@@ -69,3 +81,5 @@ class Served:
         if self.queued[instance.slot]:
             step = self.queued[instance.slot].popleft()
             engine.inbox.append(functools.partial(self._start, engine, instance, step))
+        elif self.forgotten:
+            engine.inbox.append(self.forget)

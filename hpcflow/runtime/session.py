@@ -28,6 +28,7 @@ from hpcflow.runtime.deadline import Deadline
 from hpcflow.runtime.dlpack import shared
 from hpcflow.runtime.family import Family, Growth
 from hpcflow.runtime.feeds import as_fed, by_tensor, structure
+from hpcflow.runtime.given_back import give_back
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
 from hpcflow.runtime.spanning import make_step, repeat
@@ -223,15 +224,19 @@ class Session:
         return sessions.as_default(self)
 
     def close(self) -> None:
-        """End being the default, let go of plans; variables on servers stay until the job ends.
+        """End being the default, give back variables, buffers, channels; docs/sharing.md says what.
 
-        Steps that other threads wait for end with CancelledError.
+        Variables on servers, and storage of sums, stay until the job ends. Steps that other threads
+        wait for end with CancelledError.
         """
         while self._entered:
             self._entered.pop().close()
-        self._closed = True
-        for family in list(self._families.values()):
+        is_first, self._closed = not self._closed, True
+        families = list(self._families.values())
+        for family in families:
             family.cancel("the session was closed")
+        if is_first:
+            give_back(self.context, [s for family in families for s in family.steps], self.store)
         self._runners.clear()
         self._timed.clear()
         self._families.clear()

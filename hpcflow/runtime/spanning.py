@@ -19,7 +19,7 @@ from hpcflow.plan.rounds import attrs_of
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.counted import sends_of
 from hpcflow.runtime.deadline import NOT_BEGUN, Deadline, kept_by
-from hpcflow.runtime.headers import CANCEL, STEP, Starts, header
+from hpcflow.runtime.headers import CANCEL, FORGET, STEP, Starts, header
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
 from hpcflow.runtime.step import LocalStep, Step
@@ -252,13 +252,37 @@ class SpanningStep(Step):
 
     def cancel(self, why: str) -> None:
         """End what is in flight with a CancelledError that says `why`, and begin nothing more."""
-        self.closed = why
+        with self.returned:
+            self.closed = why
+            self.returned.notify_all()
 
         def fail_all() -> None:
             for instance in self.instances:
                 self.engine.give_up(instance, CancelledError(why, rank=self.engine.rank))
 
         self.engine.with_baton(fail_all, lambda: True)
+
+    def close(self) -> None:
+        """Let go of buffers and channels here and on the other ranks; the caller holds the baton.
+
+        Of a step that has been torn, or does not end, they stay until the job ends.
+        """
+        if self.in_flight or any(one.torn for one in self.instances):
+            return
+        self.ahead = None
+        self.context.ahead.discard(self)
+        for starts in self.starts:
+            starts.close()
+        for instance in self.instances:
+            instance.close()
+        self.compiled.close()
+        control = self.context.control
+        if self.peers and control is not None:
+            for peer in self.peers:
+                control.tell(peer, header(FORGET, self.number))
+            control.driven.pop(self.number, None)
+        for held in (self.instances, self.free, self.late, self.starts):
+            held.clear()
 
     @property
     def in_flight(self) -> bool:
@@ -281,6 +305,7 @@ class SpanningStep(Step):
 
     def _give_back(self, instance: Instance) -> None:
         """The instance may serve the next step."""
+        instance.error = None  # with its traceback, whose frames hold arrays
         self.free.append(instance)
         if self.wanting:  # who wants one counts first and looks then, so one of us sees the other
             with self.returned:
@@ -295,15 +320,16 @@ class SpanningStep(Step):
         if self.late:
 
             def there() -> bool:
-                ended = self.free or self.broken or any(one.finished for one in self.late)
-                return bool(ended) or (late is not None and late())
+                ended = any(one.finished for one in self.late)
+                ended = ended or bool(self.free or self.broken or self.closed)
+                return ended or (late is not None and late())
 
             self.engine.with_baton(lambda: None, there, late=late)
         else:
             left = None if deadline is None else deadline.left()
             with self.returned:
                 self.wanting += 1
-                self.returned.wait_for(lambda: self.free or self.broken, left)
+                self.returned.wait_for(lambda: self.free or self.broken or self.closed, left)
                 self.wanting -= 1
         self._check_open()
         if deadline is not None and deadline.passed():

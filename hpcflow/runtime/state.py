@@ -96,7 +96,8 @@ class VariableState:
         held = self.old[id(array)]
         held[1] -= 1
         if not held[1]:
-            self.spare = self.old.pop(id(array))[0]
+            found = self.old.pop(id(array))[0]
+            self.spare = None if self.array is None else found  # None: closed
 
     def write(self) -> Any:
         """The array an update changes in place: the current one, or its copy if it is pinned."""
@@ -163,6 +164,13 @@ class VariableState:
             raise ShapeError(
                 f"variable {self.name!r} is {list(self.shape)}; the update is {list(value.shape)}"
             )
+
+    def close(self) -> None:
+        """Let go of its memory; versions that are pinned live as long as their readers."""
+        self._pinned()
+        if self.pins:
+            self.old[id(self.array)] = [self.array, self.pins]
+        self.array, self.spare, self.pins = None, None, 0
 
     def _pinned(self) -> int:
         """Readers of the current version, without those who have let go of it since."""
@@ -267,6 +275,13 @@ class Store:
                 hint="give the variables of different graphs different names",
             )
         return state
+
+    def close(self) -> None:
+        """Let go of all memory; what has been counted stays."""
+        for variable in self.states.values():
+            variable.close()
+        self.others.clear()
+        self.draws.clear()
 
     def reports(self) -> dict[str, Any]:
         """What other state has to tell, by its name."""

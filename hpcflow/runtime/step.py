@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.errors import FetchError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Plan
@@ -43,6 +44,14 @@ class Step:
 
     def cancel(self, why: str) -> None:
         """End what is in flight by CancelledError; what runs in one go just ends."""
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a step of it waits."""
+        return False
+
+    def close(self) -> None:
+        """Let go of buffers and channels; it runs no more."""
 
     def runner(
         self, name: Any, fed: Mapping[Tensor, Any], rebuild: Callable[..., Any], other: Runner
@@ -109,6 +118,7 @@ class LocalStep(Step):
         self.instance = Instance(compiled, Link(context.engine))
         self.call = self.instance.strands[0]
         self._watched: Watched | None = None  # the same, looking at the clock
+        self._shells: list[dict[str, Any]] = []  # what the generated shells know
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
         """Run at once, or between the strands of the thread that drives."""
@@ -140,6 +150,17 @@ class LocalStep(Step):
             if engine.waiters:
                 with engine.freed:
                     engine.freed.notify_all()
+
+    def close(self) -> None:
+        """Let go of buffers; the caller holds the baton."""
+        for instance in (self.instance, self._watched):
+            if instance is not None:
+                instance.close()
+        self.compiled.close()
+        self.call, self._watched = _closed, None
+        for shell in self._shells:
+            shell.clear()
+        self._runners.clear()
 
     def _told(self, error: Exception) -> BaseException:
         self.instance.release()
@@ -203,6 +224,7 @@ class LocalStep(Step):
             given=", ".join(names),
             packed="rebuild((value,))" if self.tensors == 1 else "rebuild(value)",
         )
+        self._shells.append(scope)
         exec(compile(source, SHELL, "exec"), scope)
         return scope["runner"]
 
@@ -265,6 +287,11 @@ class PlannedStep(Step):
     def gathers(self, fed: Mapping[Tensor, Any]) -> bool:
         """No: likewise."""
         return False
+
+
+def _closed(*arrays: np.ndarray) -> Any:
+    """In place of what a step runs."""
+    raise FetchError("the session is closed", hint="make a new hf.Session()")
 
 
 def fetched(wanted: Sequence[Tensor | Operation]) -> str:

@@ -1,0 +1,43 @@
+"""What a session gives back when it is closed: buffers, channels, variables, free memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpcflow.errors import HpcflowError
+from hpcflow.logs import logger
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.context import Context
+    from hpcflow.runtime.state import Store
+    from hpcflow.runtime.step import Step
+
+ENDING_S = 1.0  # how long steps in flight, which have been cancelled, may take to end
+
+
+def give_back(context: Context, steps: Sequence[Step], store: Store) -> None:
+    """Let go of all that `steps` hold, here and on other ranks, and of the variables in `store`.
+
+    Where messages fail, as in a job that ends by an error, the rest goes with the process.
+    """
+    engine, late = context.engine, time.monotonic() + ENDING_S
+
+    def in_flight() -> bool:
+        return any(step.in_flight for step in steps) and time.monotonic() < late
+
+    def close() -> None:
+        engine.settle()
+        for step in steps:
+            step.close()
+        store.close()
+
+    try:
+        if any(step.in_flight for step in steps):
+            engine.with_baton(lambda: None, lambda: not in_flight())
+        engine.with_baton(close, lambda: True)
+    except HpcflowError as error:
+        logger.debug("the session was closed, but not all of it was given back: %s", error)
+    for device in context.devices.values():
+        device.trim()
