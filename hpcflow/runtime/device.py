@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 import hpcflow.kernels.load  # noqa: F401  (fills the kernel table)
-from hpcflow.errors import DeviceError, MissingPackageError
+from hpcflow.errors import DeviceError, KernelError, MissingPackageError
 from hpcflow.graph.dtypes import is_half
 from hpcflow.kernels.table import PLAIN, Choice, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
@@ -192,6 +192,17 @@ class GpuDevice(Device):
     def finish(self) -> None:
         """Wait for kernels that were started."""
         self.xp.cuda.get_current_stream().synchronize()
+
+
+def device_of(node: Node, task: str, devices: Mapping[str, Device]) -> Device:
+    """The device that a node of `task` runs on, among its devices.
+
+    Errors: KernelError if it has none of that name.
+    """
+    name = node.device.removeprefix(task + "/")
+    if name not in devices:
+        raise KernelError(f"{task} has no device {name}", op=node.name, line=node.line)
+    return devices[name]
 
 
 _FACTORIES: dict[str, Callable[[int], Device]] = {"cpu": Device, "gpu": GpuDevice}

@@ -14,21 +14,17 @@ from hpcflow.comm.where import OPS
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.faults import parse
 from hpcflow.graph.shape import Spec, known
-from hpcflow.kernels.table import PLAIN, wish
 from hpcflow.native.kept import prepare
-from hpcflow.native.machine import absent
 from hpcflow.plan import cost, fused
 from hpcflow.plan.code import Code
-from hpcflow.plan.epilogue import with_epilogues
-from hpcflow.plan.fuse import fuse
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.memory import Memory, of_code, sum_bytes, variables
 from hpcflow.plan.nested import FRAMES, inner, within
-from hpcflow.plan.strands import cut
-from hpcflow.runtime.device import Device
+from hpcflow.runtime.device import Device, device_of
 from hpcflow.runtime.exhausted import exhausted
 from hpcflow.runtime.held import Expected
+from hpcflow.runtime.serving import as_run
 from hpcflow.runtime.slices import Touched
 from hpcflow.runtime.state import Store
 from hpcflow.settings import Settings
@@ -95,13 +91,7 @@ class Compiled:
 
     def device(self, node: Node) -> Device:
         """The device a node runs on."""
-        name = node.device.removeprefix(self.part.task + "/")
-        try:
-            return self.devices[name]
-        except KeyError:
-            raise KernelError(
-                f"{self.part.task} has no device {name}", op=node.name, line=node.line
-            ) from None
+        return device_of(node, self.part.task, self.devices)
 
     def _fused(self, part: Part, settings: Settings) -> Part:
         """The part with one loop for what is computed element by element, its kernels compiled.
@@ -110,16 +100,9 @@ class Compiled:
         """
         if settings.check_numerics or any(f.kind == "nan" for f in parse(settings.inject)):
             return part
-        part = self.part = with_epilogues(part, cut(part), self._is_fast)
-        if "llvm" not in wish(settings.kernels).providers or absent():
-            return part
-        part = fuse(part, cut(part), self.info, settings.exact)
+        part = as_run(part, self.devices)
         prepare(n.attrs["text"] for n in part.nodes.values() if n.type == "Fused")
-        self._infos.clear()
         return part
-
-    def _is_fast(self, node: Node, specs: list[Spec]) -> bool:
-        return self.device(node).choose(node, specs).kernel.provider != PLAIN
 
     @property
     def initializes(self) -> bool:

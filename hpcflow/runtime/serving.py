@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from hpcflow.graph.shape import Spec
+from hpcflow.kernels.table import PLAIN
 from hpcflow.native.machine import absent
 from hpcflow.plan import fused
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.cost import given_specs
+from hpcflow.plan.epilogue import with_epilogues
 from hpcflow.plan.fuse import fuse
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.memory import Made
@@ -16,7 +19,7 @@ from hpcflow.plan.nested import FRAMES, inner
 from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
 from hpcflow.plan.strands import cut
-from hpcflow.runtime.device import Device
+from hpcflow.runtime.device import Device, device_of
 
 
 class Served(NamedTuple):
@@ -40,15 +43,20 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
                 assert isinstance(inside, Part)
                 yield from served(inside, devices)
         elif has_kernel(node):
-            yield _served(node, part, devices[node.device.removeprefix(part.task + "/")])
+            yield _served(node, part, device_of(node, part.task, devices))
 
 
 def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
-    """The part as it is compiled on these devices: what goes element by element is one loop."""
-    wish = devices["cpu:0"].wish
+    """The part as it is compiled on these devices: operations that one kernel does are one node."""
+
+    def is_fast(node: Node, specs: list[Spec]) -> bool:
+        return device_of(node, part.task, devices).choose(node, specs).kernel.provider != PLAIN
+
+    wish = next(iter(devices.values())).wish
+    ended = with_epilogues(part, cut(part), is_fast)
     if "llvm" not in wish.providers or absent():
-        return part
-    return fuse(part, cut(part), infos_of(devices)(part), wish.exact)
+        return ended
+    return fuse(ended, cut(ended), infos_of(devices)(ended), wish.exact)
 
 
 def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
@@ -135,7 +143,7 @@ def infos_of(
 
         def info(node: Node) -> KernelInfo:
             if node.name not in known:
-                device = devices[node.device.removeprefix(part.task + "/")]
+                device = device_of(node, part.task, devices)
                 known[node.name] = device.info(node, given_specs(node, part))
             return known[node.name]
 

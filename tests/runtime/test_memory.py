@@ -29,7 +29,9 @@ def net():
     """Two layers trained by Adam; large enough that small things do not count."""
     x = hf.placeholder(hf.float32, [None, WIDTH], name="x")
     w = hf.Variable(hf.random_normal([WIDTH, 3 * WIDTH], seed=1) * 0.01, name="w")
-    h = hf.tanh(hf.matmul(x, w), name="hidden")
+    b = hf.Variable(hf.zeros([3 * WIDTH]), name="b")
+    h = hf.nn.relu(hf.matmul(x, w) + b)  # a part of the product where oneDNN computes it
+    h = hf.tanh(h, name="hidden")
     loss = hf.reduce_sum(hf.square(hf.matmul(h, w, transpose_b=True)), name="loss")
     step = hf.train.get_or_create_global_step()
     return x, loss, hf.train.AdamOptimizer(1e-3).minimize(loss, step)
