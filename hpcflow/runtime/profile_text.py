@@ -29,6 +29,9 @@ def as_text(ranks: Sequence[dict[str, Any]]) -> str:
     if not first["complete"]:
         head += "\n  there were more events than are kept: the last steps are not in it"
     parts = [head, *(f"  peak of {name}: {_peak(one)}" for name, one in first["peaks"].items())]
+    least = f"{_ms(first['least_seconds'] / first['steps'])} a step"
+    share = _share(first["least_seconds"] / first["wall_seconds"])
+    parts.append(f"  with these all operations would take {least}, {share} of the time")
     parts += ["", _kinds(first), "", _types(first), "", _ops(first)]
     if first["waits"]:
         parts += ["", _waits(first)]

@@ -101,6 +101,11 @@ def by_type(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(sums.values(), key=lambda one: -one["seconds"])
 
 
+def at_peak(found: Sequence[dict[str, Any]]) -> float:
+    """Seconds that the operations would take if each had what the machine has at best."""
+    return sum((row["peak_share"] or 0.0) * row["seconds"] for row in found)
+
+
 def waits(window: Window) -> list[dict[str, Any]]:
     """What was waited for while nothing else could run; waits that overlap count each."""
     idle = union(_within(window, window.idle))
@@ -262,6 +267,7 @@ def as_data(window: Window, facts: dict[str, Any], peaks: dict[str, Peaks]) -> d
         "complete": not window.is_full,
         "peaks": {name: dataclasses.asdict(peak) for name, peak in peaks.items()},
         "wall_seconds": (window.end - window.start) / 1e9,
+        "least_seconds": at_peak(found),
         "seconds": seconds(window),
         "types": by_type(found),
         "ops": found,

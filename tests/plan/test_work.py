@@ -32,6 +32,11 @@ def test_rows_name_ops_that_exist():
     assert not table.NOTHING & table.MOVES and not set(table.FLOPS) & (table.MOVES | table.NOTHING)
 
 
+def test_every_product_and_convolution_has_a_row():
+    heavy = [name for name in OPS if name.startswith(("MatMul", "Conv"))]
+    assert len(heavy) > 3 and [name for name in heavy if name not in table.FLOPS] == []
+
+
 @pytest.mark.parametrize(
     ("made", "inputs", "flops", "nbytes"),
     [

@@ -118,6 +118,8 @@ def test_the_operation_that_takes_the_time_is_named_with_its_line(tmp_path, capl
     assert product["flops"] == 4 * 2 * 4 * 5 * 6 and product["bytes"] == 4 * 4 * (24 + 30 + 20)
     rate = product["flops"] / product["seconds"]
     assert product["gflops"] == pytest.approx(rate / 1e9)
+    least = sum(row["bytes"] or 0 for row in one["ops"] if row["kind"] == "kernels") / 1e15
+    assert one["least_seconds"] == pytest.approx(least)  # the peaks are equal, so bytes decide
     assert product["peak_share"] == pytest.approx(product["bytes"] / product["seconds"] / 1e15)
     assert {"sleeper", "product"} <= {
         e["name"]
