@@ -101,7 +101,7 @@ def _one_by_one(ufunc: Any, table: Any, indices: Any, rows: Any) -> Iterator[Non
         yield
 
 
-def _rows(xp: Any, updates: Any, count: int, width: int, need: tuple[int, ...]) -> Any:
+def shaped(xp: Any, updates: Any, count: int, width: int, need: tuple[int, ...]) -> Any:
     """`updates` as [count, width]; a scalar fills them."""
     if updates.shape == ():
         return xp.broadcast_to(updates, (count, width))
@@ -115,10 +115,11 @@ def _scatter(type: str) -> None:
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         distinct = bool(node.attrs.get("distinct"))
 
-        def tiles(var: Any, indices: Any, updates: Any) -> Iterator[None]:
+        def tiles(var: Any, indices: Any, updates: Any, *scale: Any) -> Iterator[None]:
             check_indices(xp, indices, var.shape[0], "scatter: index")
+            updates = updates * scale[0] if scale else updates
             width = math.prod(var.shape[1:])
-            rows = _rows(xp, updates, indices.size, width, (*indices.shape, *var.shape[1:]))
+            rows = shaped(xp, updates, indices.size, width, (*indices.shape, *var.shape[1:]))
             if width:
                 table = var.reshape(var.shape[0], width)
                 yield from changes(xp, type, table, indices.reshape(-1), rows, distinct)
@@ -133,7 +134,7 @@ def _scatter_nd(type: str) -> None:
             flat, depth = flat_indices(xp, indices, var.shape)
             outer, width = math.prod(var.shape[:depth]), math.prod(var.shape[depth:])
             need = (*indices.shape[:-1], *var.shape[depth:])
-            rows = _rows(xp, updates, flat.size, width, need)
+            rows = shaped(xp, updates, flat.size, width, need)
             if width:
                 apply(xp, type, var.reshape(outer, width), flat, rows, False)
 
@@ -176,21 +177,23 @@ def _read_rows(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("SumEqualRows", "new")
 def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(values: Any, indices: Any) -> tuple[Any, Any, Any]:
-        order, first = runs(xp, indices)
-        starts = order[first]
-        inverse = xp.empty(indices.shape, np.int64)
-        inverse[order] = xp.cumsum(first) - 1
-        if starts.size == indices.size:
-            return values[order], indices[order], inverse
-        summed = xp.zeros((int(starts.size), *values.shape[1:]), values.dtype)
-        width = math.prod(values.shape[1:])
-        if width:
-            table, rows = summed.reshape(-1, width), values.reshape(-1, width)
-            apply(xp, "Add", table, inverse, rows, False)
-        return summed, indices[starts], inverse
+    return lambda values, indices: equal_rows_summed(xp, values, indices)
 
-    return run
+
+def equal_rows_summed(xp: Any, values: Any, indices: Any) -> tuple[Any, Any, Any]:
+    """Each index once, sorted, with the sum of its rows, and where the sum of each row is."""
+    order, first = runs(xp, indices)
+    starts = order[first]
+    inverse = xp.empty(indices.shape, np.int64)
+    inverse[order] = xp.cumsum(first) - 1
+    if starts.size == indices.size:
+        return values[order], indices[order], inverse
+    summed = xp.zeros((int(starts.size), *values.shape[1:]), values.dtype)
+    width = math.prod(values.shape[1:])
+    if width:
+        table, rows = summed.reshape(-1, width), values.reshape(-1, width)
+        apply(xp, "Add", table, inverse, rows, False)
+    return summed, indices[starts], inverse
 
 
 @kernel("AddEntries", "out")

@@ -56,6 +56,13 @@ def function(text: str, arguments: int) -> Callable[..., Any]:
     return machine().function(name_of(text), arguments)
 
 
+@functools.cache
+def counting(text: str, arguments: int) -> Callable[..., int]:
+    """The same of a kernel that returns a whole number."""
+    prepare([text])
+    return machine().counting(name_of(text), arguments)
+
+
 def use(path: str) -> None:
     """Keep files in the folder `path`; by default in one of the user's folder of caches."""
     global folder

@@ -67,6 +67,11 @@ class Machine:
         address = self.engine.get_function_address(name)
         return ctypes.CFUNCTYPE(None, *[ctypes.py_object] * arguments)(address)
 
+    def counting(self, name: str, arguments: int) -> Callable[..., int]:
+        """The same of a function that returns a whole number."""
+        address = self.engine.get_function_address(name)
+        return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.py_object] * arguments)(address)
+
 
 @functools.cache
 def machine() -> Machine:

@@ -48,7 +48,7 @@ def _updates(values: Spec, need: Shape, attrs: Attrs) -> None:
 
 
 def _scatter(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    _, indices, values = inputs
+    _, indices, values = inputs[:3]  # a fourth is a number that all values are multiplied by
     require("the indices of rows", indices, "iu")
     shape = tuple(attrs["shape"])
     if not shape:

@@ -11,7 +11,7 @@ from hpcflow.graph.graph import Graph
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.initial import is_initial
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
-from hpcflow.plan.rewrite import bypass, constant, infer, live, substitute
+from hpcflow.plan.rewrite import bypass, constant, infer, inferred_again, live, substitute
 
 LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
 APART = 1 << 32  # samples between replicas whose batches are not dealt
@@ -44,6 +44,7 @@ def replicate(
     collective = cluster.mode == "collective"
     share = 1 / cluster.replicas if cluster.joins else 1.0
     program = _scalars(program, {"ReplicaShare": share, "ReplicaOffset": replica * APART})
+    given = program
     if cluster.mode != "ps":
         program = _without_sums_of_rows(program)
     if collective:
@@ -53,7 +54,8 @@ def replicate(
     if cluster.joins and cluster.mode == "ps":
         program = _equal_rows_first(program)
     if not cluster.joins:
-        program = bypass(program, [n.name for n in program.nodes.values() if n.type in LOWERED])
+        alone = bypass(program, [n.name for n in program.nodes.values() if n.type in LOWERED])
+        program = inferred_again(given, alone)
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
     return live(program)

@@ -12,6 +12,7 @@ from hpcflow.errors import HpcflowError
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Node, Program, Ref
+from hpcflow.plan.nested import FRAMES
 
 
 def infer(
@@ -23,6 +24,23 @@ def infer(
     except HpcflowError as error:
         error.op, error.line = error.op or op, error.line or line
         raise
+
+
+def inferred_again(old: Program, new: Program) -> Program:
+    """The new program with the sizes that follow where a node has other inputs than in the old."""
+    nodes: dict[str, Node] = {}
+    told: set[str] = set()  # whose sizes were less well known
+    for node in new.nodes.values():
+        before = old.nodes.get(node.name, node)
+        if node.specs and node.type not in FRAMES:
+            if node.inputs != before.inputs or told & {ref.node for ref in node.inputs}:
+                given = [nodes[ref.node].specs[ref.index] for ref in node.inputs]
+                specs = infer(node.type, given, node.attrs, op=node.name, line=node.line)
+                if [s[:2] for s in specs] != [s[:2] for s in node.specs]:
+                    told.add(node.name)
+                    node = node.but(specs=specs)
+        nodes[node.name] = node
+    return new.but(nodes=nodes)
 
 
 def constant(node: Node, value: np.ndarray) -> Node:

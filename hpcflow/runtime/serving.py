@@ -16,6 +16,7 @@ from hpcflow.plan.fuse import fuse
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.memory import Made
 from hpcflow.plan.nested import FRAMES, inner
+from hpcflow.plan.row_updates import without_copies
 from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
 from hpcflow.plan.strands import cut
@@ -53,6 +54,7 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
         return device_of(node, part.task, devices).choose(node, specs).kernel.provider != PLAIN
 
     wish = next(iter(devices.values())).wish
+    part = without_copies(part)
     ended = with_epilogues(part, cut(part), is_fast)
     if "llvm" not in wish.providers or absent():
         return ended

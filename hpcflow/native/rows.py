@@ -1,0 +1,157 @@
+"""Kernels of rows that an array of indices names: along one axis of an array, `table`.
+
+Each looks at all indices first, and returns how many are outside of the axis; if any are, it does
+nothing else. Rows are taken and changed one after the other, in the order of the indices.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from hpcflow.native.blocks import LINE, Blocks, whole
+from hpcflow.native.formulas import written
+from hpcflow.native.words import TYPES, Value
+
+AHEAD = 8  # rows that are fetched before their turn: memory answers late
+MOST_LINES = 16  # of a row that are; a processor guesses the others
+CHANGES = {  # name -> operation on an element and what is given for it; "": that replaces it
+    **{"Add": "Add", "Sub": "Sub", "Mul": "Mul", "Div": "RealDiv"},
+    **{"Min": "Minimum", "Max": "Maximum", "Update": ""},
+}
+DTYPES = frozenset(TYPES) - {"bool"}  # of elements that are changed
+INDICES = ("int32", "int64")
+
+
+def lines_of(nbytes: int) -> int:
+    """How many lines of memory of a row of so many bytes are fetched before its turn."""
+    return min(MOST_LINES, -(-nbytes // LINE))
+
+
+def take(itemsize: int, index: str, axis: int, lines: int) -> str:
+    """Called with table, indices, out: out[..., i, ...] = table[..., indices[i], ...].
+
+    Elements have 1, 2, 4, 8 or 16 bytes.
+    """
+    b, of = Blocks(), f"i{8 * min(itemsize, 8)}"
+    rows = _Rows(b, index, axis, max(1, itemsize // 8))
+    table, out = b.data("%table"), b.data("%out")
+    rows.check()
+    with b.loop(rows.outer) as outer, b.loop(rows.count) as loop:
+        rows.fetch(table, outer.i, loop.i, of, lines, write=False)
+        start = b.place(table, rows.named(outer.i, loop.i), of)
+        to = b.place(out, rows.given(outer.i, loop.i), of)
+        with b.loop(rows.width, free=True) as inner:
+            value = b.load(b.place(start, inner.i, of), of, inner.tag)
+            b.store(value, b.place(to, inner.i, of), inner.tag)
+    b.add("  ret i64 0")
+    return b.text("NAME", ["%table", "%indices", "%out"])
+
+
+def change(
+    how: str,
+    dtype: str,
+    index: str,
+    axis: int,
+    lines: int,
+    scaled: bool = False,
+    skips: bool = False,
+) -> str:
+    """Called with table, indices, rows: those of the table are changed, as `CHANGES` says, by rows.
+
+    With `scaled` a fourth array has one number by which rows are multiplied before. With `skips`
+    negative indices are of no row.
+    """
+    b, of = Blocks(), TYPES[dtype]
+    arrays = ["%table", "%indices", "%rows", *["%scale"] * scaled]
+    rows = _Rows(b, index, axis)
+    table, changes = b.data("%table"), b.data("%rows")
+    factor = b.load(b.data("%scale"), of) if scaled else None
+    rows.check(skips)
+    with b.loop(rows.outer) as outer, b.loop(rows.count) as loop:
+        rows.fetch(table, outer.i, loop.i, of, lines, write=True)
+        named = b.compare("ge", rows.index(loop.i), whole(0)) if skips else None
+        with nullcontext() if named is None else b.when(named):
+            start = b.place(table, rows.named(outer.i, loop.i), of)
+            given = b.place(changes, rows.given(outer.i, loop.i), of)
+            with b.loop(rows.width, free=True) as inner:
+                value = b.load(b.place(given, inner.i, of), of, inner.tag)
+                value = value if factor is None else b.two("mul", value, factor)
+                at = b.place(start, inner.i, of)
+                if CHANGES[how]:
+                    old = b.load(at, of, inner.tag)
+                    value = written(b, CHANGES[how], [old, value], {}, True)
+                b.store(value, at, inner.tag)
+    b.add("  ret i64 0")
+    return b.text("NAME", arrays)
+
+
+def group(index: str) -> str:
+    """Called with keys, found, inverse: how many different indices there are.
+
+    A key is an index, and in its lower 32 bits the place where that stood; they are sorted.
+    found[g] is the index of group g, inverse[place] the group of the index that stood there.
+    """
+    b, arrays = Blocks(), ["%keys", "%found", "%inverse"]
+    keys, found, inverse = (b.data(a) for a in arrays)
+    with b.loop(b.elements("%keys"), [whole(-1), whole(-1)]) as loop:
+        group, last = loop.carried
+        key = b.load(b.place(keys, loop.i, "i64"), "i64")
+        row = b.two("ashr", key, whole(32))
+        place = b.two("and", key, whole((1 << 32) - 1))
+        new = b.add(f"zext i1 {b.compare('ne', row, last).text} to i64", "i64")
+        group = b.two("add", group, new)
+        at = b.place(found, group, TYPES[index])
+        if index == "int32":
+            b.store(b.add(f"trunc i64 {row.text} to i32", "i32"), at)
+        else:
+            b.store(row, at)
+        b.store(group, b.place(inverse, place, "i64"))
+        loop.next = [group, row]
+    b.add(f"  ret i64 {b.two('add', loop.ends[0], whole(1)).text}")
+    return b.text("NAME", arrays)
+
+
+class _Rows:
+    """Where the rows of the table begin, and those beside the indices."""
+
+    def __init__(self, b: Blocks, index: str, axis: int, units: int = 1) -> None:
+        self.b, self.type = b, TYPES[index]
+        self.indices, self.count = b.data("%indices"), b.elements("%indices")
+        self.outer, self.size = b.elements("%table", 0, axis), b.size("%table", axis)
+        self.width = b.two("mul", b.elements("%table", axis + 1), whole(units))
+
+    def index(self, i: Value) -> Value:
+        """One of the indices."""
+        found = self.b.load(self.b.place(self.indices, i, self.type), self.type)
+        return found if self.type == "i64" else self.b.add(f"sext i32 {found.text} to i64", "i64")
+
+    def named(self, outer: Value, i: Value) -> Value:
+        """Where the row begins that the index names."""
+        return self._start(outer, self.size, self.index(i))
+
+    def given(self, outer: Value, i: Value) -> Value:
+        """Where the row begins that lies beside the index."""
+        return self._start(outer, self.count, i)
+
+    def _start(self, outer: Value, size: Value, row: Value) -> Value:
+        b = self.b
+        return b.two("mul", b.two("add", b.two("mul", outer, size), row), self.width)
+
+    def check(self, skips: bool = False) -> None:
+        """Return how many indices are outside, if any are."""
+        b, word = self.b, "sge" if skips else "uge"
+        with b.loop(self.count, [whole(0)], free=True) as loop:
+            wrong = b.add(f"icmp {word} i64 {self.index(loop.i).text}, {self.size.text}", "i1")
+            wrong = b.add(f"zext i1 {wrong.text} to i64", "i64")
+            loop.next = [b.two("add", loop.carried[0], wrong)]
+        b.end_if(b.compare("ne", loop.ends[0], whole(0)), loop.ends[0])
+
+    def fetch(self, table: Value, outer: Value, i: Value, of: str, lines: int, write: bool) -> None:
+        """Have the row moved near whose turn comes `AHEAD` rows later."""
+        b = self.b
+        last = b.two("sub", self.count, whole(1))
+        later = b.two("add", i, whole(AHEAD))
+        later = b.choose(b.compare("lt", later, last), later, last)
+        start = b.place(table, self.named(outer, later), of)
+        for k in range(lines):
+            b.prefetch(b.place(start, whole(k * LINE), "i8"), write)
