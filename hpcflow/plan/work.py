@@ -6,7 +6,8 @@ product of complex numbers is not told apart. Sources, by the letters at the row
 G  Golub and Van Loan, Matrix Computations, 4th edition: 1.1.15 (products), 3.2 and 3.3 (LU,
    triangular systems), 4.2 (Cholesky), 5.2 (QR), 8.3 and 8.6 (eigenvalues, singular values).
 F  benchFFT's convention for a transform of n complex numbers: 5 n log2 n, of real ones half.
-D  Direct convolution, products with padding counted: as cuDNN's and oneDNN's benchmarks count.
+D  Direct convolution: a product and a sum for each element of a window that is no padding, whatever
+   way it is computed (Dumoulin and Visin, A guide to convolution arithmetic, 2016).
 K  The formula in the comment of the op's own kernel, operation by operation.
 
 Bytes are those that must move at least: each input read once, each output written once, of large
@@ -127,16 +128,33 @@ def _sparse_product(node: Node, inputs: Sequence[Spec]) -> float:
     return 2 * _size(values) * (dense.shape[-1] or 0)
 
 
-def _convolution(positions: int, filters: int) -> Count:
-    """Among inputs and outputs: the value of an element for each window and filter; the filters."""
+def _convolution(x: int, filters: int, y: int) -> Count:
+    """Where images, filters and results are among inputs and outputs; all directions are alike."""
 
     def count(node: Node, inputs: Sequence[Spec]) -> float:
-        values = (*inputs, *node.specs)
-        shape = values[filters].shape
-        assert shape is not None
-        return 2 * _size(values[positions]) * size_of(shape[:-1])
+        values, attrs = (*inputs, *node.specs), node.attrs
+        taken, given, kernel = (values[i].shape for i in (x, y, filters))
+        assert taken is not None and given is not None and kernel is not None
+        space = slice(2, None) if attrs["first"] else slice(1, -1)
+        products = (given[0] or 0) * size_of(kernel[-2:])
+        for axis, sizes in enumerate(zip(taken[space], kernel, given[space], strict=False)):
+            n, k, outs = (size or 0 for size in sizes)
+            stride, dilation = attrs["strides"][axis], attrs["dilations"][axis]
+            if isinstance(attrs["padding"], str):
+                reach = (outs - 1) * stride + (k - 1) * dilation + 1
+                before = max(reach - n, 0) // 2 if attrs["padding"] == "SAME" else 0
+            else:
+                before = attrs["padding"][axis][0]
+            products *= sum(_inside(n, outs, stride, before - t * dilation) for t in range(k))
+        return 2 * products
 
     return count
+
+
+def _inside(n: int, outs: int, stride: int, before: int) -> int:
+    """How many of `outs` windows have an element of one place, and no padding, there."""
+    first, last = -(-before // stride), (n - 1 + before) // stride
+    return max(0, min(last, outs - 1) - max(first, 0) + 1)
 
 
 def _windows(pooled: int) -> Count:
@@ -219,10 +237,10 @@ FLOPS: dict[str, Count] = {
     "SparseTensorDenseMatMul": _sparse_product,  # G: 2 for each entry and column
     "Einsum": _einsum,  # G: a product and a sum for each combination of labels
     "MatMulBias": _product,  # and its bias, which is little beside it
-    "ConvBias": _convolution(-1, 1),
-    "Conv": _convolution(-1, 1),  # D, all three directions alike
-    "ConvInputGrad": _convolution(0, 1),
-    "ConvFilterGrad": _convolution(1, -1),
+    "ConvBias": _convolution(0, 1, -1),
+    "Conv": _convolution(0, 1, -1),  # D, all three directions alike
+    "ConvInputGrad": _convolution(-1, 1, 0),
+    "ConvFilterGrad": _convolution(0, -1, 1),
     "MaxPool": _windows(-1),  # D
     "MaxPoolWithArgmax": _windows(-2),
     "AvgPool": _windows(-1),

@@ -58,7 +58,9 @@ def test_flops_of_a_convolution():
         ("ConvInputGrad", [y, w], x),
         ("ConvFilterGrad", [x, y], w),
     ]:
-        assert cost.flops(Node("c", type, specs=(out,)), inputs) == 2 * (2 * 9 * 9 * 8) * 27
+        attrs = {"strides": (1, 1), "dilations": (1, 1), "padding": "SAME", "first": False}
+        made = Node("c", type, attrs=attrs, specs=(out,))
+        assert cost.flops(made, inputs) == 2 * (2 * 3 * 8) * (3 * 9 - 2) ** 2
 
 
 def test_seconds_grow_with_the_work_and_unknown_sizes_cost_a_start():

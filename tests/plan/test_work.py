@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -81,30 +80,45 @@ def test_updates_read_and_write_their_variables():
     assert work(written, inputs) == Work(0, 24 + 2 * 96)
 
 
-def counted_convolution(x, w, strides):
-    """Products and sums of a convolution with SAME padding, as loops count them."""
-    batch, height, width, _ = x
-    kh, kw, each, outs = w
-    count = 0
-    for _ in itertools.product(
-        range(batch), range(-(-height // strides)), range(-(-width // strides))
-    ):
-        count += kh * kw * each * outs * 2
-    return count, (batch, -(-height // strides), -(-width // strides), outs)
+def counted_convolution(n, k, outs, stride, dilation, before):
+    """Products along one axis of windows with elements that are there, as a loop meets them."""
+    places = (o * stride + t * dilation - before for o in range(outs) for t in range(k))
+    return sum(0 <= place < n for place in places)
 
 
-@pytest.mark.parametrize("strides", [1, 2])
-def test_convolutions_in_three_directions(strides):
-    x, w = (2, 9, 9, 3), (3, 3, 3, 8)
-    flops, y = counted_convolution(x, w, strides)
-    sizes = {"x": spec(*x), "w": spec(*w), "y": spec(*y)}
-    nbytes = 4 * (math.prod(x) + math.prod(w) + math.prod(y))
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "dilation", "padding", "outs", "before"),
+    [
+        (9, 3, 1, 1, "SAME", 9, 1),
+        (9, 3, 2, 1, "SAME", 5, 1),
+        (8, 3, 2, 1, "SAME", 4, 0),
+        (9, 3, 2, 2, "VALID", 3, 0),
+        (6, 5, 1, 1, ((3, 1), (3, 1)), 6, 3),
+        (4, 1, 3, 1, ((2, 2), (2, 2)), 3, 2),
+    ],
+)
+def test_convolutions_in_three_directions(
+    size, kernel, stride, dilation, padding, outs, before, first
+):
+    def image(channels, n):
+        return spec(2, channels, n, n) if first else spec(2, n, n, channels)
+
+    # two groups: filters of 3 of 6 channels each
+    sizes = {"x": image(6, size), "w": spec(kernel, kernel, 3, 8), "y": image(8, outs)}
+    attrs = {"strides": (stride,) * 2, "dilations": (dilation,) * 2, "padding": padding}
+    attrs |= {"first": first, "groups": 2}
+    each = counted_convolution(size, kernel, outs, stride, dilation, before)
+    flops = 2 * 2 * 3 * 8 * each**2
+    nbytes = 4 * sum(math.prod(one.shape) for one in sizes.values())
     for type, inputs, out in [
         ("Conv", "xw", "y"),
         ("ConvInputGrad", "yw", "x"),
         ("ConvFilterGrad", "xy", "w"),
     ]:
-        assert work(node(type, sizes[out]), [sizes[i] for i in inputs]) == Work(flops, nbytes)
+        made = node(type, sizes[out], **attrs)
+        assert work(made, [sizes[i] for i in inputs]) == Work(flops, nbytes)
+    assert OPS["Conv"].infer([sizes["x"], sizes["w"]], attrs)[0].shape == sizes["y"].shape
 
 
 def test_what_only_the_step_knows_is_not_guessed():
