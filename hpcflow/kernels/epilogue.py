@@ -1,4 +1,4 @@
-"""The plain kernels of products and convolutions that end in a bias and a relu."""
+"""The plain kernels of ops that are several others: with a bias, a relu, or their gradients."""
 
 from __future__ import annotations
 
@@ -26,3 +26,17 @@ def _row(type: str, base: str) -> None:
 
 _row("MatMulBias", "MatMul")
 _row("ConvBias", "Conv")
+
+
+@kernel("MaxPoolReluGrad", "out")
+def _pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    alone = dataclasses.replace(node, type="MaxPoolGrad", outputs=node.outputs[:1])
+    back, bias = find("MaxPoolGrad", "cpu").make(xp, alone), node.attrs["bias"]
+
+    def run(x: Any, y: Any, g: Any, out: Any, *total: Any) -> None:
+        back(x, y, g, out)
+        xp.multiply(out, xp.greater(x, xp.asarray(0, x.dtype)), out)
+        if bias:
+            xp.copyto(total[0], out.sum(axis=(0, 1, 2)))
+
+    return run

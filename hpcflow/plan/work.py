@@ -242,6 +242,7 @@ FLOPS: dict[str, Count] = {
     "ConvInputGrad": _convolution(-1, 1, 0),
     "ConvFilterGrad": _convolution(0, -1, 1),
     "MaxPool": _windows(-1),  # D
+    "MaxPoolReluGrad": _windows(1),
     "MaxPoolWithArgmax": _windows(-2),
     "AvgPool": _windows(-1),
     "MaxPoolGrad": _windows(1),

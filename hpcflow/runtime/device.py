@@ -38,6 +38,10 @@ class Device:
         services.load_kernel(node.type)
         return choose(_known(node, inputs), self.kind, self.wish, self.xp is not None)
 
+    def is_fast(self, node: Node, inputs: list[Any]) -> bool:
+        """Whether a provider's kernel, not a plain one, will run `node`."""
+        return self.choose(node, inputs).kernel.provider != PLAIN
+
     def provider(self, choice: Choice) -> str:
         """Who provides a kernel: a plain one is of the array module, or this device's own."""
         name = choice.kernel.provider

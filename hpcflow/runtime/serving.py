@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hpcflow.graph.shape import Spec
-from hpcflow.kernels.table import PLAIN
 from hpcflow.native.machine import absent
 from hpcflow.plan import fused
 from hpcflow.plan.code import KernelInfo
+from hpcflow.plan.combine import combined
 from hpcflow.plan.cost import given_specs
-from hpcflow.plan.epilogue import with_epilogues
 from hpcflow.plan.fuse import fuse
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.memory import Made
@@ -51,14 +50,13 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
     """The part as it is compiled on these devices: operations that one kernel does are one node."""
 
     def is_fast(node: Node, specs: list[Spec]) -> bool:
-        return device_of(node, part.task, devices).choose(node, specs).kernel.provider != PLAIN
+        return device_of(node, part.task, devices).is_fast(node, specs)
 
     wish = next(iter(devices.values())).wish
-    part = without_copies(part)
-    ended = with_epilogues(part, cut(part), is_fast)
+    part = combined(without_copies(part), is_fast)
     if "llvm" not in wish.providers or absent():
-        return ended
-    return fuse(ended, cut(ended), infos_of(devices)(ended), wish.exact)
+        return part
+    return fuse(part, cut(part), infos_of(devices)(part), wish.exact)
 
 
 def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:

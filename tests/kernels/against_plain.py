@@ -10,7 +10,7 @@ from hpcflow.graph.shape import Spec
 from hpcflow.kernels.table import Choice, Node, choose, find, wish
 
 
-def chosen(type, attrs, inputs, unknown=()):
+def chosen(type, attrs, inputs, unknown=(), kernels="auto"):
     """The choice for a node with these inputs, and the node; axis 0 of `unknown` inputs is open."""
     specs = [
         Spec(x.dtype, (None, *x.shape[1:]) if i in unknown else x.shape)
@@ -18,22 +18,27 @@ def chosen(type, attrs, inputs, unknown=()):
     ]
     outputs = lookup(type).infer(specs, attrs)
     node = Node(type, attrs, specs, outputs)
-    return choose(node, "cpu", wish()), node
+    return choose(node, "cpu", wish(kernels)), node
 
 
-def both(type, attrs, inputs, unknown=()):
+def both(type, attrs, inputs, unknown=(), kernels="auto"):
     """Who serves, what it computes, and what the plain kernel does: (provider, value, value)."""
-    choice, node = chosen(type, attrs, inputs, unknown)
+    choice, node = chosen(type, attrs, inputs, unknown, kernels)
     plain = Choice(find(type, "cpu"))
     return choice.kernel.provider, *(run(c, node, inputs) for c in (choice, plain))
 
 
 def run(choice, node, inputs):
-    """The first output of a kernel; outputs start as garbage."""
+    """The first output of a kernel."""
+    return run_all(choice, node, inputs)[0]
+
+
+def run_all(choice, node, inputs):
+    """The outputs of a kernel; they start as garbage."""
     specs = lookup(node.type).infer([Spec(x.dtype, x.shape) for x in inputs], node.attrs)
     outs = [np.full(s.shape, np.nan, s.dtype) for s in specs]
     choice.kernel.make(np, node)(*inputs, *outs)
-    return outs[0]
+    return outs
 
 
 def close(a, b, tolerance=2e-6):

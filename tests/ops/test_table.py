@@ -64,6 +64,7 @@ ELSEWHERE = {
     **dict.fromkeys(["ReadRows", *(f"Scatter{s}" for s in SCATTERS)], "test_scatter.py"),
     **dict.fromkeys(["ScatterNdUpdate", "ScatterNdAdd", "ScatterNdSub"], "test_scatter.py"),
     **dict.fromkeys(["ConvBias", "MatMulBias"], "tests/kernels/test_onednn.py"),
+    "MaxPoolReluGrad": "tests/kernels/test_llvm_pool.py",
 }
 GRADUAL = [c for c in CASES if {F64, C128} & set(c.dtypes)]
 

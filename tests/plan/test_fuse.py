@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.plan import fuse as module
 from hpcflow.plan.ir import Part
-from hpcflow.runtime import instance
+from hpcflow.runtime import serving
 
 SHAPES = [(4, 6), (6,), (1, 6), (4, 1), (), (1,)]
 BINARY = [operator.add, operator.sub, operator.mul, operator.truediv, hf.maximum, hf.minimum]
@@ -105,5 +105,5 @@ def test_a_chain_is_one_kernel() -> None:
 
 
 def test_without_llvmlite_nothing_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance, "absent", lambda: "it is not here")
+    monkeypatch.setattr(serving, "absent", lambda: "it is not here")
     assert results([("binary", 0, 1, 0), ("unary", 6, 0, 1)], fuse=True)[1] == 0

@@ -1,0 +1,64 @@
+"""Max pooling by generated loops: one pass over the data, in the order in which it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.kernels.fused import plain
+from hpcflow.kernels.table import Node, fast
+from hpcflow.kernels.window import Windows
+from hpcflow.native import kept, pooling
+
+MOST = 25  # elements of a window: the text has lines for each
+
+
+def _pool(node: Node) -> pooling.Pool:
+    """The pooling of x, input 0, to y: the output, or input 1 of a gradient."""
+    x, y = node.inputs[0].shape, (*node.inputs, node.outputs[0])[1].shape
+    window, strides = tuple(node.attrs["window"]), tuple(node.attrs["strides"])
+    return pooling.Pool(x[0], tuple(x[1:3]), x[3], tuple(y[1:3]), window, strides)
+
+
+def _refuses(node: Node) -> str:
+    specs, attrs = (*node.inputs, *node.outputs), node.attrs
+    if any(s.dtype != np.float32 for s in specs):
+        return "its arrays are not of float32"
+    if attrs["first"] or len(attrs["window"]) != 2 or any(d != 1 for d in attrs["dilations"]):
+        return "it is not over two axes with channels last and windows without gaps"
+    if any(s.shape is None or None in s.shape for s in specs):
+        return "its sizes are known only in the step"
+    if any(0 in s.shape for s in specs):
+        return "it is empty"
+    pool = _pool(node)
+    windows = Windows(attrs, pool.space, pool.window, pool.out)
+    fits = zip(windows.reach, pool.space, strict=True)
+    if any(windows.before) or any(r > n for r, n in fits):
+        return "it pads"
+    return "" if pool.window[0] * pool.window[1] <= MOST else "its windows are large"
+
+
+@fast("llvm", "MaxPool", "out", on="cpu", refuses=_refuses, exact=True)
+def _max_pool(xp: Any, node: Node) -> Callable[..., Any]:
+    run = kept.function(pooling.largest(_pool(node)), 2)
+    return lambda x, out: run(plain(x), out)
+
+
+def _refuses_gradient(node: Node) -> str:
+    why = _refuses(node)
+    return why or ("" if _pool(node).apart else "its windows share elements")
+
+
+@fast("llvm", "MaxPoolGrad", "out", on="cpu", refuses=_refuses_gradient, exact=True)
+def _max_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    run = kept.function(pooling.gradient(_pool(node)), 4)
+    return lambda x, y, g, out: run(plain(x), plain(y), plain(g), out)
+
+
+@fast("llvm", "MaxPoolReluGrad", "out", on="cpu", refuses=_refuses)
+def _max_pool_relu_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    bias = node.attrs["bias"]
+    run = kept.function(pooling.gradient(_pool(node), True, bias), 4 + bias)
+    return lambda x, y, g, *outs: run(plain(x), plain(y), plain(g), *outs)

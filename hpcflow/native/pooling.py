@@ -1,0 +1,214 @@
+"""The text of kernels of max pooling over two axes, channels last, all sizes known.
+
+Windows lie inside the data. A kernel is called with NumPy arrays, as those of `native/loop.py`; its
+arrays lie in C order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hpcflow.native.loop import DATA
+from hpcflow.native.words import number
+
+
+class Pool(NamedTuple):
+    """x is [batch, *space, channels], y, of an element for each window, [batch, *out, channels]."""
+
+    batch: int
+    space: tuple[int, int]
+    channels: int
+    out: tuple[int, int]
+    window: tuple[int, int]
+    strides: tuple[int, int]
+
+    @property
+    def apart(self) -> bool:
+        """Whether no two windows share an element."""
+        return all(s >= k for s, k in zip(self.strides, self.window, strict=True))
+
+    @property
+    def covers(self) -> bool:
+        """Whether each element is in exactly one window."""
+        sizes = zip(self.space, self.out, self.window, self.strides, strict=True)
+        return all(n == o * k and s == k for n, o, k, s in sizes)
+
+    def taps(self) -> Iterator[int]:
+        """How far each element of a window is from its first, in elements."""
+        for i in range(self.window[0]):
+            for j in range(self.window[1]):
+                yield (i * self.space[1] + j) * self.channels
+
+
+GROUP = "!llvm.access.group !0"
+METADATA = [  # rounds of a loop over channels use elements of their own
+    "!0 = distinct !{}",
+    "!1 = distinct !{!1, !2}",
+    '!2 = !{!"llvm.loop.parallel_accesses", !0}',
+    "!3 = distinct !{!3, !2}",
+]
+ZERO, LOWEST = number(0.0, "float").text, number(float("-inf"), "float").text
+
+
+def largest(pool: Pool) -> str:
+    """x, then y = the largest element of each window, NaN if there is one."""
+    body = []
+    best = LOWEST
+    for i, tap in enumerate(pool.taps()):
+        body += _load(f"v{i}", "%x", "%from", tap)
+        body.append(f"  %m{i} = call float @llvm.maximum.f32(float {best}, float %v{i})")
+        best = f"%m{i}"
+    body += [
+        "  %yp = getelementptr float, ptr %y, i64 %to",
+        f"  store float {best}, ptr %yp, {GROUP}",
+    ]
+    lines = _windows(pool, _channels(pool, body))
+    declared = ["declare float @llvm.maximum.f32(float, float)"]
+    return _function(declared, ["x", "y"], lines, [])
+
+
+def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
+    """x, y, g, then what goes back: to the first of the elements that are their window's largest.
+
+    With `relu`, x came out of one and the result is what goes back through that; with `bias`, then
+    also the sums of the result over all but the channels.
+    """
+    body = [*_load("y1", "%y", "%to", 0), *_load("g0", "%g", "%to", 0)]
+    body.append(f"  %on = fcmp ogt float %y1, {ZERO if relu else LOWEST}")
+    body.append(f"  %g1 = select i1 %on, float %g0, float {ZERO}" if relu else "  ; all of it")
+    mine = "%g1" if relu else "%g0"
+    taken = "false"
+    for i, tap in enumerate(pool.taps()):
+        body += [
+            *_load(f"v{i}", "%x", "%from", tap),
+            f"  %is{i} = fcmp oeq float %v{i}, %y1",
+            f"  %free{i} = xor i1 {taken}, true",
+            f"  %hit{i} = and i1 %is{i}, %free{i}",
+            f"  %t{i} = or i1 {taken}, %hit{i}",
+            f"  %d{i} = select i1 %hit{i}, float {mine}, float {ZERO}",
+            *_address(f"dp{i}", "%d", "%from", tap),
+        ]
+        value = f"%d{i}"
+        if not pool.apart:
+            body.append(f"  %o{i} = load float, ptr %dp{i}, {GROUP}")
+            body.append(f"  %s{i} = fadd float %o{i}, %d{i}")
+            value = f"%s{i}"
+        body.append(f"  store float {value}, ptr %dp{i}, {GROUP}")
+        taken = f"%t{i}"
+    if bias:
+        body += [
+            f"  %all = select i1 {taken}, float {mine}, float {ZERO}",
+            "  %sp = getelementptr float, ptr %sums, i64 %c",
+            f"  %s = load float, ptr %sp, {GROUP}",
+            "  %more = fadd float %s, %all",
+            f"  store float %more, ptr %sp, {GROUP}",
+        ]
+    before, behind = [], []
+    if not pool.covers:
+        size = pool.space[0] * pool.space[1] * pool.channels
+        before += [
+            f"  %image = mul i64 %b, {size}",
+            "  %ip = getelementptr float, ptr %d, i64 %image",
+            f"  call void @llvm.memset.p0.i64(ptr %ip, i8 0, i64 {4 * size}, i1 false)",
+        ]
+    if bias:  # sums of one sample each, so that rounding errors do not grow with the batch
+        before.append(_clear("%sums", pool.channels))
+        behind += _total(pool.channels)
+    lines = _windows(pool, _channels(pool, body), before, behind)
+    if bias:
+        lines = [_clear("%total", pool.channels), *lines]
+    names = ["x", "y", "g", "d", *(["total"] if bias else [])]
+    head = [f"  %sums = alloca float, i64 {pool.channels}, align 64"] if bias else []
+    return _function(["declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"], names, lines, head)
+
+
+def _function(declared: list[str], names: list[str], lines: list[str], head: list[str]) -> str:
+    for name in names:  # where the numbers of each array begin
+        head.append(f"  %p{name} = getelementptr i8, ptr %a{name}, i64 {DATA}")
+        head.append(f"  %{name} = load ptr, ptr %p{name}")
+    signature = ", ".join(f"ptr %a{name}" for name in names)
+    begin = [*declared, f"define void @NAME({signature}) {{", "entry:", *head]
+    return "\n".join([*begin, *lines, "  ret void", "}", *METADATA])
+
+
+def _load(name: str, array: str, at: str, offset: int) -> list[str]:
+    return [
+        *_address(f"a{name}", array, at, offset),
+        f"  %{name} = load float, ptr %a{name}, {GROUP}",
+    ]
+
+
+def _address(name: str, array: str, at: str, offset: int) -> list[str]:
+    """Where the element of an array is that is `offset` behind `at`."""
+    return [
+        f"  %i{name} = add nuw nsw i64 {at}, {offset}",
+        f"  %{name} = getelementptr float, ptr {array}, i64 %i{name}",
+    ]
+
+
+def _loop(name: str, count: int, inside: list[str], hint: str = "") -> list[str]:
+    """`inside` for %name from 0 to `count`, which is positive; it may hold other loops."""
+    return [
+        f"  br label %{name}.before",
+        f"{name}.before:",
+        f"  br label %{name}.begin",
+        f"{name}.begin:",
+        f"  %{name} = phi i64 [0, %{name}.before], [%{name}.next, %{name}.end]",
+        *inside,
+        f"  br label %{name}.end",
+        f"{name}.end:",
+        f"  %{name}.next = add nuw nsw i64 %{name}, 1",
+        f"  %{name}.more = icmp ult i64 %{name}.next, {count}",
+        f"  br i1 %{name}.more, label %{name}.begin, label %{name}.over{hint}",
+        f"{name}.over:",
+    ]
+
+
+def _channels(pool: Pool, body: list[str]) -> list[str]:
+    """A loop over the channels of a window: %from is in x, %to in y."""
+    begin = ["  %from = add nuw nsw i64 %window, %c", "  %to = add nuw nsw i64 %place, %c"]
+    return _loop("c", pool.channels, [*begin, *body], ", !llvm.loop !1")
+
+
+def _windows(
+    pool: Pool, body: list[str], before: list[str] | None = None, behind: list[str] | None = None
+) -> list[str]:
+    """A loop over samples %b, rows and columns: %window in x, %place in y begin a window's."""
+    (height, width), channels = pool.space, pool.channels
+    row = [
+        f"  %w1 = mul nuw nsw i64 %w, {pool.strides[1] * channels}",
+        "  %window = add nuw nsw i64 %hx, %w1",
+        f"  %w2 = mul nuw nsw i64 %w, {channels}",
+        "  %place = add nuw nsw i64 %hy, %w2",
+    ]
+    sample = [
+        f"  %h1 = mul nuw nsw i64 %h, {pool.strides[0] * width * channels}",
+        "  %hx = add nuw nsw i64 %bx, %h1",
+        f"  %h2 = mul nuw nsw i64 %h, {pool.out[1] * channels}",
+        "  %hy = add nuw nsw i64 %by, %h2",
+        *_loop("w", pool.out[1], [*row, *body]),
+    ]
+    each = [
+        f"  %bx = mul nuw nsw i64 %b, {height * width * channels}",
+        f"  %by = mul nuw nsw i64 %b, {pool.out[0] * pool.out[1] * channels}",
+        *(before or []),
+        *_loop("h", pool.out[0], sample),
+        *(behind or []),
+    ]
+    return _loop("b", pool.batch, each)
+
+
+def _clear(array: str, count: int) -> str:
+    return f"  call void @llvm.memset.p0.i64(ptr {array}, i8 0, i64 {4 * count}, i1 false)"
+
+
+def _total(channels: int) -> list[str]:
+    """Add the sums of one sample to the total."""
+    body = [
+        *_load("part", "%sums", "%k", 0),
+        *_load("old", "%total", "%k", 0),
+        "  %new = fadd float %part, %old",
+        f"  store float %new, ptr %aold, {GROUP}",
+    ]
+    return _loop("k", channels, body, ", !llvm.loop !3")

@@ -1,0 +1,70 @@
+"""The gradients of max pooling, of the relu before it and of the bias before that become one.
+
+The way back is then gone over once: a result that is as large as the input of the pooling is
+neither masked nor summed in passes of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpcflow.graph.shape import Spec
+from hpcflow.plan.epilogue import Serves
+from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.strands import Strand, home, users
+
+
+def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Part:
+    """The part with a MaxPoolReluGrad in place of a MaxPoolGrad, its ReluGrad and the sum of that.
+
+    Only where nobody else uses what is between the first two, all are of one strand and one device,
+    and `serves` says that a kernel better than the plain one computes the new node.
+    """
+    taken, where = users(part), home(strands)
+    fixed = {c for node in part.nodes.values() for c in node.control}
+    fixed |= {ref.node for ref in part.fetches}
+    made: dict[str, Node] = {}
+    gone: dict[str, Ref] = {}  # node -> what its value is now
+    for first in part.nodes.values():
+        names = taken.get(Ref(first.name), [])
+        if first.type != "MaxPoolGrad" or first.attrs["first"] or len(names) != 1:
+            continue
+        relu = part.nodes[names[0]]
+        masks = relu.type == "ReluGrad" and relu.inputs == (Ref(first.name), first.inputs[0])
+        if not masks or first.name in fixed or not _beside(relu, first, where):
+            continue
+        sums = [part.nodes[name] for name in taken.get(Ref(relu.name), [])]
+        sums = [n for n in sums if _is_bias(n) and n.name not in fixed and _beside(n, first, where)]
+        node = relu.but(
+            type="MaxPoolReluGrad",
+            inputs=first.inputs,
+            control=tuple(dict.fromkeys((*first.control, *relu.control))),
+            attrs={**first.attrs, "bias": bool(sums)},
+            specs=(*relu.specs, *(n.specs[0] for n in sums[:1])),
+        )
+        if serves(node, [_spec(part, ref) for ref in node.inputs]):
+            made[relu.name] = node
+            gone[first.name] = Ref(relu.name)
+            gone.update({n.name: Ref(relu.name, 1) for n in sums})
+    nodes = {name: made.get(name, n) for name, n in part.nodes.items() if name not in gone}
+    for node in nodes.values():
+        if any(ref.node in gone for ref in node.inputs):
+            inputs = tuple(gone.get(ref.node, ref) for ref in node.inputs)
+            nodes[node.name] = node.but(inputs=inputs)
+    return dataclasses.replace(part, nodes=nodes)
+
+
+def _spec(part: Part, ref: Ref) -> Spec:
+    return part.nodes[ref.node].specs[ref.index]
+
+
+def _beside(a: Node, b: Node, where: dict[str, int]) -> bool:
+    return a.device == b.device and where[a.name] == where[b.name]
+
+
+def _is_bias(node: Node) -> bool:
+    """Whether a node sums over all axes but the last."""
+    if node.type != "Sum" or node.control or node.attrs["keepdims"] or node.attrs["axis"] is None:
+        return False
+    rank = 4  # of what is pooled over two axes
+    return sorted(axis % rank for axis in node.attrs["axis"]) == list(range(rank - 1))
