@@ -237,6 +237,7 @@ FLOPS: dict[str, Count] = {
     "SparseTensorDenseMatMul": _sparse_product,  # G: 2 for each entry and column
     "Einsum": _einsum,  # G: a product and a sum for each combination of labels
     "MatMulBias": _product,  # and its bias, which is little beside it
+    "PackedMatMul": _product,
     "ConvBias": _convolution(0, 1, -1),
     "Conv": _convolution(0, 1, -1),  # D, all three directions alike
     "ConvInputGrad": _convolution(-1, 1, 0),

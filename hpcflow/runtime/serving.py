@@ -15,6 +15,7 @@ from hpcflow.plan.fuse import fuse
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.memory import Made
 from hpcflow.plan.nested import FRAMES, inner
+from hpcflow.plan.packing import pack_weights
 from hpcflow.plan.row_updates import without_copies
 from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
@@ -53,7 +54,7 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
         return device_of(node, part.task, devices).is_fast(node, specs)
 
     wish = next(iter(devices.values())).wish
-    part = combined(without_copies(part), is_fast)
+    part = pack_weights(combined(without_copies(part), is_fast), is_fast)
     if "llvm" not in wish.providers or absent():
         return part
     return fuse(part, cut(part), infos_of(devices)(part), wish.exact)

@@ -38,6 +38,7 @@ ELSEWHERE = {
     **dict.fromkeys(["Send", "Recv", "Copy", "Feed", "AllReduce", "Broadcast"], PLAN),
     **dict.fromkeys(["Parcel", "Fused"], PLAN),
     "Rows": "tests/plan/test_algebra.py",
+    **dict.fromkeys(["Packed", "PackedMatMul"], "tests/kernels/test_packed.py"),
     "FromParcel": "test_parcel.py, test_parcels.py",
     **dict.fromkeys(["ReplicaSum", "ReplicaShare", "ReplicaOffset", "WaitInitialized"], PLAN),
     **dict.fromkeys([s + t for t in DRAWS for s in ("", "Stateless")], "test_random.py"),

@@ -1,0 +1,101 @@
+"""Products with weights that were packed before: by oneDNN in the layout it likes best.
+
+Where oneDNN does not serve, weights are packed as they are. Both rows refuse alike, so that what
+the one makes is what the other takes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import KernelError
+from hpcflow.kernels import onednn
+from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.table import Node, fast, kernel
+
+Sizes = tuple[int, ...]
+
+
+@kernel("Packed", "out", moves=True)
+def _packed(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda w, out: xp.copyto(out, w)
+
+
+@kernel("PackedMatMul", "out")
+def _product(xp: Any, node: Node) -> Callable[..., Any]:
+    matmul = xp.matmul
+    if node.attrs["transpose_b"]:
+        return lambda a, w, out: matmul(a, w.T, out)
+    return matmul
+
+
+def _primitive(rows: int, w: Sizes, turned: bool) -> tuple[Handle, Handle, Handle, Handle]:
+    """The product of `rows` rows with w, or its transpose: of all, the rows, w, the result."""
+    sizes, strides = (w[::-1], (1, w[1])) if turned else (w, (w[1], 1))
+    left, made = (onednn.strided((rows, n), (n, 1)) for n in sizes)
+    given = onednn.strided(sizes, strides)
+    found = onednn.create(
+        "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn.engine(),
+        left, onednn.free_layout(sizes), None, made, onednn.attributes(),
+    )  # fmt: skip
+    return found, left, given, made
+
+
+def pack(rows: int, w: Sizes, turned: bool) -> Program:
+    """w, then w packed."""
+    primitive, _, given, _ = _primitive(rows, w, turned)
+    layout = onednn.layout_of(primitive, onednn.OF_WEIGHTS)
+    places = [Place(given), Place(layout)]
+    memories = {onednn.SRC: places[0], onednn.DST: places[1]}
+    return Program(places, [Step(onednn.reorder(given, layout), memories)])
+
+
+def product(rows: int, w: Sizes, turned: bool) -> Program:
+    """Rows, w packed, then their product."""
+    primitive, left, _, made = _primitive(rows, w, turned)
+    places = [Place(left), Place(onednn.layout_of(primitive, onednn.OF_WEIGHTS)), Place(made)]
+    names = (onednn.SRC, onednn.WEIGHTS, onednn.DST)
+    return Program(places, [Step(primitive, dict(zip(names, places, strict=True)))])
+
+
+def _key(node: Node) -> tuple[int, Sizes, bool]:
+    w = node.inputs[-1].shape  # the weights, packed or not
+    return node.attrs["rows"], tuple(w), bool(node.attrs["transpose_b"])
+
+
+def _refuses(node: Node) -> str:
+    if any(s.dtype != np.float32 for s in node.inputs):
+        return "its arrays are not of float32"
+    return _unfit(*_key(node))
+
+
+@functools.lru_cache(maxsize=1024)
+def _unfit(rows: int, w: Sizes, turned: bool) -> str:
+    """Why weights of this shape are not packed for products of so many rows."""
+    if 0 in w or rows == 0:
+        return "it is empty"
+    try:
+        primitive = _primitive(rows, w, turned)[0]
+    except KernelError as error:
+        return str(error)
+    if onednn.implementation(primitive).startswith("ref"):
+        return "oneDNN has no fast implementation for it"
+    if onednn.nbytes(onednn.layout_of(primitive, onednn.OF_WEIGHTS)) != 4 * w[0] * w[1]:
+        return "packed it would take more room"
+    return ""
+
+
+@fast(NAME, "Packed", "out", on="cpu", refuses=_refuses)
+def _fast_packed(xp: Any, node: Node) -> Callable[..., Any]:
+    key, programs = _key(node), Programs(pack)
+    return lambda w, out: programs.run(key, w, out)
+
+
+@fast(NAME, "PackedMatMul", "out", on="cpu", refuses=_refuses)
+def _fast_product(xp: Any, node: Node) -> Callable[..., Any]:
+    key, programs = _key(node), Programs(product)
+    return lambda a, w, out: programs.run(key, a, w, out)

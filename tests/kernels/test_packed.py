@@ -1,0 +1,122 @@
+"""Weights packed once: products with them, which nodes are given them, and who packs."""
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.graph.registry import lookup
+from hpcflow.graph.shape import Spec
+from hpcflow.kernels import onednn
+from hpcflow.kernels.table import Node, choose, find, wish
+from hpcflow.plan.packing import MANY, pack_weights
+from hpcflow.runtime.context import Context
+from hpcflow.settings import Settings
+from tests.kernels.against_plain import close
+from tests.plan.model import graph, plan_of
+
+RNG = np.random.default_rng(4)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+def call(type, attrs, inputs, plain):
+    specs = [Spec(x.dtype, x.shape) for x in inputs]
+    node = Node(type, attrs, specs, lookup(type).infer(specs, attrs))
+    choice = choose(node, "cpu", wish())
+    row = find(type, "cpu") if plain else choice.kernel
+    out = np.full(node.outputs[0].shape, np.nan, "f4")
+    row.make(np, node)(*inputs, out)
+    return out, row.provider
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    "rows, summed, columns",
+    [(32, 512, 2048), (7, 64, 64), (1, 128, 256), (32, 48, 80), (5, 33, 17), (3, 1, 64)],
+)
+def test_products_with_packed_weights(rows, summed, columns, turned, plain):
+    a, w = normal(rows, summed), normal(*((columns, summed) if turned else (summed, columns)))
+    attrs = {"transpose_b": turned, "rows": rows}
+    packed, packs = call("Packed", attrs, [w], plain)
+    out, takes = call("PackedMatMul", attrs, [a, packed], plain)
+    assert packs == takes  # what one makes the other can read
+    close(out, a.astype("f8") @ (w.T if turned else w).astype("f8"))
+
+
+@pytest.mark.skipif(bool(onednn.absent()), reason="oneDNN is not installed")
+def test_weights_of_round_sizes_are_packed_by_onednn():
+    for turned in (False, True):
+        attrs = {"transpose_b": turned, "rows": 32}
+        assert call("Packed", attrs, [normal(512, 2048)], False)[1] == "onednn"
+
+
+class Chain:
+    """h = tanh(h w) so many times, and its gradient by w."""
+
+    def __init__(self, times=MANY, rows=4, more=()):
+        with graph() as self.graph:
+            self.x = hf.placeholder(hf.float32, [rows, 16], name="x")
+            self.w = hf.placeholder(hf.float32, [16, 16], name="w")
+            h = self.x
+            for _ in range(times):
+                h = hf.tanh(hf.matmul(h, self.w))
+            loss = hf.reduce_sum(h)
+            self.fetches = [loss, *hf.gradients(loss, [self.w])]
+        self.feeds = {self.x: normal(rows, 16), self.w: normal(16, 16) / 4}
+
+    def packed(self, fast=True):
+        """How many products take packed weights, and how often weights are packed."""
+        shapes = {t: a.shape for t, a in self.feeds.items()}
+        (part,) = plan_of(self.graph, self.fetches, shapes).parts.values()
+        types = [n.type for n in pack_weights(part, lambda *_: fast).nodes.values()]
+        return types.count("PackedMatMul"), types.count("Packed")
+
+    def run(self, **given):
+        with hf.Session(graph=self.graph, context=Context(Settings(**given))) as session:
+            return session.run(self.fetches, self.feeds)
+
+
+def test_weights_that_are_used_often_are_packed_once_for_each_direction():
+    assert Chain(MANY + 1).packed() == (2 * MANY + 1, 2)
+    assert Chain(MANY - 1).packed() == (0, 0)
+    assert Chain(MANY + 1, rows=200).packed() == (0, 0)
+    assert Chain(MANY + 1).packed(fast=False) == (0, 0)
+
+
+def test_a_step_with_packed_weights_computes_what_one_without_does():
+    chain = Chain(12)
+    plain, fast = chain.run(kernels="plain"), chain.run()
+    for one, other in zip(plain, fast, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    plain, fast = chain.run(kernels="plain", exact=True), chain.run(exact=True)
+    for one, other in zip(plain, fast, strict=True):
+        np.testing.assert_array_equal(other, one)
+    h, w = (a.astype("f8") for a in chain.feeds.values())
+    for _ in range(12):
+        h = np.tanh(h @ w)
+    np.testing.assert_allclose(fast[0], h.sum(), rtol=1e-4)
+
+
+def test_weights_that_change_in_a_step_are_packed_as_each_product_reads_them():
+    """A variable is read anew behind its update: the products before and behind differ."""
+    with hf.Graph().as_default(), hf.Session() as session:
+        v = hf.Variable(np.eye(16, dtype="f4"), name="v")
+        x = hf.placeholder(hf.float32, [4, 16])
+        h = x
+        for _ in range(MANY):
+            h = hf.matmul(h, v)
+        with hf.control_dependencies([h]):
+            update = v.assign_add(np.eye(16, dtype="f4"))
+        with hf.control_dependencies([update]):
+            again, t = v.read_value(), h
+        for _ in range(MANY):
+            t = hf.matmul(t, again)
+        session.run(hf.global_variables_initializer())
+        value = normal(4, 16)
+        for i in range(1, 3):
+            first, second = session.run([h, t], {x: value})
+            np.testing.assert_allclose(first, value * i**MANY, rtol=1e-4)
+            np.testing.assert_allclose(second, value * i**MANY * (i + 1) ** MANY, rtol=1e-4)
