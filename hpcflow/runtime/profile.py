@@ -2,8 +2,8 @@
 
 With the setting `profile` each step instance has its code twice, plain and timed. A training plan
 runs a few steps to warm up, then those between its next `STEPS` + 1 beginnings run the timed code,
-also of other plans that run meanwhile; after that all is plain again. What was found is written to
-the run directory when it is complete, or at the end.
+also of other plans that run meanwhile; after that all is plain again, and a thread writes what was
+found to the run directory. A program that ends before has what it made.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,7 +79,8 @@ class Profile:
         self.context = context
         self.window: Window | None = None
         self.is_open = False
-        self.is_written = False
+        self._writing: threading.Thread | None = None
+        self._is_over = False
         self._runs: dict[str, int] = {}  # label of a plan -> steps begun
         self._undo: list[Callable[[], None]] = []
         others = [d for d in context.devices.values() if d.kind != "cpu"]
@@ -153,83 +155,111 @@ class Profile:
     def _hook(self, window: Window) -> None:
         """Note what the engine waits for, and when: looking for messages is waiting too."""
         engine = self.context.engine
-        count_wait, await_, poll = engine._count_wait, engine.await_, engine.poll
-        last = [0, 0]  # the polls of now, one after the other
+        await_, poll, count_wait = engine.await_, engine.poll, engine._count_wait
+        nap = engine.backoff.wait
+        last = [0, 0]  # what is done of now, one after the other, while nothing runs
         numbers = iter(range(1, 1 << 62))
 
-        def counted() -> None:
-            since = engine._since
-            count_wait()
-            window.idle.append((int(since * 1e9), time.perf_counter_ns()))
+        def idle(start: int) -> None:
+            if start - last[1] > ONE_WAIT_NS:
+                window.idle.append((last[0], last[1]))
+                last[0] = start
+            last[1] = time.perf_counter_ns()
 
         def polled() -> bool:
             if not self.is_open:  # code that was bound in the window keeps it
                 return bool(poll())
             start = time.perf_counter_ns()
             moved = bool(poll())
-            if start - last[1] > ONE_WAIT_NS:
-                window.idle.append((last[0], last[1]))
-                last[0] = start
-            last[1] = time.perf_counter_ns()
+            idle(start)
             return moved
+
+        def napped() -> None:
+            start = time.perf_counter_ns()
+            nap()
+            idle(start)
+
+        def counted() -> None:
+            since = engine._since
+            count_wait()
+            window.idle.append((int(since * 1e9), time.perf_counter_ns()))
 
         def watched(request: Any, instance: Instance | None, what: Any) -> None:
             step = instance.step if instance is not None else 0
             name = str(what or "send")
             await_(Watched(window.waits, request, name, step, next(numbers)), instance, what)
 
-        before = {k: engine.__dict__.get(k) for k in ("_count_wait", "await_", "poll")}
-        engine._count_wait, engine.await_, engine.poll = counted, watched, polled
+        changes: list[tuple[Any, str, Any]] = [
+            (engine, "await_", watched),
+            (engine, "poll", polled),
+            (engine, "_count_wait", counted),
+            (engine.backoff, "wait", napped),
+        ]
+        before = [(of, name, vars(of).get(name)) for of, name, _ in changes]
+        for of, name, new in changes:
+            setattr(of, name, new)
 
         def undo() -> None:
             window.idle.append((last[0], last[1]))
-            for name, old in before.items():
+            for of, name, old in before:
                 if old is None:
-                    delattr(engine, name)
+                    delattr(of, name)
                 else:
-                    setattr(engine, name, old)
+                    setattr(of, name, old)
 
         self._undo = [undo]
 
-    def close(self) -> None:
-        """The window ends: from the next step on the plain code runs."""
+    def close(self, end: int = 0) -> None:
+        """The window ends, now or at `end`: then the plain code runs, and a thread writes."""
         window = self.window
         assert window is not None
-        self.is_open, window.end = False, time.perf_counter_ns()
+        self.is_open, window.end = False, end or time.perf_counter_ns()
         for undo in self._undo:
             undo()
         self._undo = []
         for each in (window.events, window.waits):
             if len(each) > MOST_EVENTS:
                 window.is_full = True
+        self._settle()
+        self._writing = threading.Thread(target=self._write, args=(window,))
+        self._writing.start()
 
     def finish(self) -> None:
-        """Write what was found; once."""
-        if self.is_written:
-            return
-        self.is_written = True
-        from hpcflow.runtime import spent
-
+        """What was found is written: no more comes."""
         window = self.window
-        if window is None and not self.context.is_chief:
-            return
-        if window is None:
+        if window is None and self.context.is_chief and not self._is_over:
             logger.warning(
                 "nothing was profiled: no plan ran more than %d steps that train, or %d others",
                 SKIPPED, OTHERS,
             )  # fmt: skip
-            return
-        if self.is_open:
-            self.close()
-            window.end = max([end for _, _, end in window.events], default=window.end)
+        if self.is_open and window is not None:
             window.steps += 1  # the last one has ended, though no other has begun
+            self.close(max([end for _, _, end in window.events], default=0))
+        self._settle()
+        self._is_over = True
+
+    def _settle(self) -> None:
+        """Wait for the thread that writes."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+
+    def _write(self, window: Window) -> None:
+        from hpcflow.runtime import profile_text, spent
+
         rank = self.context.rank
         facts = {"rank": rank, "task": task_name(rank, self.context)}
         facts |= {"host": self.context.hosts[rank], "threads": threads.chosen().threads}
         data = spent.as_data(window, facts, self.peaks)
-        spent.written(self.folder / f"rank-{rank}.json", data)
         trace = {"traceEvents": spent.as_trace(window, facts)}
-        spent.written(self.folder / f"trace-{rank}.json", trace)
+        window.events.clear()
+        try:
+            spent.written(self.folder / f"rank-{rank}.json", data)
+            spent.written(self.folder / f"trace-{rank}.json", trace)
+        except OSError as error:
+            logger.warning("the profile cannot be written: %s", error)
+        if self.context.is_chief:
+            logger.info("%s\n%s/ has it", profile_text.as_text(data), self.folder)
 
     def ask(self, ranks: Sequence[int]) -> None:
         """Have served ranks write theirs."""
@@ -238,12 +268,11 @@ class Profile:
                 self.context.control.ask_report(rank)
 
     def tell(self) -> None:
-        """On the chief, once all have written theirs: join the tables and print them."""
+        """On the chief, once all have written theirs: join the tables; one line a rank is said."""
         context = self.context
         if not context.is_chief:
             return
-        from hpcflow.runtime import spent
-        from hpcflow.runtime.profile_text import as_text
+        from hpcflow.runtime import profile_text, spent
 
         if context.control is not None:
             self.ask(context.roles.servers)
@@ -252,7 +281,8 @@ class Profile:
         if ranks:
             file = Path(context.settings.run_dir) / "profile.json"
             spent.written(file, {"format": spent.FORMAT, "ranks": ranks})
-            logger.info("%s\n%s and %s/ have all of it", as_text(ranks), file, self.folder)
+            each = f"\n{profile_text.of_ranks(ranks)}" if len(ranks) > 1 else ""
+            logger.info("profiles of %d of %d ranks: %s%s", len(ranks), context.size, file, each)
 
 
 def _product(device: Any, n: int, dtype: str) -> Callable[[], object]:

@@ -21,9 +21,8 @@ SAID = {
 }
 
 
-def as_text(ranks: Sequence[dict[str, Any]]) -> str:
-    """The tables of the first rank, and a line for each of the others."""
-    first = ranks[0]
+def as_text(first: dict[str, Any]) -> str:
+    """The tables of a rank."""
     each = first["wall_seconds"] / first["steps"]
     head = f"profile of {_who(first)}: {first['steps']} steps of {first['plan']}, {_ms(each)} each"
     if not first["complete"]:
@@ -35,8 +34,6 @@ def as_text(ranks: Sequence[dict[str, Any]]) -> str:
     parts += ["", _kinds(first), "", _types(first), "", _ops(first)]
     if first["waits"]:
         parts += ["", _waits(first)]
-    if len(ranks) > 1:
-        parts += ["", _ranks(ranks)]
     return "\n".join(parts)
 
 
@@ -106,7 +103,8 @@ def _step(spent: float, one: dict[str, Any]) -> str:
     return f"{1e3 * spent / one['steps']:.4g}"
 
 
-def _ranks(ranks: Sequence[dict[str, Any]]) -> str:
+def of_ranks(ranks: Sequence[dict[str, Any]]) -> str:
+    """A line for each rank."""
     rows = []
     for one in ranks:
         by = one["seconds"]

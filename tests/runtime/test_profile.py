@@ -19,6 +19,7 @@ from hpcflow.runtime import profile, spent
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
+from tests.comm.threads import until
 from tests.runtime.nets import plain, trained
 from tests.runtime.ranks import run_here, run_ranks
 from tests.runtime.test_gpu import DoubleGpu, gpus  # noqa: F401
@@ -147,6 +148,18 @@ def test_without_it_nothing_is_written_and_the_generated_code_runs_as_it_is(tmp_
         assert step.call.__code__.co_filename == step.compiled.file
         context.leave()
     assert not list(tmp_path.iterdir())
+
+
+def test_it_is_written_while_the_program_goes_on(tmp_path):
+    context = Context(Settings(profile=True, run_dir=str(tmp_path)))
+    with use(context), hf.Graph().as_default():
+        one_slow_op()
+        until((tmp_path / "profile" / "trace-0.json").is_file)
+        one = json.loads((tmp_path / "profile" / "rank-0.json").read_text())
+        check(one, tmp_path)
+        assert one["steps"] == 4 and not (tmp_path / "profile.json").exists()
+        context.leave()
+    assert ranks_of(tmp_path) == [one]
 
 
 @pytest.mark.parametrize("steps", [3, 5])
