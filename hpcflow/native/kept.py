@@ -57,6 +57,13 @@ def function(text: str, arguments: int) -> Callable[..., Any]:
 
 
 @functools.cache
+def builtin(text: str) -> Callable[..., Any]:
+    """The function of a kernel whose text says how Python itself calls it."""
+    prepare([text])
+    return machine().builtin(name_of(text))
+
+
+@functools.cache
 def counting(text: str, arguments: int) -> Callable[..., int]:
     """The same of a kernel that returns a whole number."""
     prepare([text])

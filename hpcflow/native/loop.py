@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcflow.native import call
 from hpcflow.native.formulas import written
 from hpcflow.native.words import MEMORY, TYPES, Lines, Value
 
@@ -69,20 +70,23 @@ def text(body: Body, exact: bool) -> str | None:
     arrays = [f"%a{i}" for i in range(len(body.operands))]
     outputs = [f"%o{k}" for k in range(len(body.results))]
     head = [
+        *call.objects([*arrays, *outputs]),
         *_addresses(arrays, "x"),
         *_addresses(outputs, "y"),
         *_sizes(outputs[0], body.split),
     ]
-    signature = ", ".join(f"ptr {a}" for a in (*arrays, *outputs))
     return "\n".join(
         [
-            *sorted(b.declared),
-            f"define void @NAME({signature}) {{",
+            *sorted(b.declared | call.CALLED),
+            f"define ptr @NAME({call.SIGNATURE}) {{",
             "entry:",
             *head,
+            "  %total = mul i64 %rows, %cols",
+            *call.unlocked("%total", "sized"),
             *LOOP_BEGIN,
             *b.lines,
             *LOOP_END,
+            *call.END,
             "}",
             *METADATA,
         ]
@@ -130,7 +134,7 @@ LOOP_BEGIN = [
     "  %none = icmp eq i64 %cols, 0",
     "  br i1 %none, label %end, label %rowhead",
     "rowhead:",
-    "  %i = phi i64 [0, %sized], [%i1, %rownext]",
+    "  %i = phi i64 [0, %py.unlocked], [%i1, %rownext]",
     "  %over = icmp sge i64 %i, %rows",
     "  br i1 %over, label %end, label %rowbegin",
     "rowbegin:",
@@ -148,7 +152,6 @@ LOOP_END = [
     "  %i1 = add nuw nsw i64 %i, 1",
     "  br label %rowhead",
     "end:",
-    "  ret void",
 ]
 METADATA = [  # no element of an array is used by more than one round of the loop
     "!0 = distinct !{}",

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hpcflow.native import call
+
 
 def absent() -> str:
     """Why nothing can be compiled here, "" if it can."""
@@ -66,6 +68,10 @@ class Machine:
         """
         address = self.engine.get_function_address(name)
         return ctypes.CFUNCTYPE(None, *[ctypes.py_object] * arguments)(address)
+
+    def builtin(self, name: str) -> Callable[..., Any]:
+        """A function whose text says how it is called by Python itself (`hpcflow.native.call`)."""
+        return call.function(self.engine.get_function_address(name), name)
 
     def counting(self, name: str, arguments: int) -> Callable[..., int]:
         """The same of a function that returns a whole number."""

@@ -35,7 +35,8 @@ def number(value: Any, type: str) -> Value:
 class Lines:
     """The lines of a function's body; `declared` are the intrinsics that it calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, letter: str = "v") -> None:
+        self.letter = letter  # what the names of its values begin with
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.count = 0
@@ -46,7 +47,7 @@ class Lines:
             self.lines.append(text)
             return Value("", "")
         self.count += 1
-        name = f"%v{self.count}"
+        name = f"%{self.letter}{self.count}"
         self.lines.append(f"  {name} = {text}")
         return Value(name, type)
 

@@ -19,13 +19,12 @@ from hpcflow.native.loop import COLUMN, FULL, ONE, ROW, Body, Operand, Step, tex
 from hpcflow.native.words import TYPES, Lines, Value
 from hpcflow.plan.alike import Items
 from hpcflow.plan.ir import Node, Part, Ref
-from hpcflow.plan.nested import FRAMES
 from hpcflow.plan.rewrite import topological
 from hpcflow.plan.strands import Strand, home, users
-from hpcflow.plan.tiles import tiled
+from hpcflow.plan.tiles import grouped, is_loose
+from hpcflow.plan.updates import Writer
 
 MOST = 400  # operations of one kernel: compiling more takes long
-SAME_ORDER = {"Reshape", "Rows"}  # views of which the elements lie as those of what they show
 ALONE = frozenset(formulas.CLOSE)  # faster by one loop even if nothing is beside them
 
 
@@ -45,15 +44,17 @@ def fuse(part: Part, strands: list[Strand], info: Callable[[Node], Any], exact: 
         for item in items.items:
             order += item.first
             for names in found.groups(item.nodes) if item.key is not None else [item.nodes]:
-                order += names
                 if len(names) > 1 or (names[0] in keys and part.nodes[names[0]].type in ALONE):
                     groups.append(names)
+                    order.append(names[-1])
+                else:
+                    order += names
         orders.append(order)
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for order in orders for pair in pairwise(order)]
+    part = _replaced(part, [found.node(names) for names in groups])
     names = topological(part.nodes, position.__getitem__, inside)
-    part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
-    return _replaced(part, [found.node(names) for names in groups])
+    return dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
 
 
 class _Finder:
@@ -65,7 +66,8 @@ class _Finder:
 
     def keys(self, strands: list[Strand]) -> dict[str, tuple[Any, ...]]:
         """The nodes that may be fused, with what all of one kernel have in common."""
-        others, where = tiled(self.part, strands, self.info), home(strands)
+        others = grouped(self.part, strands, self.info, Writer(self.exact))
+        where = home(strands)
         return {
             name: (node.specs[0].shape, node.device, where[name])
             for name, node in self.part.nodes.items()
@@ -150,7 +152,9 @@ class _Finder:
             "body": body,
             "names": tuple(names),
             "text": written,
-            "loose": tuple(i for i, ref in enumerate(inputs) if self.is_loose(ref)),
+            "loose": tuple(
+                i for i, ref in enumerate(inputs) if is_loose(self.part, ref, self.info)
+            ),
             "inplace": tuple(i for i, o in enumerate(operands) if o.way == FULL),
         }
         last = nodes[-1]
@@ -164,18 +168,6 @@ class _Finder:
     def leaves(self, ref: Ref, mine: set[str]) -> bool:
         """Whether somebody else needs a value."""
         return ref in self.part.fetches or not mine.issuperset(self.users.get(ref, ()))
-
-    def is_loose(self, ref: Ref) -> bool:
-        """Whether a value may be no array, or none whose elements lie in their order."""
-        node = self.part.nodes[ref.node]
-        while node.type in SAME_ORDER and ref not in self.part.fetches:
-            ref = node.inputs[0]
-            node = self.part.nodes[ref.node]
-        if node.type in ("ReadVariable", "Recv") or node.row.collective:
-            return not node.specs[ref.index].sized
-        if ref in self.part.fetches or not node.inputs or node.row.waits or node.type in FRAMES:
-            return True
-        return node.is_state or self.info(node).form not in ("ufunc", "out")
 
 
 def way_of(shape: Any, whole: Any) -> tuple[str, int] | None:

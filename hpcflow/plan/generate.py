@@ -16,6 +16,8 @@ from hpcflow.plan.storage import Storage, assign
 from hpcflow.plan.strands import Strand, cut
 from hpcflow.plan.tile_loop import TileLoop
 from hpcflow.plan.tiles import Group, arranged
+from hpcflow.plan.update_loop import UpdateLoop
+from hpcflow.plan.updates import Writer
 
 POLL_EVERY_S = 200e-6  # MPI moves only when polled: this often, by predicted time
 COPIED_SEND_BYTES = 64 << 10  # larger values that have no fixed place are sent from where they lie
@@ -29,12 +31,14 @@ def generate(
     seconds: Callable[[Node], float] = lambda node: 0.0,
     check_numerics: bool = False,
     kept: frozenset[str] = frozenset(),
+    writes: Writer | None = None,
 ) -> Code:
     """The code of `part`; `info` tells its kernels' forms, `seconds` predicts their times.
 
-    Feeds in `kept` are given away with the call: as results they are not copied.
+    Feeds in `kept` are given away with the call: as results they are not copied. `writes` tells for
+    which updates loops are generated.
     """
-    return _Writer(part, info, seconds, check_numerics, kept).write()
+    return _Writer(part, info, seconds, check_numerics, kept, writes).write()
 
 
 class _Writer:
@@ -45,6 +49,7 @@ class _Writer:
         seconds: Callable[[Node], float],
         check_numerics: bool,
         kept: frozenset[str],
+        writes: Writer | None,
     ) -> None:
         self.info, self.seconds, self.kept = info, seconds, kept
         # a replica whose share is empty has the mean of nothing, which is no number
@@ -53,7 +58,7 @@ class _Writer:
         self.part, self.strands = part, cut(part)
         self.groups: dict[str, Group] = {}
         if not check_numerics:  # which looks at all values
-            self.part, self.strands, self.groups = arranged(part, self.strands, info)
+            self.part, self.strands, self.groups = arranged(part, self.strands, info, writes)
         # collectives of several plans may have one storage, which is theirs by turns; what a loop
         # or branch that waits begins with runs inside the strand it stands in
         nodes = part.nodes.values()
@@ -192,7 +197,10 @@ class _Writer:
         long = not (self.simple or yields) and seconds > LONG_S
         if long:
             self.emit(f"{self.hook('lend')}()", group.last)
-        TileLoop(self, group, yields).write()
+        if group.loop is None:
+            TileLoop(self, group, yields).write()
+        else:
+            UpdateLoop(self, group, group.loop, yields).write()
         if long:
             self.emit(f"{self.hook('take')}()", group.last)
         for name in group.nodes:

@@ -13,8 +13,9 @@ from hpcflow.plan.code import Code, KernelInfo
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.nested import inner, within
+from hpcflow.plan.updates import Writer
 
-Made = Callable[[Part], tuple[Part, Callable[[Node], KernelInfo]]]
+Made = Callable[[Part], tuple[Part, Callable[[Node], KernelInfo], Writer | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,21 +49,24 @@ class Memory:
         return self.variables + self.constants + self.buffers + self.messages + self.sums
 
 
-def plainly(part: Part) -> tuple[Part, Callable[[Node], KernelInfo]]:
+def plainly(part: Part) -> tuple[Part, Callable[[Node], KernelInfo], None]:
     """Of kernels that write all outputs to other memory than their inputs: what is always right."""
-    return part, lambda node: KernelInfo("out")
+    return part, lambda node: KernelInfo("out"), None
 
 
 def predict(plan: Plan, made: Made = plainly) -> dict[str, Memory]:
-    """The memory of each task of a plan; `made(part)` is what runs, and its kernels' forms."""
+    """The memory of each task of a plan.
+
+    `made(part)` is what runs, its kernels' forms, and what tells of generated updates.
+    """
     return {task: _part(part, made, _steps(plan, task)) for task, part in plan.parts.items()}
 
 
 def _part(part: Part, made: Made, steps: int) -> Memory:
-    part, info = made(part)
+    part, info, writes = made(part)
     parts = [p for node in part.nodes.values() for _, p in inner(node) if isinstance(p, Part)]
     insides = [_part(inside, made, steps) for inside in parts]
-    return of_code(part, generate(part, info), steps, insides)
+    return of_code(part, generate(part, info, writes=writes), steps, insides)
 
 
 def _steps(plan: Plan, task: str) -> int:

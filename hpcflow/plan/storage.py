@@ -124,6 +124,8 @@ class _Assigner:
     ) -> None:
         self.part, self.strands, self.info, self.groups = part, strands, info, groups
         self.scratch = {ref for group in groups.values() for ref in group.scratch}
+        loops = [group for group in groups.values() if group.loop is not None]
+        self.nowhere = {ref for group in loops for ref in group.scratch}
         self.home = home(strands)
         self.users = users(part)
         self.fetched = set(part.fetches)
@@ -289,6 +291,8 @@ class _Assigner:
             return
         for i in range(len(node.specs)):
             ref = Ref(node.name, i)
+            if ref in self.nowhere:
+                continue
             bucket = self.bucket_for(ref)
             static = self.store.static(node) and node.specs[i].sized
             if info.form not in ("ufunc", "out") or not static:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcflow.plan import tiles
 from hpcflow.plan.ir import Node, Ref
-from hpcflow.plan.tiles import UPDATES, Group
+from hpcflow.plan.tiles import TILED, Group
 
 
 class TileLoop:
@@ -72,7 +72,7 @@ class TileLoop:
     def name_values(self) -> None:
         """Names for the tiles of all values that are not scalars."""
         emit, store = self.writer.emit, self.writer.store
-        made = [Ref(n.name) for n in self.nodes if n.type not in UPDATES]
+        made = [Ref(n.name) for n in self.nodes if n.type not in TILED]
         for ref in (*made, *(r for n in self.nodes for r in self.operands(n))):
             if ref in self.tile or store.part.nodes[ref.node].specs[ref.index].shape == ():
                 continue
@@ -107,7 +107,7 @@ class TileLoop:
 
     def variable(self, node: Node) -> str:
         """The name of the variable that a node updates, "" if none."""
-        return self.writer.store.variable(node.inputs[0]) if node.type in UPDATES else ""
+        return self.writer.store.variable(node.inputs[0]) if node.type in TILED else ""
 
     def operands(self, node: Node) -> list[Ref]:
         """The values that a node takes."""
@@ -118,7 +118,7 @@ class TileLoop:
         args = [self.tile.get(r) or self.writer.store.expr[r] for r in self.operands(node)]
         if node.type == "Assign":
             return f"{self.targets[self.variable(node)]}[...] = {args[0]}"
-        if node.type in UPDATES:
+        if node.type in TILED:
             return f"{self.writer.kernel(node)}({self.targets[self.variable(node)]}, {args[0]})"
         args.append(self.writer.keyword(node) + self.tile[Ref(node.name)])
         return f"{self.writer.kernel(node)}({', '.join(args)})"

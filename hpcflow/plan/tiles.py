@@ -13,30 +13,37 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from hpcflow.graph.shape import is_known
+from hpcflow.native.updates import UPDATES
 from hpcflow.plan.alike import Items
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES
 from hpcflow.plan.rewrite import topological
 from hpcflow.plan.shard import ELEMENTWISE
 from hpcflow.plan.strands import Strand, home, users
+from hpcflow.plan.updates import Described, Writer, apart, described, shape_of
 
 TILE = 32 << 10  # elements: those of a formula's values together fit a core's L2 cache
 LARGE = 4 * TILE  # elements: smaller values are in the cache as they are
-UPDATES = {"Assign", "AssignAdd", "AssignSub"}
 SAME_ELEMENTS = {"Identity", "Reshape", "ExpandDims", "Squeeze"}  # views in the order they had
+SAME_ORDER = {"Reshape", "Rows"}  # views of which the elements lie as those of what they show
+TILED = {"Assign", "AssignAdd", "AssignSub"}  # the updates that can be computed in tiles
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
     """Nodes of one strand that are computed tile by tile, in their order; all of `size` elements.
 
-    `scratch` are values that nobody else uses: they have the size of a tile.
+    `scratch` are values that nobody else uses: they have the size of a tile. If there is a `loop`,
+    it is generated, and they are nowhere.
     """
 
     nodes: tuple[str, ...]
     size: int
     scratch: frozenset[Ref]
+    loop: Described | None = None
 
     @property
     def last(self) -> str:
@@ -45,13 +52,19 @@ class Group:
 
 
 def arranged(
-    part: Part, strands: list[Strand], info: Callable[[Node], Any]
+    part: Part,
+    strands: list[Strand],
+    info: Callable[[Node], Any],
+    writes: Writer | None = None,
+    alone: frozenset[str] = frozenset(),
 ) -> tuple[Part, list[Strand], dict[str, Group]]:
     """The part and its strands with the nodes of each group side by side; the group of each node.
 
     Only the order within strands changes, and only of nodes that do not depend on each other.
+    `writes` tells what loops can be generated for, None if they cannot be; updates that are `alone`
+    are in no group.
     """
-    chosen = tiled(part, strands, info)
+    chosen = grouped(part, strands, info, writes, alone)
     if not chosen:
         return part, strands, {}
     new: list[Strand] = []
@@ -60,39 +73,66 @@ def arranged(
         items = Items(part)
         for name in strand.nodes:
             items.add(part.nodes[name], [chosen[name]] if name in chosen else [])
-        groups += [item.nodes for item in items.items if item.key is not None]
+        for item in items.items:
+            if item.key is not None:
+                found = list(apart(part, item.nodes))
+                item.nodes = [name for group in found for name in group]
+                groups += found
         new.append(dataclasses.replace(strand, nodes=tuple(items.names())))
+    whole = {
+        name
+        for names in groups
+        if writes is not None and not all(writes(part, part.nodes[name]) for name in names)
+        for name in names
+        if part.nodes[name].type in UPDATES.keys() - TILED
+    }
+    if whole:
+        return arranged(part, strands, info, writes, alone | whole)
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for strand in new for pair in pairwise(strand.nodes)]
     names = topological(part.nodes, position.__getitem__, inside)
     part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
-    found = [_group(part, names) for names in groups]
-    return part, new, {name: group for group in found for name in group.nodes}
+    made = [_group(part, names, writes) for names in groups]
+    return part, new, {name: group for group in made for name in group.nodes}
 
 
-def _group(part: Part, names: list[str]) -> Group:
+def _group(part: Part, names: list[str], writes: Writer | None) -> Group:
     """What the group of these nodes is."""
+    nodes = [part.nodes[name] for name in names]
     mine, taken = set(names), users(part)
-    made = [Ref(name, i) for name in names for i in range(len(part.nodes[name].specs))]
+    made = [Ref(node.name, i) for node in nodes for i in range(len(node.specs))]
     outside = set(part.fetches)
     scratch = {r for r in made if r not in outside and mine.issuperset(taken.get(r, ()))}
-    return Group(tuple(names), math.prod(_shape(part, part.nodes[names[0]])), frozenset(scratch))
+    loop = None
+    if writes is not None and all(writes(part, node) for node in nodes):
+        loop = described(part, nodes, [r for r in made if r not in scratch], writes.exact)
+    return Group(tuple(names), math.prod(shape_of(nodes[0])), frozenset(scratch), loop)
 
 
-def tiled(
-    part: Part, strands: list[Strand], info: Callable[[Node], Any]
+def grouped(
+    part: Part,
+    strands: list[Strand],
+    info: Callable[[Node], Any],
+    writes: Writer | None,
+    alone: frozenset[str] = frozenset(),
 ) -> dict[str, tuple[Any, ...]]:
-    """The nodes that may be computed in tiles, with what all of a group have in common.
+    """The nodes that are computed in loops, with what all of a group have in common.
 
-    They are updates of large variables and what is computed element by element for them alone.
+    They are updates, and what is computed element by element for them: by generated loops, and in
+    tiles where variables are large.
     """
     where = home(strands)
     chosen: dict[str, tuple[Any, ...]] = {}
+
+    def fits(node: Node) -> bool:
+        written = writes is not None and writes(part, node)
+        return _fits(part, node, info, written)
+
     for name in reversed(part.nodes):
         node = part.nodes[name]
-        if node.type not in UPDATES or node.attrs.get("initial") or not _fits(part, node, info):
+        if node.type not in UPDATES or node.attrs.get("initial") or name in alone or not fits(node):
             continue  # an initial value is made in the variable's own memory
-        alike = (_shape(part, node), node.device, where[name])
+        alike = (shape_of(node), node.device, where[name])
         wanted = [name]
         while wanted:
             node = part.nodes[wanted.pop()]
@@ -100,24 +140,25 @@ def tiled(
             for before in (part.nodes[ref.node] for ref in node.inputs):
                 there = where.get(before.name) == alike[2] and before.device == alike[1]
                 if there and before.name not in chosen and before.type in ELEMENTWISE:
-                    if _shape(part, before) == alike[0] and _fits(part, before, info):
+                    if shape_of(before) == alike[0] and fits(before):
                         wanted.append(before.name)
     return chosen
 
 
-def _shape(part: Part, node: Node) -> Any:
-    """The shape of what a node computes or updates."""
-    if node.type in UPDATES:
-        return tuple(node.attrs["shape"])
-    return node.specs[0].shape
+def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) -> bool:
+    """Whether a node can be computed in a group: operands are scalars, or of its own shape.
 
-
-def _fits(part: Part, node: Node, info: Callable[[Node], Any]) -> bool:
-    """Whether a node can be computed tile by tile: operands are scalars, or of its own shape."""
-    shape = _shape(part, node)
-    if not is_known(shape) or math.prod(shape) < LARGE or "/cpu:" not in node.device:
+    `written`: a loop can be generated for it.
+    """
+    if "/cpu:" not in node.device:
         return False
-    if node.type not in UPDATES:
+    shape = shape_of(node)
+    if not written and not (is_known(shape) and math.prod(shape) >= LARGE):
+        return False
+    if node.type in UPDATES:
+        if not written and node.type not in TILED:
+            return False
+    else:
         form = info(node).form
         if form not in ("ufunc", "out") or len(node.specs) != 1 or not node.specs[0].sized:
             return False
@@ -143,3 +184,18 @@ def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
     if not has_kernel or node.type in ("ReadVariable", "Recv", "Copy"):
         return True
     return info(node).form != "view"
+
+
+def is_loose(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
+    """Whether a value may be no array, or none whose elements lie in their order."""
+    node = part.nodes[ref.node]
+    while node.type in SAME_ORDER and ref not in part.fetches:
+        ref = node.inputs[0]
+        node = part.nodes[ref.node]
+    if node.type == "Const":
+        return not np.asarray(node.attrs["value"]).flags.c_contiguous
+    if node.type in ("ReadVariable", "Recv") or node.row.collective:
+        return not node.specs[ref.index].sized
+    if ref in part.fetches or not node.inputs or node.row.waits or node.is_state:
+        return True
+    return node.type in FRAMES or node.type == "Copy" or info(node).form not in ("ufunc", "out")

@@ -14,22 +14,27 @@ from hpcflow.comm.where import OPS
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.faults import parse
 from hpcflow.graph.shape import Spec, known
-from hpcflow.native.kept import prepare
+from hpcflow.kernels.fused import plain
+from hpcflow.native.kept import builtin, prepare
 from hpcflow.plan import cost, fused
 from hpcflow.plan.code import Code
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.memory import Memory, of_code, sum_bytes, variables
 from hpcflow.plan.nested import FRAMES, inner, within
+from hpcflow.plan.updates import Writer
 from hpcflow.runtime.device import Device, device_of
 from hpcflow.runtime.exhausted import exhausted
 from hpcflow.runtime.held import Expected
-from hpcflow.runtime.serving import as_run
+from hpcflow.runtime.serving import as_run, writer_for
 from hpcflow.runtime.slices import Touched
 from hpcflow.runtime.state import Store
 from hpcflow.settings import Settings
 
 LARGE = 1 << 20  # bytes: buffers of such variables are not kept for a second initialization
+ALIKE = frozenset(  # kinds of binds that are one for all instances
+    "kernel tiles loop plain dynamic const var own copy empty".split()
+)
 
 
 class Compiled:
@@ -49,7 +54,8 @@ class Compiled:
         self._infos: dict[str, Any] = {}
         self.watch: Callable[..., Any] | None = None  # gives instances other strands: a profile
         self.part = part
-        self.part = part = self._fused(part, settings)
+        self.part, writes = self._fused(part, settings)
+        part = self.part
         self.seconds = cost.seconds_in(part) if inside or _messages(part) else _no_time
         self.expected: Expected | None = None  # where its rank notes what it needs
         self.trains = False  # a step of its plan changes variables, initial values apart
@@ -62,7 +68,10 @@ class Compiled:
             if node.type in FRAMES
         }
         self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
-        self.code: Code = generate(part, self.info, self.seconds, settings.check_numerics, kept)
+        self.code: Code = generate(
+            part, self.info, self.seconds, settings.check_numerics, kept, writes
+        )
+        prepare(_loops(part, self.code))
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         weakref.finalize(self, linecache.cache.pop, self.file, None).atexit = False
         lines = self.code.source.splitlines(keepends=True)
@@ -70,8 +79,7 @@ class Compiled:
         scope: dict[str, Any] = {OPS: self.code.lines}
         exec(compile(self.code.source, self.file, "exec"), scope)
         self.make = scope["make"]
-        kinds = ("kernel", "tiles", "dynamic", "const", "var", "own", "copy", "empty")
-        binds = [(name, what) for name, what in self.code.binds.items() if what[0] in kinds]
+        binds = [(name, what) for name, what in self.code.binds.items() if what[0] in ALIKE]
         try:
             self.shared = {name: self._bind(what) for name, what in binds}
         except MemoryError as error:
@@ -93,16 +101,14 @@ class Compiled:
         """The device a node runs on."""
         return device_of(node, self.part.task, self.devices)
 
-    def _fused(self, part: Part, settings: Settings) -> Part:
-        """The part with one loop for what is computed element by element, its kernels compiled.
+    def _fused(self, part: Part, settings: Settings) -> tuple[Part, Writer | None]:
+        """The part as it is run, and what tells for which updates loops are generated.
 
-        Not where each operation's values are looked at, or poisoned.
+        As it is where each operation's values are looked at, or poisoned.
         """
         if settings.check_numerics or any(f.kind == "nan" for f in parse(settings.inject)):
-            return part
-        part = as_run(part, self.devices)
-        prepare(n.attrs["text"] for n in part.nodes.values() if n.type == "Fused")
-        return part
+            return part, None
+        return as_run(part, self.devices), writer_for(self.devices)
 
     @property
     def initializes(self) -> bool:
@@ -142,6 +148,10 @@ class Compiled:
             if hasattr(run, "draws"):  # the plans for other shapes go on in the same series
                 run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
             return run if what[0] == "kernel" else _sized(device, node, specs, run)
+        if what[0] == "loop":
+            return builtin(what[2])
+        if what[0] == "plain":
+            return plain
         if what[0] == "const":
             value = np.asarray(node.attrs["value"])
             array = device.from_host(value)
@@ -221,6 +231,16 @@ class Compiled:
             line=node.line,
             rank=rank,
         )
+
+
+def _loops(part: Part, code: Code) -> Iterator[str]:
+    """The texts of the loops that are generated for a part."""
+    for node in part.nodes.values():
+        if node.type == "Fused":
+            yield node.attrs["text"]
+    for what in code.binds.values():
+        if what[0] == "loop":
+            yield what[2]
 
 
 def _messages(part: Part) -> bool:

@@ -20,6 +20,7 @@ from hpcflow.plan.row_updates import without_copies
 from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
 from hpcflow.plan.strands import cut
+from hpcflow.plan.updates import Writer
 from hpcflow.runtime.device import Device, device_of
 
 
@@ -156,11 +157,17 @@ def infos_of(
 def made_for(devices: Mapping[str, Device]) -> Made:
     """What parts become, and the forms of their kernels, as if they ran on a task's devices."""
 
-    def made(part: Part) -> tuple[Part, Callable[[Node], KernelInfo]]:
+    def made(part: Part) -> tuple[Part, Callable[[Node], KernelInfo], Writer | None]:
         part = as_run(part, devices)
-        return part, infos_of(devices)(part)
+        return part, infos_of(devices)(part), writer_for(devices)
 
     return made
+
+
+def writer_for(devices: Mapping[str, Device]) -> Writer | None:
+    """What tells for which updates loops are generated on these devices; None: for none."""
+    wish = next(iter(devices.values())).wish
+    return None if "llvm" not in wish.providers or absent() else Writer(wish.exact)
 
 
 def _served(node: Node, part: Part, device: Device) -> Served:

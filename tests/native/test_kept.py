@@ -26,7 +26,7 @@ build = Machine.build
 Machine.build = lambda *a: built.append(time.sleep(0.5)) or build(*a)
 kept.use(sys.argv[1])
 x, y = np.arange(5.0), np.empty(5)
-kept.function(doubling("f8"), 2)(x, y)
+kept.builtin(doubling("f8"))(x, y)
 assert y.tolist() == [0, 2, 4, 6, 8], y
 print(len(built))
 """
@@ -60,13 +60,13 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
     monkeypatch.setattr(kept, "_loaded", set())
-    kept.function.cache_clear()
+    kept.builtin.cache_clear()
 
 
 def runs(dtype: str) -> bool:
     x = np.arange(100).astype(dtype)
     y = np.empty_like(x)
-    kept.function(doubling(dtype), 2)(x, y)
+    kept.builtin(doubling(dtype))(x, y)
     return bool((y == x + x).all())
 
 

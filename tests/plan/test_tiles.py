@@ -12,10 +12,19 @@ import hpcflow as hf
 from hpcflow.kernels import state as fused
 from hpcflow.kernels import table
 from hpcflow.plan import tile_loop, tiles
+from hpcflow.runtime import serving
 from hpcflow.train.optimizers import adam, adaptive, descent, layerwise
 
 BINARY = [operator.add, operator.sub, operator.mul, hf.maximum, hf.minimum]
 UNARY = [hf.abs, hf.square, hf.sign, lambda x: hf.sqrt(hf.abs(x)), lambda x: -x]
+
+
+@pytest.fixture(autouse=True)
+def plain():
+    """No loop is generated."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving, "absent", lambda: "it is not here")
+        yield
 
 
 def results(program, n, large, monkeypatch):

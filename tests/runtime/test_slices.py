@@ -12,7 +12,7 @@ import hpcflow as hf
 from hpcflow.errors import KernelError
 from hpcflow.kernels import scatter, table
 from hpcflow.plan import generate, tiles
-from hpcflow.runtime import slices
+from hpcflow.runtime import serving, slices
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.slices import Going, Slices, Touched
 from tests.runtime.ranks import run_ranks
@@ -97,9 +97,11 @@ def test_ctrl_c_waits_for_the_end_of_a_slice():
 # -- engines
 
 
-@pytest.fixture
-def always(monkeypatch):
-    """Every update that can stops after every tile."""
+@pytest.fixture(params=["generated", "plain"])
+def always(request, monkeypatch):
+    """Every update that can stops after every tile, of generated loops or plain kernels."""
+    if request.param == "plain":
+        monkeypatch.setattr(serving, "absent", lambda: "it is not here")
     monkeypatch.setattr(generate, "LONG_S", -1.0)
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
     monkeypatch.setattr(tiles, "LARGE", 32)
@@ -114,6 +116,7 @@ def slow(monkeypatch, tiles_of):
         return table.Tiled(lambda var, lr, grad: tiles_of(var))
 
     row = table.Kernel("update", make, tiles=True)
+    monkeypatch.setattr(serving, "absent", lambda: "it is not here")
     monkeypatch.setitem(table._TABLE, ("ApplyGradientDescent", "xp"), row)
 
 

@@ -1,0 +1,173 @@
+"""The text of a kernel that updates variables: one loop over a range of their elements.
+
+It is called with the first element and the one behind the last, then for each variable the array
+to fill and the one that holds what it was (the same, if nobody else needs that), then operands,
+then outputs.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.native import call
+from hpcflow.native.formulas import written
+from hpcflow.native.loop import DATA, ONE, Operand, Step
+from hpcflow.native.updates import UPDATES
+from hpcflow.native.words import MEMORY, TYPES, Lines, Value, number
+
+
+class Target(NamedTuple):
+    """A variable. One that `counts` updates has one element, of 64 bits, for all others."""
+
+    dtype: Any
+    counts: bool = False
+
+
+class Change(NamedTuple):
+    """An update of variables, the numbers `targets`, by values."""
+
+    type: str
+    targets: tuple[int, ...]
+    inputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+
+
+class Update(NamedTuple):
+    """What a kernel computes; values have the numbers of operands, and behind those of steps.
+
+    `results` are the numbers of the values that it stores, in order.
+    """
+
+    targets: tuple[Target, ...]
+    operands: tuple[Operand, ...]
+    steps: tuple[Step | Change, ...]
+    results: tuple[int, ...]
+
+
+def text(update: Update, exact: bool) -> str | None:
+    """The kernel in LLVM's language, `@NAME` its function; None if an operation has no formula."""
+    dtypes = [*(t.dtype for t in update.targets), *(o.dtype for o in update.operands)]
+    if not all(np.dtype(dtype).name in TYPES for dtype in dtypes):
+        return None
+    head, body = Lines("h"), Lines()
+    now = _variables(update, head, body)
+    values = [_operand(head, body, i, operand) for i, operand in enumerate(update.operands)]
+    for step in update.steps:
+        given = [values[i] for i in step.inputs]
+        if isinstance(step, Step):
+            made = written(body, step.type, given, step.attrs, exact)
+            if made is None:
+                return None
+            values.append(made)
+            continue
+        new = UPDATES[step.type](head, body, [now[k] for k in step.targets], given, step.attrs)
+        for k, value in zip(step.targets, new, strict=True):
+            now[k] = value
+        values.append(NOTHING)
+    for k, target in enumerate(update.targets):
+        if target.counts:
+            head.add(f"  store i64 {now[k].text}, ptr %n{k}")
+        else:
+            _stored(body, f"%n{k}", now[k])
+    for i, result in enumerate(update.results):
+        _stored(body, f"%y{i}", values[result])
+    arrays = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
+    arrays += [f"x{i}" for i in range(len(update.operands))]
+    arrays += [f"y{i}" for i in range(len(update.results))]
+    return "\n".join(
+        [
+            *sorted(head.declared | body.declared | call.CALLED),
+            f"define ptr @NAME({call.SIGNATURE}) {{",
+            "entry:",
+            *call.integer("%first", 0),
+            *call.integer("%last", 1),
+            *_addresses(arrays, 2),
+            *head.lines,
+            "  %size = sub i64 %last, %first",
+            *call.unlocked("%size", "entry"),
+            *LOOP_BEGIN,
+            *body.lines,
+            *LOOP_END,
+            *call.END,
+            "}",
+            *METADATA,
+        ]
+    )
+
+
+NOTHING = Value("", "")  # in place of a value of an update, which has none
+LOOP_BEGIN = [
+    "  %some = icmp sgt i64 %size, 0",
+    "  br i1 %some, label %loop, label %end",
+    "loop:",
+    "  %j = phi i64 [%first, %py.unlocked], [%j1, %loop]",
+]
+LOOP_END = [
+    "  %j1 = add nuw nsw i64 %j, 1",
+    "  %again = icmp slt i64 %j1, %last",
+    "  br i1 %again, label %loop, label %end, !llvm.loop !1",
+    "end:",
+]
+METADATA = [  # no element of an array is used by more than one round of the loop
+    "!0 = distinct !{}",
+    "!1 = distinct !{!1, !2}",
+    '!2 = !{!"llvm.loop.parallel_accesses", !0}',
+]
+GROUP = ", !llvm.access.group !0"
+
+
+def _addresses(arrays: Sequence[str], first: int) -> list[str]:
+    """Where the numbers of each array begin, arguments from `first` on."""
+    found = call.objects([f"%{name}.of" for name in arrays], first)
+    for name in arrays:
+        found.append(f"  %{name}.data = getelementptr i8, ptr %{name}.of, i64 {DATA}")
+        found.append(f"  %{name} = load ptr, ptr %{name}.data")
+    return found
+
+
+def _variables(update: Update, h: Lines, b: Lines) -> list[Value]:
+    """What each variable is before the update; a count, before the first range of elements.
+
+    That range alone finds a count so: those behind it take off what it has added.
+    """
+    changes = [step for step in update.steps if isinstance(step, Change)]
+    times = collections.Counter(k for change in changes for k in change.targets)
+    found = []
+    for k, target in enumerate(update.targets):
+        if target.counts:
+            kept = h.add(f"load i64, ptr %n{k}", "i64")
+            starts = h.add("icmp eq i64 %first, 0", "i1")
+            before = h.two("sub", kept, number(times[k], "i64"))
+            found.append(h.choose(starts, kept, before))
+        else:
+            found.append(_loaded(b, f"%o{k}", target.dtype, "%j"))
+    return found
+
+
+def _operand(h: Lines, b: Lines, i: int, operand: Operand) -> Value:
+    """A scalar, which is read before the loop, or an element."""
+    if operand.way == ONE:
+        return _loaded(h, f"%x{i}", operand.dtype, "0")
+    return _loaded(b, f"%x{i}", operand.dtype, "%j")
+
+
+def _loaded(b: Lines, base: str, dtype: Any, place: str) -> Value:
+    """An element of an array."""
+    type = TYPES[np.dtype(dtype).name]
+    memory = MEMORY[type]
+    at = b.add(f"getelementptr {memory}, ptr {base}, i64 {place}", "ptr")
+    value = b.add(f"load {memory}, ptr {at.text}{GROUP if place == '%j' else ''}", memory)
+    return b.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
+
+
+def _stored(b: Lines, base: str, value: Value) -> None:
+    """Put an element into an array."""
+    memory = MEMORY[value.type]
+    if value.type == "i1":
+        value = b.add(f"zext i1 {value.text} to i8", "i8")
+    at = b.add(f"getelementptr {memory}, ptr {base}, i64 %j", "ptr")
+    b.add(f"  store {memory} {value.text}, ptr {at.text}{GROUP}")

@@ -1,0 +1,118 @@
+"""Updates in generated loops: what a loop computes, and which nodes are in one together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from hpcflow.graph.shape import is_known
+from hpcflow.native import change, formulas
+from hpcflow.native.change import Change, Target, Update
+from hpcflow.native.loop import FULL, ONE, Operand, Step
+from hpcflow.native.updates import COUNTED, UPDATES
+from hpcflow.plan.ir import Node, Part, Ref
+
+
+class Described(NamedTuple):
+    """A loop, and what it is given: handles of variables, operands, results, in its order."""
+
+    update: Update
+    text: str | None  # None: an operation has no formula
+    handles: tuple[Ref, ...]
+    operands: tuple[Ref, ...]
+    results: tuple[Ref, ...]
+
+
+def shape_of(node: Node) -> Any:
+    """The shape of what a node computes or updates."""
+    return tuple(node.attrs["shape"]) if node.type in UPDATES else node.specs[0].shape
+
+
+class Writer:
+    """Tells of nodes whether a loop over all elements can be generated, by what their types are."""
+
+    def __init__(self, exact: bool) -> None:
+        self.exact = exact
+        self._known: dict[str, bool] = {}
+
+    def __call__(self, part: Part, node: Node) -> bool:
+        """Whether it can for this node."""
+        if node.name not in self._known:
+            self._known[node.name] = self._writes(part, node)
+        return self._known[node.name]
+
+    def _writes(self, part: Part, node: Node) -> bool:
+        if node.type not in UPDATES and formulas.find(node.type, self.exact) is None:
+            return False
+        shape = shape_of(node)
+        if not shape or not is_known(shape) or not math.prod(shape):
+            return False
+        given = [part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+        if not all(s.shape in ((), shape) for s in given):
+            return False
+        return described(part, [node], [], self.exact).text is not None
+
+
+def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: bool) -> Described:
+    """The loop of nodes of one shape, which makes the values `results` for others."""
+    mine = {node.name for node in nodes}
+    targets: dict[Ref, Target] = {}
+    operands: dict[Ref, Operand] = {}
+    for node in nodes:
+        for i, ref in enumerate(node.inputs):
+            if i in node.row.writes:
+                counts = COUNTED.get(node.type) == i
+                dtype = part.nodes[ref.node].attrs["dtype"]
+                targets.setdefault(ref, Target(dtype, counts))
+            elif ref.node not in mine:
+                spec = part.nodes[ref.node].specs[ref.index]
+                way = FULL if spec.shape == shape_of(node) else ONE
+                operands.setdefault(ref, Operand(spec.dtype, way))
+    place = {ref: k for k, ref in enumerate(targets)}
+    number = {ref: i for i, ref in enumerate(operands)}
+    steps: list[Step | Change] = []
+    for node in nodes:
+        writes = node.row.writes
+        given = tuple(number[r] for i, r in enumerate(node.inputs) if i not in writes)
+        if node.type in UPDATES:
+            of = tuple(place[node.inputs[i]] for i in writes)
+            steps.append(Change(node.type, of, given, node.attrs))
+        else:
+            number[Ref(node.name)] = len(operands) + len(steps)
+            steps.append(Step(node.type, given, node.attrs))
+        number.setdefault(Ref(node.name), len(operands) + len(steps) - 1)
+    update = Update(
+        tuple(targets.values()),
+        tuple(operands.values()),
+        tuple(steps),
+        tuple(number[ref] for ref in results),
+    )
+    return Described(
+        update, change.text(update, exact), tuple(targets), tuple(operands), tuple(results)
+    )
+
+
+def apart(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
+    """Nodes of one shape in groups that share no element and need no order between them."""
+    group = {name: {name} for name in names}
+    owner: dict[Any, str] = {name: name for name in names}
+    for name in names:
+        node = part.nodes[name]
+        shared: list[Any] = [c for c in node.control if c in group]
+        for i, ref in enumerate(node.inputs):
+            if i in node.row.writes:
+                shared.append(ref)
+            elif part.nodes[ref.node].specs[ref.index].shape == shape_of(node):
+                shared.append(ref.node if ref.node in group else ref)
+        for what in shared:
+            mate = owner.setdefault(what, name)
+            if group[mate] is not group[name]:
+                group[mate] |= group[name]
+                for other in group[name]:
+                    group[other] = group[mate]
+    done: set[str] = set()
+    for name in names:
+        if name not in done:
+            done |= group[name]
+            yield [other for other in names if other in group[name]]
