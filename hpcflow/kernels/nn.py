@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hpcflow.kernels.math import number
-from hpcflow.kernels.reduce import reducer
+from hpcflow.kernels.reduce import by_rows, reducer
 from hpcflow.kernels.slicing import check_indices
 from hpcflow.kernels.table import Node, kernel
+
+_NO_ROOM = (None, None, None)
 
 # -- activations
 
@@ -21,12 +24,23 @@ def _relu(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda x, out: xp.maximum(x, zero, out=out)
 
 
-@kernel("ReluGrad", "out", inplace=(0, 1))
+def _mask(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+    return [("bool", node.outputs[0].shape)]
+
+
+def _same(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+    return [(node.outputs[0].dtype, node.outputs[0].shape)]
+
+
+@kernel("ReluGrad", "out", inplace=(0, 1), scratch=_mask)
 def _relu_grad(xp: Any, node: Node) -> Callable[..., Any]:
     zero = number(xp, 0, node)
 
-    # times a mask: a masked copy takes ten times as long
-    return lambda g, y, out: xp.multiply(g, xp.greater(y, zero), out)
+    def run(g: Any, y: Any, out: Any, room: Any = (None,)) -> None:
+        # times a mask: a masked copy takes ten times as long
+        xp.multiply(g, xp.greater(y, zero, out=room[0]), out)
+
+    return run
 
 
 @kernel("Relu6", "out", inplace=(0,))
@@ -40,13 +54,13 @@ def _relu6(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("Relu6Grad", "out", inplace=(0, 1))
+@kernel("Relu6Grad", "out", inplace=(0, 1), scratch=lambda node: 2 * _mask(node))
 def _relu6_grad(xp: Any, node: Node) -> Callable[..., Any]:
     zero, six = number(xp, 0, node), number(xp, 6, node)
 
-    def run(g: Any, y: Any, out: Any) -> None:
-        inside = xp.logical_and(xp.greater(y, zero), xp.less(y, six))
-        xp.multiply(g, inside, out)
+    def run(g: Any, y: Any, out: Any, room: Any = (None, None)) -> None:
+        above, below = xp.greater(y, zero, out=room[0]), xp.less(y, six, out=room[1])
+        xp.multiply(g, xp.logical_and(above, below, out=room[0]), out)
 
     return run
 
@@ -75,16 +89,16 @@ def _elu_grad(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("Softplus", "out")
+@kernel("Softplus", "out", scratch=_same)
 def _softplus(xp: Any, node: Node) -> Callable[..., Any]:
     zero = number(xp, 0, node)
 
-    def run(x: Any, out: Any) -> None:  # max(x, 0) + log1p(exp(-|x|))
+    def run(x: Any, out: Any, room: Any = (None,)) -> None:  # max(x, 0) + log1p(exp(-|x|))
         xp.absolute(x, out)
         xp.negative(out, out)
         xp.exp(out, out)
         xp.log1p(out, out)
-        xp.add(out, xp.maximum(x, zero), out)
+        xp.add(out, xp.maximum(x, zero, out=room[0]), out)
 
     return run
 
@@ -92,55 +106,55 @@ def _softplus(xp: Any, node: Node) -> Callable[..., Any]:
 # -- softmax and its logarithm
 
 
-@kernel("Softmax", "out", inplace=(0,))
+@kernel("Softmax", "out", inplace=(0,), scratch=by_rows(1))
 def _softmax(xp: Any, node: Node) -> Callable[..., Any]:
     axis, top, total = node.attrs["axis"], reducer(xp, "maximum"), reducer(xp, "add")
 
-    def run(x: Any, out: Any) -> None:
+    def run(x: Any, out: Any, room: Any = (None,)) -> None:
         if out.size:
-            xp.subtract(x, top(x, axis, None, None, True), out)
+            xp.subtract(x, top(x, axis, None, room[0], True), out)
             xp.exp(out, out)
-            xp.true_divide(out, total(out, axis, None, None, True), out)
+            xp.true_divide(out, total(out, axis, None, room[0], True), out)
 
     return run
 
 
-@kernel("LogSoftmax", "out")
+@kernel("LogSoftmax", "out", scratch=by_rows(2))
 def _log_softmax(xp: Any, node: Node) -> Callable[..., Any]:
     axis, top, total = node.attrs["axis"], reducer(xp, "maximum"), reducer(xp, "add")
 
-    def run(x: Any, out: Any) -> None:
+    def run(x: Any, out: Any, room: Any = (None, None)) -> None:
         if out.size:
-            shift = top(x, axis, None, None, True)
+            shift = top(x, axis, None, room[0], True)
             xp.exp(xp.subtract(x, shift, out), out)
-            logs = xp.log(total(out, axis, None, None, True))
+            logs = xp.log(total(out, axis, None, room[1], True), out=room[1])
             xp.subtract(x, shift, out)  # again: cheaper than room for the exponentials
             xp.subtract(out, logs, out)
 
     return run
 
 
-@kernel("SoftmaxGrad", "out")
+@kernel("SoftmaxGrad", "out", scratch=by_rows(1))
 def _softmax_grad(xp: Any, node: Node) -> Callable[..., Any]:
     axis, total = node.attrs["axis"], reducer(xp, "add")
 
-    def run(g: Any, y: Any, out: Any) -> None:  # y (g - sum(g y))
+    def run(g: Any, y: Any, out: Any, room: Any = (None,)) -> None:  # y (g - sum(g y))
         if out.size:
             xp.multiply(g, y, out)
-            xp.subtract(g, total(out, axis, None, None, True), out)
+            xp.subtract(g, total(out, axis, None, room[0], True), out)
             xp.multiply(out, y, out)
 
     return run
 
 
-@kernel("LogSoftmaxGrad", "out", inplace=(1,))
+@kernel("LogSoftmaxGrad", "out", inplace=(1,), scratch=by_rows(1))
 def _log_softmax_grad(xp: Any, node: Node) -> Callable[..., Any]:
     axis, total = node.attrs["axis"], reducer(xp, "add")
 
-    def run(g: Any, y: Any, out: Any) -> None:  # g - exp(y) sum(g)
+    def run(g: Any, y: Any, out: Any, room: Any = (None,)) -> None:  # g - exp(y) sum(g)
         if out.size:
             xp.exp(y, out)
-            xp.multiply(out, total(g, axis, None, None, True), out)
+            xp.multiply(out, total(g, axis, None, room[0], True), out)
             xp.subtract(g, out, out)
 
     return run
@@ -154,7 +168,7 @@ def _bias_add(xp: Any, node: Node) -> Callable[..., Any]:
     return xp.add
 
 
-@kernel("SoftmaxCrossEntropy", "out")
+@kernel("SoftmaxCrossEntropy", "out", scratch=lambda node: [*by_rows(1)(node), *_same(node)])
 def _cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
     top, total = reducer(xp, "maximum"), reducer(xp, "add")
 
@@ -165,45 +179,60 @@ def _cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
         else:
             total(xp.multiply(a, b), -1, None, out)
 
-    def run(logits: Any, labels: Any, loss: Any, grad: Any) -> None:
+    def run(logits: Any, labels: Any, loss: Any, grad: Any, room: Any = (None, None)) -> None:
         if not grad.size:
             loss.fill(0)
             return
-        xp.subtract(logits, top(logits, -1, None, None, True), grad)
+        xp.subtract(logits, top(logits, -1, None, room[0], True), grad)
         weigh(labels, grad, loss)
         xp.exp(grad, grad)
-        sums = total(grad, -1, None, None, True)
+        sums = total(grad, -1, None, room[0], True)
         xp.true_divide(grad, sums, grad)
         xp.subtract(grad, labels, grad)
         logs = xp.log(sums, sums).reshape(loss.shape)
-        xp.subtract(xp.multiply(logs, total(labels, -1, None)), loss, loss)
+        weight = total(labels, -1, None, room[1])
+        xp.subtract(xp.multiply(logs, weight, out=room[1]), loss, loss)
 
     return run
 
 
-@kernel("SparseSoftmaxCrossEntropy", "out")
+def _of_classes(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+    loss = node.outputs[0]
+    count = (math.prod(loss.shape),)
+    return [*by_rows(1)(node), ("int64", count), (loss.dtype, count)]
+
+
+@kernel("SparseSoftmaxCrossEntropy", "out", scratch=_of_classes)
 def _sparse_cross_entropy(xp: Any, node: Node) -> Callable[..., Any]:
     top, total = reducer(xp, "maximum"), reducer(xp, "add")
     unit = number(xp, 1, node)
+    mode = {"mode": "clip"} if xp is np else {}  # NumPy buffers `out` where it may be refused
     starts: dict[int, Any] = {}  # batch size -> where each row begins; one or two sizes occur
 
-    def run(logits: Any, labels: Any, loss: Any, grad: Any) -> None:
+    def picked(flat: Any, places: Any, out: Any) -> Any:
+        return xp.take(flat, places, 0, out, **mode)
+
+    def run(logits: Any, labels: Any, loss: Any, grad: Any, room: Any = _NO_ROOM) -> None:
         if not loss.size:
             return
+        row, where, values = room
         classes = grad.shape[-1]
         check_indices(xp, labels, classes, "label")
         rows = starts.get(loss.size)
         if rows is None:
             rows = starts[loss.size] = xp.arange(loss.size) * classes
-        places = xp.add(rows, labels.reshape(-1))
+        places = xp.empty(loss.size, "int64") if where is None else where
+        xp.copyto(places, labels.reshape(-1))  # first: an addition would copy what it widens
+        xp.add(places, rows, places)
         flat = grad.reshape(-1)
-        xp.subtract(logits, top(logits, -1, None, None, True), grad)
-        chosen = flat[places].reshape(loss.shape)
+        xp.subtract(logits, top(logits, -1, None, row, True), grad)
+        chosen = picked(flat, places, values)
         xp.exp(grad, grad)
-        sums = total(grad, -1, None, None, True)
+        sums = total(grad, -1, None, row, True)
         xp.true_divide(grad, sums, grad)
-        flat[places] -= unit
-        xp.subtract(xp.log(sums, sums).reshape(loss.shape), chosen, loss)
+        xp.subtract(xp.log(sums, sums).reshape(loss.shape), chosen.reshape(loss.shape), loss)
+        chosen = picked(flat, places, values)
+        flat[places] = xp.subtract(chosen, unit, out=chosen)
 
     return run
 

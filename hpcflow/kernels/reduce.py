@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.table import Node, kernel
+from hpcflow.kernels.table import Node, Scratch, kernel
 
 _METHODS = {
     **{"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"},
@@ -78,18 +78,34 @@ def _mean(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-@kernel("LogSumExp", "out")
+def by_rows(count: int) -> Scratch:
+    """Scratch of `count` arrays with an element for each row that is reduced along `axis`."""
+
+    def scratch(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+        x = node.inputs[0]
+        return [(x.dtype, kept_shape(x.shape, node.attrs.get("axis", -1)))] * count
+
+    return scratch
+
+
+def _of_exponentials(node: Node) -> list[tuple[Any, tuple[int, ...]]]:
+    x, (row,) = node.inputs[0], by_rows(1)(node)
+    return [row, ("bool", row[1]), (x.dtype, x.shape)]
+
+
+@kernel("LogSumExp", "out", scratch=_of_exponentials)
 def _log_sum_exp(xp: Any, node: Node) -> Callable[..., Any]:
     axis, keep = node.attrs["axis"], node.attrs["keepdims"]
     largest, total = reducer(xp, "maximum"), reducer(xp, "add")
 
-    def run(x: Any, out: Any) -> None:
+    def run(x: Any, out: Any, room: Any = (None, None, None)) -> None:
         if not x.size:
             out.fill(-np.inf)
             return
-        top = xp.asarray(largest(x, axis, None, None, True))
-        top[~xp.isfinite(top)] = 0
-        shifted = xp.asarray(xp.subtract(x, top))
+        top = xp.asarray(largest(x, axis, None, room[0], True))
+        finite = xp.asarray(xp.isfinite(top, out=room[1]))
+        xp.copyto(top, 0, where=xp.logical_not(finite, finite))
+        shifted = xp.asarray(xp.subtract(x, top, out=room[2]))
         total(xp.exp(shifted, shifted), axis, None, out, keep)
         xp.log(out, out)
         xp.add(out, top.reshape(out.shape), out)
@@ -112,15 +128,16 @@ def _sum_grad(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda g, *more: xp.copyto(more[-1], g.reshape(kept_shape(more[-1].shape, axis)))
 
 
-@kernel("MeanGrad", "out")
+@kernel("MeanGrad", "out", scratch=lambda node: [(node.inputs[0].dtype, node.inputs[0].shape)])
 def _mean_grad(xp: Any, node: Node) -> Callable[..., Any]:
     axis = node.attrs["axis"]
 
-    def run(g: Any, *more: Any) -> None:
+    def run(g: Any, *more: Any, room: Any = (None,)) -> None:
         out = more[-1]
         if out.size:
             kept = kept_shape(out.shape, axis)
-            xp.copyto(out, xp.true_divide(g, out.size // math.prod(kept)).reshape(kept))
+            each = xp.true_divide(g, out.size // math.prod(kept), out=room[0])
+            xp.copyto(out, each.reshape(kept))
 
     return run
 

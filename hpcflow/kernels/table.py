@@ -35,11 +35,16 @@ class Node:
 
 
 Make = Callable[[Any, Node], Callable[..., Any]]
+Scratch = Callable[[Node], Sequence[tuple[Any, tuple[int, ...]]]]
 PLAIN = "plain"  # the provider of kernels that always serve
 
 
 def _never(node: Node) -> str:
     return ""
+
+
+def _none(node: Node) -> Sequence[tuple[Any, tuple[int, ...]]]:
+    return ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +54,9 @@ class Kernel:
     `inplace` lists inputs whose memory output 0 may share (same shape and dtype, read elementwise
     before written). `tiles`: `make` returns a `Tiled` where there are no floats of 16 bits.
     `refuses(node)` says why the kernel of a provider does not serve a node, "" if it does; `exact`:
-    its results are those of the plain kernel, to the last bit.
+    its results are those of the plain kernel, to the last bit. `scratch(node)`, asked where all
+    sizes are known, is dtype and shape of each array that it uses while it runs: the step hands
+    them over as `room=(...)`, of values that nobody needs; without, it makes them itself.
     """
 
     form: Form
@@ -59,6 +66,7 @@ class Kernel:
     provider: str = PLAIN
     refuses: Callable[[Node], str] = _never
     exact: bool = False
+    scratch: Scratch = _none
 
 
 class Wish(NamedTuple):
@@ -109,6 +117,7 @@ def kernel(
     inplace: tuple[int, ...] = (),
     moves: bool = False,
     tiles: bool = False,
+    scratch: Scratch = _none,
 ) -> Callable[
     [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
 ]:
@@ -120,7 +129,8 @@ def kernel(
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
         direct = moves or form in ("ufunc", "view")
-        _TABLE[type, on] = Kernel(form, make if direct else widened(form, make), inplace, tiles)
+        made = make if direct else widened(form, make)
+        _TABLE[type, on] = Kernel(form, made, inplace, tiles, scratch=scratch)
         return make
 
     return add

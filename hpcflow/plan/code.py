@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hpcflow.graph.shape import Spec
 from hpcflow.plan.arena import Block
 from hpcflow.plan.strands import Strand
 
@@ -14,6 +15,7 @@ class KernelInfo:
 
     form: str
     inplace: tuple[int, ...] = ()
+    scratch: tuple[Spec, ...] = ()  # memory that it uses while it runs
     tiles: bool = False  # an update that can be done tile by tile, with something else in between
 
 
@@ -32,8 +34,8 @@ class Code:
 
     A bind is a tuple: ("kernel", node), ("tiles", node), ("const", node),
     ("buffer", device, block, dtype, shape, first byte), ("viewof", node, name), ("frame", node),
-    ("var", node of its handle), ("recv", node), ("stage", node), ("box", node, index),
-    ("bucket_in" | "bucket_out", node, index), ("hook", name).
+    ("room", node, buffers), ("var", node of its handle), ("recv", node), ("stage", node),
+    ("box", node, index), ("bucket_in" | "bucket_out", node, index), ("hook", name).
     """
 
     source: str

@@ -391,7 +391,9 @@ class _Writer:
                 for ref in fresh:
                     self.emit(f"{self.store.expr[ref]} = {self.empty(node, ref)}()", node.name)
                 keyword = self.keyword(node)
-                text = ", ".join([*args, *(keyword + o for o in outs)])
+                room = f"h{self.store.number[node.name]}"
+                rooms = [f"room={room}"] if room in self.binds else []
+                text = ", ".join([*args, *(keyword + o for o in outs), *rooms])
                 self.emit(f"{name}({text})", node.name)
         else:
             self.binds[name] = ("kernel" if static or info.form == "view" else "dynamic", node.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcflow.graph.shape import Spec, is_known, size_of
@@ -312,6 +312,19 @@ class _Assigner:
                 self.store.expr[ref] = self.store.joined(self.part.nodes[slot.node], slot.place)
             else:
                 self.place_in_block(node, ref, info)
+        if info.form == "out" and self.store.static(node) and node.name not in self.groups:
+            self.place_scratch(node, info.scratch)
+
+    def place_scratch(self, node: Node, specs: Sequence[Spec]) -> None:
+        """Memory that a kernel uses while it runs, and nobody else then."""
+        place = self.store.number[node.name]
+        strand, buffers = self.home[node.name], []
+        for spec in specs:
+            buffers.append(("buffer", node.device, len(self.store.blocks), *spec[:2], 0))
+            life = Life(spec.nbytes, strand, place, {strand: place})
+            self.store.blocks.append(Block(node.device, life, []))
+        if buffers:
+            self.store.binds[f"h{place}"] = ("room", node.name, tuple(buffers))
 
     def place_owned(self, node: Node, ref: Ref, info: Any) -> None:
         """An initial value in memory of its own: that of an input that is one, else fresh."""

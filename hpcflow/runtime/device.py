@@ -13,7 +13,8 @@ import numpy as np
 import hpcflow.kernels.load  # noqa: F401  (fills the kernel table)
 from hpcflow.errors import DeviceError, KernelError, MissingPackageError
 from hpcflow.graph.dtypes import is_half
-from hpcflow.kernels.table import PLAIN, Choice, choose, wish
+from hpcflow.graph.shape import Spec, is_known
+from hpcflow.kernels.table import PLAIN, Choice, Kernel, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import KernelInfo
@@ -52,7 +53,8 @@ class Device:
         """The calling form of the kernel that will run `node`."""
         row = self.choose(node, inputs).kernel
         tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
-        return KernelInfo(row.form, node.attrs.get("inplace", row.inplace), tiles)
+        inplace = node.attrs.get("inplace", row.inplace)
+        return KernelInfo(row.form, inplace, _scratch(row, _known(node, inputs)), tiles)
 
     def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
         """The function that computes `node`, whose inputs have the specs `inputs`."""
@@ -128,6 +130,14 @@ class Device:
 
 def _known(node: Node, inputs: list[Any]) -> KernelNode:
     return KernelNode(node.type, node.attrs, inputs, node.specs)
+
+
+def _scratch(row: Kernel, node: KernelNode) -> tuple[Spec, ...]:
+    """The scratch memory of a kernel whose sizes are known; those of 16-bit floats make theirs."""
+    specs = (*node.inputs, *node.outputs)
+    if any(is_half(spec.dtype) or not is_known(spec.shape) for spec in specs):
+        return ()
+    return tuple(Spec(np.dtype(dtype), tuple(shape)) for dtype, shape in row.scratch(node))
 
 
 class GpuDevice(Device):

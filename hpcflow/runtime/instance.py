@@ -389,6 +389,8 @@ class Instance:
             start += self.code.blocks[block].start
             return self._device(device).view(self.arenas[device], shape, dtype, start)
         assert node is not None
+        if kind == "room":
+            return tuple(map(self._make, what[2]))
         if kind == "frame":
             from hpcflow.runtime.frames import inline
 

@@ -20,6 +20,7 @@ from hpcflow.runtime.device import Device
 from .model import REPLICAS, SERVERS, Net, graph, plan_of
 from .test_random_graphs import CLUSTER, RandomGraph
 
+SCRATCH = 99  # in place of the index of an output
 ALONE = np.array([[-1]])
 CPU = Device()
 
@@ -166,11 +167,14 @@ def check(part: Part) -> int:
     blocks = code.blocks
     values = []
     for name, what in code.binds.items():
-        if what[0] == "buffer" and name in number:
-            _, device, block, dtype, shape, start = what
+        if what[0] == "room":
+            buffers = [(Ref(what[1], SCRATCH), buffer) for buffer in what[2]]
+        else:
+            buffers = [(number[name], what)] if what[0] == "buffer" and name in number else []
+        for ref, (_, device, block, dtype, shape, start) in buffers:
             first = blocks[block].start + start
             nbytes = dtype.itemsize * int(np.prod(shape))
-            values.append((device, number[name], first, first + nbytes))
+            values.append((device, ref, first, first + nbytes))
             assert first + nbytes <= code.arenas[device]
     shared = 0
     for (here, a, i, k), (there, b, j, m) in itertools.combinations(values, 2):
@@ -184,7 +188,11 @@ def check(part: Part) -> int:
 def ends_first(part: Part, behind, a: Ref, b: Ref) -> bool:
     """Whether nothing uses `a` any more once `b` is made, or b is made in its place."""
     held = [n for n in takers(part, a) if part.nodes[n].type == "Send"]
-    in_place = a in part.nodes[b.node].inputs and told(part)(part.nodes[b.node]).inplace
+    in_place = (
+        b.index != SCRATCH
+        and a in part.nodes[b.node].inputs
+        and told(part)(part.nodes[b.node]).inplace
+    )
     uses = [n for n in takers(part, a) if not (in_place and n == b.node)]
     return not held and a not in part.fetches and all(b.node in behind[n] for n in uses)
 
@@ -210,6 +218,19 @@ def test_any_part(seed, count):
 def test_parts_that_sum_or_send(cluster):
     for part in Net(rows=64, width=128).step(cluster).parts.values():
         check(part)
+
+
+def test_scratch_memory_is_nobodys_then():
+    with graph() as made:
+        x = hf.placeholder(hf.float32, [50, 20])
+        y = x
+        for _ in range(4):
+            y = hf.nn.relu(hf.matmul(hf.nn.softmax(y), np.ones((20, 20), "f4")))
+        loss = hf.reduce_mean(hf.nn.softplus(y))
+        (slope,) = hf.gradients(loss, x)
+    (part,) = plan_of(made, [loss, slope], {x: (50, 20)}).parts.values()
+    rooms = [w for w in generate(part, told(part)).binds.values() if w[0] == "room"]
+    assert len(rooms) >= 13 and check(part) > 20
 
 
 def test_memory_is_used_again():

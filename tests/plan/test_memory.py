@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import hpcflow as hf
+from hpcflow.kernels.table import wish
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.ir import Cluster
 from hpcflow.plan.memory import plainly, predict
@@ -15,7 +16,9 @@ from .model import REPLICAS, SINGLE, Net, graph, plan_of
 
 WORKER, PS0, PS1 = "/job:worker/task:0", "/job:ps/task:0", "/job:ps/task:1"
 W1, B1, W2 = 6 * 8 * 4, 8 * 4, 8 * 4 * 4  # bytes of the variables of Net
-HERE = made_for({"cpu:0": Device()})
+CPU = Device()
+CPU.wish = wish("plain")  # faster kernels have memory of their own
+HERE = made_for({"cpu:0": CPU})
 
 
 def test_variables_and_their_slots():
