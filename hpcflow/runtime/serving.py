@@ -55,7 +55,7 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
         return device_of(node, part.task, devices).is_fast(node, specs)
 
     wish = next(iter(devices.values())).wish
-    part = pack_weights(combined(without_copies(part), is_fast), is_fast)
+    part = combined(pack_weights(without_copies(part), is_fast), is_fast)
     if "llvm" not in wish.providers or absent():
         return part
     return fuse(part, cut(part), infos_of(devices)(part), wish.exact)
