@@ -8,6 +8,7 @@ from hpcflow.plan.reshapes import reshapes_first
 from hpcflow.plan.rewrite import live
 from hpcflow.plan.row_views import row_views
 from hpcflow.plan.simplify import merge_equal
+from hpcflow.plan.slice_sums import join_slices
 from hpcflow.plan.sums import sum_products
 from hpcflow.plan.windows import share_windows
 
@@ -21,5 +22,5 @@ def by_algebra(program: Program, exact: bool) -> Program:
     if exact:
         return program
     program = row_views(batch_products(program))
-    program = live(merge_equal(row_views(sum_products(program))))
+    program = live(merge_equal(row_views(join_slices(sum_products(program)))))
     return live(merge_equal(share_windows(program)))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from hpcflow.graph.dtypes import OPAQUE
-from hpcflow.graph.shape import is_known, size_of
+from hpcflow.graph.shape import Shape, is_known, known, size_of
 from hpcflow.plan.draft import Draft
 from hpcflow.plan.ir import Node, Program, Ref
 
@@ -32,9 +32,15 @@ def row_views(program: Program) -> Program:
 
 
 def taken_apart(program: Program) -> Program:
-    """`Rows` in place of Unpack and Split along the first axis."""
+    """`Rows` in place of Unpack and Split along the first axis, and of slices of it."""
     draft = Draft(program)
     for node in program.nodes.values():
+        if node.type == "StridedSlice" and not node.control and sized(program, node):
+            if (limits := sliced_rows(node, program.spec(node.inputs[0]).shape)) is not None:
+                first, last = limits
+                ref = draft.add(node, "Rows", node.inputs, "rows", start=first, stop=last)
+                draft.put(ref, Ref(node.name))
+            continue
         if node.type not in ("Unpack", "Split") or node.control or not _first_axis(node, program):
             continue
         start = 0
@@ -46,6 +52,26 @@ def taken_apart(program: Program) -> Program:
             draft.put(ref, Ref(node.name, i))
             start += rows
     return draft.done()
+
+
+def sized(program: Program, node: Node) -> bool:
+    """Whether a node and its inputs have known sizes and elements of plain numbers."""
+    specs = [*node.specs, *map(program.spec, node.inputs)]
+    return all(s.known and s.dtype not in OPAQUE and s.dtype.kind in "iufcb" for s in specs)
+
+
+def sliced_rows(node: Node, shape: Shape) -> tuple[int, int] | None:
+    """The first row and the one behind the last that a slice takes of `shape`, whole and in order.
+
+    None if it takes others, or none.
+    """
+    (kind, *limits), *more = node.attrs["key"] or (("rest",),)
+    if kind != "slice" or len(node.inputs) > 1 or not shape or 0 in known(shape):
+        return None
+    if any(part not in (("rest",), ("slice", None, None, None)) for part in more):
+        return None
+    start, stop, step = slice(*limits).indices(known(shape)[0])
+    return (start, stop) if step == 1 and start < stop else None
 
 
 def _first_axis(node: Node, program: Program) -> bool:

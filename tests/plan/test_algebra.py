@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,6 +112,61 @@ def test_a_view_in_the_middle_of_a_buffer_is_not_written_over():
         for _ in range(3):
             want = np.tanh(want + t[1])
         np.testing.assert_allclose(session.run(last, {x: value}), want + t[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        np.s_[1:3],
+        np.s_[:-2],
+        np.s_[2:],
+        np.s_[1:3, :],
+        np.s_[-3:, ...],
+        np.s_[::2],
+        np.s_[::-1],
+        np.s_[1:3, 1:],
+        np.s_[3:1],
+        np.s_[2],
+        np.s_[..., 1:2],
+        np.s_[None, 1:2],
+        np.s_[9:],
+    ],
+    ids=str,
+)
+def test_slices_of_whole_rows_are_views(key):
+    with graph() as g:
+        x = hf.placeholder(hf.float32, [4, 3], name="x")
+        out = hf.negative(x[key])
+    part = check(g, [out], {x: normal(4, 3)}, exact=True)
+    whole = key in (np.s_[1:3], np.s_[:-2], np.s_[2:], np.s_[1:3, :], np.s_[-3:, ...])
+    assert count(part, "Rows") == whole
+
+
+@pytest.mark.parametrize("cuts", [[2], [1, 4], [3, 2], [6]], ids=str)
+def test_gradients_of_slices_that_are_all_rows_are_joined(cuts):
+    w = normal(6, 3)
+    with graph() as g:
+        x = hf.placeholder(hf.float32, [6, 3], name="x")
+        ends = [0, *cuts, 6]
+        parts = [hf.tanh(x[a:b]) * w[a:b] for a, b in itertools.pairwise(ends) if a < b]
+        loss = hf.add_n([hf.reduce_sum(p) for p in parts]) + hf.reduce_sum(hf.square(x))
+        (grad,) = hf.gradients(loss, [x])
+    value = normal(6, 3)
+    with hf.Session(graph=g) as session:
+        found = session.run(grad, {x: value})
+    np.testing.assert_allclose(found, expected_slices(value, w, ends), rtol=1e-4, atol=1e-5)
+    in_order = ends == sorted(set(ends))
+    program = program_of(g, [grad], {x: spec(6, 3)})
+    assert (count(program, "StridedSliceGrad") == 0) == in_order
+    assert count(program_of(g, [grad], {x: spec(6, 3)}, exact=True), "StridedSliceGrad") > 0
+
+
+def expected_slices(x, w, ends):
+    total = 2 * x.astype("f8")
+    for a, b in itertools.pairwise(ends):
+        if a < b:
+            total[a:b] += w[a:b] * (1 - np.tanh(x[a:b].astype("f8")) ** 2)
+    return total
 
 
 # -- products
