@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.kernels.slicing import check_indices
 from hpcflow.kernels.table import Node, fast, provider
 from hpcflow.native import kept, machine
 
@@ -20,15 +21,17 @@ provider("llvm", machine.absent)
 
 @fast("llvm", "Fused", "out", on="cpu", refuses=_nothing, exact=True)
 def _fused(xp: Any, node: Node) -> Callable[..., Any]:
-    loose = node.attrs["loose"]
+    loose, checks = node.attrs["loose"], node.attrs["checks"]
     run = kept.builtin(node.attrs["text"])
-    if not loose:
+    if not loose and not checks:
         return run
 
     def call(*arrays: Any) -> None:
         given = list(arrays)
         for i in loose:
             given[i] = plain(given[i])
+        for i, classes in checks:
+            check_indices(np, given[i], classes, "label")
         run(*given)
 
     return call

@@ -1,24 +1,23 @@
-"""The text of a kernel: a loop over rows and columns, its body the formulas of several operations.
+"""What a kernel of fused operations computes, as data: see `native/rows.py` for how it is written.
 
-A kernel is called with NumPy arrays themselves, as Python objects, inputs first. Where an array's
-numbers lie, and its sizes, it reads from the fields that NumPy's headers define
-(`PyArrayObject_fields` of numpy/ndarraytypes.h), so a call hands over nothing else.
+A kernel goes over rows of `cols` elements each. A value has an element for each of them (FULL), one
+for each row (COLUMN), one for each place in a row (ROW), or one (ONE).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
-
-from hpcflow.native import call
-from hpcflow.native.formulas import written
-from hpcflow.native.words import MEMORY, TYPES, Lines, Value
 
 HEAD = object.__basicsize__  # bytes of what all Python objects begin with
 DATA, RANK, SIZES = HEAD, HEAD + 8, HEAD + 16  # fields of an array
-FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"  # an element each; of a column; of a row; 1
+FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
+
+SUM, MAX = "RowSum", "RowMax"  # steps that make one value of a row
+COLUMN_SUM = "ColumnSum"  # one that makes a row of all rows: only as a result
+PLACE = "Place"  # the number of an element in its row; no inputs
+NUMBER = "Number"  # a constant: attributes `value` and `dtype`; no inputs
+OF_ROWS = (SUM, MAX)
 
 
 class Operand(NamedTuple):
@@ -34,147 +33,101 @@ class Step(NamedTuple):
     type: str
     inputs: tuple[int, ...]
     attrs: Mapping[str, Any]
+    way: str = FULL
 
 
 class Body(NamedTuple):
     """What a kernel computes: `results` are the numbers of what it stores, in order.
 
-    The first `split` axes of a result are its rows, the others its columns.
+    Rows have `cols` elements; 0: there is one row of all.
     """
 
     operands: tuple[Operand, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
-    split: int
+    cols: int = 0
+
+    def way(self, value: int) -> str:
+        """Of which elements there is one of a value."""
+        count = len(self.operands)
+        return self.operands[value].way if value < count else self.steps[value - count].way
+
+    def step(self, value: int) -> Step | None:
+        """What makes a value; None if it is an operand."""
+        count = len(self.operands)
+        return self.steps[value - count] if value >= count else None
 
 
-def text(body: Body, exact: bool) -> str | None:
-    """The kernel in LLVM's language, `@NAME` its function; None if an operation has no formula.
+class Schedule:
+    """In which of the loops over a row each value is known first: a step of `OF_ROWS` ends one.
 
-    All results have an element for each row and column, and lie in C order.
+    `kept` are values that a later loop takes from memory, where the first one puts them: those that
+    cost much to compute again.
     """
-    b = Lines()
-    values: list[Value] = []
-    for i, operand in enumerate(body.operands):
-        type = TYPES.get(np.dtype(operand.dtype).name)
-        if type is None:
-            return None
-        values.append(_loaded(b, f"%x{i}", type, operand.way))
-    for step in body.steps:
-        made = written(b, step.type, [values[i] for i in step.inputs], step.attrs, exact)
-        if made is None:
-            return None
-        values.append(made)
-    for k, i in enumerate(body.results):
-        _stored(b, f"%y{k}", values[i])
-    arrays = [f"%a{i}" for i in range(len(body.operands))]
-    outputs = [f"%o{k}" for k in range(len(body.results))]
-    head = [
-        *call.objects([*arrays, *outputs]),
-        *_addresses(arrays, "x"),
-        *_addresses(outputs, "y"),
-        *_sizes(outputs[0], body.split),
-    ]
-    return "\n".join(
-        [
-            *sorted(b.declared | call.CALLED),
-            f"define ptr @NAME({call.SIGNATURE}) {{",
-            "entry:",
-            *head,
-            "  %total = mul i64 %rows, %cols",
-            *call.unlocked("%total", "sized"),
-            *LOOP_BEGIN,
-            *b.lines,
-            *LOOP_END,
-            *call.END,
-            "}",
-            *METADATA,
-        ]
-    )
 
+    def __init__(self, body: Body, costly: frozenset[str]) -> None:
+        self.body, self.costly = body, costly
+        self.loop = [0] * len(body.operands)
+        for step in body.steps:
+            first = max((self.loop[i] for i in step.inputs), default=0)
+            self.loop.append(first + (step.type in OF_ROWS))
+        self.results = set(body.results)
+        self.kept: set[int] = set()
+        self.used: list[set[int]] = []
+        for k in range(max(self.loop, default=0) + 1):
+            self.used.append(self._used(k))
 
-def _addresses(arrays: Sequence[str], letter: str) -> list[str]:
-    """Where the numbers of each array begin."""
-    found = []
-    for i, array in enumerate(arrays):
-        found.append(f"  %d{letter}{i} = getelementptr i8, ptr {array}, i64 {DATA}")
-        found.append(f"  %{letter}{i} = load ptr, ptr %d{letter}{i}")
-    return found
+    def roots(self, loop: int) -> list[int]:
+        """Values that a loop stores, and steps that it makes of whole rows or columns."""
+        found, count = [], len(self.body.operands)
+        for value, step in enumerate(self.body.steps, count):
+            if step.type in OF_ROWS or step.type == COLUMN_SUM:
+                if self.loop[step.inputs[0]] == loop:
+                    found.append(value)
+            elif value in self.results and step.way == FULL and self.loop[value] == loop:
+                found.append(value)
+        passed = [v for v in self.body.results if v < count]
+        return found + ([v for v in passed if self.body.way(v) == FULL] if loop == 0 else [])
 
+    def sources(self, loop: int, value: int) -> tuple[int, ...]:
+        """What has to be known in a loop before a value is."""
+        step = self.body.step(value)
+        if step is None or step.way == COLUMN or self.is_there(loop, value):
+            return ()
+        return step.inputs
 
-def _sizes(array: str, split: int) -> list[str]:
-    """%rows and %cols: the products of the first `split` sizes of an array and of the others."""
-    return [
-        f"  %pr = getelementptr i8, ptr {array}, i64 {RANK}",
-        "  %rank = load i32, ptr %pr",
-        f"  %ps = getelementptr i8, ptr {array}, i64 {SIZES}",
-        "  %sizes = load ptr, ptr %ps",
-        "  br label %count",
-        "count:",
-        "  %k = phi i32 [0, %entry], [%k1, %counted]",
-        "  %rows = phi i64 [1, %entry], [%rows1, %counted]",
-        "  %cols = phi i64 [1, %entry], [%cols1, %counted]",
-        "  %done = icmp sge i32 %k, %rank",
-        "  br i1 %done, label %sized, label %counted",
-        "counted:",
-        "  %at = getelementptr i64, ptr %sizes, i32 %k",
-        "  %size = load i64, ptr %at",
-        f"  %is_row = icmp slt i32 %k, {split}",
-        "  %by_row = select i1 %is_row, i64 %size, i64 1",
-        "  %by_col = select i1 %is_row, i64 1, i64 %size",
-        "  %rows1 = mul i64 %rows, %by_row",
-        "  %cols1 = mul i64 %cols, %by_col",
-        "  %k1 = add i32 %k, 1",
-        "  br label %count",
-        "sized:",
-    ]
+    def is_there(self, loop: int, value: int) -> bool:
+        """Whether an earlier loop has put a value into memory."""
+        return self.loop[value] < loop and (value in self.kept or value in self.results)
 
+    def _used(self, loop: int) -> set[int]:
+        """All values of elements that a loop needs, those first that others need."""
+        found: set[int] = set()
+        roots = self.roots(loop)
+        stack = [i for v in roots for i in self._of_root(v)]
+        while stack:
+            value = stack.pop()
+            if value in found:
+                continue
+            found.add(value)
+            step = self.body.step(value)
+            first = self.loop[value]
+            if step is not None and step.type in self.costly and first < loop:
+                self.kept |= {value} & self.used[first]
+            stack += self.sources(loop, value)
+        return found
 
-LOOP_BEGIN = [
-    "  %none = icmp eq i64 %cols, 0",
-    "  br i1 %none, label %end, label %rowhead",
-    "rowhead:",
-    "  %i = phi i64 [0, %py.unlocked], [%i1, %rownext]",
-    "  %over = icmp sge i64 %i, %rows",
-    "  br i1 %over, label %end, label %rowbegin",
-    "rowbegin:",
-    "  %base = mul i64 %i, %cols",
-    "  br label %loop",
-    "loop:",
-    "  %j = phi i64 [0, %rowbegin], [%j1, %loop]",
-    "  %n = add i64 %base, %j",
-]
-LOOP_END = [
-    "  %j1 = add nuw nsw i64 %j, 1",
-    "  %again = icmp ult i64 %j1, %cols",
-    "  br i1 %again, label %loop, label %rownext, !llvm.loop !1",
-    "rownext:",
-    "  %i1 = add nuw nsw i64 %i, 1",
-    "  br label %rowhead",
-    "end:",
-]
-METADATA = [  # no element of an array is used by more than one round of the loop
-    "!0 = distinct !{}",
-    "!1 = distinct !{!1, !2}",
-    '!2 = !{!"llvm.loop.parallel_accesses", !0}',
-]
-PLACE = {FULL: "%n", ROW: "%j", COLUMN: "%i", ONE: "0"}
+    def _of_root(self, value: int) -> tuple[int, ...]:
+        step = self.body.step(value)
+        if step is not None and (step.type in OF_ROWS or step.type == COLUMN_SUM):
+            return step.inputs
+        return (value,)
 
-
-def _loaded(b: Lines, base: str, type: str, way: str) -> Value:
-    """The element of an operand."""
-    memory = MEMORY[type]
-    at = b.add(f"getelementptr {memory}, ptr {base}, i64 {PLACE[way]}", "ptr")
-    value = b.add(f"load {memory}, ptr {at.text}, !llvm.access.group !0", memory)
-    if type == "i1":
-        return b.add(f"icmp ne i8 {value.text}, 0", "i1")
-    return value
-
-
-def _stored(b: Lines, base: str, value: Value) -> None:
-    """Put an element into an output."""
-    memory = MEMORY[value.type]
-    if value.type == "i1":
-        value = b.add(f"zext i1 {value.text} to i8", "i8")
-    at = b.add(f"getelementptr {memory}, ptr {base}, i64 %n", "ptr")
-    b.add(f"  store {memory} {value.text}, ptr {at.text}, !llvm.access.group !0")
+    def writable(self) -> list[int]:
+        """Operands of which no loop needs a row any more when its first result is stored."""
+        body = self.body
+        if not body.results or body.way(body.results[0]) != FULL:
+            return []
+        later = set().union(*self.used[self.loop[body.results[0]] + 1 :])
+        whole = [i for i, operand in enumerate(body.operands) if operand.way == FULL]
+        return [i for i in whole if i not in later]

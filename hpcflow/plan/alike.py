@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hpcflow.plan.ir import Node, Part
 from hpcflow.plan.nested import FRAMES
 
-Key = tuple[Any, ...]  # what nodes that go together have in common
+Key = Any  # what nodes that go together have in common
+
+
+def same(a: Key, b: Key) -> Key | None:
+    """The key of nodes with either of two, None if they do not go together."""
+    return a if a == b else None
 
 
 class Items:
@@ -18,8 +23,8 @@ class Items:
     Place 2i is in front of item i, where scalars are computed that a group needs, 2i + 1 in it.
     """
 
-    def __init__(self, part: Part) -> None:
-        self.part = part
+    def __init__(self, part: Part, joined: Callable[[Key, Key], Key | None] = same) -> None:
+        self.part, self.joined = part, joined
         self.items: list[Item] = []
         self.place: dict[str, int] = {}
         self.written: dict[str, int] = {}  # handle -> place of its last update
@@ -32,16 +37,16 @@ class Items:
             yield from item.first
             yield from item.nodes
 
-    def add(self, node: Node, keys: Sequence[Key] = (), closes: bool = False) -> Key | None:
+    def add(
+        self, node: Node, keys: Sequence[Key] = (), closes: bool = False, behind: Sequence[str] = ()
+    ) -> Key | None:
         """Put a node where it may stand: with others of one of `keys`, the first that is there.
 
-        Its key is returned. The values of a node that `closes` are there when its item is over.
+        That key is returned. The values of a node that `closes` are there when its item is over, as
+        those of the nodes `behind` have to be for this one.
         """
-        after = max([self.floor, *(self.place.get(name, 0) for name in node.before())])
-        writes = {node.inputs[i].node for i in node.row.writes}
-        uses = {ref.node for ref in node.inputs if self.part.nodes[ref.node].is_state}
-        after = max([after, *(self.touched.get(h, 0) for h in writes)])
-        after = max([after, *(self.written.get(h, 0) for h in uses)])
+        after = self._after(node, behind)
+        writes, uses = self._handles(node)
         place, key = self._find(node, keys, after)
         self.place[node.name] = place + closes
         if self._stays(node):
@@ -52,11 +57,37 @@ class Items:
             self.written[handle] = place
         return key
 
+    def reaches(self, node: Node, key: Key, behind: Sequence[str] = ()) -> bool:
+        """Whether there is an item of `key` that a node can still be put in."""
+        later = self.items[self._after(node, behind) // 2 :]
+        return any(i.key is not None and self.joined(i.key, key) is not None for i in later)
+
+    def _handles(self, node: Node) -> tuple[set[str], set[str]]:
+        """Of the state that a node writes, and of all that it uses."""
+        writes = {node.inputs[i].node for i in node.row.writes}
+        return writes, {ref.node for ref in node.inputs if self.part.nodes[ref.node].is_state}
+
+    def _after(self, node: Node, behind: Sequence[str]) -> int:
+        """The first place where a node may stand."""
+        writes, uses = self._handles(node)
+        return max(
+            [
+                self.floor,
+                *(self.place.get(name, 0) for name in node.before()),
+                *((self.place[name] + 1) // 2 * 2 for name in behind),
+                *(self.touched.get(handle, 0) for handle in writes),
+                *(self.written.get(handle, 0) for handle in uses),
+            ]
+        )
+
     def _find(self, node: Node, keys: Sequence[Key], after: int) -> tuple[int, Key | None]:
         for key in keys:
             for i in range(len(self.items) - 1, after // 2 - 1, -1):
-                if self.items[i].key == key:
-                    self.items[i].nodes.append(node.name)
+                item = self.items[i]
+                joined = None if item.key is None else self.joined(item.key, key)
+                if joined is not None:
+                    item.key = joined
+                    item.nodes.append(node.name)
                     return 2 * i + 1, key
         if not keys and self._is_light(node):
             for i in range((after + 1) // 2, len(self.items)):

@@ -1,9 +1,9 @@
-"""Operations that compute element by element become one, whose values stay in registers.
+"""Operations that compute element by element, or row by row, become one.
 
-Nodes of one strand with the same sizes are put side by side where nothing depends on their order,
-as for tiles (`plan/tiles.py`). Those of them that have values in common become one node `Fused`;
-its attribute `body` says what it computes, `text` how, as `hpcflow.native.loop` writes it, `names`
-what its operations are called in the graph.
+Nodes of one strand over one domain (`plan/domains.py`: so many elements, in rows) are put side by
+side where nothing depends on their order (`plan/alike.py`). Those of them that have values in
+common become one node `Fused`; its attribute `body` says what it computes, `text` how, as
+`hpcflow.native.nest` writes it, `names` and `types` what its operations are in the graph.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from hpcflow.graph.shape import is_known, size_of
 from hpcflow.native import formulas
-from hpcflow.native.loop import COLUMN, FULL, ONE, ROW, Body, Operand, Step, text
-from hpcflow.native.words import TYPES, Lines, Value
+from hpcflow.native.expansions import EXPANSIONS, Steps
+from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
+from hpcflow.native.nest import schedule, text
 from hpcflow.plan.alike import Items
+from hpcflow.plan.domains import IGNORED, Domain, Reading, read, steps_of
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.rewrite import topological
 from hpcflow.plan.strands import Strand, home, users
@@ -25,34 +26,35 @@ from hpcflow.plan.tiles import grouped, is_loose
 from hpcflow.plan.updates import Writer
 
 MOST = 400  # operations of one kernel: compiling more takes long
-ALONE = frozenset(formulas.CLOSE)  # faster by one loop even if nothing is beside them
+# faster by one loop even if nothing is beside them
+ALONE = frozenset({*formulas.CLOSE, *EXPANSIONS}) - {
+    *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo")
+}
 
 
 def fuse(part: Part, strands: list[Strand], info: Callable[[Node], Any], exact: bool) -> Part:
     """The part with its elementwise nodes fused; with `exact` only what changes no bit."""
-    found = _Finder(part, info, exact)
-    keys = found.keys(strands)
-    if not keys:
+    found = _Finder(part, strands, info, exact)
+    if not found.readings:
         return part
-    groups: list[list[str]] = []
+    made: list[Made] = []
     orders: list[list[str]] = []
     for strand in strands:
-        items = Items(part)
+        items = Items(part, Domain.joined)
         for name in strand.nodes:
-            items.add(part.nodes[name], [keys[name]] if name in keys else [])
+            found.put(items, part.nodes[name])
         order: list[str] = []
         for item in items.items:
             order += item.first
             for names in found.groups(item.nodes) if item.key is not None else [item.nodes]:
-                if len(names) > 1 or (names[0] in keys and part.nodes[names[0]].type in ALONE):
-                    groups.append(names)
-                    order.append(names[-1])
-                else:
-                    order += names
+                new = found.nodes(names) if item.key is not None else []
+                gone = {name for one in new for name in one.names if name != one.node.name}
+                order += [name for name in names if name not in gone]
+                made += new
         orders.append(order)
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for order in orders for pair in pairwise(order)]
-    part = _replaced(part, [found.node(names) for names in groups])
+    part = _replaced(part, made)
     names = topological(part.nodes, position.__getitem__, inside)
     return dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
 
@@ -60,94 +62,106 @@ def fuse(part: Part, strands: list[Strand], info: Callable[[Node], Any], exact: 
 class _Finder:
     """What may be fused with what."""
 
-    def __init__(self, part: Part, info: Callable[[Node], Any], exact: bool) -> None:
+    def __init__(
+        self, part: Part, strands: list[Strand], info: Callable[[Node], Any], exact: bool
+    ) -> None:
         self.part, self.info, self.exact = part, info, exact
-        self.users = users(part)
+        self.users, self.home = users(part), home(strands)
+        others = grouped(part, strands, info, Writer(exact))
+        self.readings: dict[str, Reading] = {}
+        for name, node in part.nodes.items():
+            if name not in others and "/cpu:" in node.device:
+                reading = read(part, node, exact)
+                if reading is not None:
+                    self.readings[name] = reading
+        self.settled: dict[str, Reading] = {}  # in the domain where a node is put
+        self.domains: dict[str, Domain] = {}
 
-    def keys(self, strands: list[Strand]) -> dict[str, tuple[Any, ...]]:
-        """The nodes that may be fused, with what all of one kernel have in common."""
-        others = grouped(self.part, strands, self.info, Writer(self.exact))
-        where = home(strands)
-        return {
-            name: (node.specs[0].shape, node.device, where[name])
-            for name, node in self.part.nodes.items()
-            if name not in others and self.fits(node)
-        }
+    def put(self, items: Items, node: Node) -> None:
+        """Put a node with others of its domain, or with those whose rows it tells something of."""
+        reading = self.readings.get(node.name)
+        if reading is None:
+            items.add(node)
+            return
+        choices = [*self._by_rows(node, reading), (reading, self._domain(node, reading))]
+        for choice, domain in choices:
+            behind = self._behind(node, choice)
+            last = domain is choices[-1][1]
+            closes = ROW in choice.outputs
+            if last or items.reaches(node, domain, behind):
+                items.add(node, [domain], closes, behind)
+                self.settled[node.name], self.domains[node.name] = choice, domain
+                return
 
-    def fits(self, node: Node) -> bool:
-        """Whether a node's values can be made element by element."""
-        if formulas.find(node.type, self.exact) is None or "/cpu:" not in node.device:
-            return False
-        spec = node.specs[0]
-        if not is_known(spec.shape) or not size_of(spec.shape) or spec.dtype.name not in TYPES:
-            return False
-        given = [self.part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
-        if not all(is_known(s.shape) and s.dtype.name in TYPES for s in given):
-            return False
-        if None in [way_of(s.shape, spec.shape) for s in given]:
-            return False
-        values = [Value(f"%x{i}", TYPES[s.dtype.name]) for i, s in enumerate(given)]
-        made = formulas.written(Lines(), node.type, values, node.attrs, self.exact)
-        return made is not None and made.type == TYPES[spec.dtype.name]
+    def _domain(self, node: Node, reading: Reading) -> Domain:
+        return Domain(reading.size, reading.cols, node.device, self.home[node.name])
+
+    def _by_rows(self, node: Node, reading: Reading) -> Iterator[tuple[Reading, Domain]]:
+        """The node among those that make values of rows which it takes."""
+        for ref in node.inputs:
+            if ref.node in self.settled and self._way(ref) == COLUMN:
+                domain = self.domains[ref.node]
+                choice = reading.by_rows(self.settled[ref.node].cols)
+                if choice is not None and choice.size == domain.size:
+                    yield choice, domain._replace(cols=choice.cols)
+
+    def _way(self, ref: Ref) -> str:
+        """How a value lies in the domain where its node is put."""
+        return self.settled[ref.node].outputs[ref.index] if ref.node in self.settled else ""
+
+    def _behind(self, node: Node, reading: Reading) -> list[str]:
+        """Nodes whose values this one takes in another way than they are made."""
+        pairs = zip(node.inputs, reading.inputs, strict=True)
+        return [r.node for r, way in pairs if way != IGNORED and self._way(r) not in ("", way)]
 
     def groups(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Nodes of one size, side by side, as those that one kernel can make."""
-        for alike in self._with_one_split(names):
-            yield from _connected(self.part, alike)
+        """Nodes of one domain, side by side, as those that one kernel can make."""
+        for i in range(0, len(names), MOST):
+            yield from _connected(self.part, names[i : i + MOST])
 
-    def _with_one_split(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Runs of nodes whose operands repeat along the same axes."""
-        run: list[str] = []
-        at: int | None = None
-        for name in names:
-            split = self.split([name])
-            other = split == -1 or (None not in (at, split) and at != split)
-            if run and (other or len(run) == MOST):
-                yield run
-                run, at = [], None
-            run.append(name)
-            at = split if at is None else at
-        yield run
+    def nodes(self, names: list[str]) -> list[Made]:
+        """The node that does what these do; several if its kernel were too large, none if slow."""
+        if len(names) == 1 and self.part.nodes[names[0]].type not in ALONE:
+            return []
+        if not any(FULL in self.settled[n].outputs + self.settled[n].inputs for n in names):
+            for name in names:  # they tell something of rows that are elsewhere
+                self.settled[name] = self.readings[name]
+        made = self.node(names)
+        if made is not None:
+            return [made]
+        return [one for name in names if (one := self.node([name])) is not None]
 
-    def split(self, names: Sequence[str]) -> int | None:
-        """How many axes are rows, None if it does not matter, -1 if it is not the same for all."""
-        found = set()
-        for name in names:
-            node = self.part.nodes[name]
-            for ref in node.inputs:
-                shape = self.part.nodes[ref.node].specs[ref.index].shape
-                way = way_of(shape, node.specs[0].shape)
-                assert way is not None
-                if way[0] in (ROW, COLUMN):
-                    found.add(way[1])
-        return None if not found else found.pop() if len(found) == 1 else -1
-
-    def node(self, names: list[str]) -> tuple[Node, list[str], dict[Ref, Ref]]:
+    def node(self, names: list[str]) -> Made | None:
         """The node that does what these do, they, and where their values are then."""
         nodes, mine = [self.part.nodes[name] for name in names], set(names)
-        inputs = list(dict.fromkeys(r for n in nodes for r in n.inputs if r.node not in mine))
-        shape = nodes[0].specs[0].shape
-        number = {ref: i for i, ref in enumerate(inputs)}
-        steps = []
-        for i, node in enumerate(nodes):
-            steps.append(Step(node.type, tuple(number[r] for r in node.inputs), node.attrs))
-            number[Ref(node.name)] = len(inputs) + i
-        kept = [Ref(n.name) for n in nodes if self.leaves(Ref(n.name), mine)]
-        operands = []
-        for ref in inputs:
-            spec = self.part.nodes[ref.node].specs[ref.index]
-            way = way_of(spec.shape, shape)
-            assert way is not None
-            operands.append(Operand(spec.dtype, way[0]))
-        split = self.split(names)
-        body = Body(
-            tuple(operands),
-            tuple(steps),
-            tuple(number[ref] for ref in kept),
-            0 if split is None else split,
-        )
-        written = text(body, self.exact)
-        assert written is not None
+        taken: dict[tuple[Ref, str], Operand] = {}
+        for node in nodes:
+            for ref, way in zip(node.inputs, self.settled[node.name].inputs, strict=True):
+                if ref.node not in mine and way != IGNORED:
+                    dtype = self.part.nodes[ref.node].specs[ref.index].dtype
+                    taken.setdefault((ref, way), Operand(dtype, way))
+        cols = max(self.settled[name].cols for name in names)
+        steps = Steps(tuple(taken.values()), cols)
+        operand = {key: i for i, key in enumerate(taken)}
+        value: dict[Ref, int] = {}
+        checks = []
+        for node in nodes:
+            reading = self.settled[node.name]
+            pairs = [p for p in zip(node.inputs, reading.inputs, strict=True) if p[1] != IGNORED]
+            given = [value[p[0]] if p[0] in value else operand[p] for p in pairs]
+            made = steps_of(steps, node, reading, given)
+            value.update({Ref(node.name, i): made[i] for i in range(len(made))})
+            if node.type == "SparseSoftmaxCrossEntropy":
+                if given[1] >= len(taken):  # labels that nobody could check
+                    return None
+                checks.append((given[1], reading.cols))
+        kept = [ref for ref in value if self.leaves(ref, mine)]
+        kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may be in place of an operand
+        body = steps.body(tuple(value[ref] for ref in kept))
+        written = text(body, self.exact) if kept else None
+        if written is None:
+            return None
+        inputs = [ref for ref, _ in taken]
         attrs = {
             "body": body,
             "names": tuple(names),
@@ -155,43 +169,36 @@ class _Finder:
             "loose": tuple(
                 i for i, ref in enumerate(inputs) if is_loose(self.part, ref, self.info)
             ),
-            "inplace": tuple(i for i, o in enumerate(operands) if o.way == FULL),
+            "inplace": tuple(schedule(body).writable()),
+            "checks": tuple(checks),
+            "types": tuple(node.type for node in nodes),
+            "size": max(self.settled[name].size for name in names),
         }
         last = nodes[-1]
         control = dict.fromkeys(c for n in nodes for c in n.control if c not in mine)
-        specs = tuple(self.part.nodes[ref.node].specs[0] for ref in kept)
+        specs = tuple(self.part.nodes[ref.node].specs[ref.index] for ref in kept)
         fused = last.but(
             type="Fused", inputs=tuple(inputs), control=tuple(control), attrs=attrs, specs=specs
         )
-        return fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)}
+        return Made(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)})
 
     def leaves(self, ref: Ref, mine: set[str]) -> bool:
         """Whether somebody else needs a value."""
         return ref in self.part.fetches or not mine.issuperset(self.users.get(ref, ()))
 
 
-def way_of(shape: Any, whole: Any) -> tuple[str, int] | None:
-    """How an operand's elements go with those of `whole`, and how many axes are its rows then.
+class Made(NamedTuple):
+    """A node in place of others, and where the values of those are then."""
 
-    None: in another way than by rows and columns.
-    """
-    if size_of(shape) == 1:
-        return ONE, 0
-    if shape == whole:
-        return FULL, 0
-    padded = (1,) * (len(whole) - len(shape)) + tuple(shape)
-    for k in range(1, len(whole)):
-        if size_of(padded[:k]) == 1 and padded[k:] == whole[k:]:
-            return ROW, k
-        if padded[:k] == whole[:k] and size_of(padded[k:]) == 1:
-            return COLUMN, k
-    return None
+    node: Node
+    names: list[str]
+    values: dict[Ref, Ref]
 
 
 def _connected(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
     """The names in groups, each of nodes that values lead from one to the other."""
     group = {name: {name} for name in names}
-    owner: dict[Ref, str] = {Ref(name): name for name in names}
+    owner = {Ref(name, i): name for name in names for i in range(len(part.nodes[name].specs))}
     for name in names:
         for ref in part.nodes[name].inputs:
             mate = owner.setdefault(ref, name)
@@ -206,7 +213,7 @@ def _connected(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
             yield [other for other in names if other in group[name]]
 
 
-def _replaced(part: Part, made: Sequence[tuple[Node, list[str], dict[Ref, Ref]]]) -> Part:
+def _replaced(part: Part, made: Sequence[Made]) -> Part:
     """The part with nodes in place of others."""
     values = {old: new for _, _, moved in made for old, new in moved.items()}
     instead = {name: node.name for node, names, _ in made for name in names}

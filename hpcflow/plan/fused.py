@@ -15,7 +15,7 @@ def types(node: Node) -> tuple[str, ...]:
     """The types of the operations that a node does, in their order."""
     if node.type != "Fused":
         return (node.type,)
-    return tuple(step.type for step in node.attrs["body"].steps)
+    return tuple(node.attrs["types"])
 
 
 def names(node: Node) -> tuple[str, ...]:
@@ -51,5 +51,7 @@ def scope(of: Sequence[str]) -> str:
 
 def elements(node: Node) -> int | None:
     """How many elements each operation computes; None if only the step knows."""
+    if node.type == "Fused":
+        return int(node.attrs["size"])
     shape = node.specs[0].shape
     return size_of(shape) if is_known(shape) else None

@@ -21,8 +21,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import Spec, size_of
+from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, NUMBER, OF_ROWS, ONE, PLACE, ROW
 from hpcflow.plan.ir import Node, Part
 
 
@@ -204,13 +207,18 @@ def _matrix(count: Callable[[int, int, int], float], index: int = 0) -> Count:
 
 
 def _of_body(node: Node, inputs: Sequence[Spec]) -> float:
-    """What the operations of a node `Fused` compute; their values have one shape."""
-    values, count, shape = [*inputs], 0.0, node.specs[0].shape
-    for step in node.attrs["body"].steps:
+    """What the operations of a node `Fused` compute: a sum of rows or columns an addition each."""
+    body, size = node.attrs["body"], node.attrs["size"]
+    sizes = {FULL: size, ROW: size, COLUMN: size // (body.cols or size), ONE: 1}
+    values, count = [*inputs], 0.0
+    for step in body.steps:
+        summed = step.type in (*OF_ROWS, COLUMN_SUM)
         specs = [values[i] for i in step.inputs]
-        values.append(Spec(specs[0].dtype, shape))
+        dtype = specs[0].dtype if specs else np.dtype(np.float32)
+        values.append(Spec(dtype, (sizes[step.way],)))
         made = Node(node.name, step.type, attrs=dict(step.attrs), specs=(values[-1],))
-        count += _flops(made, specs)
+        if step.type not in (NUMBER, PLACE):
+            count += size if summed else _flops(made, specs)
     return count
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hpcflow.native import formulas, kept
-from hpcflow.native.loop import COLUMN, FULL, ONE, ROW, Body, Operand, Step, text
+from hpcflow.native.loop import COLUMN, FULL, ONE, ROW, Body, Operand, Step
+from hpcflow.native.nest import text
 
 RNG = np.random.default_rng(5)
 EDGES = [
@@ -177,7 +178,7 @@ def test_rows_and_columns(shape: tuple[int, ...], split: int) -> None:
     one = np.array(3.0, "f4")
     ways = (FULL, ROW, COLUMN, ONE)
     steps = (Step("Mul", (0, 1), {}), Step("Add", (4, 2), {}), Step("Sub", (5, 3), {}))
-    body = Body(tuple(Operand(x.dtype, way) for way in ways), steps, (6, 4), split)
+    body = Body(tuple(Operand(x.dtype, way) for way in ways), steps, (6, 4), row.size)
     written = text(body, exact=True)
     assert written is not None
     out, product = np.empty_like(x), np.empty_like(x)

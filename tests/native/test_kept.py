@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from hpcflow.native import kept
-from hpcflow.native.loop import FULL, Body, Operand, Step, text
+from hpcflow.native.loop import FULL, Body, Operand, Step
 from hpcflow.native.machine import Machine
+from hpcflow.native.nest import text
 
 ACROSS = """
 import sys, time

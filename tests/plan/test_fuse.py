@@ -107,3 +107,85 @@ def test_a_chain_is_one_kernel() -> None:
 def test_without_llvmlite_nothing_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "absent", lambda: "it is not here")
     assert results([("binary", 0, 1, 0), ("unary", 6, 0, 1)], fuse=True)[1] == 0
+
+
+ROWS = [
+    hf.nn.softmax,
+    hf.nn.log_softmax,
+    lambda x: hf.reduce_mean(x, -1, keepdims=True),
+    lambda x: hf.expand_dims(hf.reduce_sum(x, -1), -1),
+    lambda x: hf.reduce_sum(x, 0),
+    lambda x: hf.tanh(hf.reduce_mean(hf.square(x), [0, 1])),
+    lambda x: hf.nn.moments(x, [-1], keep_dims=True)[1],
+]
+CALM = [hf.tanh, hf.nn.sigmoid, lambda x: hf.exp(-hf.square(x)), operator.neg, hf.nn.relu]
+
+
+def over_rows(program: Any, kernels: str) -> list[np.ndarray]:
+    """Values and gradients of a random program of sums, softmaxes and bounded functions."""
+    with hf.Graph().as_default():
+        rng = np.random.default_rng(4)
+        feeds = [hf.placeholder(hf.float32, shape) for shape in [(4, 6), (6,), (4, 1), ()]]
+        values: list[Any] = list(feeds)
+        for kind, a, b, which in program:
+            x, y = values[a % len(values)], values[b % len(values)]
+            if kind == "rows" and len(x.shape) == 2 and x.shape[-1] > 1:
+                values.append(ROWS[which % len(ROWS)](x))
+            elif kind == "calm":
+                values.append(CALM[which % len(CALM)](x))
+            elif kind == "two":
+                values.append(BINARY[which % 3](hf.tanh(x), hf.tanh(y)))
+        total = sum(hf.reduce_sum(v) for v in values)
+        session = hf.Session(context=context(kernels=kernels))
+        fed = {x: rng.standard_normal(x.shape).astype("f4") for x in feeds}
+        return [np.asarray(x) for x in session.run([*values, *hf.gradients(total, feeds)], fed)]
+
+
+BY_ROWS = st.tuples(
+    st.sampled_from(["rows", "rows", "calm", "two", "two"]), *(st.integers(0, 50) for _ in range(3))
+)
+
+
+@settings(max_examples=100)
+@given(program=st.lists(BY_ROWS, min_size=3, max_size=14))
+def test_any_program_over_rows_gives_nearly_the_same(program: Any) -> None:
+    plain, fused = over_rows(program, "plain"), over_rows(program, "auto")
+    for mine, right in zip(fused, plain, strict=True):
+        scale = max(1.0, float(np.abs(right).max()))
+        np.testing.assert_allclose(mine, right, atol=2e-5 * scale)
+
+
+def kinds(build: Any) -> list[list[str]]:
+    """The types of the operations in each fused kernel of what `build` makes of a [4, 6]."""
+    made: list[Part] = []
+    with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
+        original = module._replaced
+        patch.setattr(module, "_replaced", lambda *a: made.append(original(*a)) or made[-1])
+        x = hf.placeholder(hf.float32, [4, 6])
+        hf.Session().run(build(x), {x: np.ones((4, 6), "f4")})
+    nodes = [node for part in made for node in part.nodes.values()]
+    return [list(node.attrs["types"]) for node in nodes if node.type == "Fused"]
+
+
+def test_layer_normalization_is_one_kernel() -> None:
+    def normalized(x: Any) -> Any:
+        mean = hf.reduce_mean(x, -1, keepdims=True)
+        centered = x - mean
+        variance = hf.reduce_mean(hf.square(centered), -1, keepdims=True)
+        return centered * hf.rsqrt(variance + 1e-5)
+
+    (one,) = kinds(normalized)
+    assert one.count("Mean") == 2 and one[-1] == "Mul"
+
+
+def test_what_needs_a_sum_of_columns_is_another_kernel() -> None:
+    found = kinds(lambda x: hf.tanh(hf.reduce_sum(hf.square(x), 0)))
+    assert found == [["Square", "Sum"], ["Tanh"]]
+
+
+def test_a_label_outside_the_classes_is_an_error_still() -> None:
+    logits = hf.placeholder(hf.float32, [2, 3])
+    labels = hf.placeholder(hf.int32, [2])
+    loss = hf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits * 2.0)
+    with pytest.raises(hf.errors.RangeError, match="label 3 is outside"):
+        hf.Session().run(loss, {logits: np.ones((2, 3), "f4"), labels: [0, 3]})

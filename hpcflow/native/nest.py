@@ -1,0 +1,312 @@
+"""The text of a kernel of fused operations: loops over the elements of a row, in one over rows.
+
+A kernel is called with NumPy arrays themselves, as Python objects, inputs first. Where an array's
+numbers lie, and its sizes, it reads from the fields that NumPy's headers define
+(`PyArrayObject_fields` of numpy/ndarraytypes.h), so a call hands over nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcflow.native import call
+from hpcflow.native.formulas import CLOSE, written
+from hpcflow.native.loop import (
+    COLUMN,
+    COLUMN_SUM,
+    DATA,
+    FULL,
+    MAX,
+    NUMBER,
+    OF_ROWS,
+    ONE,
+    PLACE,
+    RANK,
+    ROW,
+    SIZES,
+    SUM,
+    Body,
+    Schedule,
+    Step,
+)
+from hpcflow.native.words import MEMORY, TYPES, Lines, Value, number
+
+MOST_KEPT = 1 << 18  # bytes on the stack for values of a row that more than one loop needs
+COSTLY = frozenset(CLOSE)
+GROUP = ", !llvm.access.group !0"
+PLACES = {COLUMN: "%i", ONE: "0"}  # of what is taken outside the loops over a row
+
+
+def schedule(body: Body) -> Schedule:
+    """The loops of a kernel."""
+    return Schedule(body, COSTLY)
+
+
+def text(body: Body, exact: bool) -> str | None:
+    """The kernel in LLVM's language, `@NAME` its function; None if an operation has no formula.
+
+    Arrays lie in C order; a result has its elements, rows or columns as the way of its value says.
+    """
+    if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
+        return None
+    writer = _Writer(body, exact)
+    return writer.text() if writer.write() else None
+
+
+class _Writer:
+    def __init__(self, body: Body, exact: bool) -> None:
+        self.body, self.exact = body, exact
+        self.plan = schedule(body)
+        loops = range(len(self.plan.used))
+        self.entry = Lines("e")
+        self.heads = [Lines(f"h{k}.") for k in (*loops, len(loops))]  # the last behind all loops
+        self.bodies = [Lines(f"v{k}.") for k in loops]
+        self.carried: list[list[str]] = [[] for _ in loops]  # phis of what a loop makes of a row
+        self.scalars: dict[int, Value] = {}  # values of which a row has one
+        self.types: dict[int, str] = {}
+        self.kept = 0  # bytes
+
+    # -- from values to lines
+
+    def write(self) -> bool:
+        """Fill the lines; False if an operation has no formula."""
+        body, count = self.body, len(self.body.operands)
+        for i, operand in enumerate(body.operands):
+            type = TYPES[np.dtype(operand.dtype).name]
+            if operand.way in (ONE, COLUMN):
+                lines = self.entry if operand.way == ONE else self.heads[0]
+                self.scalars[i] = self.loaded(lines, f"%x{i}", type, PLACES[operand.way], "")
+        for k, lines in enumerate(self.bodies):
+            for value, step in enumerate(body.steps, count):
+                if step.way in (COLUMN, ONE) and step.type not in OF_ROWS:
+                    if self.plan.loop[value] == k and not self.scalar(k, value, step):
+                        return False
+            if not self.loop(k, lines):
+                return False
+        last = len(self.bodies)
+        for value, step in enumerate(body.steps, count):
+            if step.way == COLUMN and step.type not in OF_ROWS and self.plan.loop[value] == last:
+                if not self.scalar(last, value, step):
+                    return False
+        for y, value in enumerate(body.results):
+            if body.way(value) == COLUMN:
+                lines = self.heads[self.plan.loop[value]]
+                self.stored(lines, f"%y{y}", self.scalars[value], "%i", "")
+        return self.kept <= MOST_KEPT
+
+    def scalar(self, k: int, value: int, step: Step) -> bool:
+        """A value of which a row, or the kernel, has one."""
+        lines = self.entry if step.way == ONE else self.heads[k]
+        if step.type == NUMBER:
+            type = TYPES[np.dtype(step.attrs["dtype"]).name]
+            self.scalars[value] = number(step.attrs["value"], type)
+            return True
+        given = [self.scalars[i] for i in step.inputs]
+        made = written(lines, step.type, given, step.attrs, self.exact)
+        if made is not None:
+            self.scalars[value] = made
+        return made is not None
+
+    def loop(self, k: int, lines: Lines) -> bool:
+        """One loop over the elements of a row."""
+        body, count = self.body, len(self.body.operands)
+        places = {FULL: f"%n{k}", ROW: f"%j{k}"}
+        known: dict[int, Value] = {}
+        for value in sorted(self.plan.used[k]):
+            step = body.step(value)
+            way = body.way(value)
+            if value in self.scalars:
+                known[value] = self.scalars[value]
+            elif step is None:
+                type = TYPES[np.dtype(body.operands[value].dtype).name]
+                known[value] = self.loaded(lines, f"%x{value}", type, places[way], GROUP)
+            elif self.plan.is_there(k, value):
+                at, place = self.memory(value)
+                known[value] = self.loaded(lines, at, self.types[value], places[place], GROUP)
+            elif step.type == PLACE:
+                known[value] = Value(places[ROW], "i64")
+            else:
+                given = [known[i] for i in step.inputs]
+                made = written(lines, step.type, given, step.attrs, self.exact)
+                if made is None:
+                    return False
+                known[value] = made
+                self.types[value] = made.type
+                if value in self.plan.kept and self.plan.loop[value] == k:
+                    self.keep(lines, value, made, places[ROW])
+        for value in self.plan.roots(k):
+            step = body.step(value)
+            if step is not None and (step.type in OF_ROWS or step.type == COLUMN_SUM):
+                if not self.reduced(k, lines, value, step, known[step.inputs[0]]):
+                    return False
+        for y, value in enumerate(body.results):
+            here = (value < count and k == 0) or (value >= count and self.plan.loop[value] == k)
+            if body.way(value) == FULL and here:
+                self.stored(lines, f"%y{y}", known[value], places[FULL], GROUP)
+        return True
+
+    def memory(self, value: int) -> tuple[str, str]:
+        """Where an earlier loop has put a value, and how its elements lie there."""
+        if value in self.plan.kept and value not in self.plan.results:
+            return f"%kept{value}", ROW
+        return f"%y{self.body.results.index(value)}", FULL
+
+    def keep(self, lines: Lines, value: int, made: Value, place: str) -> None:
+        """Have a later loop find a value that is no result."""
+        if value in self.plan.results:
+            return
+        memory = MEMORY[made.type]
+        self.kept += self.body.cols * 8
+        self.entry.add(f"  %kept{value} = alloca [{self.body.cols} x {memory}], align 64")
+        self.stored(lines, f"%kept{value}", made, place, GROUP)
+
+    def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
+        """Add an element to what a loop makes of a row, or of a column."""
+        if not x.is_float:
+            return False
+        self.types[value] = x.type
+        if step.type == COLUMN_SUM:
+            y = f"%y{self.body.results.index(value)}"
+            total = self.loaded(lines, y, x.type, f"%j{k}", GROUP)
+            self.stored(lines, y, lines.two("add", total, x), f"%j{k}", GROUP)
+            return True
+        name, first = f"%r{value}", number(0 if step.type == SUM else -np.inf, x.type)
+        head = f"  {name} = phi {x.type} [{first.text}, %head{k}], [{name}.next, %loop{k}]"
+        self.carried[k].append(head)
+        if step.type == SUM:
+            lines.add(f"  {name}.next = fadd reassoc {x.type} {name}, {x.text}")
+        else:
+            assert step.type == MAX
+            made = lines.call("maximum", Value(name, x.type), x)
+            lines.lines[-1] = lines.lines[-1].replace(made.text, f"{name}.next", 1)
+        self.scalars[value] = Value(f"{name}.next", x.type)
+        return True
+
+    def loaded(self, b: Lines, base: str, type: str, place: str, group: str) -> Value:
+        """The element of an array."""
+        memory = MEMORY[type]
+        at = b.add(f"getelementptr {memory}, ptr {base}, i64 {place}", "ptr")
+        value = b.add(f"load {memory}, ptr {at.text}{group}", memory)
+        if type == "i1":
+            return b.add(f"icmp ne i8 {value.text}, 0", "i1")
+        return value
+
+    def stored(self, b: Lines, base: str, value: Value, place: str, group: str) -> None:
+        """Put an element into an array."""
+        memory = MEMORY[value.type]
+        if value.type == "i1":
+            value = b.add(f"zext i1 {value.text} to i8", "i8")
+        at = b.add(f"getelementptr {memory}, ptr {base}, i64 {place}", "ptr")
+        b.add(f"  store {memory} {value.text}, ptr {at.text}{group}")
+
+    # -- the whole
+
+    def text(self) -> str:
+        """The function, with what it calls."""
+        body = self.body
+        arrays = [f"%a{i}" for i in range(len(body.operands))]
+        outputs = [f"%o{k}" for k in range(len(body.results))]
+        ways = [o.way for o in body.operands] + [body.way(v) for v in body.results]
+        named = [*arrays, *outputs]
+        parts = [self.entry, *self.heads, *self.bodies]
+        return "\n".join(
+            [
+                *sorted(set().union(*(part.declared for part in parts)) | call.CALLED),
+                "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+                f"define ptr @NAME({call.SIGNATURE}) {{",
+                "entry:",
+                *call.objects(named),
+                *_addresses(arrays, "x"),
+                *_addresses(outputs, "y"),
+                *self.entry.lines,
+                *_total(named[max(i for i, way in enumerate(ways) if way == FULL)]),
+                *call.unlocked("%total", "sized"),
+                *self.shape(),
+                "  br label %rows",
+                "rows:",
+                "  %i = phi i64 [0, %py.unlocked], [%i1, %next]",
+                "  %over = icmp sge i64 %i, %count",
+                "  br i1 %over, label %end, label %begin",
+                "begin:",
+                "  %base = mul i64 %i, %cols",
+                "  br label %head0",
+                *(line for k in range(len(self.bodies)) for line in self.nest(k)),
+                f"head{len(self.bodies)}:",
+                *self.heads[-1].lines,
+                "  br label %next",
+                "next:",
+                "  %i1 = add nuw nsw i64 %i, 1",
+                "  br label %rows",
+                "end:",
+                *call.END,
+                "}",
+                "!0 = distinct !{}",
+                '!1 = !{!"llvm.loop.parallel_accesses", !0}',
+                *(f"!{2 + k} = distinct !{{!{2 + k}, !1}}" for k in range(len(self.bodies))),
+            ]
+        )
+
+    def shape(self) -> list[str]:
+        """How many rows there are, %count, of %cols elements; sums of columns begin at 0."""
+        cols = self.body.cols
+        if not cols:
+            some = ["  %some = icmp ne i64 %total, 0", "  %count = zext i1 %some to i64"]
+            return [*some, "  %cols = add i64 %total, 0"]
+        found = [f"  %count = udiv i64 %total, {cols}", f"  %cols = add i64 {cols}, 0"]
+        for y, value in enumerate(self.body.results):
+            step = self.body.step(value)
+            if step is not None and step.type == COLUMN_SUM:
+                size = cols * (8 if self.types[value] == "double" else 4)
+                what = f"ptr %y{y}, i8 0, i64 {size}, i1 false"
+                found.append(f"  call void @llvm.memset.p0.i64({what})")
+        return found
+
+    def nest(self, k: int) -> list[str]:
+        """The text of one loop over a row, and of what comes before it."""
+        return [
+            f"head{k}:",
+            *self.heads[k].lines,
+            f"  br label %loop{k}",
+            f"loop{k}:",
+            f"  %j{k} = phi i64 [0, %head{k}], [%j{k}.next, %loop{k}]",
+            *self.carried[k],
+            f"  %n{k} = add i64 %base, %j{k}",
+            *self.bodies[k].lines,
+            f"  %j{k}.next = add nuw nsw i64 %j{k}, 1",
+            f"  %again{k} = icmp ult i64 %j{k}.next, %cols",
+            f"  br i1 %again{k}, label %loop{k}, label %head{k + 1}, !llvm.loop !{2 + k}",
+        ]
+
+
+def _addresses(arrays: Sequence[str], letter: str) -> list[str]:
+    """Where the numbers of each array begin."""
+    found = []
+    for i, array in enumerate(arrays):
+        found.append(f"  %d{letter}{i} = getelementptr i8, ptr {array}, i64 {DATA}")
+        found.append(f"  %{letter}{i} = load ptr, ptr %d{letter}{i}")
+    return found
+
+
+def _total(array: str) -> list[str]:
+    """%total: how many elements an array has."""
+    return [
+        f"  %pr = getelementptr i8, ptr {array}, i64 {RANK}",
+        "  %rank = load i32, ptr %pr",
+        f"  %ps = getelementptr i8, ptr {array}, i64 {SIZES}",
+        "  %sizes = load ptr, ptr %ps",
+        "  br label %count.axes",
+        "count.axes:",
+        "  %k = phi i32 [0, %entry], [%k1, %counted]",
+        "  %total = phi i64 [1, %entry], [%total1, %counted]",
+        "  %done = icmp sge i32 %k, %rank",
+        "  br i1 %done, label %sized, label %counted",
+        "counted:",
+        "  %at = getelementptr i64, ptr %sizes, i32 %k",
+        "  %size = load i64, ptr %at",
+        "  %total1 = mul i64 %total, %size",
+        "  %k1 = add i32 %k, 1",
+        "  br label %count.axes",
+        "sized:",
+    ]
