@@ -17,7 +17,8 @@ from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
 from hpcflow.native.nest import schedule, text
-from hpcflow.plan.alike import Items
+from hpcflow.plan import again
+from hpcflow.plan.alike import Item, Items
 from hpcflow.plan.domains import IGNORED, Domain, Reading, read, steps_of
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.rewrite import topological
@@ -44,14 +45,14 @@ def fuse(part: Part, strands: list[Strand], info: Callable[[Node], Any], exact: 
         for name in strand.nodes:
             found.put(items, part.nodes[name])
         order: list[str] = []
-        for item in items.items:
-            order += item.first
-            for names in found.groups(item.nodes) if item.key is not None else [item.nodes]:
-                new = found.nodes(names) if item.key is not None else []
-                gone = {name for one in new for name in one.names if name != one.node.name}
-                order += [name for name in names if name not in gone]
-                made += new
+        groups = [group for item in items.items for group in found.groups(item)]
+        for names in found.remade(groups):
+            new = found.nodes(names)
+            gone = {name for one in new for name in one.names if name != one.node.name}
+            order += [name for name in names if name not in gone]
+            made += new
         orders.append(order)
+    part = found.part
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for order in orders for pair in pairwise(order)]
     part = _replaced(part, made)
@@ -114,14 +115,33 @@ class _Finder:
         pairs = zip(node.inputs, reading.inputs, strict=True)
         return [r.node for r, way in pairs if way != IGNORED and self._way(r) not in ("", way)]
 
-    def groups(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Nodes of one domain, side by side, as those that one kernel can make."""
-        for i in range(0, len(names), MOST):
-            yield from _connected(self.part, names[i : i + MOST])
+    def groups(self, item: Item) -> Iterator[list[str]]:
+        """The nodes of an item, side by side: those together that one kernel can make."""
+        if item.first:
+            yield item.first
+        if item.key is None:
+            yield item.nodes
+            return
+        for i in range(0, len(item.nodes), MOST):
+            yield from _connected(self.part, item.nodes[i : i + MOST])
+
+    def remade(self, groups: list[list[str]]) -> list[list[str]]:
+        """The groups of a strand, those to be kernels with what they compute again."""
+        places = [k for k, names in enumerate(groups) if self.is_kernel(names)]
+        self.part, new = again.remade(self.part, [groups[k] for k in places], self.settled)
+        self.users = users(self.part)
+        made = dict(zip(places, new, strict=True))
+        return [made.get(k, names) for k, names in enumerate(groups)]
+
+    def is_kernel(self, names: list[str]) -> bool:
+        """Whether nodes that belong together are worth a kernel."""
+        if not self.settled.keys() >= set(names):
+            return False
+        return len(names) > 1 or self.part.nodes[names[0]].type in ALONE
 
     def nodes(self, names: list[str]) -> list[Made]:
         """The node that does what these do; several if its kernel were too large, none if slow."""
-        if len(names) == 1 and self.part.nodes[names[0]].type not in ALONE:
+        if not self.is_kernel(names):
             return []
         if not any(FULL in self.settled[n].outputs + self.settled[n].inputs for n in names):
             for name in names:  # they tell something of rows that are elsewhere
