@@ -81,11 +81,10 @@ def of_code(part: Part, code: Code, steps: int, insides: Iterable[Memory]) -> Me
     `insides` is that of its loops and branches.
     """
     sizes = variables(part)
-    constants = {what[1] for what in code.binds.values() if what[0] == "const"}
     made = Memory(
         part.task,
         sizes,
-        constants=sum(part.nodes[name].specs[0].nbytes for name in constants),
+        constants=sum(constants(part, code).values()),
         buffers=steps * sum(size + ALIGNED for size in code.arenas.values()),
         messages=steps * sum(_message(part, what) for what in code.binds.values()),
         sums=sum(sum_bytes(node) for node in part.nodes.values()),
@@ -97,6 +96,12 @@ def of_code(part: Part, code: Code, steps: int, insides: Iterable[Memory]) -> Me
     for inside in insides:
         made = _with(made, inside)
     return made
+
+
+def constants(part: Part, code: Code) -> dict[str, int]:
+    """Bytes of each constant that the code of a part uses."""
+    names = dict.fromkeys(what[1] for what in code.binds.values() if what[0] == "const")
+    return {name: part.nodes[name].specs[0].nbytes for name in names}
 
 
 def variables(part: Part) -> dict[str, int]:

@@ -305,7 +305,7 @@ class Context:
         if self.profile is not None:
             self.profile.adopt(made)
         made.expected = self.expected
-        self.expected.plan(made, made.memory)
+        self.expected.plan(made.memory, made.constants)
         return made
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpcflow.plan.memory import Memory
@@ -63,13 +63,12 @@ class Expected:
     """What a rank was to need at once, as predicted for each of its plans before it ran."""
 
     def __init__(self) -> None:
-        self._variables: dict[str, int] = {}
+        self._lasting: dict[str, int] = {}
         self._rest = Held("plans")
 
-    def plan(self, owner: Any, memory: Memory) -> None:
-        """A plan is there as long as `owner` lives; its variables are of all plans together."""
-        self._variables.update(memory.sizes)
-        self._rest.keep("constants", owner, memory.constants)
+    def plan(self, memory: Memory, constants: Mapping[str, int]) -> None:
+        """Variables are of all plans together; so are constants, which the graph keeps."""
+        self._lasting.update({**constants, **memory.sizes})
 
     def step(self, owner: Any, memory: Memory, sums: Iterable[tuple[Any, int]]) -> None:
         """It has buffers for one step more, and storage of sums, which plans may share."""
@@ -79,8 +78,8 @@ class Expected:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all variables, and of all plans when they needed most."""
-        return sum(self._variables.values()) + self._rest.peak
+        """Bytes of all variables and constants, and of all plans when they needed most."""
+        return sum(self._lasting.values()) + self._rest.peak
 
 
 def report(devices: Iterable[Any], expected: Expected) -> dict[str, Any]:

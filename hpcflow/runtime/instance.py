@@ -20,7 +20,7 @@ from hpcflow.plan import cost, fused
 from hpcflow.plan.code import Code
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
-from hpcflow.plan.memory import Memory, of_code, sum_bytes, variables
+from hpcflow.plan.memory import Memory, constants, of_code, sum_bytes, variables
 from hpcflow.plan.nested import FRAMES, inner, within
 from hpcflow.plan.updates import Writer
 from hpcflow.runtime.device import Device, device_of
@@ -116,6 +116,14 @@ class Compiled:
         nodes = self.part.nodes.values()
         made = any(node.type == "Assign" and node.attrs.get("initial") for node in nodes)
         return made and not self.trains and sum(variables(self.part).values()) > LARGE
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Bytes of each constant that it uses, in its loops and branches too."""
+        found = constants(self.part, self.code)
+        for one in (c for parts in self.inner.values() for c in parts.values()):
+            found |= one.constants
+        return found
 
     @functools.cached_property
     def memory(self) -> Memory:
