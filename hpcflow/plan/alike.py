@@ -74,7 +74,7 @@ class Items:
             [
                 self.floor,
                 *(self.place.get(name, 0) for name in node.before()),
-                *((self.place[name] + 1) // 2 * 2 for name in behind),
+                *((self.place.get(name, 0) + 1) // 2 * 2 for name in behind),
                 *(self.touched.get(handle, 0) for handle in writes),
                 *(self.written.get(handle, 0) for handle in uses),
             ]
