@@ -55,14 +55,23 @@ class Window:
     trains: bool
     start: int
     end: int = 0
-    steps: int = 0
+    steps: int = -1  # that have ended; -1: the last one to warm up runs, timed for practice
     offset: int = 0  # what the host's clock, time.time_ns, is ahead of it
     places: list[Place] = dataclasses.field(default_factory=list)
+    made: dict[Compiled, tuple[Callable[..., Any], list[int]]] = dataclasses.field(
+        default_factory=dict
+    )
     events: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     steps_seen: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     idle: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     waits: list[tuple[str, str, str, int, int, int]] = dataclasses.field(default_factory=list)
     is_full: bool = False
+
+    def restart(self, now: int) -> None:
+        """What has been seen does not count."""
+        self.start, self.steps, self.is_full = now, 0, False
+        for seen in (self.events, self.steps_seen, self.idle, self.waits):
+            seen.clear()
 
 
 def install(context: Any) -> Profile | None:
@@ -137,18 +146,20 @@ class Profile:
         window = self.window
         if self.is_open and window is not None:
             if label == window.label and window.trains == trains:
+                if window.steps < 0:  # the rehearsal is over: all has been made that runs timed
+                    window.restart(self.clock())
+                    return
                 window.steps += 1
                 if window.steps >= STEPS or window.is_full:
                     self.close()
                     return
-        if count == (SKIPPED if trains else OTHERS) + 1:
+        if count == (SKIPPED if trains else OTHERS):
             if window is None or (trains and not window.trains):
                 start = self.clock()
                 self._open(Window(label, trains, start, offset=time.time_ns() - start))
 
     def _open(self, window: Window) -> None:
-        if self.is_open:
-            self.close()
+        self._unhook()
         self.window, self.is_open = window, True
         self._hook(window)
 
@@ -214,9 +225,7 @@ class Profile:
         window = self.window
         assert window is not None
         self.is_open, window.end = False, end or time.perf_counter_ns()
-        for undo in self._undo:
-            undo()
-        self._undo = []
+        self._unhook()
         for each in (window.events, window.waits):
             if len(each) > MOST_EVENTS:
                 window.is_full = True
@@ -224,9 +233,17 @@ class Profile:
         self._writing = threading.Thread(target=self._write, args=(window,))
         self._writing.start()
 
+    def _unhook(self) -> None:
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
     def finish(self) -> None:
         """What was found is written: no more comes."""
         window = self.window
+        if self.is_open and window is not None and window.steps < 0:
+            self._unhook()
+            self.is_open, self.window, window = False, None, None
         if window is None and self.context.is_chief and not self._is_over:
             logger.warning(
                 "nothing was profiled: no plan ran more than %d steps that train, or %d others",
@@ -303,6 +320,28 @@ def _when_done(devices: list[Any]) -> int:
     return time.perf_counter_ns()
 
 
+def _made(
+    window: Window, compiled: Compiled, clock: Callable[[], int]
+) -> tuple[Callable[..., Any], list[int]]:
+    """The timed code of a part, and the places of its strands."""
+    places, add, code = window.places, window.events.append, compiled.code
+
+    def place(line: int, kind: str) -> int:
+        places.append(Place(compiled, kind, code.lines[line - 1]))
+        return len(places) - 1
+
+    def note(number: int, start: int) -> None:
+        add((number, start, clock()))
+
+    make = timed(code, compiled.file, {OPS: code.lines}, clock, note, place)
+    strands = []
+    for index in range(len(code.strands)):
+        strands.append(len(places))
+        places.append(Place(compiled, "strand", strand=index))
+        places.append(Place(compiled, "turn", strand=index))
+    return make, strands
+
+
 class _Both:
     """The plain and the timed code of an instance; which of them runs is chosen step by step."""
 
@@ -336,24 +375,11 @@ class _Both:
                 self._make(self.window)
 
     def _make(self, window: Window) -> None:
-        instance, compiled = self.instance, self.instance.compiled
-        places, add, clock = window.places, window.events.append, self.profile.clock
-
-        def place(line: int, kind: str) -> int:
-            places.append(Place(compiled, kind, instance.code.lines[line - 1]))
-            return len(places) - 1
-
-        def note(number: int, start: int) -> None:
-            add((number, start, clock()))
-
-        scope = {OPS: instance.code.lines}
-        make = timed(instance.code, compiled.file, scope, clock, note, place)
+        compiled = self.instance.compiled
+        if compiled not in window.made:
+            window.made[compiled] = _made(window, compiled, self.profile.clock)
+        make, self.places = window.made[compiled]
         self.timed, self.made = make(*self.names), window
-        self.places = []
-        for index in range(len(instance.code.strands)):
-            self.places.append(len(places))
-            places.append(Place(compiled, "strand", strand=index))
-            places.append(Place(compiled, "turn", strand=index))
 
     def run(self, index: int, *feeds: Any) -> Any:
         """The strand `index`."""

@@ -303,9 +303,9 @@ def as_trace(window: Window, facts: dict[str, Any]) -> list[dict[str, Any]]:
     for i, (label, start, end) in enumerate(window.steps_seen):
         spans.append(("b", "step", label, start + window.offset, i))
         spans.append(("e", "step", label, end + window.offset, i))
-    ended = {(cat, number) for ph, cat, _, _, number in spans if ph == "e"}
+    begun, ended = ({(s[1], s[4]) for s in spans if s[0] == ph} for ph in "be")
     for ph, cat, name, at, number in spans:
-        if (cat, number) in ended:
+        if (cat, number) in begun & ended:
             event = {"ph": ph, "cat": cat, "name": name, "pid": rank, "tid": 0}
             out.append(event | {"id": f"{cat}{number}", "ts": at / 1e3, "args": {}})
     return out
