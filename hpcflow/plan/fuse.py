@@ -203,7 +203,10 @@ class _Finder:
         return Made(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)})
 
     def leaves(self, ref: Ref, mine: set[str]) -> bool:
-        """Whether somebody else needs a value."""
+        """Whether somebody else needs a value, or nobody any of its node, which is still to run."""
+        outputs = (Ref(ref.node, i) for i in range(len(self.part.nodes[ref.node].specs)))
+        if not any(self.users.get(one) for one in outputs):
+            return True
         return ref in self.part.fetches or not mine.issuperset(self.users.get(ref, ()))
 
 

@@ -224,3 +224,16 @@ def outputs_of_forward(shape: list[int]) -> int:
 def test_a_gradient_computes_again_what_is_large() -> None:
     assert outputs_of_forward([8, 16]) > 1
     assert outputs_of_forward([1024, 512]) == 1
+
+
+def test_sums_that_are_only_asked_to_be_made() -> None:
+    """The gradients of a bias: nobody takes them, but a group says that they are to run."""
+    with hf.Graph().as_default(), hf.Session() as session:
+        x = hf.placeholder(hf.float32, [6, 8])
+        bias = hf.Variable(np.zeros(8, "f4"))
+        session.run(bias.initializer)
+        loss = hf.reduce_sum(hf.square(hf.tanh(hf.nn.bias_add(x, bias))))
+        made = hf.group(*hf.gradients(loss, [bias]))
+        given = np.arange(48, dtype="f4").reshape(6, 8) / 48
+        found, _ = session.run([loss, made], {x: given})
+    np.testing.assert_allclose(found, np.square(np.tanh(given)).sum(), rtol=1e-5)
