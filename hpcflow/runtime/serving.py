@@ -20,6 +20,7 @@ from hpcflow.plan.row_updates import without_copies
 from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
 from hpcflow.plan.strands import cut
+from hpcflow.plan.tiles import arranged
 from hpcflow.plan.updates import Writer
 from hpcflow.runtime.device import Device, device_of
 
@@ -39,13 +40,21 @@ def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
     `devices` are those of the task, as `Context.devices`: the choice is made as if it ran here.
     """
     part = as_run(part, devices)
+    updates = _generated(part, devices)
     for node in part.nodes.values():
         if node.type in FRAMES:
             for _, inside in inner(node):
                 assert isinstance(inside, Part)
                 yield from served(inside, devices)
         elif has_kernel(node):
-            yield _served(node, part, device_of(node, part.task, devices))
+            made = Served(node.name, node.type, "llvm", ()) if node.name in updates else None
+            yield made or _served(node, part, device_of(node, part.task, devices))
+
+
+def _generated(part: Part, devices: Mapping[str, Device]) -> frozenset[str]:
+    """The nodes that generated loops of updates compute."""
+    groups = arranged(part, cut(part), infos_of(devices)(part), writer_for(devices))[2]
+    return frozenset(name for name, group in groups.items() if group.loop is not None)
 
 
 def as_run(part: Part, devices: Mapping[str, Device]) -> Part:

@@ -49,6 +49,16 @@ def test_the_plan_lists_it_with_what_it_holds():
     assert [(k["type"], k["provider"]) for k in kernels_data(plan, devices)] == [("Fused", "llvm")]
 
 
+@pytest.mark.parametrize(("kernels", "provider"), [("auto", "llvm"), ("plain", "numpy")])
+def test_the_plan_says_which_updates_are_generated(kernels, provider):
+    with use(Context(Settings(kernels=kernels))) as context, hf.Graph().as_default():
+        v = hf.Variable(np.zeros(SHAPE, np.float32))
+        step = hf.train.AdamOptimizer().apply_gradients([(hf.ones(SHAPE), v)])
+        plan, devices = hf.Session().plan(step), context.devices
+    by = {one["type"]: one["provider"] for one in kernels_data(plan, devices)}
+    assert by["ApplyAdam"] == provider
+
+
 def test_without_loops_there_is_no_table():
     with use(Context(Settings(kernels="plain"))) as context, hf.Graph().as_default():
         plan, devices = planned(context)
