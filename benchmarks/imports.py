@@ -1,0 +1,103 @@
+"""How long importing a framework takes, and how much memory the process has afterwards.
+
+    python benchmarks/imports.py --torch PYTHON --tf PYTHON --jax PYTHON --out FILE
+
+Each sample is a fresh process that imports one framework and nothing else; file caches are warm.
+Time is that of the import alone, memory the resident set after it. An interpreter that imports
+NumPy only is shown beside them: hpcflow's import needs no more than that and itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+import common
+from common import Contender, Tournament, check
+
+OURS, NUMPY = "hpcflow", "numpy alone"
+PEERS = {"TensorFlow": ("tf", "tensorflow"), "torch": ("torch", "torch"), "JAX": ("jax", "jax")}
+PACKAGES = {"tensorflow": "tensorflow-cpu"}
+LOOK = """
+import json, sys, time
+start = time.perf_counter()
+import {module}
+seconds = time.perf_counter() - start
+pages = int(open("/proc/self/statm").read().split()[1])
+import importlib.metadata, resource
+found = {{name: importlib.metadata.version(name) for name in sys.argv[1:]}}
+said = {{"seconds": seconds, "bytes": pages * resource.getpagesize(), "versions": found}}
+print("@@ " + json.dumps(said))
+"""
+
+
+def contenders(arguments: argparse.Namespace) -> list[Contender]:
+    def command(python: str | None, module: str) -> list[str]:
+        package = [] if module == "hpcflow" else [PACKAGES.get(module, module)]
+        return [
+            python or sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            LOOK.format(module=module),
+            *package,
+        ]
+
+    made = [Contender(OURS, [command(None, "hpcflow")]), Contender(NUMPY, [command(None, "numpy")])]
+    for name, (option, module) in PEERS.items():
+        python = getattr(arguments, option)
+        made.append(common.peer(name, python, f"--{option}", command(python, module)))
+    return made
+
+
+def imported(contender: Contender) -> dict[str, Any]:
+    """What one fresh process says.
+
+    Errors: RuntimeError with the last words of one that fails.
+    """
+    (command,) = contender.commands
+    environ = common.environ(contender)
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled files of what they installed
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith(common.MARK)]
+    if not lines:
+        raise RuntimeError("; ".join(ended.stderr.strip().splitlines()[-3:]))
+    return json.loads(lines[-1][len(common.MARK) :])
+
+
+def play(cup: Tournament, made: list[Contender], repeats: int) -> None:
+    """All in turn; the first time, which fills file caches, does not count."""
+    for repeat in range(repeats + 1):
+        for contender in made:
+            if contender.missing or contender.name in cup.absent:
+                cup.absent.setdefault(contender.name, contender.missing)
+                continue
+            try:
+                said = imported(contender)
+            except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+                cup.absent[contender.name] = str(error)
+                continue
+            cup.versions[contender.name] = said["versions"]
+            if repeat:
+                cup.add("seconds of import, ms", contender.name, said["seconds"] * 1e3)
+                cup.add("memory after import, MiB", contender.name, said["bytes"] / 2**20)
+
+
+def main() -> None:
+    parser = common.parser(__doc__)
+    arguments = parser.parse_args()
+    cup = Tournament()
+    play(cup, contenders(arguments), arguments.rounds * arguments.repeats)
+    checks = [
+        check(f"{case.partition(',')[0]}: by {name}", cup.ratio(case, OURS, name), at_most=1.0)
+        for case in cup.figures
+        for name in PEERS
+    ]
+    common.finish(cup.record(checks, "as said", 1.0), arguments.out)
+
+
+if __name__ == "__main__":
+    main()
