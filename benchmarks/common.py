@@ -163,7 +163,7 @@ def ranks(n: int, command: Sequence[str], **environ: str) -> tuple[list[str], di
 def environ(contender: Contender) -> dict[str, str]:
     """The environment of a contender's processes."""
     threads = dict.fromkeys(THREADS, str(contender.threads))
-    return {**ENVIRON, **contender.environ, **threads, **QUIET}
+    return {**ENVIRON, **QUIET, **contender.environ, **threads}
 
 
 class _Child:
