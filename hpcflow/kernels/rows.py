@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.errors import ShapeError
 from hpcflow.kernels.fused import plain
 from hpcflow.kernels.scatter import UFUNCS, equal_rows_summed, shaped
 from hpcflow.kernels.slicing import SCATTER_BLOCK, check_indices
 from hpcflow.kernels.table import Node, Tiled, fast
 from hpcflow.native import rows
 from hpcflow.native.kept import counting
+from hpcflow.native.loop import FULL
 
 
 def _moves(node: Node) -> str:
@@ -203,3 +205,32 @@ def sort_keys(indices: np.ndarray) -> np.ndarray | None:
     keys |= np.arange(indices.size)
     keys.sort()
     return keys
+
+
+# -- formulas
+
+
+def _formula(tables: int) -> None:
+    @fast("llvm", f"UpdateRows{tables}", "update", on="cpu", refuses=lambda node: "", exact=True)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        body = node.attrs["body"]
+        change = counting(node.attrs["text"], tables + 1 + len(body.operands))
+        full = [tables + 1 + k for k, one in enumerate(body.operands) if one.way == FULL]
+
+        def run(*arrays: Any) -> None:
+            given = [*arrays[:tables], *map(plain, arrays[tables:])]
+            first, indices = given[0], given[tables]
+            for i in full:
+                if given[i].shape != (*indices.shape, *first.shape[1:]):
+                    raise ShapeError(
+                        f"the updates are {list(given[i].shape)}; these indices need "
+                        f"{[*indices.shape, *first.shape[1:]]}"
+                    )
+            if change(*given):
+                check_indices(np, indices, first.shape[0], "scatter: index")
+
+        return run
+
+
+for _tables in range(1, 7):
+    _formula(_tables)

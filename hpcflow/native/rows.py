@@ -7,10 +7,14 @@ nothing else. Rows are taken and changed one after the other, in the order of th
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from hpcflow.native.blocks import LINE, Blocks, whole
 from hpcflow.native.formulas import written
-from hpcflow.native.words import TYPES, Value
+from hpcflow.native.loop import ONE, Operand, Step
+from hpcflow.native.words import MEMORY, TYPES, Value
 
 AHEAD = 8  # rows that are fetched before their turn: memory answers late
 MOST_LINES = 16  # of a row that are; a processor guesses the others
@@ -85,6 +89,67 @@ def change(
     return b.text("NAME", arrays)
 
 
+class Formula(NamedTuple):
+    """What becomes of rows of several tables of one shape, and of one dtype.
+
+    Values have numbers: those of the tables, then operands, then steps. `changes` says for each
+    table how it is changed, and by which value.
+    """
+
+    dtype: Any
+    indices: str
+    operands: tuple[Operand, ...]
+    steps: tuple[Step, ...]
+    changes: tuple[tuple[str, int], ...]
+
+
+def formula(body: Formula, lines: int, exact: bool) -> str | None:
+    """Called with the tables, the indices and the operands; None if an operation has no formula.
+
+    No index comes twice: rows are read before any is changed.
+    """
+    b, of = Blocks(), TYPES[np.dtype(body.dtype).name]
+    names = [f"%table{t}" for t in range(len(body.changes))]
+    given = [f"%x{k}" for k in range(len(body.operands))]
+    tables, places = [b.data(name) for name in names], [b.data(name) for name in given]
+    rows = _Rows(b, body.indices, 0, table=names[0])
+    types = [TYPES[np.dtype(operand.dtype).name] for operand in body.operands]
+    both = list(zip(body.operands, places, types, strict=True))
+    ones = {at: _element(b, at, type) for o, at, type in both if o.way == ONE}
+    rows.check()
+    with b.loop(rows.count) as loop:
+        for table in tables:
+            rows.fetch(table, whole(0), loop.i, of, lines, write=True)
+        start, beside = rows.named(whole(0), loop.i), rows.given(whole(0), loop.i)
+        starts = [b.place(table, start, of) for table in tables]
+        with b.loop(rows.width, free=True) as inner:
+            at = [b.place(place, inner.i, of) for place in starts]
+            values = [b.load(place, of, inner.tag) for place in at]
+            away = b.two("add", beside, inner.i)
+            for _, place, type in both:
+                one = ones.get(place)
+                value = one or _element(b, b.place(place, away, type), type, inner.tag)
+                values.append(value)
+            for step in body.steps:
+                made = written(b, step.type, [values[i] for i in step.inputs], step.attrs, exact)
+                if made is None:
+                    return None
+                values.append(made)
+            for t, (how, i) in enumerate(body.changes):
+                value = values[i]
+                if CHANGES[how]:
+                    value = written(b, CHANGES[how], [values[t], value], {}, True)
+                b.store(value, at[t], inner.tag)
+    b.add("  ret i64 0")
+    return b.text("NAME", [*names, "%indices", *given])
+
+
+def _element(b: Blocks, at: Value, type: str, tag: str = "") -> Value:
+    """The number that lies there; a boolean is a byte in memory."""
+    value = b.load(at, MEMORY[type], tag)
+    return b.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
+
+
 def group(index: str) -> str:
     """Called with keys, found, inverse: how many different indices there are.
 
@@ -114,11 +179,13 @@ def group(index: str) -> str:
 class _Rows:
     """Where the rows of the table begin, and those beside the indices."""
 
-    def __init__(self, b: Blocks, index: str, axis: int, units: int = 1) -> None:
+    def __init__(
+        self, b: Blocks, index: str, axis: int, units: int = 1, table: str = "%table"
+    ) -> None:
         self.b, self.type = b, TYPES[index]
         self.indices, self.count = b.data("%indices"), b.elements("%indices")
-        self.outer, self.size = b.elements("%table", 0, axis), b.size("%table", axis)
-        self.width = b.two("mul", b.elements("%table", axis + 1), whole(units))
+        self.outer, self.size = b.elements(table, 0, axis), b.size(table, axis)
+        self.width = b.two("mul", b.elements(table, axis + 1), whole(units))
 
     def index(self, i: Value) -> Value:
         """One of the indices."""

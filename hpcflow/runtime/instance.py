@@ -244,7 +244,7 @@ class Compiled:
 def _loops(part: Part, code: Code) -> Iterator[str]:
     """The texts of the loops that are generated for a part."""
     for node in part.nodes.values():
-        if node.type == "Fused":
+        if node.type == "Fused" or node.type.startswith("UpdateRows"):
             yield node.attrs["text"]
     for what in code.binds.values():
         if what[0] == "loop":

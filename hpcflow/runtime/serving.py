@@ -16,6 +16,7 @@ from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.memory import Made
 from hpcflow.plan.nested import FRAMES, inner
 from hpcflow.plan.packing import pack_weights
+from hpcflow.plan.row_formula import fuse_rows
 from hpcflow.plan.row_updates import without_copies
 from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
@@ -64,8 +65,10 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
         return device_of(node, part.task, devices).is_fast(node, specs)
 
     wish = next(iter(devices.values())).wish
-    part = combined(pack_weights(without_copies(part), is_fast), is_fast)
-    if "llvm" not in wish.providers or absent():
+    generates = "llvm" in wish.providers and not absent()
+    part = without_copies(fuse_rows(part, wish.exact) if generates else part)
+    part = combined(pack_weights(part, is_fast), is_fast)
+    if not generates:
         return part
     return fuse(part, cut(part), infos_of(devices)(part), wish.exact)
 

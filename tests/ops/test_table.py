@@ -38,6 +38,7 @@ ELSEWHERE = {
     **dict.fromkeys(["Send", "Recv", "Copy", "Feed", "AllReduce", "Broadcast"], PLAN),
     **dict.fromkeys(["Parcel", "Fused"], PLAN),
     "Rows": "tests/plan/test_algebra.py",
+    **dict.fromkeys([f"UpdateRows{n}" for n in range(1, 7)], PLAN),
     **dict.fromkeys(["Packed", "PackedMatMul"], "tests/kernels/test_packed.py"),
     "FromParcel": "test_parcel.py, test_parcels.py",
     **dict.fromkeys(["ReplicaSum", "ReplicaShare", "ReplicaOffset", "WaitInitialized"], PLAN),
