@@ -26,7 +26,9 @@ def sum_products(program: Program) -> Program:
     for name in list(program.nodes):
         node = program.nodes.get(name)
         if node is not None and node.type in SUMS and name not in anchors:
-            program = _summed(program, node)
+            kinds = [_kind(program, program.nodes[ref.node]) for ref in node.inputs]
+            if len(kinds) - kinds.count(None) > 1:
+                program = _summed(program, node)
     return program
 
 

@@ -28,8 +28,12 @@ def _pair(program: Program) -> tuple[Node, Node, int] | None:
         if n.type == "Concat" and n.name not in anchors and n.attrs["axis"] == 0
         if is_known(n.specs[0].shape) and len(n.inputs) > 2
     ]
+    holders: dict[Ref, list[Node]] = {}
     for a in found:
-        for b in found:
+        for ref in a.inputs:
+            holders.setdefault(ref, []).append(a)
+    for b in found:
+        for a in holders[b.inputs[0]]:
             if a is not b and wish(a) == wish(b):
                 at = _begins(a.inputs, b.inputs)
                 if at is not None and not _apart(program, a, b):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.ops.state import Variable
+from hpcflow.plan import sums
 from hpcflow.plan.algebra import by_algebra
 from hpcflow.plan.make import make_plan
 from hpcflow.plan.prune import prune
@@ -432,3 +433,18 @@ def test_a_variable_keeps_its_rows_until_the_step_has_used_them():
         return found
 
     assert run_ranks(1, body) == [[True] * 3]
+
+
+def test_a_long_chain_of_sums_takes_no_time_that_grows_with_its_square(monkeypatch):
+    """Who takes what is looked up for the sums alone that have products among their addends."""
+    asked = []
+    original = sums.takers
+    monkeypatch.setattr(sums, "takers", lambda program: asked.append(1) or original(program))
+    with graph() as g:
+        x = hf.placeholder(hf.float32, [2, 3], name="x")
+        y = x
+        for _ in range(50):
+            y = hf.tanh(y) + x
+        total = hf.add_n([hf.matmul(v, v, transpose_a=True) for v in (x, y)])
+    assert count(program_of(g, [total], {x: spec(2, 3)}), "MatMul") == 1
+    assert len(asked) == 1
