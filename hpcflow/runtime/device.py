@@ -21,6 +21,7 @@ from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
 from hpcflow.runtime import services
 from hpcflow.runtime.held import Held
+from hpcflow.runtime.pool import LEAST, Pool
 
 
 class Device:
@@ -32,6 +33,7 @@ class Device:
     def __init__(self, index: int = 0) -> None:
         self.index = index
         self.wish = wish()
+        self.pool = Pool(self.hold, self.view)
         self.held = Held(f"{self.kind}:{index}")
 
     def choose(self, node: Node, inputs: list[Any]) -> Choice:
@@ -84,6 +86,12 @@ class Device:
         self.held.keep(what, array, nbytes)
         return array
 
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array for a value of a step whose size only the step tells."""
+        if self.xp is not np or math.prod(shape) * dtype.itemsize < LEAST:
+            return self.allocate(shape, dtype)
+        return self.pool.take(shape, dtype)
+
     def arena(self, nbytes: int) -> Any:
         """Bytes for the buffers of a step, which begin at multiples of `ALIGNED` in them."""
         room = self.hold("buffers", (nbytes + ALIGNED,), np.dtype(np.uint8))
@@ -118,6 +126,7 @@ class Device:
 
     def trim(self) -> None:
         """Give memory that is free back to the system."""
+        self.pool.clear()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
         if trim is not None:
             trim(0)

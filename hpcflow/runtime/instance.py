@@ -155,7 +155,9 @@ class Compiled:
             run = device.kernel(node, specs)
             if hasattr(run, "draws"):  # the plans for other shapes go on in the same series
                 run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
-            return run if what[0] == "kernel" else _sized(device, node, specs, run)
+            if what[0] == "kernel":
+                return run
+            return _sized(device, node, specs, run, _is_fetched(node, self.part))
         if what[0] == "loop":
             return builtin(what[2])
         if what[0] == "plain":
@@ -269,20 +271,28 @@ def _parts(node: Node) -> Iterator[tuple[str, Part, frozenset[str]]]:
         yield key, inside, frozenset(name for name, slot in slots if slot < variables)
 
 
+def _is_fetched(node: Node, part: Part) -> bool:
+    return any(ref.node == node.name for ref in part.fetches)
+
+
 def _sized(
-    device: Device, node: Node, specs: list[Spec], run: Callable[..., Any]
+    device: Device, node: Node, specs: list[Spec], run: Callable[..., Any], fetched: bool
 ) -> Callable[..., Any]:
-    """The kernel `run` for sizes that only the step tells: outputs are allocated at each call."""
+    """The kernel `run` for sizes that only the step tells: each call asks for its outputs.
+
+    Of values that are `fetched` each has memory of its own, the caller's.
+    """
     if device.info(node, specs).form != "out":
         return run
     infer, attrs = node.row.infer, node.attrs
+    take = device.allocate if fetched else device.take
 
     def call(*inputs: Any) -> Any:
         given = [
             Spec(x.dtype, x.shape, x if s.value is None and x.ndim < 2 and x.size < 16 else s.value)
             for x, s in zip(inputs, specs, strict=True)
         ]
-        outs = [device.allocate(known(spec.shape), spec.dtype) for spec in infer(given, attrs)]
+        outs = [take(known(spec.shape), spec.dtype) for spec in infer(given, attrs)]
         run(*inputs, *outs)
         return outs[0] if len(outs) == 1 else tuple(outs)
 

@@ -1,0 +1,68 @@
+"""Memory for values whose sizes only a step tells: by size class, used again when nobody has it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+LEAST = 1 << 20  # bytes: smaller ones NumPy's own allocator has at hand, without new pages
+STEPS = 4  # size classes from one power of two to the next
+
+
+class Pool:
+    """Blocks of one device; a block is free when no array, nor view of one, lies in it any more.
+
+    `hold(what, shape, dtype)` makes a block, `view(block, shape, dtype)` an array in it.
+    """
+
+    def __init__(self, hold: Callable[..., Any], view: Callable[..., Any]) -> None:
+        self._hold, self._view = hold, view
+        self._blocks: dict[int, list[Any]] = {}  # size class -> blocks
+        self._lock = threading.Lock()
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array."""
+        size = size_class(math.prod(shape) * dtype.itemsize)
+        with self._lock:
+            block = _unused(self._blocks.get(size, []), NOBODY)
+            if block is None:
+                block = self._made(size)
+                self._blocks.setdefault(size, []).append(block)
+            return self._view(block, shape, dtype)
+
+    def _made(self, size: int) -> Any:
+        """A new block; where there is no more memory, those that nobody has make room."""
+        what = "values sized by a step", (size,), np.dtype(np.uint8)
+        try:
+            return self._hold(*what)
+        except MemoryError:
+            self._blocks.clear()
+            return self._hold(*what)
+
+    def clear(self) -> None:
+        """Let go of all blocks; those in use last as long as the arrays in them."""
+        with self._lock:
+            self._blocks.clear()
+
+
+def _unused(blocks: list[Any], references: int) -> Any:
+    """The first with no more than these references; None if all have more."""
+    for block in blocks:
+        if sys.getrefcount(block) <= references:
+            return block
+    return None
+
+
+# to a block that only its list has, as Python counts them there
+NOBODY = next(n for n in range(1, 9) if _unused([np.empty(0)], n) is not None)
+
+
+def size_class(nbytes: int) -> int:
+    """The least of the sizes that has room for so many bytes; at most a quarter of it is lost."""
+    unit = max(1, (1 << max(0, nbytes - 1).bit_length()) // (2 * STEPS))
+    return -(-nbytes // unit) * unit
