@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import math
 import os
 import sys
@@ -61,8 +62,15 @@ class _Argument(ctypes.Structure):
 
 def absent() -> str:
     """Why the library cannot be used here; "" if it can."""
+    if several() and importlib.util.find_spec("threadpoolctl") is None:
+        return "beside it BLAS may have one thread only: pip install 'hpcflow[fast]'"
     with _lock:
         return _loaded()[1]
+
+
+def several() -> bool:
+    """Whether this rank has more than one thread: then they all are the library's."""
+    return threads.chosen().threads > 1
 
 
 @functools.cache
@@ -302,10 +310,23 @@ def _scratch(size: int) -> np.ndarray:
 
 
 def use_threads(number: int) -> None:
-    """The primitives that this thread runs use so many threads."""
+    """The primitives that this thread runs use so many threads.
+
+    If they are several, BLAS has none beside them: threads of two pools, which look for work for a
+    while before they rest, take each other's cores.
+    """
     lib = library()
+    if number > 1:
+        _one_pool()
     if hasattr(lib, "omp_set_num_threads"):
         lib.omp_set_num_threads(number)
+
+
+@functools.cache
+def _one_pool() -> None:
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1, user_api="blas")
 
 
 class Programs:

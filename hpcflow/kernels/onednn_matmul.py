@@ -1,7 +1,8 @@
 """Matrix products by oneDNN, where they were measured to be faster than those of NumPy's BLAS.
 
 That is where the rows, or what is summed over, are few: products of a batch with weights and their
-gradients, and many small products. A product of two matrices as they lie is an inner product of the
+gradients, and many small products. A rank with several threads has its large products here too, so
+that one pool has all threads. A product of two matrices as they lie is an inner product of the
 library, which reads large weights faster than its product of matrices does.
 """
 
@@ -79,7 +80,8 @@ def refuses(node: Node) -> str:
     work = math.prod(lead) * rows * columns * summed
     if min(rows, columns, summed) == 1 or columns < COLUMNS or work < WORK:
         return "NumPy is as fast for one so small"
-    return "" if min(rows, summed) <= FEW else "NumPy is as fast for one so large"
+    few = min(rows, summed) <= FEW or onednn.several()
+    return "" if few else "NumPy is as fast for one so large"
 
 
 @fast(NAME, "MatMul", "out", on="cpu", refuses=refuses)

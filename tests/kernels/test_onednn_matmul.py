@@ -1,9 +1,15 @@
 """oneDNN's matrix products against NumPy's, and where they serve."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from hpcflow.kernels import onednn
+from hpcflow.graph.shape import Spec
+from hpcflow.kernels import onednn, onednn_matmul
+from hpcflow.kernels.table import Node
 from tests.kernels.against_plain import both, chosen, close
 
 pytestmark = pytest.mark.skipif(bool(onednn.absent()), reason=f"oneDNN: {onednn.absent()}")
@@ -51,7 +57,8 @@ def test_matrices_that_are_views():
     ],
     ids=str,
 )
-def test_what_numpy_does_as_well_is_left_to_it(sizes, why):
+def test_what_numpy_does_as_well_is_left_to_it(sizes, why, monkeypatch):
+    monkeypatch.setattr(onednn, "several", lambda: False)
     choice, _ = chosen("MatMul", *matrices(*sizes, TURNS[0]))
     assert choice.kernel.provider == "plain" and why in choice.refused[0][1]
 
@@ -63,3 +70,39 @@ def test_a_product_of_unknown_or_broadcast_size_is_left_to_numpy():
         assert choice.kernel.provider == "plain"
     _, fast, plain = both("MatMul", attrs, [a, b[0]])
     assert np.array_equal(fast, plain)
+
+
+POOLS = """
+import numpy as np
+import hpcflow as hf
+from threadpoolctl import threadpool_info
+
+x = hf.placeholder(hf.float32, [512, 512])
+given = np.random.default_rng(1).standard_normal((512, 512)).astype("f4")
+found = hf.Session().run(hf.matmul(x, x), {x: given})
+assert np.allclose(found, given @ given, atol=1e-2)
+found = {pool["user_api"]: pool["num_threads"] for pool in threadpool_info()}
+print(found["blas"], found["openmp"])
+"""
+
+
+@pytest.mark.parametrize(("number", "wanted"), [(1, "1 1"), (2, "1 2")])
+def test_one_pool_has_all_threads(number: int, wanted: str) -> None:
+    env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    env |= {"HPCFLOW_THREADS": str(number), "OMP_NUM_THREADS": str(number)}
+    made = subprocess.run(
+        [sys.executable, "-c", POOLS], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.split("\n")[-2] == wanted
+
+
+def test_large_products_are_onednns_if_there_are_several_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = Spec(np.dtype("f4"), (512, 512))
+    node = Node("MatMul", {"transpose_a": False, "transpose_b": False}, [sizes] * 2, [sizes])
+    monkeypatch.setattr(onednn, "several", lambda: False)
+    assert "so large" in onednn_matmul.refuses(node)
+    monkeypatch.setattr(onednn, "several", lambda: True)
+    assert onednn_matmul.refuses(node) == ""
