@@ -10,6 +10,7 @@ from typing import Any
 from hpcflow.errors import OutOfMemoryError
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.shape import Spec, show
+from hpcflow.plan import fused
 from hpcflow.plan.ir import Node, Part
 from hpcflow.plan.nested import inner
 from hpcflow.plan.show import as_table, nbytes
@@ -44,7 +45,9 @@ def exhausted(
     rows = [(nbytes(t.nbytes), t.what, t.type, t.name, t.line) for t in found]
     table = as_table(("bytes", "is", "op", "name", "made at"), rows).replace("\n", "\n  ")
     where = (
-        f"{node.type} on {node.device}" if node is not None else f"a step of {compiled.part.task}"
+        f"{fused.label(node)} on {node.device}"
+        if node is not None
+        else f"a step of {compiled.part.task}"
     )
     return OutOfMemoryError(
         f"out of memory: {where}: {error}\nthe largest of its tensors:\n  {table}",
@@ -63,7 +66,9 @@ def _values(part: Part) -> Iterator[Tensor]:
             yield from _values(inside)
         for i, spec in enumerate(node.specs):
             if spec.nbytes and node.type not in HELD_ELSEWHERE and not node.is_state:
-                yield _tensor(spec, node.type, f"{node.name}:{i}" if i else node.name, node.line)
+                yield _tensor(
+                    spec, fused.label(node), f"{node.name}:{i}" if i else node.name, node.line
+                )
 
 
 def _variables(store: Any) -> Iterator[Tensor]:
