@@ -28,19 +28,24 @@ def row_views(program: Program) -> Program:
     Unpack and Split along axis 0 become `Rows`; Concat and Pack of neighbouring rows become what
     these are rows of.
     """
-    return joined(taken_apart(program))
+    return joined(taken_apart(sliced(program)))
+
+
+def sliced(program: Program) -> Program:
+    """`Rows` in place of slices that take whole rows in their order, by the same names."""
+    nodes = dict(program.nodes)
+    for name, node in program.nodes.items():
+        if node.type == "StridedSlice" and not node.control and sized(program, node):
+            rows = sliced_rows(node, program.spec(node.inputs[0]).shape)
+            if rows is not None:
+                nodes[name] = node.but(type="Rows", attrs={"start": rows[0], "stop": rows[1]})
+    return program.but(nodes=nodes)
 
 
 def taken_apart(program: Program) -> Program:
-    """`Rows` in place of Unpack and Split along the first axis, and of slices of it."""
+    """`Rows` in place of Unpack and Split along the first axis."""
     draft = Draft(program)
     for node in program.nodes.values():
-        if node.type == "StridedSlice" and not node.control and sized(program, node):
-            if (limits := sliced_rows(node, program.spec(node.inputs[0]).shape)) is not None:
-                first, last = limits
-                ref = draft.add(node, "Rows", node.inputs, "rows", start=first, stop=last)
-                draft.put(ref, Ref(node.name))
-            continue
         if node.type not in ("Unpack", "Split") or node.control or not _first_axis(node, program):
             continue
         start = 0
