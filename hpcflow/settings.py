@@ -73,6 +73,11 @@ class Settings:
         settings._check()
         return settings
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether each operation's values are looked at, or poisoned: none may go into another."""
+        return self.check_numerics or any(f.kind == "nan" for f in faults.parse(self.inject))
+
     def changed(self) -> dict[str, object]:
         """The fields that differ from their defaults, to be printed at the start of a run."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

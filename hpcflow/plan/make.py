@@ -56,7 +56,7 @@ def make_plan(
             refuse_sums(program)
         program = beside_variables(replicate(program, graph, cluster, replica, homes), homes)
         program = simplify(shard(program, homes), evaluate, floats)
-        if cluster.tasks_per_replica == 1:
+        if cluster.tasks_per_replica == 1 and not settings.one_by_one:
             program = by_algebra(program, settings.exact)
         return mapped(program, lambda inner: lower(inner, inside=True))
 
