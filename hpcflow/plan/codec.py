@@ -22,6 +22,7 @@ from hpcflow.plan.verify import verify_part
 MAGIC = b"HPCFPRT1"
 ALIGN = 64
 RULE = "plan-format"
+GENERATED = ("Fused", "UpdateRows")  # nodes of which an attribute is the text of a kernel
 
 
 def encode(part: Part) -> bytes:
@@ -179,6 +180,8 @@ class _Blobs:
 def _node_in(given: Any, reader: _Blobs) -> Node:
     fields = {"name", "type", "inputs", "control", "attrs", "specs", "device", "colocate", "line"}
     _keys(given, fields)
+    if _text(given["type"]).startswith(GENERATED):
+        raise ValueError(f"{given['type']} holds generated code: each rank makes its own")
     if not isinstance(given["attrs"], dict):
         raise ValueError("attributes are not a table")
     return Node(

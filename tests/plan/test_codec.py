@@ -116,6 +116,8 @@ def test_cut_bytes_are_refused(length):
 
 @pytest.mark.parametrize("old, new", [
     (b'"type":"Assign"', b'"type":"Assigm"'),
+    (b'"type":"Assign"', b'"type":"Fused"'),
+    (b'"type":"Assign"', b'"type":"UpdateRows1"'),
     (b'"control":[]', b'"control":{}'),
     (b'"line":', b'"lint":'),
     (b'["<f4",[6,8]', b'["<O8",[6,8]'),
