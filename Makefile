@@ -107,7 +107,7 @@ paper: $(VENV)/.ready-test
 # What a target needs is installed once, and again when pyproject.toml has changed.
 $(VENV)/.ready-%: pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q -e '.[$(WHEEL)$*]'
+	$(PY) -m pip install -q -e '.[$(WHEEL)fast,$*]'
 	touch $@
 
 clean:

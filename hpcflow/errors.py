@@ -121,6 +121,8 @@ class DeviceError(HpcflowError):
 class OutOfMemoryError(HpcflowError, MemoryError):
     """A device has no room for what a step needs; the message names its ten largest tensors."""
 
+    __new__ = Exception.__new__  # that of MemoryError makes no other kind
+
 
 class MissingPackageError(HpcflowError, ImportError):
     """An optional package is needed; the message names the extra that brings it."""
