@@ -121,7 +121,7 @@ class DeviceError(HpcflowError):
 class OutOfMemoryError(HpcflowError, MemoryError):
     """A device has no room for what a step needs; the message names its ten largest tensors."""
 
-    __new__ = Exception.__new__  # that of MemoryError makes no other kind
+    __new__ = Exception.__new__  # type: ignore[assignment]  # MemoryError makes no other kind
 
 
 class MissingPackageError(HpcflowError, ImportError):
