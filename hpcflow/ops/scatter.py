@@ -87,7 +87,7 @@ for _name in ("Update", "Add", "Sub"):
     op(f"ScatterNd{_name}", infer=_scatter_nd, grad=_UPDATE, writes=(0,), by_rows=True)
 
 MOST_TABLES = 6  # that one formula changes
-for _n in range(1, MOST_TABLES + 1):  # tables, indices and operands: see plan/row_formula.py
+for _n in range(1, MOST_TABLES + 1):  # tables, indices and operands: see plan/fusion/row_formula.py
     _writes = tuple(range(_n))
     op(f"UpdateRows{_n}", infer=lambda *_: [], grad=_UPDATE, writes=_writes, by_rows=True)
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from hpcflow.graph.dtypes import OPAQUE, is_floating
 from hpcflow.graph.shape import is_known
 from hpcflow.plan.code import Code, KernelInfo, SendInfo
+from hpcflow.plan.fusion.tile_loop import TileLoop
+from hpcflow.plan.fusion.tiles import Group, arranged
+from hpcflow.plan.fusion.update_loop import UpdateLoop
+from hpcflow.plan.fusion.updates import Writer
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.storage import Storage, assign
 from hpcflow.plan.strands import Strand, cut
-from hpcflow.plan.tile_loop import TileLoop
-from hpcflow.plan.tiles import Group, arranged
-from hpcflow.plan.update_loop import UpdateLoop
-from hpcflow.plan.updates import Writer
 
 POLL_EVERY_S = 200e-6  # MPI moves only when polled: this often, by predicted time
 COPIED_SEND_BYTES = 64 << 10  # larger values that have no fixed place are sent from where they lie

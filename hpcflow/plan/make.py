@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan import traffic
-from hpcflow.plan.algebra import by_algebra
+from hpcflow.plan.algebra.apply import by_algebra
 from hpcflow.plan.bucket import bucket
 from hpcflow.plan.commit import commit
 from hpcflow.plan.frames import split

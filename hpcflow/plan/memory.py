@@ -10,10 +10,10 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import Code, KernelInfo
+from hpcflow.plan.fusion.updates import Writer
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.nested import inner, within
-from hpcflow.plan.updates import Writer
 
 Made = Callable[[Part], tuple[Part, Callable[[Node], KernelInfo], Writer | None]]
 

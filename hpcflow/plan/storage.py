@@ -8,13 +8,14 @@ from typing import Any
 
 from hpcflow.graph.shape import Spec, is_known, size_of
 from hpcflow.ops.comm import parcel_layout
-from hpcflow.plan import arena, tiles
+from hpcflow.plan import arena
 from hpcflow.plan.arena import Block, Life
+from hpcflow.plan.fusion import tiles
+from hpcflow.plan.fusion.tiles import Group
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.joins import slots
 from hpcflow.plan.nested import FRAMES, within
 from hpcflow.plan.strands import Strand, home, over, users
-from hpcflow.plan.tiles import Group
 
 BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
 

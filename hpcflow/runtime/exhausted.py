@@ -10,7 +10,7 @@ from typing import Any
 from hpcflow.errors import OutOfMemoryError
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.shape import Spec, show
-from hpcflow.plan import fused
+from hpcflow.plan.fusion import fused
 from hpcflow.plan.ir import Node, Part
 from hpcflow.plan.nested import inner
 from hpcflow.plan.show import as_table, nbytes

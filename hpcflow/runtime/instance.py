@@ -15,13 +15,14 @@ from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.shape import Spec, known
 from hpcflow.kernels.fused import plain
 from hpcflow.native.kept import builtin, prepare
-from hpcflow.plan import cost, fused
+from hpcflow.plan import cost
 from hpcflow.plan.code import Code
+from hpcflow.plan.fusion import fused
+from hpcflow.plan.fusion.updates import Writer
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.memory import Memory, constants, of_code, sum_bytes, variables
 from hpcflow.plan.nested import FRAMES, inner, within
-from hpcflow.plan.updates import Writer
 from hpcflow.runtime.device import Device, device_of
 from hpcflow.runtime.exhausted import exhausted
 from hpcflow.runtime.held import Expected

@@ -7,22 +7,22 @@ from typing import Any, NamedTuple
 
 from hpcflow.graph.shape import Spec
 from hpcflow.native.machine import absent
-from hpcflow.plan import fused
 from hpcflow.plan.code import KernelInfo
-from hpcflow.plan.combine import combined
 from hpcflow.plan.cost import given_specs
-from hpcflow.plan.fuse import fuse
+from hpcflow.plan.fusion import fused
+from hpcflow.plan.fusion.combine import combined
+from hpcflow.plan.fusion.fuse import fuse
+from hpcflow.plan.fusion.packing import pack_weights
+from hpcflow.plan.fusion.row_formula import fuse_rows
+from hpcflow.plan.fusion.row_updates import without_copies
+from hpcflow.plan.fusion.tiles import arranged
+from hpcflow.plan.fusion.updates import Writer
 from hpcflow.plan.ir import Node, Part, Plan
 from hpcflow.plan.memory import Made
 from hpcflow.plan.nested import FRAMES, inner
-from hpcflow.plan.packing import pack_weights
-from hpcflow.plan.row_formula import fuse_rows
-from hpcflow.plan.row_updates import without_copies
 from hpcflow.plan.show import LISTED, as_table
 from hpcflow.plan.storage import has_kernel
 from hpcflow.plan.strands import cut
-from hpcflow.plan.tiles import arranged
-from hpcflow.plan.updates import Writer
 from hpcflow.runtime.device import Device, device_of
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.peaks import Peaks
-from hpcflow.plan import fused
 from hpcflow.plan.cost import given_specs
+from hpcflow.plan.fusion import fused
 from hpcflow.plan.ir import Node
 from hpcflow.plan.storage import has_kernel
 from hpcflow.plan.work import given, work

@@ -12,8 +12,8 @@ import numpy as np
 from hpcflow.errors import HpcflowError, ShapeError, UninitializedError
 from hpcflow.graph.shape import show
 from hpcflow.kernels.random import Draws
-from hpcflow.plan import tiles
 from hpcflow.plan.attrs import canonical
+from hpcflow.plan.fusion import tiles
 from hpcflow.plan.ir import Node
 from hpcflow.runtime import services
 from hpcflow.runtime.device import Device

@@ -8,7 +8,7 @@ from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec
 from hpcflow.kernels import onednn
 from hpcflow.kernels.table import Node, choose, find, wish
-from hpcflow.plan.packing import MANY, pack_weights
+from hpcflow.plan.fusion.packing import MANY, pack_weights
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 from tests.kernels.against_plain import close

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.ops.state import Variable
-from hpcflow.plan import sums
-from hpcflow.plan.algebra import by_algebra
+from hpcflow.plan.algebra import sums
+from hpcflow.plan.algebra.apply import by_algebra
 from hpcflow.plan.make import make_plan
 from hpcflow.plan.prune import prune
 from hpcflow.plan.replicate import replicate

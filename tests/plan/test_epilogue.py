@@ -5,7 +5,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.kernels import onednn
-from hpcflow.plan.epilogue import with_epilogues
+from hpcflow.plan.fusion.epilogue import with_epilogues
 from hpcflow.plan.strands import cut
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
@@ -128,7 +128,7 @@ def trained(**settings):
 def test_training_is_as_without(monkeypatch):
     made = []
     original = with_epilogues
-    module = "hpcflow.plan.combine.with_epilogues"
+    module = "hpcflow.plan.fusion.combine.with_epilogues"
     monkeypatch.setattr(module, lambda *a: made.append(original(*a)) or made[-1])
     fast = trained()
     joined = [node.type for part in made for node in part.nodes.values()]

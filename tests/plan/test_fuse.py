@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.plan import again
-from hpcflow.plan import fuse as module
+from hpcflow.plan.fusion import again
+from hpcflow.plan.fusion import fuse as module
 from hpcflow.plan.ir import Part
 from hpcflow.runtime import serving
 

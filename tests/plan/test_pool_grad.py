@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.pool_grad import with_pool_gradients
+from hpcflow.plan.fusion.pool_grad import with_pool_gradients
 from hpcflow.plan.strands import cut
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use

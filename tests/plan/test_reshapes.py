@@ -7,9 +7,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.graph.registry import OPS
+from hpcflow.plan.algebra.reshapes import BY_ELEMENT, reshapes_first
 from hpcflow.plan.prune import prune
 from hpcflow.plan.replicate import replicate
-from hpcflow.plan.reshapes import BY_ELEMENT, reshapes_first
 from hpcflow.plan.simplify import simplify
 
 from .interpret import run_graph, run_plan

@@ -7,7 +7,7 @@ pytest.importorskip("llvmlite")
 
 import hpcflow as hf
 from hpcflow.errors import RangeError
-from hpcflow.plan.row_formula import fuse_rows
+from hpcflow.plan.fusion.row_formula import fuse_rows
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.settings import Settings

@@ -5,7 +5,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import RangeError
-from hpcflow.plan.row_updates import without_copies
+from hpcflow.plan.fusion.row_updates import without_copies
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.settings import Settings

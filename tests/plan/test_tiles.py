@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.kernels import state as fused
 from hpcflow.kernels import table
-from hpcflow.plan import tile_loop, tiles
+from hpcflow.plan.fusion import tile_loop, tiles
 from hpcflow.runtime import serving
 from hpcflow.train.optimizers import adam, adaptive, descent, layerwise
 

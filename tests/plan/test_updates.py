@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.plan import tiles, update_loop
+from hpcflow.plan.fusion import tiles, update_loop
 from hpcflow.runtime import serving
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings

@@ -11,7 +11,7 @@ import hpcflow as hf
 from hpcflow.errors import KernelError
 from hpcflow.native import machine
 from hpcflow.peaks import Peaks
-from hpcflow.plan import fused
+from hpcflow.plan.fusion import fused
 from hpcflow.plan.ir import Node
 from hpcflow.plan.work import Work, given, work
 from hpcflow.runtime import profile

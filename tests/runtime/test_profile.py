@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.errors import KernelError
 from hpcflow.peaks import Peaks
-from hpcflow.plan import tiles
+from hpcflow.plan.fusion import tiles
 from hpcflow.runtime import profile, spent
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use

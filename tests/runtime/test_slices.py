@@ -11,7 +11,8 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import KernelError
 from hpcflow.kernels import scatter, table
-from hpcflow.plan import generate, tiles
+from hpcflow.plan import generate
+from hpcflow.plan.fusion import tiles
 from hpcflow.runtime import serving, slices
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.slices import Going, Slices, Touched

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import Shape, is_known, known, size_of
-from hpcflow.plan.draft import Draft
+from hpcflow.plan.algebra.draft import Draft
 from hpcflow.plan.ir import Node, Program, Ref
 
 SAME_ORDER = {"Reshape", "ExpandDims", "Squeeze", "Identity"}

@@ -7,7 +7,7 @@ beginning to end, so that one loop can do it.
 from __future__ import annotations
 
 from hpcflow.graph.shape import is_known, known, size_of
-from hpcflow.plan.draft import Draft, followed, takers
+from hpcflow.plan.algebra.draft import Draft, followed, takers
 from hpcflow.plan.ir import Node, Program, Ref
 
 BY_ELEMENT = frozenset(  # operations of which the shape is that of their operands, broadcast

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.plan import tiles
+from hpcflow.plan.fusion import tiles
+from hpcflow.plan.fusion.tiles import TILED, Group
 from hpcflow.plan.ir import Node, Ref
-from hpcflow.plan.tiles import TILED, Group
 
 
 class TileLoop:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcflow.plan.algebra.row_views import span
 from hpcflow.plan.ir import Program, Ref
-from hpcflow.plan.row_views import span
 
 
 def in_order(program: Program, columns: Sequence[Sequence[Ref]]) -> list[int]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from hpcflow.graph.shape import size_of
 from hpcflow.native.expansions import EXPANSIONS
 from hpcflow.native.loop import FULL
-from hpcflow.plan.domains import Reading
+from hpcflow.plan.fusion.domains import Reading
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.strands import users
 

@@ -1,16 +1,16 @@
-"""Rewrites by the rules of matrices: the same values from fewer copies and larger products."""
+"""All rewrites by the rules of matrices, in their order."""
 
 from __future__ import annotations
 
+from hpcflow.plan.algebra.products import batch_products
+from hpcflow.plan.algebra.reshapes import reshapes_first
+from hpcflow.plan.algebra.row_views import row_views
+from hpcflow.plan.algebra.slice_sums import join_slices
+from hpcflow.plan.algebra.sums import sum_products
+from hpcflow.plan.algebra.windows import share_windows
 from hpcflow.plan.ir import Program
-from hpcflow.plan.products import batch_products
-from hpcflow.plan.reshapes import reshapes_first
 from hpcflow.plan.rewrite import live
-from hpcflow.plan.row_views import row_views
 from hpcflow.plan.simplify import merge_equal
-from hpcflow.plan.slice_sums import join_slices
-from hpcflow.plan.sums import sum_products
-from hpcflow.plan.windows import share_windows
 
 
 def by_algebra(program: Program, exact: bool) -> Program:

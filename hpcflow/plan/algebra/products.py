@@ -11,9 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from hpcflow.graph.shape import is_known, known, size_of
-from hpcflow.plan.draft import Draft, followed, takers, wish
+from hpcflow.plan.algebra.draft import Draft, followed, takers, wish
+from hpcflow.plan.algebra.row_order import in_order
 from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.row_order import in_order
 
 FEW_ROWS = 512  # products of more are near the peak as they are
 PLAIN = {"transpose_a": False, "transpose_b": False}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from hpcflow.graph.shape import Spec
-from hpcflow.plan.epilogue import Serves
+from hpcflow.plan.fusion.epilogue import Serves
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.strands import Strand, home, users
 

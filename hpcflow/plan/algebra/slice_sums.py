@@ -5,9 +5,9 @@ Each of them is as large as what was sliced, with zeros around it.
 
 from __future__ import annotations
 
-from hpcflow.plan.draft import Draft, followed, takers
+from hpcflow.plan.algebra.draft import Draft, followed, takers
+from hpcflow.plan.algebra.row_views import sized, sliced_rows
 from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.row_views import sized, sliced_rows
 
 
 def join_slices(program: Program) -> Program:

@@ -1,9 +1,9 @@
 """Operations that compute element by element, or row by row, become one.
 
-Nodes of one strand over one domain (`plan/domains.py`: so many elements, in rows) are put side by
-side where nothing depends on their order (`plan/alike.py`). Those of them that have values in
-common become one node `Fused`; its attribute `body` says what it computes, `text` how, as
-`hpcflow.native.nest` writes it, `names` and `types` what its operations are in the graph.
+Nodes of one strand over one domain (`domains.py`: so many elements, in rows) are put side by side
+where nothing depends on their order (`alike.py`). Those of them that have values in common become
+one node `Fused`; its attribute `body` says what it computes, `text` how, as `hpcflow.native.nest`
+writes it, `names` and `types` what its operations are in the graph.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
 from hpcflow.native.nest import schedule, text
-from hpcflow.plan import again
-from hpcflow.plan.alike import Item, Items
-from hpcflow.plan.domains import IGNORED, Domain, Reading, read, steps_of
+from hpcflow.plan.fusion import again
+from hpcflow.plan.fusion.alike import Item, Items
+from hpcflow.plan.fusion.domains import IGNORED, Domain, Reading, read, steps_of
+from hpcflow.plan.fusion.tiles import grouped, is_loose
+from hpcflow.plan.fusion.updates import Writer
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.rewrite import topological
 from hpcflow.plan.strands import Strand, home, users
-from hpcflow.plan.tiles import grouped, is_loose
-from hpcflow.plan.updates import Writer
 
 MOST = 400  # operations of one kernel: compiling more takes long
 # faster by one loop even if nothing is beside them

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcflow.graph.shape import is_known, known
-from hpcflow.plan.draft import Draft, followed, wish
+from hpcflow.plan.algebra.draft import Draft, followed, wish
 from hpcflow.plan.ir import Node, Program, Ref
 
 

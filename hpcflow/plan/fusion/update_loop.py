@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.plan import tiles
+from hpcflow.plan.fusion import tiles
+from hpcflow.plan.fusion.tiles import Group, is_loose
+from hpcflow.plan.fusion.updates import Described
 from hpcflow.plan.ir import Node, Ref
-from hpcflow.plan.tiles import Group, is_loose
-from hpcflow.plan.updates import Described
 
 
 class UpdateLoop:

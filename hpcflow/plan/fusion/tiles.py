@@ -17,13 +17,13 @@ import numpy as np
 
 from hpcflow.graph.shape import is_known
 from hpcflow.native.updates import UPDATES
-from hpcflow.plan.alike import Items
+from hpcflow.plan.fusion.alike import Items
+from hpcflow.plan.fusion.updates import Described, Writer, apart, described, shape_of
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES
 from hpcflow.plan.rewrite import topological
 from hpcflow.plan.shard import ELEMENTWISE
 from hpcflow.plan.strands import Strand, home, users
-from hpcflow.plan.updates import Described, Writer, apart, described, shape_of
 
 TILE = 32 << 10  # elements: those of a formula's values together fit a core's L2 cache
 LARGE = 4 * TILE  # elements: smaller values are in the cache as they are

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpcflow.plan.epilogue import Serves, with_epilogues
+from hpcflow.plan.fusion.epilogue import Serves, with_epilogues
+from hpcflow.plan.fusion.pool_grad import with_pool_gradients
 from hpcflow.plan.ir import Part
-from hpcflow.plan.pool_grad import with_pool_gradients
 from hpcflow.plan.strands import cut
 
 

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from hpcflow.graph.shape import is_known, known, size_of
-from hpcflow.plan.draft import Draft, followed, takers, wish
+from hpcflow.plan.algebra.draft import Draft, followed, takers, wish
+from hpcflow.plan.algebra.row_order import in_order
 from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.row_order import in_order
 
 SUMS = ("Add", "AddN")
 
