@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from hpcflow.native.loop import DATA, RANK, SIZES
-from hpcflow.native.words import MEMORY, Lines, Value, number
+from hpcflow.native.words import Lines, Value, number
 
 LINE = 64  # bytes of memory that a processor moves at once
 
@@ -95,16 +95,7 @@ class Blocks(Lines):
 
     def place(self, base: Value, index: Value, type: str) -> Value:
         """Where an element lies."""
-        memory = MEMORY.get(type, type)
-        return self.add(f"getelementptr {memory}, ptr {base.text}, i64 {index.text}", "ptr")
-
-    def load(self, at: Value, type: str, tag: str = "") -> Value:
-        """The number that lies there."""
-        return self.add(f"load {type}, ptr {at.text}{tag}", type)
-
-    def store(self, value: Value, at: Value, tag: str = "") -> None:
-        """Put a number there."""
-        self.add(f"  store {value.type} {value.text}, ptr {at.text}{tag}")
+        return self.at(base.text, index.text, type)
 
     def prefetch(self, at: Value, write: bool) -> None:
         """Have what lies there moved near."""

@@ -10,6 +10,8 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpcflow.native.loop import DATA
+
 SIGNATURE = "ptr %self, ptr %args, i64 %given"
 CALLED = {
     "declare i64 @PyLong_AsSsize_t(ptr)",
@@ -28,6 +30,12 @@ def objects(names: Sequence[str], first: int = 0) -> list[str]:
         found.append(f"  {name}.at = getelementptr ptr, ptr %args, i64 {i}")
         found.append(f"  {name} = load ptr, ptr {name}.at")
     return found
+
+
+def numbers(name: str, array: str) -> list[str]:
+    """Where the numbers of an array begin, with this name."""
+    found = f"  {name}.data = getelementptr i8, ptr {array}, i64 {DATA}"
+    return [found, f"  {name} = load ptr, ptr {name}.data"]
 
 
 def integer(name: str, argument: int) -> list[str]:

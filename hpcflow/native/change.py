@@ -15,9 +15,9 @@ import numpy as np
 
 from hpcflow.native import call
 from hpcflow.native.formulas import written
-from hpcflow.native.loop import DATA, ONE, Operand, Step
+from hpcflow.native.loop import ONE, Operand, Step
 from hpcflow.native.updates import UPDATES
-from hpcflow.native.words import MEMORY, TYPES, Lines, Value, number
+from hpcflow.native.words import FREE, TYPES, Lines, Value, metadata, number
 
 
 class Target(NamedTuple):
@@ -72,9 +72,10 @@ def text(update: Update, exact: bool) -> str | None:
         if target.counts:
             head.add(f"  store i64 {now[k].text}, ptr %n{k}")
         else:
-            _stored(body, f"%n{k}", now[k])
+            body.store(now[k], body.at(f"%n{k}", "%j", now[k].type), FREE)
     for i, result in enumerate(update.results):
-        _stored(body, f"%y{i}", values[result])
+        value = values[result]
+        body.store(value, body.at(f"%y{i}", "%j", value.type), FREE)
     arrays = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
     arrays += [f"x{i}" for i in range(len(update.operands))]
     arrays += [f"y{i}" for i in range(len(update.results))]
@@ -94,7 +95,7 @@ def text(update: Update, exact: bool) -> str | None:
             *LOOP_END,
             *call.END,
             "}",
-            *METADATA,
+            *metadata(1),
         ]
     )
 
@@ -109,23 +110,16 @@ LOOP_BEGIN = [
 LOOP_END = [
     "  %j1 = add nuw nsw i64 %j, 1",
     "  %again = icmp slt i64 %j1, %last",
-    "  br i1 %again, label %loop, label %end, !llvm.loop !1",
+    "  br i1 %again, label %loop, label %end, !llvm.loop !2",
     "end:",
 ]
-METADATA = [  # no element of an array is used by more than one round of the loop
-    "!0 = distinct !{}",
-    "!1 = distinct !{!1, !2}",
-    '!2 = !{!"llvm.loop.parallel_accesses", !0}',
-]
-GROUP = ", !llvm.access.group !0"
 
 
 def _addresses(arrays: Sequence[str], first: int) -> list[str]:
     """Where the numbers of each array begin, arguments from `first` on."""
     found = call.objects([f"%{name}.of" for name in arrays], first)
     for name in arrays:
-        found.append(f"  %{name}.data = getelementptr i8, ptr %{name}.of, i64 {DATA}")
-        found.append(f"  %{name} = load ptr, ptr %{name}.data")
+        found += call.numbers(f"%{name}", f"%{name}.of")
     return found
 
 
@@ -144,30 +138,14 @@ def _variables(update: Update, h: Lines, b: Lines) -> list[Value]:
             before = h.two("sub", kept, number(times[k], "i64"))
             found.append(h.choose(starts, kept, before))
         else:
-            found.append(_loaded(b, f"%o{k}", target.dtype, "%j"))
+            type = TYPES[np.dtype(target.dtype).name]
+            found.append(b.load(b.at(f"%o{k}", "%j", type), type, FREE))
     return found
 
 
 def _operand(h: Lines, b: Lines, i: int, operand: Operand) -> Value:
     """A scalar, which is read before the loop, or an element."""
+    type = TYPES[np.dtype(operand.dtype).name]
     if operand.way == ONE:
-        return _loaded(h, f"%x{i}", operand.dtype, "0")
-    return _loaded(b, f"%x{i}", operand.dtype, "%j")
-
-
-def _loaded(b: Lines, base: str, dtype: Any, place: str) -> Value:
-    """An element of an array."""
-    type = TYPES[np.dtype(dtype).name]
-    memory = MEMORY[type]
-    at = b.add(f"getelementptr {memory}, ptr {base}, i64 {place}", "ptr")
-    value = b.add(f"load {memory}, ptr {at.text}{GROUP if place == '%j' else ''}", memory)
-    return b.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
-
-
-def _stored(b: Lines, base: str, value: Value) -> None:
-    """Put an element into an array."""
-    memory = MEMORY[value.type]
-    if value.type == "i1":
-        value = b.add(f"zext i1 {value.text} to i8", "i8")
-    at = b.add(f"getelementptr {memory}, ptr {base}, i64 %j", "ptr")
-    b.add(f"  store {memory} {value.text}, ptr {at.text}{GROUP}")
+        return h.load(h.at(f"%x{i}", "0", type), type)
+    return b.load(b.at(f"%x{i}", "%j", type), type, FREE)

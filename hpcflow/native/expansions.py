@@ -34,6 +34,7 @@ class Steps:
     def __init__(self, operands: tuple[Operand, ...], cols: int) -> None:
         self.operands, self.cols = operands, cols
         self.steps: list[Step] = []
+        self.ways = [operand.way for operand in operands]
 
     def __call__(self, type: str, *inputs: int, way: str = "", **attrs: Any) -> int:
         """Another step; its value."""
@@ -42,7 +43,8 @@ class Steps:
     def add(self, type: str, inputs: Sequence[int], attrs: Mapping[str, Any], way: str) -> int:
         """Another step, with the attributes of an operation; its value."""
         self.steps.append(Step(type, tuple(inputs), attrs, way))
-        return len(self.operands) + len(self.steps) - 1
+        self.ways.append(way)
+        return len(self.ways) - 1
 
     def number(self, value: float, like: Any) -> int:
         """A constant of the dtype `like`."""
@@ -57,7 +59,7 @@ class Steps:
             return COLUMN
         if type == COLUMN_SUM:
             return ROW
-        ways = {self.body(()).way(i) for i in inputs}
+        ways = {self.ways[i] for i in inputs}
         if ways & {FULL, ROW} or type == PLACE:
             return FULL
         return COLUMN if COLUMN in ways else ONE

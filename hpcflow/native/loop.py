@@ -1,4 +1,4 @@
-"""What a kernel of fused operations computes, as data: see `native/rows.py` for how it is written.
+"""What a kernel of fused operations computes, as data: see `native/nest.py` for how it is written.
 
 A kernel goes over rows of `cols` elements each. A value has an element for each of them (FULL), one
 for each row (COLUMN), one for each place in a row (ROW), or one (ONE).

@@ -7,8 +7,6 @@ numbers lie, and its sizes, it reads from the fields that NumPy's headers define
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hpcflow.native import call
@@ -16,7 +14,6 @@ from hpcflow.native.formulas import CLOSE, written
 from hpcflow.native.loop import (
     COLUMN,
     COLUMN_SUM,
-    DATA,
     FULL,
     MAX,
     NUMBER,
@@ -31,11 +28,10 @@ from hpcflow.native.loop import (
     Schedule,
     Step,
 )
-from hpcflow.native.words import MEMORY, TYPES, Lines, Value, number
+from hpcflow.native.words import FREE, MEMORY, TYPES, Lines, Value, metadata, number
 
 MOST_KEPT = 1 << 18  # bytes on the stack for values of a row that more than one loop needs
 COSTLY = frozenset(CLOSE)
-GROUP = ", !llvm.access.group !0"
 PLACES = {COLUMN: "%i", ONE: "0"}  # of what is taken outside the loops over a row
 
 
@@ -77,23 +73,19 @@ class _Writer:
             type = TYPES[np.dtype(operand.dtype).name]
             if operand.way in (ONE, COLUMN):
                 lines = self.entry if operand.way == ONE else self.heads[0]
-                self.scalars[i] = self.loaded(lines, f"%x{i}", type, PLACES[operand.way], "")
-        for k, lines in enumerate(self.bodies):
+                self.scalars[i] = lines.load(lines.at(f"%x{i}", PLACES[operand.way], type), type)
+        for k in range(len(self.heads)):
             for value, step in enumerate(body.steps, count):
                 if step.way in (COLUMN, ONE) and step.type not in OF_ROWS:
                     if self.plan.loop[value] == k and not self.scalar(k, value, step):
                         return False
-            if not self.loop(k, lines):
+            if k < len(self.bodies) and not self.loop(k, self.bodies[k]):
                 return False
-        last = len(self.bodies)
-        for value, step in enumerate(body.steps, count):
-            if step.way == COLUMN and step.type not in OF_ROWS and self.plan.loop[value] == last:
-                if not self.scalar(last, value, step):
-                    return False
         for y, value in enumerate(body.results):
             if body.way(value) == COLUMN:
                 lines = self.heads[self.plan.loop[value]]
-                self.stored(lines, f"%y{y}", self.scalars[value], "%i", "")
+                made = self.scalars[value]
+                lines.store(made, lines.at(f"%y{y}", "%i", made.type))
         return self.kept <= MOST_KEPT
 
     def scalar(self, k: int, value: int, step: Step) -> bool:
@@ -121,10 +113,12 @@ class _Writer:
                 known[value] = self.scalars[value]
             elif step is None:
                 type = TYPES[np.dtype(body.operands[value].dtype).name]
-                known[value] = self.loaded(lines, f"%x{value}", type, places[way], GROUP)
+                at = lines.at(f"%x{value}", places[way], type)
+                known[value] = lines.load(at, type, FREE)
             elif self.plan.is_there(k, value):
-                at, place = self.memory(value)
-                known[value] = self.loaded(lines, at, self.types[value], places[place], GROUP)
+                array, place = self.memory(value)
+                type = self.types[value]
+                known[value] = lines.load(lines.at(array, places[place], type), type, FREE)
             elif step.type == PLACE:
                 known[value] = Value(places[ROW], "i64")
             else:
@@ -144,7 +138,8 @@ class _Writer:
         for y, value in enumerate(body.results):
             here = (value < count and k == 0) or (value >= count and self.plan.loop[value] == k)
             if body.way(value) == FULL and here:
-                self.stored(lines, f"%y{y}", known[value], places[FULL], GROUP)
+                made = known[value]
+                lines.store(made, lines.at(f"%y{y}", places[FULL], made.type), FREE)
         return True
 
     def memory(self, value: int) -> tuple[str, str]:
@@ -160,7 +155,7 @@ class _Writer:
         memory = MEMORY[made.type]
         self.kept += self.body.cols * 8
         self.entry.add(f"  %kept{value} = alloca [{self.body.cols} x {memory}], align 64")
-        self.stored(lines, f"%kept{value}", made, place, GROUP)
+        lines.store(made, lines.at(f"%kept{value}", place, made.type), FREE)
 
     def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
         """Add an element to what a loop makes of a row, or of a column."""
@@ -169,8 +164,8 @@ class _Writer:
         self.types[value] = x.type
         if step.type == COLUMN_SUM:
             y = f"%y{self.body.results.index(value)}"
-            total = self.loaded(lines, y, x.type, f"%j{k}", GROUP)
-            self.stored(lines, y, lines.two("add", total, x), f"%j{k}", GROUP)
+            at = lines.at(y, f"%j{k}", x.type)
+            lines.store(lines.two("add", lines.load(at, x.type, FREE), x), at, FREE)
             return True
         name, first = f"%r{value}", number(0 if step.type == SUM else -np.inf, x.type)
         head = f"  {name} = phi {x.type} [{first.text}, %head{k}], [{name}.next, %loop{k}]"
@@ -183,23 +178,6 @@ class _Writer:
             lines.lines[-1] = lines.lines[-1].replace(made.text, f"{name}.next", 1)
         self.scalars[value] = Value(f"{name}.next", x.type)
         return True
-
-    def loaded(self, b: Lines, base: str, type: str, place: str, group: str) -> Value:
-        """The element of an array."""
-        memory = MEMORY[type]
-        at = b.add(f"getelementptr {memory}, ptr {base}, i64 {place}", "ptr")
-        value = b.add(f"load {memory}, ptr {at.text}{group}", memory)
-        if type == "i1":
-            return b.add(f"icmp ne i8 {value.text}, 0", "i1")
-        return value
-
-    def stored(self, b: Lines, base: str, value: Value, place: str, group: str) -> None:
-        """Put an element into an array."""
-        memory = MEMORY[value.type]
-        if value.type == "i1":
-            value = b.add(f"zext i1 {value.text} to i8", "i8")
-        at = b.add(f"getelementptr {memory}, ptr {base}, i64 {place}", "ptr")
-        b.add(f"  store {memory} {value.text}, ptr {at.text}{group}")
 
     # -- the whole
 
@@ -218,8 +196,8 @@ class _Writer:
                 f"define ptr @NAME({call.SIGNATURE}) {{",
                 "entry:",
                 *call.objects(named),
-                *_addresses(arrays, "x"),
-                *_addresses(outputs, "y"),
+                *(line for i, a in enumerate(arrays) for line in call.numbers(f"%x{i}", a)),
+                *(line for k, o in enumerate(outputs) for line in call.numbers(f"%y{k}", o)),
                 *self.entry.lines,
                 *_total(named[max(i for i, way in enumerate(ways) if way == FULL)]),
                 *call.unlocked("%total", "sized"),
@@ -242,9 +220,7 @@ class _Writer:
                 "end:",
                 *call.END,
                 "}",
-                "!0 = distinct !{}",
-                '!1 = !{!"llvm.loop.parallel_accesses", !0}',
-                *(f"!{2 + k} = distinct !{{!{2 + k}, !1}}" for k in range(len(self.bodies))),
+                *metadata(len(self.bodies)),
             ]
         )
 
@@ -278,15 +254,6 @@ class _Writer:
             f"  %again{k} = icmp ult i64 %j{k}.next, %cols",
             f"  br i1 %again{k}, label %loop{k}, label %head{k + 1}, !llvm.loop !{2 + k}",
         ]
-
-
-def _addresses(arrays: Sequence[str], letter: str) -> list[str]:
-    """Where the numbers of each array begin."""
-    found = []
-    for i, array in enumerate(arrays):
-        found.append(f"  %d{letter}{i} = getelementptr i8, ptr {array}, i64 {DATA}")
-        found.append(f"  %{letter}{i} = load ptr, ptr %d{letter}{i}")
-    return found
 
 
 def _total(array: str) -> list[str]:

@@ -1,6 +1,6 @@
 """The text of kernels of max pooling over two axes, channels last, all sizes known.
 
-Windows lie inside the data. A kernel is called with NumPy arrays, as those of `native/loop.py`; its
+Windows lie inside the data. A kernel is called with NumPy arrays, as those of `native/nest.py`; its
 arrays lie in C order.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hpcflow.native.loop import DATA
-from hpcflow.native.words import number
+from hpcflow.native import call
+from hpcflow.native.words import FREE, metadata, number
 
 
 class Pool(NamedTuple):
@@ -41,13 +41,6 @@ class Pool(NamedTuple):
                 yield (i * self.space[1] + j) * self.channels
 
 
-GROUP = "!llvm.access.group !0"
-METADATA = [  # rounds of a loop over channels use elements of their own
-    "!0 = distinct !{}",
-    "!1 = distinct !{!1, !2}",
-    '!2 = !{!"llvm.loop.parallel_accesses", !0}',
-    "!3 = distinct !{!3, !2}",
-]
 ZERO, LOWEST = number(0.0, "float").text, number(float("-inf"), "float").text
 
 
@@ -61,7 +54,7 @@ def largest(pool: Pool) -> str:
         best = f"%m{i}"
     body += [
         "  %yp = getelementptr float, ptr %y, i64 %to",
-        f"  store float {best}, ptr %yp, {GROUP}",
+        f"  store float {best}, ptr %yp{FREE}",
     ]
     lines = _windows(pool, _channels(pool, body))
     declared = ["declare float @llvm.maximum.f32(float, float)"]
@@ -91,18 +84,18 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
         ]
         value = f"%d{i}"
         if not pool.apart:
-            body.append(f"  %o{i} = load float, ptr %dp{i}, {GROUP}")
+            body.append(f"  %o{i} = load float, ptr %dp{i}{FREE}")
             body.append(f"  %s{i} = fadd float %o{i}, %d{i}")
             value = f"%s{i}"
-        body.append(f"  store float {value}, ptr %dp{i}, {GROUP}")
+        body.append(f"  store float {value}, ptr %dp{i}{FREE}")
         taken = f"%t{i}"
     if bias:
         body += [
             f"  %all = select i1 {taken}, float {mine}, float {ZERO}",
             "  %sp = getelementptr float, ptr %sums, i64 %c",
-            f"  %s = load float, ptr %sp, {GROUP}",
+            f"  %s = load float, ptr %sp{FREE}",
             "  %more = fadd float %s, %all",
-            f"  store float %more, ptr %sp, {GROUP}",
+            f"  store float %more, ptr %sp{FREE}",
         ]
     before, behind = [], []
     if not pool.covers:
@@ -124,18 +117,17 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
 
 
 def _function(declared: list[str], names: list[str], lines: list[str], head: list[str]) -> str:
-    for name in names:  # where the numbers of each array begin
-        head.append(f"  %p{name} = getelementptr i8, ptr %a{name}, i64 {DATA}")
-        head.append(f"  %{name} = load ptr, ptr %p{name}")
+    for name in names:
+        head += call.numbers(f"%{name}", f"%a{name}")
     signature = ", ".join(f"ptr %a{name}" for name in names)
     begin = [*declared, f"define void @NAME({signature}) {{", "entry:", *head]
-    return "\n".join([*begin, *lines, "  ret void", "}", *METADATA])
+    return "\n".join([*begin, *lines, "  ret void", "}", *metadata(2)])
 
 
 def _load(name: str, array: str, at: str, offset: int) -> list[str]:
     return [
         *_address(f"a{name}", array, at, offset),
-        f"  %{name} = load float, ptr %a{name}, {GROUP}",
+        f"  %{name} = load float, ptr %a{name}{FREE}",
     ]
 
 
@@ -168,7 +160,7 @@ def _loop(name: str, count: int, inside: list[str], hint: str = "") -> list[str]
 def _channels(pool: Pool, body: list[str]) -> list[str]:
     """A loop over the channels of a window: %from is in x, %to in y."""
     begin = ["  %from = add nuw nsw i64 %window, %c", "  %to = add nuw nsw i64 %place, %c"]
-    return _loop("c", pool.channels, [*begin, *body], ", !llvm.loop !1")
+    return _loop("c", pool.channels, [*begin, *body], ", !llvm.loop !2")
 
 
 def _windows(
@@ -209,6 +201,6 @@ def _total(channels: int) -> list[str]:
         *_load("part", "%sums", "%k", 0),
         *_load("old", "%total", "%k", 0),
         "  %new = fadd float %part, %old",
-        f"  store float %new, ptr %aold, {GROUP}",
+        f"  store float %new, ptr %aold{FREE}",
     ]
     return _loop("k", channels, body, ", !llvm.loop !3")

@@ -14,7 +14,7 @@ import numpy as np
 from hpcflow.native.blocks import LINE, Blocks, whole
 from hpcflow.native.formulas import written
 from hpcflow.native.loop import ONE, Operand, Step
-from hpcflow.native.words import MEMORY, TYPES, Value
+from hpcflow.native.words import TYPES, Value
 
 AHEAD = 8  # rows that are fetched before their turn: memory answers late
 MOST_LINES = 16  # of a row that are; a processor guesses the others
@@ -115,7 +115,7 @@ def formula(body: Formula, lines: int, exact: bool) -> str | None:
     rows = _Rows(b, body.indices, 0, table=names[0])
     types = [TYPES[np.dtype(operand.dtype).name] for operand in body.operands]
     both = list(zip(body.operands, places, types, strict=True))
-    ones = {at: _element(b, at, type) for o, at, type in both if o.way == ONE}
+    ones = {at: b.load(at, type) for o, at, type in both if o.way == ONE}
     rows.check()
     with b.loop(rows.count) as loop:
         for table in tables:
@@ -128,7 +128,7 @@ def formula(body: Formula, lines: int, exact: bool) -> str | None:
             away = b.two("add", beside, inner.i)
             for _, place, type in both:
                 one = ones.get(place)
-                value = one or _element(b, b.place(place, away, type), type, inner.tag)
+                value = one or b.load(b.place(place, away, type), type, inner.tag)
                 values.append(value)
             for step in body.steps:
                 made = written(b, step.type, [values[i] for i in step.inputs], step.attrs, exact)
@@ -142,12 +142,6 @@ def formula(body: Formula, lines: int, exact: bool) -> str | None:
                 b.store(value, at[t], inner.tag)
     b.add("  ret i64 0")
     return b.text("NAME", [*names, "%indices", *given])
-
-
-def _element(b: Blocks, at: Value, type: str, tag: str = "") -> Value:
-    """The number that lies there; a boolean is a byte in memory."""
-    value = b.load(at, MEMORY[type], tag)
-    return b.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
 
 
 def group(index: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 # NumPy's dtype -> type of a value; a boolean is a byte in memory
 TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 MEMORY = {"float": "float", "double": "double", "i32": "i32", "i64": "i64", "i1": "i8"}
+FREE = ", !llvm.access.group !0"  # of what a round of a loop alone reads or writes: see `metadata`
 
 
 class Value(NamedTuple):
@@ -30,6 +31,12 @@ def number(value: Any, type: str) -> Value:
         exact = float(np.float32(value)) if type == "float" else float(value)
         return Value(f"0x{struct.unpack('Q', struct.pack('d', exact))[0]:016X}", type)
     return Value(str(int(value)), type)
+
+
+def metadata(loops: int) -> list[str]:
+    """What says that rounds of loops, !2 and those behind, may run side by side."""
+    kept = [f"!{2 + k} = distinct !{{!{2 + k}, !1}}" for k in range(loops)]
+    return ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}', *kept]
 
 
 class Lines:
@@ -95,3 +102,19 @@ class Lines:
         }
         word = words.get((x.type, type))
         return (word and self.add(f"{word} {x.type} {x.text} to {type}", type)) or None
+
+    def at(self, array: str, place: str, type: str) -> Value:
+        """Where an element of an array lies."""
+        return self.add(f"getelementptr {MEMORY.get(type, type)}, ptr {array}, i64 {place}", "ptr")
+
+    def load(self, at: Value, type: str, tag: str = "") -> Value:
+        """The value that lies there."""
+        memory = MEMORY.get(type, type)
+        value = self.add(f"load {memory}, ptr {at.text}{tag}", memory)
+        return self.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
+
+    def store(self, value: Value, at: Value, tag: str = "") -> None:
+        """Put a value there."""
+        if value.type == "i1":
+            value = self.add(f"zext i1 {value.text} to i8", "i8")
+        self.add(f"  store {value.type} {value.text}, ptr {at.text}{tag}")
