@@ -11,15 +11,10 @@ from hpcflow.kernels.slicing import check_indices
 from hpcflow.kernels.table import Node, fast, provider
 from hpcflow.native import kept, machine
 
-
-def _nothing(node: Node) -> str:
-    return ""
-
-
 provider("llvm", machine.absent)
 
 
-@fast("llvm", "Fused", "out", on="cpu", refuses=_nothing, exact=True)
+@fast("llvm", "Fused", "out", on="cpu", exact=True)
 def _fused(xp: Any, node: Node) -> Callable[..., Any]:
     loose, checks = node.attrs["loose"], node.attrs["checks"]
     run = kept.builtin(node.attrs["text"])

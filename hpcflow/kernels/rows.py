@@ -211,7 +211,7 @@ def sort_keys(indices: np.ndarray) -> np.ndarray | None:
 
 
 def _formula(tables: int) -> None:
-    @fast("llvm", f"UpdateRows{tables}", "update", on="cpu", refuses=lambda node: "", exact=True)
+    @fast("llvm", f"UpdateRows{tables}", "update", on="cpu", exact=True)
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         body = node.attrs["body"]
         change = counting(node.attrs["text"], tables + 1 + len(body.operands))

@@ -142,7 +142,7 @@ def fast(
     form: Form,
     *,
     on: str,
-    refuses: Callable[[Node], str],
+    refuses: Callable[[Node], str] = _never,
     inplace: tuple[int, ...] = (),
     tiles: bool = False,
     exact: bool = False,

@@ -57,7 +57,7 @@ def collective_bytes(part: Part) -> dict[str, int]:
 
 def given_specs(node: Node, part: Part) -> list[Spec]:
     """What is known of the inputs of a node."""
-    return [part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+    return [part.spec(ref) for ref in node.inputs]
 
 
 def flops(node: Node, inputs: Sequence[Spec]) -> int:

@@ -246,7 +246,7 @@ class _Writer:
         if node.row.by_rows:
             return
         for i, ref in enumerate(node.inputs):
-            spec = self.part.nodes[ref.node].specs[ref.index]
+            spec = self.part.spec(ref)
             if i not in node.row.writes and not is_known(spec.shape):
                 var = self.store.variable(node.inputs[0])
                 self.emit(f"{var}.fit({self.store.expr[ref]})", node.name)
@@ -258,7 +258,7 @@ class _Writer:
             self.emit(f"{self.hook('send')}({number})", node.name)
             return
         ref = node.inputs[0]
-        spec, text = self.part.nodes[ref.node].specs[ref.index], self.store.expr[ref]
+        spec, text = self.part.spec(ref), self.store.expr[ref]
         if not spec.sized:
             self.sends.append(SendInfo(node.name, "sized"))
             self.emit(f"{self.hook('send_sized')}({number}, {text})", node.name)

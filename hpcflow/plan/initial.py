@@ -90,7 +90,7 @@ def in_pieces(
     None, told in one line, if its rows cannot be made by themselves: then it is made as a whole.
     """
     value = node.inputs[1]
-    if makers(program, value) and program.nodes[value.node].specs[value.index].shape:
+    if makers(program, value) and program.spec(value).shape:
         try:
             return [
                 _Rows(program, piece, part, add).of(value)

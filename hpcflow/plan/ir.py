@@ -182,6 +182,10 @@ class Part:
     feeds: tuple[str, ...] = ()  # only the driver's part has feeds and fetches
     fetches: tuple[Ref, ...] = ()
 
+    def spec(self, ref: Ref) -> Spec:
+        """What is known of a value."""
+        return self.nodes[ref.node].specs[ref.index]
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:

@@ -90,7 +90,7 @@ def of_code(part: Part, code: Code, steps: int, insides: Iterable[Memory]) -> Me
         sums=sum(sum_bytes(node) for node in part.nodes.values()),
         steps=steps,
         versions=sum(sizes[name] for name in code.versions),
-        results=sum(part.nodes[ref.node].specs[ref.index].nbytes for ref in part.fetches),
+        results=sum(part.spec(ref).nbytes for ref in part.fetches),
         unsized=sum(_unsized(node) for node in part.nodes.values()),
     )
     for inside in insides:

@@ -75,7 +75,7 @@ class Storage:
 
     def slot(self, node: Node, index: int) -> str:
         """The name of the place in a Parcel where its input `index` goes."""
-        specs = [self.part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+        specs = [self.part.spec(ref) for ref in node.inputs]
         name, spec = f"p{self.number[node.name]}_{index}", specs[index]
         start = parcel_layout(specs)[0][index]
         block = self.parcel(node)
@@ -84,7 +84,7 @@ class Storage:
 
     def joined(self, node: Node, index: int) -> str:
         """The name of the place in a Concat or Pack where its input `index` goes."""
-        specs = [self.part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+        specs = [self.part.spec(ref) for ref in node.inputs]
         name, spec = f"j{self.number[node.name]}_{index}", specs[index]
         start = sum(s.nbytes for s in specs[:index])
         block = self.joins[node.name]
@@ -188,7 +188,7 @@ class _Assigner:
             self.store.owned[ref] = node.name
             spec, node = maker.specs[0], maker
             sources = [maker.inputs[i] for i in info.inplace[: len(maker.inputs)]]
-            sources = [r for r in sources if self.part.nodes[r.node].specs[r.index][:2] == spec[:2]]
+            sources = [r for r in sources if self.part.spec(r)[:2] == spec[:2]]
             ref = sources[0] if sources and maker.inputs.count(sources[0]) == 1 else None
 
     def takes_last(self, node: Node, ref: Ref) -> bool:
@@ -427,9 +427,9 @@ class _Assigner:
         here = {self.home[node.name]: self.store.number[node.name]}
         for i in info.inplace[: len(node.inputs)]:
             source = node.inputs[i]
-            root, spec = self.root[source], self.part.nodes[source.node].specs[source.index]
+            root, spec = self.root[source], self.part.spec(source)
             mine = node.specs[ref.index]
-            whole = self.part.nodes[root.node].specs[root.index].nbytes == mine.nbytes
+            whole = self.part.spec(root).nbytes == mine.nbytes
             same = spec.dtype == mine.dtype and spec.shape == mine.shape and whole
             same = same and (ref in self.scratch) == (root in self.scratch)
             if same and self.ends[root] == here and root in self.block_of:

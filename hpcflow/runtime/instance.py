@@ -138,7 +138,7 @@ class Compiled:
         return self._infos[node.name]
 
     def _spec(self, ref: Ref) -> Spec:
-        return self.part.nodes[ref.node].specs[ref.index]
+        return self.part.spec(ref)
 
     def _specs(self, node: Node) -> list[Spec]:
         return [self._spec(ref) for ref in node.inputs]

@@ -275,7 +275,7 @@ class PlannedStep(Step):
         if any(n.row.writes and not n.attrs.get("initial") for n in nodes):
             raise Planned
         part = self.plan.parts[self.plan.driver]
-        specs = [part.nodes[ref.node].specs[ref.index] for ref in part.fetches]
+        specs = [part.spec(ref) for ref in part.fetches]
         return [np.zeros([d or 0 for d in spec.shape or ()], spec.dtype) for spec in specs]
 
     def runner(

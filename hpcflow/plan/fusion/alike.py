@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hpcflow.plan.ir import Node, Part
@@ -121,3 +121,21 @@ class Item:
     first: list[str]
     nodes: list[str]
     key: Key | None
+
+
+def clusters(names: Sequence[str], marks: Callable[[str], Iterable[Any]]) -> Iterator[list[str]]:
+    """The names in groups, each of those that marks lead from one to the other."""
+    group = {name: {name} for name in names}
+    owner: dict[Any, str] = {}
+    for name in names:
+        for mark in marks(name):
+            mate = owner.setdefault(mark, name)
+            if group[mate] is not group[name]:
+                group[mate] |= group[name]
+                for other in group[name]:
+                    group[other] = group[mate]
+    done: set[str] = set()
+    for name in names:
+        if name not in done:
+            done |= group[name]
+            yield [other for other in names if other in group[name]]

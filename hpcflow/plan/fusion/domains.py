@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hpcflow.graph.shape import is_known, size_of
 from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
-from hpcflow.native.loop import COLUMN, FULL, ONE, ROW, Body, Operand
+from hpcflow.native.loop import COLUMN, FULL, ONE, ROW
 from hpcflow.native.words import TYPES, Lines, Value
 from hpcflow.plan.ir import Node, Part
 
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
 
 def read(part: Part, node: Node, exact: bool) -> Reading | None:
     """How `node` can be part of a kernel; None if it cannot, or would not be `exact`."""
-    given = [part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+    given = [part.spec(ref) for ref in node.inputs]
     if not all(is_known(s.shape) and s.dtype.name in TYPES for s in (*given, *node.specs)):
         return None
     if not all(size_of(spec.shape) for spec in (*given, *node.specs)):
@@ -80,15 +80,6 @@ def steps_of(steps: Steps, node: Node, reading: Reading, inputs: Sequence[int]) 
         expand = EXPANSIONS[node.type]
         return expand(steps, node.specs[0].dtype, {**node.attrs, **reading.attrs}, *inputs)
     return (steps.add(node.type, inputs, node.attrs, reading.outputs[0]),)
-
-
-def alone(part: Part, node: Node, reading: Reading) -> Body:
-    """What a kernel of one node computes."""
-    specs = [part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
-    used = [i for i, way in enumerate(reading.inputs) if way != IGNORED]
-    operands = tuple(Operand(specs[i].dtype, reading.inputs[i]) for i in used)
-    steps = Steps(operands, reading.cols)
-    return steps.body(steps_of(steps, node, reading, range(len(used))))
 
 
 def way_of(shape: Sequence[int], whole: Sequence[int]) -> tuple[str, int] | None:

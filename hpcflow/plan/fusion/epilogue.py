@@ -39,16 +39,12 @@ def with_epilogues(part: Part, strands: list[Strand], serves: Serves) -> Part:
                 break
             chain.append(node)
         for made, replaced in _joined(chain):
-            if serves(made, [_spec(part, ref) for ref in made.inputs]):
+            if serves(made, [part.spec(ref) for ref in made.inputs]):
                 for node in replaced[:-1]:
                     del nodes[node.name]
                 nodes[made.name] = made
                 break
     return dataclasses.replace(part, nodes=nodes)
-
-
-def _spec(part: Part, ref: Ref) -> Spec:
-    return part.nodes[ref.node].specs[ref.index]
 
 
 def _only_user(node: Node, part: Part, taken: dict[Ref, list[str]]) -> Node | None:
@@ -63,7 +59,7 @@ def _bias(node: Node, before: Node, part: Part) -> bool:
         return False
     if node.type == "BiasAdd" and node.inputs[0] != Ref(before.name):
         return False
-    value, vector = before.specs[0], _spec(part, _other(node, before))
+    value, vector = before.specs[0], part.spec(_other(node, before))
     shapes = value.shape, vector.shape, node.specs[0].shape
     if shapes[0] is None or shapes[1] is None or shapes[2] != shapes[0]:
         return False

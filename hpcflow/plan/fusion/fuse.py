@@ -18,7 +18,7 @@ from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
 from hpcflow.native.nest import schedule, text
 from hpcflow.plan.fusion import again
-from hpcflow.plan.fusion.alike import Item, Items
+from hpcflow.plan.fusion.alike import Item, Items, clusters
 from hpcflow.plan.fusion.domains import IGNORED, Domain, Reading, read, steps_of
 from hpcflow.plan.fusion.tiles import grouped, is_loose
 from hpcflow.plan.fusion.updates import Writer
@@ -158,7 +158,7 @@ class _Finder:
         for node in nodes:
             for ref, way in zip(node.inputs, self.settled[node.name].inputs, strict=True):
                 if ref.node not in mine and way != IGNORED:
-                    dtype = self.part.nodes[ref.node].specs[ref.index].dtype
+                    dtype = self.part.spec(ref).dtype
                     taken.setdefault((ref, way), Operand(dtype, way))
         cols = max(self.settled[name].cols for name in names)
         steps = Steps(tuple(taken.values()), cols)
@@ -196,7 +196,7 @@ class _Finder:
         }
         last = nodes[-1]
         control = dict.fromkeys(c for n in nodes for c in n.control if c not in mine)
-        specs = tuple(self.part.nodes[ref.node].specs[ref.index] for ref in kept)
+        specs = tuple(self.part.spec(ref) for ref in kept)
         fused = last.but(
             type="Fused", inputs=tuple(inputs), control=tuple(control), attrs=attrs, specs=specs
         )
@@ -220,20 +220,12 @@ class Made(NamedTuple):
 
 def _connected(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
     """The names in groups, each of nodes that values lead from one to the other."""
-    group = {name: {name} for name in names}
-    owner = {Ref(name, i): name for name in names for i in range(len(part.nodes[name].specs))}
-    for name in names:
-        for ref in part.nodes[name].inputs:
-            mate = owner.setdefault(ref, name)
-            if group[mate] is not group[name]:
-                group[mate] |= group[name]
-                for other in group[name]:
-                    group[other] = group[mate]
-    done: set[str] = set()
-    for name in names:
-        if name not in done:
-            done |= group[name]
-            yield [other for other in names if other in group[name]]
+
+    def values(name: str) -> Iterator[Ref]:
+        yield from (Ref(name, i) for i in range(len(part.nodes[name].specs)))
+        yield from part.nodes[name].inputs
+
+    return clusters(names, values)
 
 
 def _replaced(part: Part, made: Sequence[Made]) -> Part:

@@ -31,7 +31,7 @@ def pack_weights(part: Part, is_fast: Callable[[Node, list[Spec]], bool]) -> Par
     for nodes in groups.values():
         first = nodes[0]
         weights, attrs = first.inputs[1], _attrs(part, first)
-        specs = (part.nodes[weights.node].specs[weights.index],)
+        specs = (part.spec(weights),)
         made = first.but(
             name=f"{first.name}/packed", type="Packed", inputs=(weights,), attrs=attrs, specs=specs
         )
@@ -60,7 +60,7 @@ def _groups(part: Part) -> dict[Hashable, list[Node]]:
     for node in part.nodes.values():
         if node.type != "MatMul" or node.attrs["transpose_a"] or node.control:
             continue
-        specs = [part.nodes[r.node].specs[r.index] for r in node.inputs]
+        specs = [part.spec(r) for r in node.inputs]
         known = all(is_known(s.shape) and s.dtype == np.float32 for s in specs)
         if known and all(len(s.shape or ()) == 2 for s in specs):
             attrs = _attrs(part, node)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpcflow.graph.shape import Spec
 from hpcflow.plan.fusion.epilogue import Serves
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.strands import Strand, home, users
@@ -42,7 +41,7 @@ def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Pa
             attrs={**first.attrs, "bias": bool(sums)},
             specs=(*relu.specs, *(n.specs[0] for n in sums[:1])),
         )
-        if serves(node, [_spec(part, ref) for ref in node.inputs]):
+        if serves(node, [part.spec(ref) for ref in node.inputs]):
             made[relu.name] = node
             gone[first.name] = Ref(relu.name)
             gone.update({n.name: Ref(relu.name, 1) for n in sums})
@@ -52,10 +51,6 @@ def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Pa
             inputs = tuple(gone.get(ref.node, ref) for ref in node.inputs)
             nodes[node.name] = node.but(inputs=inputs)
     return dataclasses.replace(part, nodes=nodes)
-
-
-def _spec(part: Part, ref: Ref) -> Spec:
-    return part.nodes[ref.node].specs[ref.index]
 
 
 def _beside(a: Node, b: Node, where: dict[str, int]) -> bool:

@@ -57,7 +57,7 @@ class _Group:
 
     def made(self) -> Part | None:
         """The part with one node in place of them; None if that would not be the same."""
-        index = self.part.nodes[self.indices.node].specs[self.indices.index].dtype.name
+        index = self.part.spec(self.indices).dtype.name
         steps = [n for n in self.part.nodes.values() if n.name in self.mine and self.is_step(n)]
         if not steps or len(set(self.handles)) < len(self.handles) or not self.in_order():
             return None
@@ -108,7 +108,7 @@ class _Group:
 
     def way(self, ref: Ref) -> str | None:
         """How elements of a value go with those of the rows; None if in no way."""
-        spec = self.part.nodes[ref.node].specs[ref.index]
+        spec = self.part.spec(ref)
         if spec.dtype.name not in TYPES:
             return None
         if is_known(spec.shape) and size_of(spec.shape) == 1:
@@ -151,7 +151,7 @@ class _Group:
         given = [r for r in dict.fromkeys(values) if r not in number and r.node not in self.mine]
         operands: list[Operand] = []
         for ref in given:
-            spec, way = self.part.nodes[ref.node].specs[ref.index], self.way(ref)
+            spec, way = self.part.spec(ref), self.way(ref)
             if way is None:
                 return None
             number[ref] = len(self.handles) + len(operands)

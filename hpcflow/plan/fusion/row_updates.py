@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.strands import users
 
@@ -56,7 +55,10 @@ class _Rewriter:
         if product is None or len(node.inputs) > 3:
             return node, node
         for rows, number in (product.inputs, product.inputs[::-1]):
-            same = self.spec(rows)[:2] == product.specs[0][:2] and self.spec(number).shape == ()
+            same = (
+                self.part.spec(rows)[:2] == product.specs[0][:2]
+                and self.part.spec(number).shape == ()
+            )
             if same and product.specs[0].dtype.kind == "f" and self.is_computed(rows):
                 self.taken.add(product.name)
                 inputs = (*node.inputs[:2], rows, number)
@@ -83,7 +85,7 @@ class _Rewriter:
     def joined(self, ref: Ref, user: Node | None) -> Node | None:
         """The node that joins a value along its first axis, for this user alone if one is given."""
         node = self.only_for(ref, user, "Concat") if user else self.part.nodes[ref.node]
-        shape = self.spec(ref).shape
+        shape = self.part.spec(ref).shape
         if node is None or node.type != "Concat" or shape is None:
             return None
         return node if node.attrs["axis"] % len(shape) == 0 else None
@@ -93,7 +95,7 @@ class _Rewriter:
         if len(whole.inputs) != len(places.inputs) or not all(map(self.is_computed, whole.inputs)):
             return False
         for rows, at in zip(whole.inputs, places.inputs, strict=True):
-            shape, told = self.spec(rows).shape, self.spec(at).shape
+            shape, told = self.part.spec(rows).shape, self.part.spec(at).shape
             if shape is None or told is None or len(told) != 1:
                 return False
             if None in shape[:1] or shape[:1] != told:
@@ -112,7 +114,3 @@ class _Rewriter:
         while node.type in SEEN_THROUGH:
             node = self.part.nodes[node.inputs[0].node]
         return node.type != "ReadVariable"
-
-    def spec(self, ref: Ref) -> Spec:
-        """What is known of a value."""
-        return self.part.nodes[ref.node].specs[ref.index]

@@ -74,7 +74,7 @@ class TileLoop:
         emit, store = self.writer.emit, self.writer.store
         made = [Ref(n.name) for n in self.nodes if n.type not in TILED]
         for ref in (*made, *(r for n in self.nodes for r in self.operands(n))):
-            if ref in self.tile or store.part.nodes[ref.node].specs[ref.index].shape == ():
+            if ref in self.tile or store.part.spec(ref).shape == ():
                 continue
             name = self.tile[ref] = f"t{store.number[ref.node]}_{ref.index}"
             if ref in self.group.scratch:

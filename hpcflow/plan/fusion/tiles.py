@@ -167,7 +167,7 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
     for i, ref in enumerate(node.inputs):
         if i in node.row.writes:
             continue
-        given = part.nodes[ref.node].specs[ref.index]
+        given = part.spec(ref)
         if given.shape != shape and given.shape != ():
             return False
         if given.shape == shape and not _in_order(part, ref, info):

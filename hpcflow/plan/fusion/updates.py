@@ -11,6 +11,7 @@ from hpcflow.native import change, formulas
 from hpcflow.native.change import Change, Target, Update
 from hpcflow.native.loop import FULL, ONE, Operand, Step
 from hpcflow.native.updates import COUNTED, UPDATES
+from hpcflow.plan.fusion.alike import clusters
 from hpcflow.plan.ir import Node, Part, Ref
 
 
@@ -48,7 +49,7 @@ class Writer:
         shape = shape_of(node)
         if not shape or not is_known(shape) or not math.prod(shape):
             return False
-        given = [part.nodes[ref.node].specs[ref.index] for ref in node.inputs]
+        given = [part.spec(ref) for ref in node.inputs]
         if not all(s.shape in ((), shape) for s in given):
             return False
         return described(part, [node], [], self.exact).text is not None
@@ -66,7 +67,7 @@ def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: 
                 dtype = part.nodes[ref.node].attrs["dtype"]
                 targets.setdefault(ref, Target(dtype, counts))
             elif ref.node not in mine:
-                spec = part.nodes[ref.node].specs[ref.index]
+                spec = part.spec(ref)
                 way = FULL if spec.shape == shape_of(node) else ONE
                 operands.setdefault(ref, Operand(spec.dtype, way))
     place = {ref: k for k, ref in enumerate(targets)}
@@ -95,24 +96,16 @@ def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: 
 
 def apart(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
     """Nodes of one shape in groups that share no element and need no order between them."""
-    group = {name: {name} for name in names}
-    owner: dict[Any, str] = {name: name for name in names}
-    for name in names:
+    inside = set(names)
+
+    def shared(name: str) -> Iterator[Any]:
         node = part.nodes[name]
-        shared: list[Any] = [c for c in node.control if c in group]
+        yield name
+        yield from (c for c in node.control if c in inside)
         for i, ref in enumerate(node.inputs):
             if i in node.row.writes:
-                shared.append(ref)
-            elif part.nodes[ref.node].specs[ref.index].shape == shape_of(node):
-                shared.append(ref.node if ref.node in group else ref)
-        for what in shared:
-            mate = owner.setdefault(what, name)
-            if group[mate] is not group[name]:
-                group[mate] |= group[name]
-                for other in group[name]:
-                    group[other] = group[mate]
-    done: set[str] = set()
-    for name in names:
-        if name not in done:
-            done |= group[name]
-            yield [other for other in names if other in group[name]]
+                yield ref
+            elif part.spec(ref).shape == shape_of(node):
+                yield ref.node if ref.node in inside else ref
+
+    return clusters(names, shared)
