@@ -70,7 +70,7 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
     part = combined(pack_weights(part, is_fast), is_fast)
     if not generates:
         return part
-    return fuse(part, cut(part), infos_of(devices)(part), wish.exact)
+    return fuse(part, cut(part), infos_of(devices), wish.exact)
 
 
 def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:

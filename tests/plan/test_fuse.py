@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
@@ -156,8 +156,14 @@ BY_ROWS = st.tuples(
 )
 
 
+# What is computed again in one kernel is an operand of another one.
+SPLIT = [("rows", 0, 0, 0), ("rows", 0, 0, 3), ("calm", 0, 0, 22), *[("rows", 0, 0, 0)] * 3,
+         ("two", 0, 35, 0)]  # fmt: skip
+
+
 @settings(max_examples=50, suppress_health_check=list(hypothesis.HealthCheck))
 @given(program=st.lists(BY_ROWS, min_size=3, max_size=14))
+@example(program=SPLIT)
 def test_any_program_over_rows_gives_nearly_the_same(values: Any, program: Any) -> None:
     plain, fused = over_rows(program, "plain"), over_rows(program, "auto")
     for mine, right in zip(fused, plain, strict=True):

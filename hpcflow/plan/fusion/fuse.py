@@ -26,6 +26,7 @@ from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.rewrite import topological
 from hpcflow.plan.strands import Strand, home, users
 
+Infos = Callable[[Part], Callable[[Node], Any]]
 MOST = 400  # operations of one kernel: compiling more takes long
 # faster by one loop even if nothing is beside them
 ALONE = frozenset({*formulas.CLOSE, *EXPANSIONS}) - {
@@ -33,9 +34,12 @@ ALONE = frozenset({*formulas.CLOSE, *EXPANSIONS}) - {
 }
 
 
-def fuse(part: Part, strands: list[Strand], info: Callable[[Node], Any], exact: bool) -> Part:
-    """The part with its elementwise nodes fused; with `exact` only what changes no bit."""
-    found = _Finder(part, strands, info, exact)
+def fuse(part: Part, strands: list[Strand], infos: Infos, exact: bool) -> Part:
+    """The part with its elementwise nodes fused; with `exact` only what changes no bit.
+
+    `infos(part)` tells of a node of that part which form its kernel has.
+    """
+    found = _Finder(part, strands, infos, exact)
     if not found.readings:
         return part
     made: list[Made] = []
@@ -63,12 +67,11 @@ def fuse(part: Part, strands: list[Strand], info: Callable[[Node], Any], exact: 
 class _Finder:
     """What may be fused with what."""
 
-    def __init__(
-        self, part: Part, strands: list[Strand], info: Callable[[Node], Any], exact: bool
-    ) -> None:
-        self.part, self.info, self.exact = part, info, exact
+    def __init__(self, part: Part, strands: list[Strand], infos: Infos, exact: bool) -> None:
+        self.part, self.infos, self.exact = part, infos, exact
+        self.info = infos(part)
         self.users, self.home = users(part), home(strands)
-        others = grouped(part, strands, info, Writer(exact))
+        others = grouped(part, strands, self.info, Writer(exact))
         self.readings: dict[str, Reading] = {}
         for name, node in part.nodes.items():
             if name not in others and "/cpu:" in node.device:
@@ -128,8 +131,9 @@ class _Finder:
     def remade(self, groups: list[list[str]]) -> list[list[str]]:
         """The groups of a strand, those to be kernels with what they compute again."""
         places = [k for k, names in enumerate(groups) if self.is_kernel(names)]
-        self.part, new = again.remade(self.part, [groups[k] for k in places], self.settled)
-        self.users = users(self.part)
+        part, new = again.remade(self.part, [groups[k] for k in places], self.settled)
+        if part is not self.part:
+            self.part, self.users, self.info = part, users(part), self.infos(part)
         made = dict(zip(places, new, strict=True))
         return [made.get(k, names) for k, names in enumerate(groups)]
 
