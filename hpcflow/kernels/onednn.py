@@ -140,9 +140,17 @@ def _created(function: str, *arguments: Any) -> int:
     return made.value
 
 
-@functools.cache
 def engine() -> Any:
-    """The CPU, once a process; never destroyed, for others may be destroyed after it."""
+    """The CPU, which what this thread makes runs on, by the threads of this rank."""
+    if not hasattr(_own, "threads"):
+        _own.threads = threads.chosen().threads
+        use_threads(_own.threads)
+    return _cpu()
+
+
+@functools.cache
+def _cpu() -> Any:
+    """Once a process; never destroyed, for others may be destroyed after it."""
     return ctypes.c_void_p(_created("dnnl_engine_create", 1, ctypes.c_size_t(0)))
 
 
@@ -255,39 +263,48 @@ def zero_slope(axes: int) -> Place:
 
 
 class Program:
-    """Primitives one after the other on the arrays `given`; what else they use is scratch."""
+    """Primitives one after the other on the arrays `given`; what else they use is scratch.
+
+    They are made when it first runs: before, it tells how many `bytes` of scratch it needs.
+    """
 
     def __init__(self, given: Sequence[Place], steps: Sequence[Step]) -> None:
-        self.given, self.scratch, self.bytes = list(given), dict[Place, None](), 0
-        self.stream = create("stream", "dnnl_stream_create", engine(), ctypes.c_uint(1))
-        self.calls = [self._call(step) for step in steps]
+        self.given, self.steps, self.bytes = list(given), list(steps), 0
+        for step in steps:
+            room = layout_of(step.primitive, OF_SCRATCH)
+            if nbytes(room):
+                step.memories[SCRATCH] = Place(room)
+        places = dict.fromkeys(place for step in steps for place in step.memories.values())
+        self.scratch = [p for p in places if p not in self.given and p.kept is None]
         for place in self.scratch:
             place.offset = self.bytes
             self.bytes += -(-nbytes(place.layout) // ALIGNED) * ALIGNED
-        self.room: Any = None
+        self.room: Any = None  # where its scratch lies
 
-    def _call(self, step: Step) -> tuple[Any, Any, int, Any, Any]:
-        room = layout_of(step.primitive, OF_SCRATCH)
-        memories = dict(step.memories)
-        if nbytes(room):
-            memories[SCRATCH] = Place(room)
-        own = [p for p in memories.values() if p not in self.given and p.kept is None]
-        self.scratch.update(dict.fromkeys(own))
+    @functools.cached_property
+    def calls(self) -> list[tuple[Any, Any, int, Any, Any]]:
+        """The arguments of each execution, and what they point at."""
+        stream = create("stream", "dnnl_stream_create", engine(), ctypes.c_uint(1))
+        return [self._call(step, stream) for step in self.steps]
+
+    @staticmethod
+    def _call(step: Step, stream: Handle) -> tuple[Any, Any, int, Any, Any]:
         made = create("primitive", "dnnl_primitive_create", step.primitive)
-        arguments = (_Argument * len(memories))(
-            *[_Argument(which, place.memory.value) for which, place in memories.items()]
+        arguments = (_Argument * len(step.memories))(
+            *[_Argument(which, place.memory.value) for which, place in step.memories.items()]
         )
-        held = (made, memories, arguments)
-        return made.value, self.stream.value, len(memories), ctypes.addressof(arguments), held
+        held = (made, stream, arguments)
+        return made.value, stream.value, len(arguments), ctypes.addressof(arguments), held
 
-    def run(self, *arrays: np.ndarray) -> None:
-        """Run on C-contiguous arrays, of the layouts of the places given."""
+    def run(self, arrays: Sequence[np.ndarray], room: np.ndarray | None = None) -> None:
+        """Run on C-contiguous arrays, of the layouts of the places given; `room` is scratch."""
         for place, array in zip(self.given, arrays, strict=True):
             if place.holds() is not array:
                 place.point(array.ctypes.data)
                 place.holds = weakref.ref(array)
         if self.bytes:
-            room = _scratch(self.bytes)
+            if room is None or room.nbytes < self.bytes:
+                room = _scratch(self.bytes)
             if room is not self.room:
                 self.room, first = room, room.ctypes.data
                 for place in self.scratch:
@@ -336,11 +353,11 @@ class Programs:
         self.make = make
         self.idle: dict[Hashable, list[Program]] = {}
 
-    def run(self, key: tuple, *arrays: np.ndarray) -> None:
-        """Run `make(*key)` on the arrays; inputs are copied first if they are not contiguous."""
-        if not hasattr(_own, "threads"):
-            _own.threads = threads.chosen().threads
-            use_threads(_own.threads)
+    def run(self, key: tuple, *arrays: np.ndarray, room: Sequence[np.ndarray] = ()) -> None:
+        """Run `make(*key)` on the arrays; inputs are copied first if they are not contiguous.
+
+        `room` is what `scratch` asked for; without it, scratch memory of the thread serves.
+        """
         if len(self.idle) > MANY:
             self.idle.clear()
         idle = self.idle.setdefault(key, [])
@@ -350,8 +367,15 @@ class Programs:
             program = self.make(*key)
         if not all(array.flags.c_contiguous for array in arrays):
             arrays = tuple(map(np.ascontiguousarray, arrays))
-        program.run(*arrays)
+        program.run(arrays, *room)
         idle.append(program)
+
+
+@functools.lru_cache(maxsize=1024)
+def scratch(make: Callable[..., Program], *key: Hashable) -> list[tuple[Any, tuple[int, ...]]]:
+    """What `make(*key)` uses while it runs, as the rows of kernels tell it."""
+    size = make(*key).bytes
+    return [(np.uint8, (size,))] if size else []
 
 
 provider(NAME, absent)

@@ -210,17 +210,27 @@ def _slow(kind: str, of: Geometry, a: Sizes, b: Sizes, c: Sizes) -> str:
     return no_fast_one(primitives[kind])
 
 
+def _scratch(program: Callable[..., Program]) -> Callable[[Node], Any]:
+    """The memory that the program of a node uses while it runs."""
+
+    def scratch(node: Node) -> Any:
+        shapes = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
+        return onednn.scratch(program, _geometry(node.attrs), *shapes)
+
+    return scratch
+
+
 def _row(kind: str, program: Callable[..., Program]) -> None:
-    @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind))
+    @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind), scratch=_scratch(program))
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         of, programs = _geometry(node.attrs), Programs(program)
 
-        def run(a: Any, b: Any, *more: Any) -> None:
+        def run(a: Any, b: Any, *more: Any, room: Any = ()) -> None:
             out = more[-1]
             if not (a.size and b.size and out.size):
                 out.fill(0)
                 return
-            programs.run((of, a.shape, b.shape, out.shape), a, b, out)
+            programs.run((of, a.shape, b.shape, out.shape), a, b, out, room=room)
 
         return run
 
@@ -230,13 +240,19 @@ _row("ConvInputGrad", input_gradient)
 _row("ConvFilterGrad", filter_gradient)
 
 
-@fast(NAME, "ConvBias", "out", on="cpu", refuses=_refuses("Conv"))
-def _conv_bias(xp: Any, node: Node) -> Callable[..., Any]:
-    of, relu = _geometry(node.attrs), node.attrs["relu"]
-    programs = Programs(functools.partial(forward, bias=True, relu=relu))
+BIASED = {relu: functools.partial(forward, bias=True, relu=relu) for relu in (False, True)}
 
-    def run(x: Any, w: Any, bias: Any, out: Any) -> None:
+
+def _of_biased(node: Node) -> Any:
+    return _scratch(BIASED[node.attrs["relu"]])(node)
+
+
+@fast(NAME, "ConvBias", "out", on="cpu", refuses=_refuses("Conv"), scratch=_of_biased)
+def _conv_bias(xp: Any, node: Node) -> Callable[..., Any]:
+    of, programs = _geometry(node.attrs), Programs(BIASED[node.attrs["relu"]])
+
+    def run(x: Any, w: Any, bias: Any, out: Any, room: Any = ()) -> None:
         if out.size:
-            programs.run((of, x.shape, w.shape, out.shape), x, w, bias, out)
+            programs.run((of, x.shape, w.shape, out.shape), x, w, bias, out, room=room)
 
     return run

@@ -84,13 +84,24 @@ def refuses(node: Node) -> str:
     return "" if few else "NumPy is as fast for one so large"
 
 
-@fast(NAME, "MatMul", "out", on="cpu", refuses=refuses)
-def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
-    turns = node.attrs["transpose_a"], node.attrs["transpose_b"]
-    programs = Programs(product)
+def _turns(node: Node) -> tuple[bool, bool]:
+    return node.attrs["transpose_a"], node.attrs["transpose_b"]
 
-    def run(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-        programs.run((*turns, a.shape, b.shape, out.shape), a, b, out)
+
+def _shapes(node: Node) -> list[Sizes]:
+    return [tuple(s.shape) for s in (*node.inputs, node.outputs[0])]
+
+
+def _scratch(node: Node) -> Any:
+    return onednn.scratch(product, *_turns(node), *_shapes(node))
+
+
+@fast(NAME, "MatMul", "out", on="cpu", refuses=refuses, scratch=_scratch)
+def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+    turns, programs = _turns(node), Programs(product)
+
+    def run(a: np.ndarray, b: np.ndarray, out: np.ndarray, room: Any = ()) -> None:
+        programs.run((*turns, a.shape, b.shape, out.shape), a, b, out, room=room)
 
     return run
 
@@ -102,11 +113,21 @@ def _refuses_bias(node: Node) -> str:
     return refuses(node)
 
 
-@fast(NAME, "MatMulBias", "out", on="cpu", refuses=_refuses_bias)
-def _matmul_bias(xp: Any, node: Node) -> Callable[..., Any]:
-    programs = Programs(functools.partial(inner_product, bias=True, relu=node.attrs["relu"]))
+BIASED = {relu: functools.partial(inner_product, bias=True, relu=relu) for relu in (False, True)}
 
-    def run(a: np.ndarray, b: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
-        programs.run((a.shape, b.shape, out.shape), a, b, bias, out)
+
+def _of_biased(node: Node) -> Any:
+    a, b, _, c = _shapes(node)
+    return onednn.scratch(BIASED[node.attrs["relu"]], a, b, c)
+
+
+@fast(NAME, "MatMulBias", "out", on="cpu", refuses=_refuses_bias, scratch=_of_biased)
+def _matmul_bias(xp: Any, node: Node) -> Callable[..., Any]:
+    programs = Programs(BIASED[node.attrs["relu"]])
+
+    def run(
+        a: np.ndarray, b: np.ndarray, bias: np.ndarray, out: np.ndarray, room: Any = ()
+    ) -> None:
+        programs.run((a.shape, b.shape, out.shape), a, b, bias, out, room=room)
 
     return run

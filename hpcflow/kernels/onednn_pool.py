@@ -127,23 +127,24 @@ def _slow(of: Pooling, x: Sizes, y: Sizes, gradient: bool) -> str:
     return no_fast_one(windowed.forward)
 
 
-@fast(NAME, "AvgPool", "out", on="cpu", refuses=_refuses)
-def _avg_pool(xp: Any, node: Node) -> Callable[..., Any]:
-    of, programs = _pooling(node), Programs(mean)
-    return lambda x, out: programs.run((of, x.shape, out.shape), x, out)
+def _row(type: str, program: Callable[..., Program], given: Callable[[Any], Any]) -> None:
+    """The row of an op; `given` are those of its inputs and output that the program takes."""
+
+    def scratch(node: Node) -> Any:
+        a, b, *_ = given([*node.inputs, node.outputs[0]])
+        return onednn.scratch(program, _pooling(node), tuple(a.shape), tuple(b.shape))
+
+    @fast(NAME, type, "out", on="cpu", refuses=_refuses, scratch=scratch)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        of, programs = _pooling(node), Programs(program)
+
+        def run(*arrays: Any, room: Any = ()) -> None:
+            a, b, *more = given(arrays)
+            programs.run((of, a.shape, b.shape), a, b, *more, room=room)
+
+        return run
 
 
-@fast(NAME, "AvgPoolGrad", "out", on="cpu", refuses=_refuses)
-def _avg_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
-    of, programs = _pooling(node), Programs(mean_gradient)
-
-    def run(g: Any, *more: Any) -> None:
-        programs.run((of, g.shape, more[-1].shape), g, more[-1])
-
-    return run
-
-
-@fast(NAME, "MaxPoolGrad", "out", on="cpu", refuses=_refuses)
-def _max_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
-    of, programs = _pooling(node), Programs(largest_gradient)
-    return lambda x, y, g, out: programs.run((of, x.shape, g.shape), x, g, out)
+_row("AvgPool", mean, lambda arrays: (arrays[0], arrays[-1]))
+_row("AvgPoolGrad", mean_gradient, lambda arrays: (arrays[0], arrays[-1]))
+_row("MaxPoolGrad", largest_gradient, lambda arrays: (arrays[0], arrays[2], arrays[3]))

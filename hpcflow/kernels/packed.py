@@ -89,13 +89,15 @@ def _unfit(rows: int, w: Sizes, turned: bool) -> str:
     return ""
 
 
-@fast(NAME, "Packed", "out", on="cpu", refuses=_refuses)
-def _fast_packed(xp: Any, node: Node) -> Callable[..., Any]:
-    key, programs = _key(node), Programs(pack)
-    return lambda w, out: programs.run(key, w, out)
+def _row(type: str, program: Callable[..., Program]) -> None:
+    @fast(
+        NAME, type, "out", on="cpu", refuses=_refuses,
+        scratch=lambda node: onednn.scratch(program, *_key(node)),
+    )  # fmt: skip
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        key, programs = _key(node), Programs(program)
+        return lambda *arrays, room=(): programs.run(key, *arrays, room=room)
 
 
-@fast(NAME, "PackedMatMul", "out", on="cpu", refuses=_refuses)
-def _fast_product(xp: Any, node: Node) -> Callable[..., Any]:
-    key, programs = _key(node), Programs(product)
-    return lambda a, w, out: programs.run(key, a, w, out)
+_row("Packed", pack)
+_row("PackedMatMul", product)

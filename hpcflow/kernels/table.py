@@ -146,6 +146,7 @@ def fast(
     inplace: tuple[int, ...] = (),
     tiles: bool = False,
     exact: bool = False,
+    scratch: Scratch = _none,
 ) -> Callable[
     [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
 ]:
@@ -155,7 +156,7 @@ def fast(
     """
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
-        row = Kernel(form, make, inplace, tiles, provider, refuses, exact)
+        row = Kernel(form, make, inplace, tiles, provider, refuses, exact, scratch)
         _FAST.setdefault((type, on), {})[provider] = row
         return make
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError, OutOfMemoryError
+from hpcflow.kernels import onednn
 from hpcflow.plan.memory import predict
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.held import Held
@@ -23,6 +26,8 @@ from .ranks import run_ranks
 
 ROWS, WIDTH = 500, 400
 CLOSE = 0.05
+with_onednn = pytest.mark.skipif(bool(onednn.absent()), reason="needs oneDNN")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def net():
@@ -76,15 +81,24 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
+def products(n):
+    w = hf.Variable(hf.zeros([n, n + n // 2]), name="w")
+    x = hf.placeholder(hf.float32, [n, n])
+    return x, hf.matmul(hf.nn.relu(hf.nn.relu(hf.matmul(x, w))), w, transpose_b=True)
+
+def convolutions(n):
+    # small images, many filters: most memory is that of filters in oneDNN's own layouts
+    w = hf.Variable(hf.zeros([3, 3, n // 2, n // 2]), name="w")
+    x = hf.placeholder(hf.float32, [2, 6, 6, n // 2])
+    return x, hf.nn.conv2d(hf.nn.relu(hf.nn.conv2d(x, w, 1, "SAME")), w, 1, "SAME")
+
 def trained(n):
     # what the process grows by when a net of this width is trained
     with hf.Graph().as_default(), hf.Session() as session:
-        x = hf.placeholder(hf.float32, [n, n])
-        w = hf.Variable(hf.zeros([n, n + n // 2]), name="w")
-        h = hf.nn.relu(hf.matmul(x, w))
-        loss = hf.reduce_sum(hf.square(hf.matmul(hf.nn.relu(h), w, transpose_b=True)))
+        x, y = globals()[sys.argv[1]](n)
+        loss = hf.reduce_sum(hf.square(y))
         train = hf.train.MomentumOptimizer(1e-9, 0.9).minimize(loss)
-        fed = {x: np.ones((n, n), "f4")}
+        fed = {x: np.ones(x.shape, "f4")}
         before = resident()
         session.run(hf.global_variables_initializer())
         for _ in range(2):
@@ -97,13 +111,44 @@ print(json.dumps([grown, current().report()["memory"]["peak"]]))
 """
 
 
-def test_the_process_grows_by_what_is_counted():
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=200, check=True
-    )
-    grown, peak = json.loads(done.stdout)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("net", ["products", pytest.param("convolutions", marks=with_onednn)])
+def test_the_process_grows_by_what_is_counted(net, threads):
+    grown, peak = json.loads(ran(SCRIPT, net, threads=threads))
     assert peak > 100e6
     assert grown == pytest.approx(peak, rel=0.15)
+
+
+NETS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from nets.of_hpcflow import step
+from hpcflow.runtime.job import current
+
+run = step(sys.argv[2])
+for _ in range(2):
+    run()
+print(json.dumps(current().report()["memory"]))
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("net", ["lenet", "alexnet"])
+def test_convolutional_nets_hold_what_is_predicted(net, threads):
+    found = json.loads(ran(NETS, str(BENCHMARKS), net, threads=threads))
+    assert found["peak"] == pytest.approx(found["predicted"], rel=CLOSE)
+
+
+def ran(script: str, *arguments: str, threads: int) -> str:
+    """What a script prints that runs in a process of its own, with so many threads."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=os.environ | {"HPCFLOW_THREADS": str(threads)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    ).stdout
 
 
 def limited(text: str) -> Context:
