@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.kernels.table import Node, kernel
+from hpcflow.native.functions import ERF_ABOVE, ERF_BELOW, ERF_END
 
 Numbers = tuple[float, ...]
 Function = Callable[[Any, Any], Any]  # of the array module and a vector
@@ -116,15 +117,7 @@ def _erfc(xp: Any, x: Any) -> Any:
 
 in_double("Erfc", _erfc)
 
-# x P(x x) / Q(x x) on [-4, 4] to 4 ulp of float32: no cuts, as networks take erf of much (Eigen's)
-_SINGLE: Numbers = (
-    -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
-    -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
-)  # fmt: skip
-_BELOW: Numbers = (
-    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
-    -1.42647390514189e-02,
-)  # fmt: skip
+# networks take erf of much: no cuts in 32 bits
 
 
 @kernel("Erf", "out")
@@ -135,8 +128,8 @@ def _erf_kernel(xp: Any, node: Node) -> Callable[..., Any]:
             xp.copyto(out, _erf(xp, x.ravel()).reshape(out.shape))
 
         return exact
-    upper, lower = ([np.float32(c) for c in given] for given in (_SINGLE, _BELOW))
-    bound = np.float32(4)
+    upper, lower = ([np.float32(c) for c in given] for given in (ERF_ABOVE, ERF_BELOW))
+    bound = np.float32(ERF_END)
 
     def run(x: Any, out: Any) -> None:
         x = xp.minimum(xp.maximum(x.astype("f4", copy=False), -bound), bound)

@@ -13,6 +13,7 @@ from hpcflow.native.words import TYPES, Lines, Value, number
 Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: not written
 EXACT: dict[str, Formula] = {}  # of the bits that NumPy's have
 CLOSE: dict[str, Formula] = {}  # of 32 bits; a few units in the last place away
+LONG = frozenset({"Erf"})  # those of EXACT that are long
 
 
 def find(type: str, exact: bool) -> Formula | None:
@@ -38,8 +39,12 @@ def _compared(type: str, how: str) -> None:
     EXACT[type] = lambda b, x, y, **_: b.compare(how, x, y)
 
 
-def _logic(type: str, word: str) -> None:
-    EXACT[type] = lambda b, x, y, **_: b.add(f"{word} i1 {x.text}, {y.text}", "i1")
+def _bits(type: str, word: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.add(f"{word} {x.type} {x.text}, {y.text}", x.type)
+
+
+def _rounded(type: str, name: str) -> None:
+    EXACT[type] = lambda b, x, **_: b.call(name, x)
 
 
 for _type, _word in {"Add": "add", "Sub": "sub", "Mul": "mul", "BiasAdd": "add"}.items():
@@ -49,8 +54,11 @@ for _type, _word in {
     **{"Greater": "gt", "GreaterEqual": "ge"},
 }.items():
     _compared(_type, _word)
-for _type, _word in {"LogicalAnd": "and", "LogicalOr": "or", "LogicalXor": "xor"}.items():
-    _logic(_type, _word)
+for _word in ("And", "Or", "Xor"):
+    _bits(f"Logical{_word}", _word.lower())
+    _bits(f"Bitwise{_word}", _word.lower())
+for _type, _word in {"Floor": "floor", "Ceil": "ceil", "Rint": "rint"}.items():
+    _rounded(_type, _word)
 
 
 def zero(x: Value) -> Value:
@@ -77,7 +85,15 @@ def _negative(b: Lines, x: Value, **_: Any) -> Value:
 
 @formula("Abs")
 def _absolute(b: Lines, x: Value, **_: Any) -> Any:
-    return b.call("fabs", x) if x.is_float else None
+    return b.call("fabs", x) if x.is_float else _larger(b, x, _negative(b, x))
+
+
+@formula("Sign")
+def _sign(b: Lines, x: Value, **_: Any) -> Value:
+    """Of NaN itself, of -0 0."""
+    below = b.choose(b.compare("lt", x, zero(x)), number(-1, x.type), x)
+    made = b.choose(b.compare("gt", x, zero(x)), one(x), below)
+    return b.choose(b.compare("eq", x, zero(x)), zero(x), made)
 
 
 @formula("Square")
@@ -98,6 +114,26 @@ def _reciprocal(b: Lines, x: Value, **_: Any) -> Any:
 @formula("Rsqrt")
 def _reciprocal_root(b: Lines, x: Value, **_: Any) -> Any:
     return b.two("fdiv", one(x), b.call("sqrt", x)) if x.is_float else None
+
+
+@formula("DivNoNan")
+def _divide_no_nan(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("fdiv", x, y))
+
+
+@formula("IsNan")
+def _is_nan(b: Lines, x: Value, **_: Any) -> Value:
+    return _nan(b, x)
+
+
+@formula("IsInf")
+def _is_infinite(b: Lines, x: Value, **_: Any) -> Value:
+    return b.compare("eq", b.call("fabs", x), number(np.inf, x.type))
+
+
+@formula("IsFinite")
+def _is_finite(b: Lines, x: Value, **_: Any) -> Value:
+    return b.compare("lt", b.call("fabs", x), number(np.inf, x.type))
 
 
 @formula("Maximum")
@@ -126,11 +162,36 @@ def _relu(b: Lines, x: Value, **_: Any) -> Value:
     return _larger(b, x, zero(x))
 
 
+@formula("Relu6")
+def _relu6(b: Lines, x: Value, **_: Any) -> Value:
+    return _smaller(b, _relu(b, x), number(6, x.type))
+
+
+def _masked(b: Lines, g: Value, condition: Value) -> Any:
+    """A product with 0 or 1, which keeps what is not finite."""
+    mask = b.convert(condition, g.type)
+    return mask and b.two("mul", g, mask)
+
+
 @formula("ReluGrad")
 def _relu_grad(b: Lines, g: Value, y: Value, **_: Any) -> Any:
-    """A product with 0 or 1, which keeps what is not finite."""
-    mask = b.convert(b.compare("gt", y, zero(y)), g.type)
-    return mask and b.two("mul", g, mask)
+    return _masked(b, g, b.compare("gt", y, zero(y)))
+
+
+@formula("Relu6Grad")
+def _relu6_grad(b: Lines, g: Value, y: Value, **_: Any) -> Any:
+    above, below = b.compare("gt", y, zero(y)), b.compare("lt", y, number(6, y.type))
+    return _masked(b, g, b.two("and", above, below))
+
+
+@formula("EluGrad")
+def _elu_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
+    return b.two("mul", b.two("add", _smaller(b, y, zero(y)), one(y)), g)
+
+
+@formula("Erf")
+def _erf(b: Lines, x: Value, **_: Any) -> Any:
+    return functions.erf(b, x) if x.type == "float" else None
 
 
 @formula("ClipByValue")
@@ -161,6 +222,11 @@ def _not(b: Lines, x: Value, **_: Any) -> Value:
     return b.add(f"xor i1 {x.text}, 1", "i1")
 
 
+@formula("Invert")
+def _invert(b: Lines, x: Value, **_: Any) -> Value:
+    return b.two("xor", x, number(-1, x.type))
+
+
 @formula("Identity")
 def _identity(b: Lines, x: Value, **_: Any) -> Value:
     return x
@@ -189,12 +255,25 @@ def _function(write: Callable[[Lines, Value], Value]) -> Formula:
 CLOSE.update(
     {
         "Exp": _function(functions.exp),
+        "Expm1": _function(functions.expm1),
         "Log": _function(functions.log),
         "Log1p": _function(functions.log1p),
         "Tanh": _function(functions.tanh),
         "Sigmoid": _function(functions.sigmoid),
     }
 )
+
+
+@formula("Elu", CLOSE)
+def _elu(b: Lines, x: Value, **_: Any) -> Any:
+    if x.type != "float":
+        return None
+    return _larger(b, x, functions.expm1(b, _smaller(b, x, zero(x))))
+
+
+@formula("Pow", CLOSE)
+def _power(b: Lines, x: Value, y: Value, **_: Any) -> Any:
+    return functions.power(b, x, y) if x.type == "float" else None
 
 
 @formula("Softplus", CLOSE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcflow.native import call
-from hpcflow.native.formulas import CLOSE, written
+from hpcflow.native.formulas import CLOSE, LONG, written
 from hpcflow.native.loop import (
     COLUMN,
     COLUMN_SUM,
@@ -31,7 +31,7 @@ from hpcflow.native.loop import (
 from hpcflow.native.words import FREE, MEMORY, TYPES, Lines, Value, metadata, number
 
 MOST_KEPT = 1 << 18  # bytes on the stack for values of a row that more than one loop needs
-COSTLY = frozenset(CLOSE)
+COSTLY = LONG | CLOSE.keys()
 PLACES = {COLUMN: "%i", ONE: "0"}  # of what is taken outside the loops over a row
 
 

@@ -84,13 +84,16 @@ class Lines:
         return self.add(f"select i1 {condition.text}, {x.type} {x.text}, {y.type} {y.text}", x.type)
 
     def convert(self, x: Value, type: str) -> Value | None:
-        """The same number in another type; None for those that may not fit."""
+        """The same number in another type; None for floats in integers, which may not fit."""
         if x.type == type:
             return x
+        if type == "i1":
+            return self.compare("ne", x, number(0, x.type))
         words = {
             ("float", "double"): "fpext",
             ("double", "float"): "fptrunc",
             ("i32", "i64"): "sext",
+            ("i64", "i32"): "trunc",
             ("i32", "float"): "sitofp",
             ("i32", "double"): "sitofp",
             ("i64", "float"): "sitofp",

@@ -191,8 +191,12 @@ minimum: Binary = binary(
 
 
 def _power_base(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
-    less = constant(y.constant - y.dtype.type(1)) if y.constant is not None else subtract(y, 1)
-    return times(g, multiply(y, _power(x, less)))
+    known = y.constant
+    if known is not None and known.ndim == 0:
+        less = pow(x, known.item() - 1)
+    else:
+        less = _power(x, subtract(y, 1) if known is None else constant(known - y.dtype.type(1)))
+    return times(g, multiply(y, less))
 
 
 def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
@@ -205,9 +209,9 @@ _power: Binary = binary("Pow", _ARITHMETIC, (_power_base, _power_exponent), "`x 
 
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """`x ** y`; a plain 2 becomes `square`."""
-    if isinstance(y, (int, float)) and y == 2:
-        return square(x, name)
+    """`x ** y`; of a plain 2 or 3 products."""
+    if isinstance(y, (int, float)) and y in (2, 3):
+        return square(x, name) if y == 2 else multiply(square(x), x, name)
     return _power(x, y, name)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
+import hpcflow.kernels.special  # noqa: F401  (fills the table)
+from hpcflow.graph.shape import Spec
+from hpcflow.kernels import table
 from hpcflow.native import formulas, kept
 from hpcflow.native.loop import COLUMN, FULL, ONE, ROW, Body, Operand, Step
 from hpcflow.native.nest import text
@@ -52,6 +56,12 @@ EXACT = {  # op -> the same of NumPy
     "Rsqrt": lambda x: x.dtype.type(1) / np.sqrt(x),
     "Relu": lambda x: np.maximum(x, x.dtype.type(0)),
     "ReluGrad": lambda g, y: g * (y > 0),
+    "Relu6": lambda x: np.minimum(np.maximum(x, x.dtype.type(0)), x.dtype.type(6)),
+    "Relu6Grad": lambda g, y: g * ((y > 0) & (y < 6)),
+    "EluGrad": lambda g, y: (np.minimum(y, y.dtype.type(0)) + 1) * g,
+    **{"Sign": np.sign, "Floor": np.floor, "Ceil": np.ceil, "Rint": np.rint},
+    **{"IsNan": np.isnan, "IsInf": np.isinf, "IsFinite": np.isfinite},
+    "DivNoNan": lambda x, y: np.where(y == 0, x.dtype.type(0), x / y),
     "SquaredDifference": lambda x, y: np.square(x - y),
     "AddN": np.add,
     "Identity": np.positive,
@@ -60,6 +70,8 @@ EXACT = {  # op -> the same of NumPy
 }
 CLOSE = {  # op -> of doubles, and how many units in the last place it may be away
     "Exp": (np.exp, 2),
+    "Expm1": (np.expm1, 3),
+    "Elu": (lambda x: np.where(x > 0, x, np.expm1(x)), 3),
     "Log": (np.log, 2),
     "Log1p": (np.log1p, 3),
     "Tanh": (np.tanh, 2),
@@ -71,6 +83,10 @@ LOGIC = {
     "LogicalOr": np.logical_or,
     "LogicalXor": np.logical_xor,
     "LogicalNot": np.logical_not,
+}
+BITS = {
+    **{"BitwiseAnd": np.bitwise_and, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor},
+    "Invert": np.invert,
 }
 
 
@@ -99,7 +115,7 @@ def alone(type: str, *arrays: np.ndarray, **attrs: Any) -> Body:
 @pytest.mark.parametrize("type", EXACT)
 def test_bits_of_numpy(type: str, dtype: str) -> None:
     arrays = (FLOATS[dtype], OTHERS[dtype])
-    two = type in ("ReluGrad", "SquaredDifference", "AddN", "TanhGrad", "SigmoidGrad")
+    two = type.endswith("Grad") or type in ("SquaredDifference", "AddN", "DivNoNan")
     two = two or getattr(EXACT[type], "nin", 1) == 2
     given = arrays if two else arrays[:1]
     wanted = EXACT[type](*given)
@@ -112,14 +128,42 @@ def test_bits_of_numpy(type: str, dtype: str) -> None:
 def test_a_few_units_in_the_last_place(type: str) -> None:
     function, most = CLOSE[type]
     x = FLOATS["f4"]
-    wanted = function(x.astype("f8")).astype("f4")
     found = run(alone(type, x), x, out=np.empty_like(x))
+    are_near(found, function(x.astype("f8")).astype("f4"), most)
+
+
+def are_near(found: np.ndarray, wanted: np.ndarray, most: int) -> None:
+    """At most so many units in the last place; what is not finite is the same."""
     normal = np.isfinite(wanted) & (np.abs(wanted) > np.finfo("f4").tiny)
     np.testing.assert_array_equal(found[~np.isfinite(wanted)], wanted[~np.isfinite(wanted)])
     away = np.abs(found.view("i4").astype("i8") - wanted.view("i4").astype("i8"))[normal]
-    assert away.max() <= most, (x[normal][away.argmax()], away.max())
+    assert away.max() <= most, (wanted[normal][away.argmax()], away.max())
     rest = ~normal & np.isfinite(wanted)
     np.testing.assert_allclose(found[rest], wanted[rest], atol=2 * np.finfo("f4").tiny)
+
+
+def test_powers() -> None:
+    """All pairs of special numbers, of whole and other exponents; any sizes."""
+    edges = np.array([*EDGES, 2, 3, -2, -3, 0.5, -0.5, 1 / 3, 1e9, 16777215], "f4")
+    x, y = (m.ravel() for m in np.meshgrid(edges, edges))
+    x = np.concatenate([x, np.exp(RNG.standard_normal(9000) * 9), RNG.standard_normal(999)])
+    y = np.concatenate([y, RNG.standard_normal(9000) * 6, RNG.integers(-30, 30, 999)])
+    x, y = x.astype("f4"), y.astype("f4")
+    found = run(alone("Pow", x, y), x, y, out=np.empty_like(x))
+    wanted = np.power(x.astype("f8"), y.astype("f8")).astype("f4")
+    are_near(found, wanted, 1)
+    ends = (wanted == 0) | np.isinf(wanted)
+    np.testing.assert_array_equal(np.signbit(found)[ends], np.signbit(wanted)[ends])
+
+
+def test_the_error_function() -> None:
+    x = FLOATS["f4"]
+    found = run(alone("Erf", x), x, out=np.empty_like(x))
+    wanted = np.array([math.erf(v) for v in x.tolist()], "f4")
+    are_near(found, wanted, 8)
+    spec, plain = Spec(x.dtype, x.shape), np.empty_like(x)
+    table.find("Erf", "cpu").make(np, table.Node("Erf", {}, [spec], [spec]))(x, plain)
+    np.testing.assert_array_equal(found, plain)
 
 
 @pytest.mark.parametrize("type", LOGIC)
@@ -130,14 +174,17 @@ def test_logic(type: str) -> None:
     assert run(alone(type, *given), *given, out=np.empty(4, bool)).tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("type", ["Add", "Sub", "Mul", "Maximum", "Minimum", "Neg", "Square"])
+@pytest.mark.parametrize(
+    "type", ["Add", "Sub", "Mul", "Maximum", "Minimum", "Neg", "Square", "Abs", "Sign", *BITS]
+)
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 def test_integers_wrap_around(type: str, dtype: str) -> None:
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     x = np.array([0, 1, -1, 7, least, most], dtype)
-    given = (x,) if EXACT[type].nin == 1 else (x, x[::-1].copy())
+    function = {**EXACT, **BITS}[type]
+    given = (x,) if function.nin == 1 else (x, x[::-1].copy())
     found = run(alone(type, *given), *given, out=np.empty_like(x))
-    assert found.tolist() == EXACT[type](*given).tolist()
+    assert found.tolist() == function(*given).tolist()
 
 
 @pytest.mark.parametrize(
@@ -150,10 +197,13 @@ def test_integers_wrap_around(type: str, dtype: str) -> None:
         ("?", "f4"),
         ("?", "i8"),
         ("i4", "i8"),
+        ("i8", "i4"),
+        ("i8", "?"),
+        ("f4", "?"),
     ],
 )
 def test_casts(source: str, wanted: str) -> None:
-    x = np.array([0, 1, 3, 2, 120], source)
+    x = np.array([0, 1, 3, -2, 2**31 + 7 if source == "i8" else 120], source)
     found = run(alone("Cast", x, dtype=np.dtype(wanted)), x, out=np.empty(5, wanted))
     assert found.tolist() == x.astype(wanted).tolist()
 

@@ -295,3 +295,14 @@ def test_a_real_loss_of_complex_numbers_goes_down() -> None:
     for _ in range(300):
         value = value - 0.02 * evaluate(g, {z: value})
     assert evaluate(loss, {z: value}) < 1e-3
+
+
+@pytest.mark.parametrize("power", [2, 3, 2.0, 3.0, 4, -1.5])
+def test_powers_and_their_slopes(power):
+    x = hf.constant([0.5, 1.0, 3.0, 7.0])
+    for y in (x**power, hf.pow(x, hf.constant(power, hf.float32))):
+        (slope,) = hf.gradients(y, x)
+        made, steep = hf.Session().run([y, slope])
+        exact = np.array([0.5, 1, 3, 7])
+        np.testing.assert_allclose(made, exact**power, rtol=1e-6)
+        np.testing.assert_allclose(steep, power * exact ** (power - 1), rtol=1e-6)

@@ -7,15 +7,12 @@ beginning to end, so that one loop can do it.
 from __future__ import annotations
 
 from hpcflow.graph.shape import is_known, known, size_of
+from hpcflow.native import formulas
 from hpcflow.plan.algebra.draft import Draft, followed, takers
 from hpcflow.plan.ir import Node, Program, Ref
 
-BY_ELEMENT = frozenset(  # operations of which the shape is that of their operands, broadcast
-    "Abs Add AddN BiasAdd Cast Equal Exp Greater GreaterEqual Less LessEqual Log LogicalAnd "
-    "LogicalNot LogicalOr LogicalXor Maximum Minimum Mul Neg NotEqual RealDiv Reciprocal Relu "
-    "ReluGrad Rsqrt Sigmoid SigmoidGrad Softplus Sqrt Square SquaredDifference Sub Tanh "
-    "TanhGrad".split()
-)
+# operations of which the shape is that of their operands, broadcast
+BY_ELEMENT = frozenset({*formulas.EXACT, *formulas.CLOSE}) - {"Identity"}
 
 
 def reshapes_first(program: Program) -> Program:

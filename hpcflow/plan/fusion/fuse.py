@@ -29,8 +29,8 @@ from hpcflow.plan.strands import Strand, home, users
 Infos = Callable[[Part], Callable[[Node], Any]]
 MOST = 400  # operations of one kernel: compiling more takes long
 # faster by one loop even if nothing is beside them
-ALONE = frozenset({*formulas.CLOSE, *EXPANSIONS}) - {
-    *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo")
+ALONE = frozenset({*formulas.LONG, *formulas.CLOSE, *EXPANSIONS}) - {
+    *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo", "Pow")
 }
 
 
