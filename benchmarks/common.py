@@ -335,6 +335,12 @@ class Tournament:
             values.append(over / under if over is not None and under else None)
         return {"value": values[0], "of_minima": values[1]}
 
+    def by_best(self, case: str, name: str, at_most: float | None = None) -> dict[str, Any]:
+        """`name` divided by the least of the others, beside its target."""
+        others = {n: self.middle(case, n) for n in self.figures.get(case, {}) if n != name}
+        best = min(others, key=lambda n: others[n] or 0.0, default="the best peer")
+        return check(f"{case}: by {best}", self.ratio(case, name, best), at_most=at_most)
+
     def record(self, checks: list[dict[str, Any]], unit: str, scale: float) -> dict[str, Any]:
         """The result as plain data."""
         rows = [

@@ -11,19 +11,15 @@ those of the paper (128, OxfordNet 64); on a CPU `--batch` images, by default 4,
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import pathlib
 import tempfile
-from typing import Any
 
 import common
-from common import Contender, Tournament, check, peer, per_call, role
-from nets import convnets, convnets_in
+from common import Tournament, check, per_call
+from nets import contest, convnets, convnets_in
+from nets.contest import OURS
 
-OURS = "hpcflow"
-PEERS = {"TF1 graph": "tf", "torch eager": "torch", "JAX jit": "jax"}  # name -> option
-PACKAGES = {"tf": "tensorflow-cpu", "torch": "torch", "jax": "jax"}
 CASES = ("forward", "both")
 ALLOWED = 1e-4  # relative difference of losses
 SECONDS = 0.3  # of one repeat on a GPU, about; on a CPU one step is enough
@@ -32,8 +28,8 @@ ON_GPU = {"CUDA_VISIBLE_DEVICES": "0", "JAX_PLATFORMS": ""}
 
 def act(of: str, arguments: argparse.Namespace) -> None:
     """Be the process of one contender; its loss goes to a file."""
-    framework, net = of.split(":")
-    steps = convnets_in.made(framework, net, size_of(net, arguments), arguments.device)
+    module, _, net = of.split(":")
+    steps = convnets_in.made(module, net, size_of(net, arguments), arguments.device)
     arguments.losses.write_text(json.dumps([steps.forward(), steps.both()]))
     calls = {case: 1 for case in CASES}
     if arguments.device == "gpu":
@@ -44,7 +40,7 @@ def act(of: str, arguments: argparse.Namespace) -> None:
         f"{net} {case}": lambda case=case: per_call(getattr(steps, case), calls[case])
         for case in CASES
     }
-    common.serve(figures, ["numpy", *filter(None, [PACKAGES.get(framework)])])
+    common.serve(figures, contest.packages(module))
 
 
 def size_of(net: str, arguments: argparse.Namespace) -> int:
@@ -53,42 +49,19 @@ def size_of(net: str, arguments: argparse.Namespace) -> int:
     return arguments.batch or (whole if arguments.device == "gpu" else 4)
 
 
-def contenders(net: str, arguments: argparse.Namespace, folder: pathlib.Path) -> list[Contender]:
-    def command(python: str | None, framework: str, name: str) -> list[str]:
-        options = ["--losses", folder / f"{net} of {name}", "--device", arguments.device]
-        return role(
-            python, __file__, f"{framework}:{net}", *options, "--batch", size_of(net, arguments)
-        )
+def play(cup: Tournament, net: str, arguments: argparse.Namespace, folder: pathlib.Path) -> None:
+    """All that can train the network on this device."""
 
-    made = [Contender(OURS, [command(None, "hpcflow", OURS)])]
-    for name, option in PEERS.items():
-        python = getattr(arguments, option)
-        made.append(peer(name, python, f"--{option}", command(python, option, name)))
+    def options(name: str) -> list[object]:
+        file = contest.losses_file(folder, net, name)
+        batch = size_of(net, arguments)
+        return ["--losses", file, "--device", arguments.device, "--batch", batch]
+
     environ = ON_GPU if arguments.device == "gpu" else {}
-    return [dataclasses.replace(one, threads=arguments.threads, environ=environ) for one in made]
-
-
-def agreement(net: str, folder: pathlib.Path) -> dict[str, Any]:
-    """How far our losses are from those of the peers."""
-    found = {
-        file.name.removeprefix(f"{net} of "): json.loads(file.read_text())
-        for file in folder.glob(f"{net} of *")
-    }
-    ours = found.pop(OURS, None)
-    apart = [
-        abs(mine / its - 1)
-        for of in found.values()
-        for mine, its in zip(ours or (), of, strict=False)
-    ]
-    return check(f"{net}: losses differ by", max(apart, default=None), at_most=ALLOWED)
-
-
-def by_best(cup: Tournament, case: str) -> dict[str, Any]:
-    """Our step by that of the fastest peer."""
-    times = {name: cup.middle(case, name) for name in PEERS}
-    there = {name: spent for name, spent in times.items() if spent is not None}
-    best = min(there, key=lambda name: there[name]) if there else ""
-    return check(f"{case}: by {best or 'the best peer'}", cup.ratio(case, OURS, best), at_most=1.0)
+    made = contest.contenders(
+        *(__file__, net, arguments, contest.WITHOUT_COMPILERS, options, environ)
+    )
+    cup.play(made, arguments.rounds, arguments.repeats)
 
 
 def main() -> None:
@@ -106,9 +79,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for net in arguments.nets:
             folder = pathlib.Path(name)
-            cup.play(contenders(net, arguments, folder), arguments.rounds, arguments.repeats)
-            checks += [by_best(cup, f"{net} {case}") for case in CASES]
-            proofs.append(agreement(net, folder))
+            play(cup, net, arguments, folder)
+            checks += [cup.by_best(f"{net} {case}", OURS, at_most=1.0) for case in CASES]
+            worst = max(contest.apart(folder, net), default=None)
+            proofs.append(check(f"{net}: losses differ by", worst, at_most=ALLOWED))
     common.finish(cup.record([*checks, *proofs], "ms", 1e3), arguments.out)
 
 

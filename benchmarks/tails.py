@@ -9,9 +9,7 @@ one repeat. Crowded: beside one busy process for each core, at the same priority
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import dataclasses
 import importlib
 import os
 import subprocess
@@ -22,16 +20,10 @@ from typing import Any
 
 import common
 import numpy as np
-from common import Contender, Repeat, Tournament, check, peer, role
-from nets import spec
+from common import Repeat, Tournament
+from nets import contest, spec
+from nets.contest import OURS
 
-OURS = "hpcflow"
-PEERS = {  # name -> (option, module, mode)
-    "TF1 graph": ("tf", "of_tensorflow", "graph"),
-    "torch eager": ("torch", "of_torch", "eager"),
-    "JAX jit": ("jax", "of_jax", "jit"),
-}
-PACKAGES = {"of_tensorflow": "tensorflow-cpu", "of_torch": "torch", "of_jax": "jax"}
 SHARES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9}
 CALLS = {"inference": 3000, "training": 1000}
 NET = "mlp_sgd"
@@ -67,6 +59,7 @@ def of_torch(weights: dict[str, np.ndarray]) -> Infer:
 
 def of_tensorflow(weights: dict[str, np.ndarray]) -> Infer:
     import tensorflow as tf
+    from nets.of_tensorflow import session_of_threads
 
     t1 = tf.compat.v1
     t1.disable_eager_execution()
@@ -74,15 +67,16 @@ def of_tensorflow(weights: dict[str, np.ndarray]) -> Infer:
     out, v = x, {name: t1.Variable(value) for name, value in weights.items()}
     for i in range(3):
         out = tf.matmul(tf.nn.relu(out) if i else out, v[f"w{i}"]) + v[f"b{i}"]
-    session = t1.Session(
-        config=t1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    )
+    session = session_of_threads()
     session.run(t1.global_variables_initializer())
     return session.make_callable(out, [x])
 
 
 def of_jax(weights: dict[str, np.ndarray]) -> Infer:
     import jax
+    from nets.of_jax import limit_threads
+
+    limit_threads()
 
     @jax.jit
     def forward(v: Any, out: Any) -> Any:
@@ -132,17 +126,7 @@ def act(of: str) -> None:
         rows = np.random.RandomState(0).standard_normal((1, spec.MLP["sizes"][0])).astype("f4")
         call = lambda: infer(rows)  # noqa: E731
     times(call, 20)
-    packages = ["numpy", *filter(None, [PACKAGES.get(module)])]
-    common.serve(cases(kind, call), packages)
-
-
-def contenders(kind: str, arguments: argparse.Namespace) -> list[Contender]:
-    made = [Contender(OURS, [role(None, __file__, f"of_hpcflow::{kind}")])]
-    for name, (option, module, mode) in PEERS.items():
-        python = getattr(arguments, option)
-        command = role(python, __file__, f"{module}:{mode}:{kind}")
-        made.append(peer(name, python, f"--{option}", command))
-    return [dataclasses.replace(one, threads=arguments.threads) for one in made]
+    common.serve(cases(kind, call), contest.packages(module))
 
 
 @contextlib.contextmanager
@@ -158,14 +142,6 @@ def crowd() -> Iterator[None]:
             process.wait()
 
 
-def by_best(cup: Tournament, case: str) -> dict[str, Any]:
-    """Our figure by the least of the peers."""
-    there = {name: cup.middle(case, name) for name in PEERS}
-    found = {name: value for name, value in there.items() if value is not None}
-    best = min(found, key=lambda name: found[name]) if found else ""
-    return check(f"{case}: by {best or 'the best peer'}", cup.ratio(case, OURS, best))
-
-
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--threads", type=int, default=1)
@@ -175,12 +151,13 @@ def main() -> None:
         return
     whole = Tournament()
     for kind in CALLS:
+        made = contest.contenders(__file__, kind, arguments, contest.WITHOUT_COMPILERS)
         for suffix, around in ((", alone", contextlib.nullcontext), (", crowded", crowd)):
             cup = Tournament()
             with around():
-                cup.play(contenders(kind, arguments), arguments.rounds, arguments.repeats)
+                cup.play(made, arguments.rounds, arguments.repeats)
             whole.merge(cup, suffix)
-    checks = [by_best(whole, case) for case in whole.figures]
+    checks = [whole.by_best(case, OURS) for case in whole.figures]
     common.finish(whole.record(checks, "ms", 1e3), arguments.out)
 
 

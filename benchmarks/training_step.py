@@ -10,7 +10,6 @@ to agree: to 1e-4 at step 1 and to 1e-2 at step 50, relative.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
 import json
 import pathlib
@@ -18,19 +17,12 @@ import tempfile
 from typing import Any
 
 import common
-from common import Contender, Tournament, check, peer, per_call, role
+from common import Tournament, check, per_call
+from nets import contest
+from nets.contest import OURS
 from nets.spec import NETS
 
 SECONDS = 0.4  # of one repeat, about
-OURS = "hpcflow"
-PEERS = {  # name -> (option, module, mode)
-    "TF1 graph": ("tf", "of_tensorflow", "graph"),
-    "tf.function": ("tf", "of_tensorflow", "function"),
-    "torch eager": ("torch", "of_torch", "eager"),
-    "torch.compile": ("torch", "of_torch", "compile"),
-    "JAX jit": ("jax", "of_jax", "jit"),
-}
-PACKAGES = {"of_tensorflow": "tensorflow-cpu", "of_torch": "torch", "of_jax": "jax"}
 LEFT_OUT = {  # Inductor compiles no gradients of sparse rows
     ("torch.compile", "word2vec"),
     ("torch.compile", "lstm_sampled"),
@@ -54,8 +46,7 @@ def act(of: str, losses: pathlib.Path) -> None:
     step = importlib.import_module(f"nets.{module}").step(net, mode)
     losses.write_text(json.dumps([step() for _ in range(1 if unused(net) else PROOF_STEPS)]))
     calls = max(1, round(SECONDS / per_call(step, 2)))
-    packages = ["numpy", *filter(None, [PACKAGES.get(module)])]
-    common.serve({net: lambda: per_call(step, calls)}, packages)
+    common.serve({net: lambda: per_call(step, calls)}, contest.packages(module))
 
 
 def unused(net: str) -> bool:
@@ -63,41 +54,24 @@ def unused(net: str) -> bool:
     return net == "alexnet"
 
 
-def contenders(net: str, arguments: argparse.Namespace, folder: pathlib.Path) -> list[Contender]:
-    def command(python: str | None, module: str, mode: str, name: str) -> list[str]:
-        options = ["--losses", folder / f"{net} of {name}"]
-        return role(python, __file__, f"{module}:{mode}:{net}", *options)
-
-    made = [Contender(OURS, [command(None, "of_hpcflow", "", OURS)])]
-    for name, (option, module, mode) in PEERS.items():
-        if (name, net) not in LEFT_OUT:
-            python = getattr(arguments, option)
-            made.append(peer(name, python, f"--{option}", command(python, module, mode, name)))
-    return [dataclasses.replace(one, threads=arguments.threads) for one in made]
-
-
 def agreement(net: str, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """How far our losses are from those of each peer, at the steps that are looked at."""
-    found = {
-        file.name.removeprefix(f"{net} of "): json.loads(file.read_text())
-        for file in folder.glob(f"{net} of *")
-    }
-    ours, made = found.pop(OURS), []
-    for step, allowed in ALLOWED:
-        if found and step <= len(ours):
-            worst = max(abs(ours[step - 1] / of[step - 1] - 1) for of in found.values())
-            made.append(check(f"{net}: losses of step {step} differ by", worst, at_most=allowed))
-    return made
+    """How far our losses are from those of the peers, at the steps that are looked at."""
+    apart = contest.apart(folder, net)
+    return [
+        check(f"{net}: losses of step {step} differ by", apart[step - 1], at_most=allowed)
+        for step, allowed in ALLOWED
+        if step <= len(apart)
+    ]
 
 
-def by_best(cup: Tournament, net: str) -> dict[str, Any]:
-    """Our step by that of the fastest peer."""
-    times = {name: cup.middle(net, name) for name in PEERS}
-    there = {name: spent for name, spent in times.items() if spent is not None}
-    if not there:
-        return check(f"{net}: by the best peer", None, at_most=TARGETS[net])
-    best = min(there, key=lambda name: there[name])
-    return check(f"{net}: by {best}", cup.ratio(net, OURS, best), at_most=TARGETS[net])
+def play(cup: Tournament, net: str, arguments: argparse.Namespace, folder: pathlib.Path) -> None:
+    """All that can train the network."""
+    names = [name for name in contest.PEERS if (name, net) not in LEFT_OUT]
+    made = contest.contenders(
+        *(__file__, net, arguments, names),
+        options=lambda name: ["--losses", contest.losses_file(folder, net, name)],
+    )
+    cup.play(made, arguments.rounds, arguments.repeats)
 
 
 def main() -> None:
@@ -113,8 +87,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for net in arguments.nets:
             folder = pathlib.Path(name)
-            cup.play(contenders(net, arguments, folder), arguments.rounds, arguments.repeats)
-            checks.append(by_best(cup, net))
+            play(cup, net, arguments, folder)
+            checks.append(cup.by_best(net, OURS, TARGETS[net]))
             proofs += agreement(net, folder)
     common.finish(cup.record([*checks, *proofs], "ms", 1e3), arguments.out)
 

@@ -1,4 +1,4 @@
-"""The convolutional networks in each framework: `made(framework, net, batch, device)`.
+"""The convolutional networks in each framework: `made(module, net, batch, device)`.
 
 Two functions of no arguments, forward and forward with all gradients of the weights; each takes the
 next batch, as NumPy arrays, and gives the loss as a float when all of it is computed.
@@ -19,9 +19,10 @@ class Steps(NamedTuple):
     both: Callable[[], float]
 
 
-def made(framework: str, net: str, batch: int, device: str) -> Steps:
-    makers = {"hpcflow": _hpcflow, "torch": _torch, "tf": _tensorflow, "jax": _jax}
-    return makers[framework](net, batch, device)
+def made(module: str, net: str, batch: int, device: str) -> Steps:
+    makers = {"of_hpcflow": _hpcflow, "of_torch": _torch}
+    makers |= {"of_tensorflow": _tensorflow, "of_jax": _jax}
+    return makers[module](net, batch, device)
 
 
 def _hpcflow(net: str, batch: int, device: str) -> Steps:
@@ -125,6 +126,8 @@ def _torch(net: str, batch: int, device: str) -> Steps:
 def _tensorflow(net: str, batch: int, device: str) -> Steps:
     import tensorflow as tf
 
+    from nets.of_tensorflow import session_of_threads
+
     t1 = tf.compat.v1
     t1.disable_eager_execution()
 
@@ -160,8 +163,7 @@ def _tensorflow(net: str, batch: int, device: str) -> Steps:
     loss = tf.reduce_mean(losses)
     # an element of each, for gradients that nothing uses are not made
     slopes = tf.add_n([tf.reshape(g, [-1])[0] for g in tf.gradients(loss, list(v.values()))])
-    threads = dict.fromkeys(("intra_op_parallelism_threads", "inter_op_parallelism_threads"), 1)
-    session = t1.Session(config=t1.ConfigProto(**threads))
+    session = session_of_threads()
     session.run(
         t1.global_variables_initializer(), {starts[name]: value for name, value in values.items()}
     )
@@ -176,6 +178,10 @@ def _jax(net: str, batch: int, device: str) -> Steps:
     import jax
     import jax.numpy as jnp
     from jax import lax
+
+    from nets.of_jax import limit_threads
+
+    limit_threads()
 
     class Ops:
         def conv(self, x: Any, w: Any, b: Any, stride: int, around: int) -> Any:

@@ -12,10 +12,14 @@ import jax.numpy as jnp
 from nets import spec
 
 
-def step(net: str, mode: str = "") -> Callable[[], float]:
-    """As many threads as OMP_NUM_THREADS says: XLA takes one for each core that it may run on."""
+def limit_threads() -> None:
+    """As many as OMP_NUM_THREADS says: XLA takes one for each core that it may run on."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[-int(os.environ["OMP_NUM_THREADS"]) :])
+
+
+def step(net: str, mode: str = "") -> Callable[[], float]:
+    limit_threads()
     v = {name: jnp.asarray(value) for name, value in spec.weights(net).items()}
     kind, rate = spec.OPTIMIZERS[net]
     train = by_rows(net, rate) if net in ROWS else whole(LOSSES[net], kind, rate)

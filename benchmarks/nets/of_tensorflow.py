@@ -38,10 +38,7 @@ def in_session(net: str) -> Callable[[], float]:
         "adam": lambda: tf1.train.AdamOptimizer(rate).minimize(loss),
     }
     train = makers[kind]()
-    config = tf1.ConfigProto(
-        intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS
-    )
-    session = tf1.Session(config=config)
+    session = session_of_threads()
     session.run(tf1.global_variables_initializer())
     for name, value in values.items():
         v[name].load(value, session)
@@ -50,6 +47,14 @@ def in_session(net: str) -> Callable[[], float]:
         return float(session.run([train, loss], dict(zip(feeds, next(batches), strict=True)))[1])
 
     return run
+
+
+def session_of_threads() -> Any:
+    """A session with as many threads as TF_NUM_INTRAOP_THREADS says."""
+    config = tf1.ConfigProto(
+        intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS
+    )
+    return tf1.Session(config=config)
 
 
 def as_function(net: str) -> Callable[[], float]:

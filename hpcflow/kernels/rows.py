@@ -1,6 +1,7 @@
 """Generated kernels of rows that indices name: taken, changed in place, added up.
 
-They do what the plain ones do, row by row in the order of the indices, to the last bit.
+They do what the plain ones do, row by row in the order of the indices, to the last bit; only the
+sums of segments NumPy makes in another order.
 """
 
 from __future__ import annotations
@@ -144,7 +145,9 @@ def _segments(kind: str, how: str, empty: int) -> None:
             return "indices of unknown rank"
         return _changes(node, node.outputs[0].dtype)
 
-    @fast("llvm", f"UnsortedSegment{kind}", "out", on="cpu", refuses=refuses, exact=True)
+    exact = how != "Add"
+
+    @fast("llvm", f"UnsortedSegment{kind}", "out", on="cpu", refuses=refuses, exact=exact)
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
         lines = _lines((None,) if shape is None else shape[1:], dtype.itemsize)

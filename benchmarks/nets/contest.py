@@ -1,0 +1,61 @@
+"""hpcflow and its peers as contenders that run a network, and whether their losses agree."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from common import Contender, peer, role
+
+OURS = "hpcflow"
+PEERS = {  # name -> (option, module of `nets`, mode)
+    "TF1 graph": ("tf", "of_tensorflow", "graph"),
+    "tf.function": ("tf", "of_tensorflow", "function"),
+    "torch eager": ("torch", "of_torch", "eager"),
+    "torch.compile": ("torch", "of_torch", "compile"),
+    "JAX jit": ("jax", "of_jax", "jit"),
+}
+WITHOUT_COMPILERS = ("TF1 graph", "torch eager", "JAX jit")  # one way of each peer
+PACKAGES = {"of_tensorflow": ["tensorflow-cpu"], "of_torch": ["torch"], "of_jax": ["jax"]}
+Options = Callable[[str], Sequence[object]]  # of a contender's command line, by its name
+
+
+def packages(module: str) -> list[str]:
+    """What a contender says the versions of."""
+    return ["numpy", *PACKAGES.get(module, [])]
+
+
+def contenders(
+    script: str,
+    what: str,
+    arguments: argparse.Namespace,
+    names: Iterable[str] = tuple(PEERS),
+    options: Options = lambda name: (),
+    environ: Mapping[str, str] | None = None,
+) -> list[Contender]:
+    """Ours and those `names`; the role of each is `module:mode:what`."""
+    made = [Contender(OURS, [role(None, script, f"of_hpcflow::{what}", *options(OURS))])]
+    for name in names:
+        option, module, mode = PEERS[name]
+        python = getattr(arguments, option)
+        command = role(python, script, f"{module}:{mode}:{what}", *options(name))
+        made.append(peer(name, python, f"--{option}", command))
+    both = {"threads": arguments.threads, "environ": environ or {}}
+    return [dataclasses.replace(one, **both) for one in made]
+
+
+def losses_file(folder: pathlib.Path, net: str, name: str) -> pathlib.Path:
+    """Where a contender leaves the losses of its first steps."""
+    return folder / f"{net} of {name}"
+
+
+def apart(folder: pathlib.Path, net: str) -> list[float]:
+    """How far our losses are from those of the peers at worst, relative, step by step."""
+    head = f"{net} of "
+    found = {f.name.removeprefix(head): json.loads(f.read_text()) for f in folder.glob(f"{head}*")}
+    ours = found.pop(OURS, [])
+    steps = zip(ours, *found.values(), strict=True) if found else ()
+    return [max(abs(mine / its - 1) for its in theirs) for mine, *theirs in steps]
