@@ -5,7 +5,6 @@ from __future__ import annotations
 import hpcflow
 import hpcflow.checkpoint.reading  # noqa: F401 - has a kernel that is loaded when it is needed
 from hpcflow.graph.registry import OPS, NoGrad, OpDef
-from hpcflow.kernels import load  # noqa: F401 - fills the kernel table
 from hpcflow.kernels.table import names
 
 HEAD = """# The op table

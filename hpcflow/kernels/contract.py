@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpcflow.kernels.einsum import spelled
-from hpcflow.kernels.fused import plain
 from hpcflow.kernels.table import Node, fast
 from hpcflow.native import contract
+from hpcflow.native.call import plain
 from hpcflow.native.kept import counting
 
 

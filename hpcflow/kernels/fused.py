@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpcflow.kernels.slicing import check_indices
-from hpcflow.kernels.table import Node, fast, provider
-from hpcflow.native import kept, machine
-
-provider("llvm", machine.absent)
+from hpcflow.kernels.table import Node, fast
+from hpcflow.native import kept
+from hpcflow.native.call import plain
 
 
 @fast("llvm", "Fused", "out", on="cpu", exact=True)
@@ -30,9 +29,3 @@ def _fused(xp: Any, node: Node) -> Callable[..., Any]:
         run(*given)
 
     return call
-
-
-def plain(value: Any) -> np.ndarray:
-    """An array whose elements lie in C order."""
-    array = np.asarray(value)
-    return array if array.flags.c_contiguous and array.flags.aligned else array.copy()

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.kernels.fused import plain
 from hpcflow.kernels.table import Node, fast
 from hpcflow.kernels.window import Windows
 from hpcflow.native import kept, pooling
+from hpcflow.native.call import plain
 
 MOST = 25  # elements of a window: the text has lines for each
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from hpcflow import threads
 from hpcflow.errors import KernelError
-from hpcflow.kernels.table import provider
 
 NAME = "onednn"
 FILE = "libdnnl.so.3"
@@ -376,6 +375,3 @@ def scratch(make: Callable[..., Program], *key: Hashable) -> list[tuple[Any, tup
     """What `make(*key)` uses while it runs, as the rows of kernels tell it."""
     size = make(*key).bytes
     return [(np.uint8, (size,))] if size else []
-
-
-provider(NAME, absent)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.kernels.fused import plain
 from hpcflow.kernels.scatter import UFUNCS, equal_rows_summed, shaped
 from hpcflow.kernels.slicing import SCATTER_BLOCK, check_indices
 from hpcflow.kernels.table import Node, Tiled, fast
 from hpcflow.native import rows
+from hpcflow.native.call import plain
 from hpcflow.native.kept import counting
 from hpcflow.native.loop import FULL
 

@@ -7,10 +7,13 @@ may be one from each *provider* (a library, generated code), which serves only w
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from hpcflow.errors import DeviceError, HpcflowError
+from hpcflow.kernels.families import FAMILIES, PROVIDERS
 from hpcflow.kernels.half import widened
 
 Form = Literal["ufunc", "out", "new", "view", "update"]
@@ -97,8 +100,27 @@ class Tiled:
 
 _TABLE: dict[tuple[str, str], Kernel] = {}  # plain kernels
 _FAST: dict[tuple[str, str], dict[str, Kernel]] = {}  # (op, kind) -> provider -> kernel
-_PROVIDERS: dict[str, Callable[[], str]] = {}  # name -> why it is absent, "" if it is there
+_HOMES = {
+    op: [f"{__package__}.{family}" for family, ops in FAMILIES.items() if op in ops.split()]
+    for op in " ".join(FAMILIES.values()).split()
+}
 ANY = "xp"  # the kind of device of kernels written against the array module `xp`
+
+
+def _load(type: str) -> None:
+    """Import what has kernels of an op."""
+    for module in _HOMES.get(type, ()):
+        importlib.import_module(module)
+
+
+def _absent(name: str) -> str:
+    return importlib.import_module(PROVIDERS[name]).absent()
+
+
+# name -> why it is absent, "" if it is there
+_PROVIDERS: dict[str, Callable[[], str]] = {
+    name: functools.partial(_absent, name) for name in PROVIDERS
+}
 
 
 def provider(name: str, absent: Callable[[], str]) -> None:
@@ -128,6 +150,8 @@ def kernel(
     """
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
+        if make.__module__ not in _HOMES.get(type, ()):
+            _load(type)  # what a user's own kernel replaces
         direct = moves or form in ("ufunc", "view")
         made = make if direct else widened(form, make)
         _TABLE[type, on] = Kernel(form, made, inplace, tiles, scratch=scratch)
@@ -182,6 +206,7 @@ def wish(kernels: str = "auto", exact: bool = False) -> Wish:
 
 def choose(node: Node, kind: str, wanted: Wish, xp: bool = True) -> Choice:
     """The best kernel that serves `node` on a device of kind `kind`; with `xp` as of `find`."""
+    _load(node.type)
     refused: list[tuple[str, str]] = []
     rows = _FAST.get((node.type, kind), {})
     for name in wanted.providers:
@@ -199,6 +224,7 @@ def choose(node: Node, kind: str, wanted: Wish, xp: bool = True) -> Choice:
 
 def find(type: str, kind: str, xp: bool = True) -> Kernel:
     """The plain kernel of `type` on a device of kind `kind`; with `xp`, the general one serves."""
+    _load(type)
     row = _TABLE.get((type, kind)) or (_TABLE.get((type, ANY)) if xp else None)
     if row is None:
         raise DeviceError(
@@ -210,4 +236,6 @@ def find(type: str, kind: str, xp: bool = True) -> Kernel:
 
 def names() -> set[str]:
     """Ops that have a kernel for NumPy."""
+    for type in _HOMES:
+        _load(type)
     return {type for type, on in _TABLE if on in (ANY, "cpu")}

@@ -10,6 +10,8 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.native.loop import DATA
 
 SIGNATURE = "ptr %self, ptr %args, i64 %given"
@@ -21,6 +23,12 @@ CALLED = {
 }
 MANY = 1 << 14  # elements: while so many are computed other threads may run Python
 FASTCALL = 0x80
+
+
+def plain(value: Any) -> np.ndarray:
+    """An array whose elements lie in C order, as kernels take them."""
+    array = np.asarray(value)
+    return array if array.flags.c_contiguous and array.flags.aligned else array.copy()
 
 
 def objects(names: Sequence[str], first: int = 0) -> list[str]:

@@ -10,7 +10,6 @@ from hpcflow.errors import OnnxError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec, known
-from hpcflow.kernels import load  # noqa: F401  (it fills the table)
 from hpcflow.kernels.table import Node, find
 
 

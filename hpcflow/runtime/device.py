@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import hpcflow.kernels.load  # noqa: F401  (fills the kernel table)
 from hpcflow.errors import DeviceError, KernelError, MissingPackageError
 from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.shape import Spec, is_known

@@ -13,7 +13,7 @@ import numpy as np
 from hpcflow.comm.where import OPS
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.shape import Spec, known
-from hpcflow.kernels.fused import plain
+from hpcflow.native.call import plain
 from hpcflow.native.kept import builtin, prepare
 from hpcflow.plan import cost
 from hpcflow.plan.code import Code

@@ -5,19 +5,21 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcflow.errors import HpcflowError, ShapeError, UninitializedError
 from hpcflow.graph.shape import show
-from hpcflow.kernels.random import Draws
 from hpcflow.plan.attrs import canonical
 from hpcflow.plan.fusion import tiles
 from hpcflow.plan.ir import Node
 from hpcflow.runtime import services
 from hpcflow.runtime.device import Device
 from hpcflow.runtime.hosted import differ, what_of
+
+if TYPE_CHECKING:
+    from hpcflow.kernels.random import Draws
 
 
 class VariableState:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import hpcflow.kernels.load  # noqa: F401 - fills the kernel table
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec
 from hpcflow.kernels.table import Choice, Node, choose, find, wish

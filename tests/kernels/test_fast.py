@@ -10,12 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import hpcflow.kernels.load  # noqa: F401 - fills the kernel table
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec
 from hpcflow.kernels import table
 from hpcflow.kernels.table import Kernel, Node, choose, find, wish
 
+table.names()  # all kernels are imported
 ROWS = {
     (type, name): row
     for (type, kind), rows in table._FAST.items()

@@ -15,6 +15,7 @@ from hpcflow.settings import Settings
 @pytest.fixture
 def providers(monkeypatch):
     """`first` and `second` compute Tanh wrongly, each in its own way; the first not of matrices."""
+    table.names()  # all kernels are imported
     monkeypatch.setattr(table, "_FAST", {})
     monkeypatch.setattr(table, "_PROVIDERS", {})
     monkeypatch.setattr(table, "absent", "", raising=False)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-import hpcflow.kernels.load  # noqa: F401 - fills the kernel table
 from hpcflow.errors import FeedError, UninitializedError
 from hpcflow.graph.dtypes import as_strings, is_floating, resource, string
 from hpcflow.graph.graph import Operation, Tensor, as_operation

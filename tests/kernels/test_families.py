@@ -1,0 +1,73 @@
+"""Kernels are imported when a plan first names their ops."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from hpcflow.kernels.families import FAMILIES
+
+WATCH = """
+import importlib, json, pkgutil, sys
+import hpcflow.kernels
+from hpcflow.kernels import table
+
+found = {}
+
+def watched(add, at):
+    def added(*args, **kwargs):
+        frame = sys._getframe(1)
+        while frame.f_code.co_name != "<module>":
+            frame = frame.f_back
+        found.setdefault(frame.f_globals["__name__"].rpartition(".")[2], set()).add(args[at])
+        return add(*args, **kwargs)
+    return added
+
+table.kernel, table.fast = watched(table.kernel, 0), watched(table.fast, 1)
+for module in pkgutil.iter_modules(hpcflow.kernels.__path__):
+    importlib.import_module(f"hpcflow.kernels.{module.name}")
+print(json.dumps({name: sorted(ops) for name, ops in found.items()}))
+"""
+NET = """
+import numpy as np, sys
+import hpcflow as hf
+x = hf.placeholder(hf.float32, [None, 3])
+y = hf.nn.relu(hf.matmul(x, hf.Variable(np.ones((3, 2), np.float32))))
+with hf.Session() as session:
+    session.run(hf.global_variables_initializer())
+    session.run(y, {x: np.ones((4, 3), "f4")})
+    print(*[m for m in sys.modules if m.startswith("hpcflow.kernels.")])
+    session.run(hf.cumsum(y), {x: np.ones((4, 3), "f4")})
+    print(*[m for m in sys.modules if m.startswith("hpcflow.kernels.")])
+"""
+OWN = """
+import hpcflow as hf
+@hf.kernel("Digamma", "out")
+def mine(xp, node):
+    return lambda x, out: out.fill(7)
+with hf.Session() as session:
+    print(session.run(hf.digamma(1.0)), round(float(session.run(hf.lgamma(3.0))), 4))
+"""
+
+
+def lines_of(script: str) -> list[str]:
+    """What a fresh process prints."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_page_says_which_ops_a_module_has() -> None:
+    (line,) = lines_of(WATCH)
+    assert {name: sorted(ops.split()) for name, ops in FAMILIES.items()} == json.loads(line)
+
+
+def test_a_plan_imports_the_kernels_of_its_ops() -> None:
+    first, second = ({m.rpartition(".")[2] for m in line.split()} for line in lines_of(NET))
+    assert {"math", "nn"} <= first and not {"scans", "conv", "fft", "ctc"} & first
+    assert "scans" in second and not {"conv", "fft", "ctc"} & second
+
+
+def test_a_kernel_of_ones_own_replaces_ours_whenever_it_is_imported() -> None:
+    assert lines_of(OWN) == ["7.0 0.6931"]
