@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ class DeviceName(NamedTuple):
         return all(mine is None or mine == its for mine, its in zip(self, device, strict=True))
 
 
+@functools.lru_cache(maxsize=4096)  # plans ask for the same few names again and again
 def parse(text: str) -> DeviceName:
     """Read a device name; TensorFlow's `/replica:0` and `/device:GPU:0` are accepted."""
     found: dict[str, str] = {}

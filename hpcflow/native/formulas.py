@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.native import functions
-from hpcflow.native.words import TYPES, Lines, Value, number
+from hpcflow.native.words import Lines, Value, number, type_of
 
 Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: not written
 EXACT: dict[str, Formula] = {}  # of the bits that NumPy's have
@@ -234,7 +234,7 @@ def _identity(b: Lines, x: Value, **_: Any) -> Value:
 
 @formula("Cast")
 def _cast(b: Lines, x: Value, dtype: Any = None, **_: Any) -> Any:
-    wanted = TYPES.get(np.dtype(dtype).name)
+    wanted = type_of(dtype)
     return b.convert(x, wanted) if wanted else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any, NamedTuple
 
@@ -10,6 +11,14 @@ import numpy as np
 # NumPy's dtype -> type of a value; a boolean is a byte in memory
 TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 MEMORY = {"float": "float", "double": "double", "i32": "i32", "i64": "i64", "i1": "i8"}
+
+
+@functools.cache
+def type_of(dtype: Any) -> str | None:
+    """The type of a value of a dtype; None if there is none."""
+    return TYPES.get(np.dtype(dtype).name)
+
+
 FREE = ", !llvm.access.group !0"  # of what a round of a loop alone reads or writes: see `metadata`
 
 

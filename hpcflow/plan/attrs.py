@@ -17,8 +17,11 @@ def canonical(value: Any) -> Hashable:
 
     Arrays are digested. Whatever is not plain data (a function, say) equals only itself.
     """
+    kind = type(value)
+    if kind is tuple:
+        return "list", tuple([canonical(v) for v in value])
     if value is None or isinstance(value, (bool, int, str, bytes)):
-        return type(value).__name__, value
+        return kind.__name__, value
     if isinstance(value, float):
         return "float", value.hex()
     if isinstance(value, complex):
@@ -30,8 +33,23 @@ def canonical(value: Any) -> Hashable:
     if isinstance(value, Mapping):
         return "dict", tuple(sorted((str(k), canonical(v)) for k, v in value.items()))
     if isinstance(value, (list, tuple)):
-        return "list", tuple(canonical(v) for v in value)
-    return "object", type(value).__name__, id(value)
+        return "list", tuple([canonical(v) for v in value])
+    return "object", kind.__name__, id(value)
+
+
+class Same:
+    """A value that can be hashed: equal where all in it is of the same type and content."""
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.key = value, canonical(value)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.key == other.key
 
 
 def digest_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hpcflow.consistency import All, Async, Rule
@@ -47,14 +46,17 @@ class Node:
         """True if it makes a handle: of a variable, or of other state that outlives the step."""
         return bool(self.specs) and self.specs[0].dtype == resource
 
-    def before(self) -> Iterable[str]:
+    def before(self) -> list[str]:
         """Names of the nodes it must follow."""
-        yield from (ref.node for ref in self.inputs)
-        yield from self.control
+        return [*[node for node, _ in self.inputs], *self.control]
 
     def but(self, **changes: Any) -> Node:
         """A copy with fields changed."""
-        return dataclasses.replace(self, **changes)
+        if not changes.keys() <= self.__dict__.keys():
+            raise TypeError(f"a node has not all of the fields {', '.join(changes)}")
+        made = object.__new__(Node)  # nodes are copied often: a tenth of the time of `replace`
+        made.__dict__.update(self.__dict__, **changes)
+        return made
 
 
 @dataclasses.dataclass(frozen=True)

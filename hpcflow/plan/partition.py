@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ MESSAGES = "cpu:0"  # MPI is given host memory: few builds take GPU pointers
 TOKEN = Spec(np.dtype("uint8"), (0,))
 
 
+@functools.lru_cache(maxsize=4096)
 def task_of(device: str) -> str:
     """`/job:ps/task:0` of `/job:ps/task:0/cpu:0`."""
     return parse(device).host

@@ -114,7 +114,7 @@ def _followed(name: str, order: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
 
 
 def _renamed(node: Node, values: Mapping[Ref, Ref], order: Mapping[str, tuple[str, ...]]) -> Node:
-    if not any(ref in values for ref in node.inputs) and not any(c in order for c in node.control):
+    if values.keys().isdisjoint(node.inputs) and order.keys().isdisjoint(node.control):
         return node
     inputs = tuple(final(ref, values) for ref in node.inputs)
     follows = dict.fromkeys(c for old in node.control for c in _followed(old, order))
@@ -132,6 +132,8 @@ def live(program: Program) -> Program:
         if name not in needed:
             needed.add(name)
             stack.extend(program.nodes[name].before())
+    if len(needed) == len(program.nodes):
+        return program
     return program.but(nodes={k: n for k, n in program.nodes.items() if k in needed})
 
 
@@ -165,6 +167,13 @@ def topological(
 
 def sorted_program(program: Program) -> Program:
     """The same nodes in an order that respects their edges, otherwise as they stood."""
+    seen: set[str] = set()
+    for name, node in program.nodes.items():
+        if not seen.issuperset(node.before()):
+            break
+        seen.add(name)
+    else:
+        return program
     position = {name: i for i, name in enumerate(program.nodes)}
     order = topological(program.nodes, position.__getitem__)
     return program.but(nodes={name: program.nodes[name] for name in order})

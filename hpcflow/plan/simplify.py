@@ -137,11 +137,17 @@ def merge_equal(program: Program) -> Program:
     """
     values: dict[Ref, Ref] = {}
     order: dict[str, tuple[str, ...]] = {}
+    like: dict[Hashable, Node] = {}
     seen: dict[Hashable, Node] = {}
     for node in program.nodes.values():
         if not (node.row.pure or node.type == "ReadVariable") or not node.specs:
             continue
-        first = seen.setdefault(_key(node, values, order), node)
+        key = _key(node, values, order)
+        other = like.setdefault(key, node)
+        if other is node:
+            continue
+        seen.setdefault((key, _attrs(other)), other)
+        first = seen.setdefault((key, _attrs(node)), node)
         if first is not node and _specs(first) == _specs(node):
             order[node.name] = (first.name,)
             values.update({Ref(node.name, i): Ref(first.name, i) for i in range(len(node.specs))})
@@ -149,10 +155,14 @@ def merge_equal(program: Program) -> Program:
 
 
 def _key(node: Node, values: dict[Ref, Ref], order: dict[str, tuple[str, ...]]) -> Hashable:
-    attrs = tuple(sorted((k, _attr(v)) for k, v in node.attrs.items()))
-    inputs = tuple(values.get(ref, ref) for ref in node.inputs)
-    control = frozenset(order.get(c, (c,))[0] for c in node.control)
-    return node.type, attrs, inputs, control, node.device, frozenset(node.colocate)
+    """What equal nodes have in common, but for attributes: few have so much."""
+    inputs = tuple([values.get(ref, ref) for ref in node.inputs])
+    control = frozenset([order.get(c, (c,))[0] for c in node.control])
+    return node.type, inputs, control, node.device, frozenset(node.colocate)
+
+
+def _attrs(node: Node) -> Hashable:
+    return tuple(sorted((k, _attr(v)) for k, v in node.attrs.items()))
 
 
 def _attr(value: Any) -> Hashable:

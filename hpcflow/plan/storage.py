@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from hpcflow.graph.shape import Spec, is_known, size_of
@@ -45,6 +46,7 @@ class Storage:
     boxes: list[str] = dataclasses.field(default_factory=list)  # names of the values of waits
     parcels: dict[str, int] = dataclasses.field(default_factory=dict)  # Parcel -> its block
     joins: dict[str, int] = dataclasses.field(default_factory=dict)  # Concat, Pack -> its block
+    places: dict[str, list[tuple[Spec, int]]] = dataclasses.field(default_factory=dict)
 
     def variable(self, ref: Ref) -> str:
         """The name bound to the variable, or other state, behind a handle."""
@@ -75,21 +77,28 @@ class Storage:
 
     def slot(self, node: Node, index: int) -> str:
         """The name of the place in a Parcel where its input `index` goes."""
-        specs = [self.part.spec(ref) for ref in node.inputs]
-        name, spec = f"p{self.number[node.name]}_{index}", specs[index]
-        start = parcel_layout(specs)[0][index]
+        name, (spec, start) = f"p{self.number[node.name]}_{index}", self._places(node)[index]
         block = self.parcel(node)
         self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
         return name
 
     def joined(self, node: Node, index: int) -> str:
         """The name of the place in a Concat or Pack where its input `index` goes."""
-        specs = [self.part.spec(ref) for ref in node.inputs]
-        name, spec = f"j{self.number[node.name]}_{index}", specs[index]
-        start = sum(s.nbytes for s in specs[:index])
+        name, (spec, start) = f"j{self.number[node.name]}_{index}", self._places(node)[index]
         block = self.joins[node.name]
         self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
         return name
+
+    def _places(self, node: Node) -> list[tuple[Spec, int]]:
+        """The inputs of a Parcel, Concat or Pack, each with the byte where it begins there."""
+        if node.name not in self.places:
+            specs = [self.part.spec(ref) for ref in node.inputs]
+            if node.type == "Parcel":
+                starts = parcel_layout(specs)[0]
+            else:
+                starts = list(accumulate((spec.nbytes for spec in specs[:-1]), initial=0))
+            self.places[node.name] = list(zip(specs, starts, strict=True))
+        return self.places[node.name]
 
     def bucket_input(self, node: str, index: int) -> str:
         """The name of the place in a bucket where input `index` of a collective goes."""

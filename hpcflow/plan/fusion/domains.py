@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,8 @@ from hpcflow.graph.shape import is_known, size_of
 from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ONE, ROW
-from hpcflow.native.words import TYPES, Lines, Value
+from hpcflow.native.words import Lines, Value, type_of
+from hpcflow.plan.attrs import Same
 from hpcflow.plan.ir import Node, Part
 
 LONGEST = 1 << 15  # elements of a row that is summed: some of its values are kept on the stack
@@ -54,9 +56,10 @@ class Reading(NamedTuple):
 def read(part: Part, node: Node, exact: bool) -> Reading | None:
     """How `node` can be part of a kernel; None if it cannot, or would not be `exact`."""
     given = [part.spec(ref) for ref in node.inputs]
-    if not all(is_known(s.shape) and s.dtype.name in TYPES for s in (*given, *node.specs)):
+    types = [type_of(spec.dtype) for spec in (*given, *node.specs)]
+    if None in types:
         return None
-    if not all(size_of(spec.shape) for spec in (*given, *node.specs)):
+    if not all(is_known(s.shape) and size_of(s.shape) for s in (*given, *node.specs)):
         return None
     shapes = [tuple(spec.shape or ()) for spec in given]
     made = [tuple(spec.shape or ()) for spec in node.specs]
@@ -64,14 +67,20 @@ def read(part: Part, node: Node, exact: bool) -> Reading | None:
         found = None if exact else _over_rows(node, shapes, made)
         if found is None or found.cols == 1 or found.cols > LONGEST:
             return None
-        types = [str(s.dtype.name) for s in (*given[:1], *node.specs)]
-        return found if set(types) == {"float32"} else None
+        return found if {*types[:1], *types[len(given) :]} == {"float"} else None
     if formulas.find(node.type, exact) is None:
         return None
     found = _by_elements(node, shapes, made[0])
-    values = [Value(f"%x{i}", TYPES[s.dtype.name]) for i, s in enumerate(given)]
-    value = found and formulas.written(Lines(), node.type, values, node.attrs, exact)
-    return found if value and value.type == TYPES[node.specs[0].dtype.name] else None
+    kind = _made(node.type, tuple(types[: len(given)]), Same(node.attrs), exact)
+    return found if kind == types[len(given)] else None
+
+
+@functools.lru_cache(4096)
+def _made(type: str, given: tuple[str, ...], attrs: Same, exact: bool) -> str | None:
+    """The type of what an operation makes of values of these types; None if it has no formula."""
+    values = [Value(f"%x{i}", of) for i, of in enumerate(given)]
+    value = formulas.written(Lines(), type, values, attrs.value, exact)
+    return value and value.type
 
 
 def steps_of(steps: Steps, node: Node, reading: Reading, inputs: Sequence[int]) -> tuple[int, ...]:

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
-from hpcflow.native.nest import schedule, text
-from hpcflow.plan.fusion import again
+from hpcflow.plan.fusion import again, texts
 from hpcflow.plan.fusion.alike import Item, Items, clusters
 from hpcflow.plan.fusion.domains import IGNORED, Domain, Reading, read, steps_of
 from hpcflow.plan.fusion.tiles import grouped, is_loose
@@ -182,18 +181,18 @@ class _Finder:
         kept = [ref for ref in value if self.leaves(ref, mine)]
         kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may be in place of an operand
         body = steps.body(tuple(value[ref] for ref in kept))
-        written = text(body, self.exact) if kept else None
+        written = texts.kernel(body, self.exact) if kept else None
         if written is None:
             return None
         inputs = [ref for ref, _ in taken]
         attrs = {
             "body": body,
             "names": tuple(names),
-            "text": written,
+            "text": written.text,
             "loose": tuple(
                 i for i, ref in enumerate(inputs) if is_loose(self.part, ref, self.info)
             ),
-            "inplace": tuple(schedule(body).writable()),
+            "inplace": written.inplace,
             "checks": tuple(checks),
             "types": tuple(node.type for node in nodes),
             "size": max(self.settled[name].size for name in names),

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.graph.shape import is_known
-from hpcflow.native import change, formulas
+from hpcflow.native import formulas
 from hpcflow.native.change import Change, Target, Update
 from hpcflow.native.loop import FULL, ONE, Operand, Step
 from hpcflow.native.updates import COUNTED, UPDATES
+from hpcflow.plan.fusion import texts
 from hpcflow.plan.fusion.alike import clusters
 from hpcflow.plan.ir import Node, Part, Ref
 
@@ -90,7 +91,7 @@ def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: 
         tuple(number[ref] for ref in results),
     )
     return Described(
-        update, change.text(update, exact), tuple(targets), tuple(operands), tuple(results)
+        update, texts.update(update, exact), tuple(targets), tuple(operands), tuple(results)
     )
 
 

@@ -1,0 +1,41 @@
+"""Texts of kernels, each written once: of the steps of a net unrolled over time most are alike."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from hpcflow.native import change, nest
+from hpcflow.native.change import Update
+from hpcflow.native.loop import Body
+from hpcflow.plan.attrs import Same
+
+KEPT = 1024  # texts
+
+
+class Written(NamedTuple):
+    """A kernel's text, and the operands in whose place its first result may be."""
+
+    text: str
+    inplace: tuple[int, ...]
+
+
+def kernel(body: Body, exact: bool) -> Written | None:
+    """The kernel of a body; None if an operation has no formula."""
+    return _kernel(Same(body), exact)
+
+
+def update(of: Update, exact: bool) -> str | None:
+    """The text of an update; None if an operation has no formula."""
+    return _update(Same(of), exact)
+
+
+@functools.lru_cache(KEPT)
+def _kernel(body: Same, exact: bool) -> Written | None:
+    text = nest.text(body.value, exact)
+    return None if text is None else Written(text, tuple(nest.schedule(body.value).writable()))
+
+
+@functools.lru_cache(KEPT)
+def _update(of: Same, exact: bool) -> str | None:
+    return change.text(of.value, exact)

@@ -1,0 +1,44 @@
+"""Texts of kernels that are written once: which bodies share one."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpcflow.native import nest
+from hpcflow.native.loop import FULL, NUMBER, ONE, Body, Operand, Step
+from hpcflow.plan.fusion import texts
+from hpcflow.plan.ir import Node
+
+
+def scaled(by: float, kind: str = "float32") -> Body:
+    """x * by"""
+    dtype = np.dtype(kind)
+    steps = (Step(NUMBER, (), {"value": by, "dtype": dtype}, ONE), Step("Mul", (0, 1), {}))
+    return Body((Operand(dtype, FULL),), steps, (2,))
+
+
+@pytest.mark.parametrize("other", [scaled(-0.0), scaled(1.0), scaled(0.0, "float64")])
+def test_bodies_that_differ_have_texts_of_their_own(other: Body) -> None:
+    first, second = texts.kernel(scaled(0.0), False), texts.kernel(other, False)
+    assert first is not None and second is not None
+    assert (first.text, second.text) == (nest.text(scaled(0.0), False), nest.text(other, False))
+    assert first.text != second.text
+
+
+def test_equal_bodies_share_one() -> None:
+    assert texts.kernel(scaled(3.0), False) is texts.kernel(scaled(3.0), False)
+
+
+def test_a_body_without_a_formula_has_none_where_bits_count() -> None:
+    body = Body((Operand(np.dtype("float32"), FULL),), (Step("Exp", (0,), {}),), (1,))
+    assert texts.kernel(body, False) is not None
+    assert texts.kernel(body, True) is None
+
+
+def test_a_copy_of_a_node_has_the_fields_of_a_node() -> None:
+    node = Node("a", "Add", control=("b",), line="file.py:1")
+    assert node.but(name="c") == dataclasses.replace(node, name="c")
+    assert node.name == "a"
+    with pytest.raises(TypeError, match="color"):
+        node.but(color="red")
