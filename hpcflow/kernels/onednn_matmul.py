@@ -1,9 +1,9 @@
 """Matrix products by oneDNN, where they were measured to be faster than those of NumPy's BLAS.
 
-That is where the rows, or what is summed over, are few: products of a batch with weights and their
-gradients, and many small products. A rank with several threads has its large products here too, so
-that one pool has all threads. A product of two matrices as they lie is an inner product of the
-library, which reads large weights faster than its product of matrices does.
+That is where the rows, or what is summed over, are few, and of two matrices also where they are
+many: as they lie they are an inner product of the library, which reads large weights faster than
+its product of matrices does, and a tall one turned times another is the gradient of its weights. A
+rank with several threads has all large products here, so that one pool has all threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcflow.kernels.onednn_conv import Sizes, sizes_known, unfit
 from hpcflow.kernels.table import Node, fast
 
 INFERENCE = 96
-FEW = 256  # rows, or products summed: with more NumPy is as fast
+FEW = 256  # rows, columns, or products summed: with more NumPy may be as fast
 COLUMNS, WORK = 16, 1 << 20  # of columns, and of multiplications in all: with less NumPy is faster
 
 
@@ -29,6 +29,8 @@ def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> Program
     """a, b, then c = a b; matrices that are to be turned lie with their axes swapped."""
     if len(a) == 2 and not turn_a and not turn_b:
         return inner_product(a, b, c)
+    if len(a) == 2 and _is_gradient(turn_a, turn_b, *c):
+        return weights_gradient(a, b, c)
     layouts = _matrices(a, turn_a), _matrices(b, turn_b), _matrices(c, False)
     primitive = onednn.create(
         "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn.engine(),
@@ -64,6 +66,28 @@ def inner_product(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool =
     return Program(given, [Step(primitive, memories)])
 
 
+def _is_gradient(turn_a: bool, turn_b: bool, rows: int, columns: int) -> bool:
+    """Whether a product is best computed as the gradient of weights [rows, columns]."""
+    return turn_a and not turn_b and rows <= 2 * columns
+
+
+def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> Program:
+    """a, b, then c = a' b: of an inner product of rows of a that gave rows of b."""
+    x, y = (onednn.strided(s, onednn.packed(s)) for s in (a, b))
+    w = onednn.strided(c[::-1], (1, c[1]))
+    forward = onednn.create(
+        "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create", onednn.engine(),
+        INFERENCE, x, w, None, y, onednn.attributes(),
+    )  # fmt: skip
+    primitive = onednn.create(
+        "primitive_desc", "dnnl_inner_product_backward_weights_primitive_desc_create",
+        onednn.engine(), x, w, None, y, forward, onednn.attributes(),
+    )  # fmt: skip
+    given = [Place(x), Place(y), Place(w)]
+    names = (onednn.SRC, onednn.DIFF_DST, onednn.DIFF_WEIGHTS)
+    return Program(given, [Step(primitive, dict(zip(names, given, strict=True)))])
+
+
 def refuses(node: Node) -> str:
     """Why a product is not for oneDNN: inputs 0 and 1 are the matrices."""
     a, b, c = *node.inputs[:2], node.outputs[0]
@@ -80,8 +104,11 @@ def refuses(node: Node) -> str:
     work = math.prod(lead) * rows * columns * summed
     if min(rows, columns, summed) == 1 or columns < COLUMNS or work < WORK:
         return "NumPy is as fast for one so small"
-    few = min(rows, summed) <= FEW or onednn.several()
-    return "" if few else "NumPy is as fast for one so large"
+    if min(rows, columns, summed) <= FEW or onednn.several():
+        return ""
+    turns = _turns(node)
+    two = not lead and (not turns[0] or _is_gradient(*turns, rows, columns))
+    return "" if two else "NumPy is as fast for one so large"
 
 
 def _turns(node: Node) -> tuple[bool, bool]:

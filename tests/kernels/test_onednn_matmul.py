@@ -38,6 +38,15 @@ def test_products_equal_those_of_numpy(sizes, turns):
     close(fast, plain)
 
 
+@pytest.mark.parametrize("turns", TURNS[:3])
+@pytest.mark.parametrize("sizes", [((), 260, 270, 280), ((), 600, 300, 300)], ids=str)
+def test_large_products_of_two_matrices_equal_those_of_numpy(sizes, turns, monkeypatch):
+    monkeypatch.setattr(onednn, "several", lambda: False)
+    provider, fast, plain = both("MatMul", *matrices(*sizes, turns))
+    assert provider == "onednn"
+    close(fast, plain)
+
+
 def test_matrices_that_are_views():
     attrs, (a, b) = matrices((), 64, 300, 200, TURNS[0])
     views = [np.repeat(a, 2, 1)[:, ::2], b.T.copy().T]
@@ -52,7 +61,7 @@ def test_matrices_that_are_views():
     [
         (((), 8, 8, 8), "small"),
         (((), 1, 4096, 4096), "small"),
-        (((), 300, 300, 300), "large"),
+        (((2,), 300, 300, 300), "large"),
         (((), 64, 0, 64), "empty"),
     ],
     ids=str,
@@ -100,7 +109,7 @@ def test_one_pool_has_all_threads(number: int, wanted: str) -> None:
 def test_large_products_are_onednns_if_there_are_several_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes = Spec(np.dtype("f4"), (512, 512))
+    sizes = Spec(np.dtype("f4"), (2, 512, 512))
     node = Node("MatMul", {"transpose_a": False, "transpose_b": False}, [sizes] * 2, [sizes])
     monkeypatch.setattr(onednn, "several", lambda: False)
     assert "so large" in onednn_matmul.refuses(node)
