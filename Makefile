@@ -14,8 +14,6 @@ VENV_site = .venv-site
 VENV ?= $(VENV_$(MPI))
 WHEEL = $(if $(filter site,$(MPI)),,$(MPI),)
 PY = $(VENV)/bin/python
-NO_BENCH = $(addprefix benchmarks/,bare_server.py common.py report.py)
-BENCHES = $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py))
 LIMIT = timeout --kill-after=10
 # Where tests under mpirun are: each rank would take seconds to read the others.
 RANKS = $(sort $(shell grep -rl --include='test_*.py' 'pytest[.]mark[.]mpi' tests))
@@ -93,8 +91,13 @@ lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
+# All benchmarks, as benchmarks/run.py tells at the start, then benchmarks/RESULTS.md:
+# make bench TORCH=PYTHON TF=PYTHON JAX=PYTHON, each one that has the peer; ONLY="training_step tails".
+# SHORT=1 runs each once, to see that it works. Some need root.
 bench: $(VENV)/.ready-test
-	set -e; for file in $(BENCHES); do $(PY) $$file; done
+	$(PY) benchmarks/run.py $(if $(TORCH),--torch $(TORCH)) $(if $(TF),--tf $(TF)) \
+	  $(if $(JAX),--jax $(JAX)) $(if $(wildcard $(MPIO)),--mpio $(MPIO)) \
+	  $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short)
 
 # Needs root: the experiments of the OSDI'16 paper on hosts with limited ports, about 14 minutes on a
 # quiet machine. Tables on the screen, benchmarks/results/paper/*.json, docs/experiments.md.

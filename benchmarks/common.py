@@ -250,7 +250,7 @@ class Tournament:
         self.figures: dict[str, dict[str, list[float]]] = {}
         self.versions: dict[str, dict[str, str]] = {}
         self.absent: dict[str, str] = {}
-        self._load = os.getloadavg()[0]
+        self._load, self._start = os.getloadavg()[0], time.monotonic()
 
     def play(self, contenders: Sequence[Contender], rounds: int, repeats: int) -> None:
         """Start the contenders, let each run each of its cases `repeats` times in turn.
@@ -358,6 +358,7 @@ class Tournament:
         return {
             "command": " ".join([*_settings(), "python", *map(_plain, sys.argv)]),
             "host": host_facts() | {"load_before": self._load},
+            "took_s": round(time.monotonic() - self._start),
             "versions": self.versions,
             "absent": self.absent,
             "unit": unit,

@@ -3,7 +3,7 @@
     python benchmarks/report.py
 
 Between `<!-- figures NAME -->` and `<!-- end -->` stands what results/NAME.json says; the rest of
-the page, what limits each figure, is written by hand.
+the page, what each figure is and what limits it, is written by hand.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import step_profile
 from common import check_cells
+from nets import text
 
 HERE = pathlib.Path(__file__).resolve().parent
+RESULTS = HERE / "results"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -30,12 +33,17 @@ def facts(record: dict[str, Any]) -> str:
     for found in record["versions"].values():
         versions |= found
     stack = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-    load = f"load {host['load_before']:.1f}"
-    return f"`{record['command']}`\n\n{host['cpu']}, {host['cores']} cores, {load}; {stack}."
+    when = f"{host['date']}, load {host['load_before']:.1f}"
+    return f"`{record['command']}`\n\n{host['cpu']}, {host['cores']} cores, {when}; {stack}."
 
 
-def block(record: dict[str, Any]) -> str:
-    """One benchmark: its figures beside the targets, then what was measured."""
+def block(name: str, record: dict[str, Any]) -> str:
+    """One benchmark: what it shows and how it was measured."""
+    return "\n\n".join([SHOWS.get(name, figures)(record), facts(record)])
+
+
+def figures(record: dict[str, Any]) -> str:
+    """The figures beside the targets, then what was measured."""
     checks = [check_cells(row) for row in record["checks"]]
     unit = record["unit"]
     rows = [
@@ -45,10 +53,26 @@ def block(record: dict[str, Any]) -> str:
     parts = [
         table(["figure", "value (of minima)", "target", ""], checks),
         table(["case", "contender", f"median {unit}", "min", "max"], rows),
-        *(f"Absent: {name} ({why})." for name, why in record["absent"].items()),
-        facts(record),
+        *absent(record),
     ]
     return "\n\n".join(parts)
+
+
+def steps(record: dict[str, Any]) -> str:
+    """Training steps: times, losses, who is absent."""
+    head = "Milliseconds of a step, the least in parentheses:"
+    return "\n\n".join([head, text.times(record, table), text.agreement(record), *absent(record)])
+
+
+def absent(record: dict[str, Any]) -> list[str]:
+    return [f"Absent: {name} ({why})." for name, why in record["absent"].items()]
+
+
+SHOWS: dict[str, Callable[[Any], str]] = {
+    "training_step": lambda record: f"{text.ratios(RESULTS, table)}\n\n{steps(record)}",
+    "training_step_2": lambda record: steps(record),
+    "step_profile": lambda record: step_profile.show(record, table),
+}
 
 
 def fill(page: pathlib.Path, results: pathlib.Path, block: Callable[[str, Any], str]) -> None:
@@ -57,12 +81,12 @@ def fill(page: pathlib.Path, results: pathlib.Path, block: Callable[[str, Any], 
     def filled(match: re.Match[str]) -> str:
         file = results / f"{match[1]}.json"
         found = json.loads(file.read_text()) if file.exists() else None
-        text = "Not measured yet." if found is None else block(match[1], found)
-        return f"<!-- figures {match[1]} -->\n\n{text}\n\n<!-- end -->"
+        shown = "Not measured yet." if found is None else block(match[1], found)
+        return f"<!-- figures {match[1]} -->\n\n{shown}\n\n<!-- end -->"
 
     pattern = r"<!-- figures (\w+) -->.*?<!-- end -->"
     page.write_text(re.sub(pattern, filled, page.read_text(), flags=re.DOTALL))
 
 
 if __name__ == "__main__":
-    fill(HERE / "RESULTS.md", HERE / "results", lambda name, record: block(record))
+    fill(HERE / "RESULTS.md", RESULTS, block)

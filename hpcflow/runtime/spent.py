@@ -139,10 +139,12 @@ def _row(
     row |= {"fused": list(fused.types(node)) if node and node.type == "Fused" else []}
     row |= {"holds": list(fused.names(node)) if node and node.type == "Fused" else []}
     row |= {"title": fused.label(node) if node else ""}
-    row |= {"flops": None, "bytes": None, "least_seconds": None}
+    row |= {"inputs": [], "outputs": [], "flops": None, "bytes": None, "least_seconds": None}
     if node is None or kind != "kernels":
         return row
-    done = work(node, given(node, compiled.part))
+    specs = given(node, compiled.part)
+    row |= {"inputs": [s.shape for s in specs], "outputs": [s.shape for s in node.specs]}
+    done = work(node, specs)
     if has_kernel(node):
         device = compiled.device(node)
         row["provider"] = device.provider(device.choose(node, given_specs(node, compiled.part)))
