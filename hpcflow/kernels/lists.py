@@ -43,3 +43,15 @@ def _pop(xp: Any, node: Node) -> Callable[..., Any]:
         return held, back(held.pop())
 
     return run
+
+
+@kernel("ListRows", "new", moves=True)
+def _rows(xp: Any, node: Node) -> Callable[..., Any]:
+    """Rows of the elements, one under the other; none of an empty list."""
+    first, every = node.attrs["first"], node.attrs["of"]
+    none = (0, *node.attrs["shape"][1:])
+
+    def run(held: list[Any]) -> Any:
+        return xp.concatenate(held[first::every]) if held else xp.zeros(none, node.attrs["dtype"])
+
+    return run

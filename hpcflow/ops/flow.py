@@ -211,7 +211,8 @@ def while_loop(
               iteration to iteration, `shape_invariants` (same structure) leaves them None.
     Gradient: through as many iterations as ran. `history` says where what it needs of each stays:
               "keep" it, move it to "host" memory (also `swap_memory`), or keep the loop variables
-              only and "recompute" the rest.
+              only and "recompute" the rest. What is kept on the device makes gradients of weights
+              one product behind the loop, for which those of the weights' products are kept too.
     Ranks:    the body may span tasks; each runs its part, the predicate travels.
     Errors:   ShapeError for a variable that grows without an invariant.
 

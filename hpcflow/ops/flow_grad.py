@@ -85,7 +85,7 @@ class Backward(Body):
         with self.inside():
             param = self.parameter(lists.LIST, name)
             with self.beside(t.op):
-                rest, value = lists.pop(param, t)
+                rest, value = lists.pop(param, t, host=self.how == "host")
         self.kept.append(param)
         self.rests.append(rest)
         return value

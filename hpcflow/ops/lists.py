@@ -40,9 +40,15 @@ def _pop(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [LIST, Spec(attrs["dtype"], attrs["shape"])]
 
 
+def _rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_list("ListRows", inputs[0])
+    return [Spec(attrs["dtype"], attrs["shape"])]
+
+
 op("ListEmpty", infer=_list, grad=_HISTORY, stateful=True)
 op("ListPush", infer=_push, grad=_HISTORY, stateful=True)
 op("ListPop", infer=_pop, grad=_HISTORY, stateful=True)
+op("ListRows", infer=_rows, grad=_HISTORY, stateful=True)  # of every `of`-th element from `first`
 
 
 def empty() -> Tensor:
@@ -55,8 +61,11 @@ def push(held: Tensor, value: Tensor, host: bool = False) -> Tensor:
     return one("ListPush", [held, value], {"host": host}, "push")
 
 
-def pop(held: Tensor, like: Any) -> tuple[Tensor, Tensor]:
-    """The list without its last element, and that element, of the dtype and shape of `like`."""
-    attrs = {"dtype": like.dtype, "shape": like.shape}
+def pop(held: Tensor, like: Any, host: bool = False) -> tuple[Tensor, Tensor]:
+    """The list without its last element, and that element, of the dtype and shape of `like`.
+
+    `host`: the list is kept in host memory.
+    """
+    attrs = {"dtype": like.dtype, "shape": like.shape, "host": host}
     rest, value = make("ListPop", [held], attrs, "pop").outputs
     return rest, value

@@ -9,6 +9,7 @@ from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan import traffic
 from hpcflow.plan.algebra.apply import by_algebra
+from hpcflow.plan.algebra.loop_sums import sums_behind_loops
 from hpcflow.plan.bucket import bucket
 from hpcflow.plan.commit import commit
 from hpcflow.plan.frames import split
@@ -56,9 +57,11 @@ def make_plan(
             refuse_sums(program)
         program = beside_variables(replicate(program, graph, cluster, replica, homes), homes)
         program = simplify(shard(program, homes), evaluate, floats)
-        if cluster.tasks_per_replica == 1 and not settings.one_by_one:
+        joins = cluster.tasks_per_replica == 1 and not settings.one_by_one
+        if joins:
             program = by_algebra(program, settings.exact)
-        return mapped(program, lambda inner: lower(inner, inside=True))
+        program = mapped(program, lambda inner: lower(inner, inside=True))
+        return sums_behind_loops(program) if joins and not settings.exact else program
 
     def cut(program: Program, cluster: Cluster) -> Plan:
         program, why = place(program, graph, cluster, homes)

@@ -63,7 +63,7 @@ def test_one_loop_over_three_ranks():
     if world_size() == 3:
         found = run_here(lambda context: run_spanning(TASKS), tasks_per_replica=3)
         if found is not None:
-            (alone,) = run_ranks(1, lambda context: run_spanning(["", "", ""]))
+            (alone,) = run_ranks(1, lambda c: run_spanning(["", "", ""]), exact=True)
             same(found, alone)
 
 
