@@ -183,7 +183,11 @@ class _Child:
             for command in contender.commands
         ]
         self.name = contender.name
-        self.answers: list[dict] = [self.read(process) for process in self.processes]
+        try:
+            self.answers: list[dict] = [self.read(process) for process in self.processes]
+        except (OSError, RuntimeError):
+            self.close()
+            raise
 
     def read(self, process: subprocess.Popen, limit: float = 300.0) -> dict:
         assert process.stdout is not None
@@ -232,12 +236,16 @@ class _Child:
         for process in self.processes:
             with contextlib.suppress(OSError):  # an empty word: launchers may not pass on the end
                 process.stdin.write("\n")  # type: ignore[union-attr]
+            with contextlib.suppress(OSError):
                 process.stdin.close()  # type: ignore[union-attr]
         for process in self.processes:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # ranks, too, whose launcher it is
+                process.wait()
+            process.stdout.close()  # type: ignore[union-attr]
+        self.errors.close()
 
 
 class Tournament:
@@ -250,7 +258,7 @@ class Tournament:
         self.figures: dict[str, dict[str, list[float]]] = {}
         self.versions: dict[str, dict[str, str]] = {}
         self.absent: dict[str, str] = {}
-        self._load, self._start = os.getloadavg()[0], time.monotonic()
+        self._load, self._since = os.getloadavg()[0], time.monotonic()
 
     def play(self, contenders: Sequence[Contender], rounds: int, repeats: int) -> None:
         """Start the contenders, let each run each of its cases `repeats` times in turn.
@@ -358,7 +366,7 @@ class Tournament:
         return {
             "command": " ".join([*_settings(), "python", *map(_plain, sys.argv)]),
             "host": host_facts() | {"load_before": self._load},
-            "took_s": round(time.monotonic() - self._start),
+            "took_s": round(time.monotonic() - self._since),
             "versions": self.versions,
             "absent": self.absent,
             "unit": unit,

@@ -65,7 +65,6 @@ def _by_onednn(a: Any, b: Any, out: Any) -> list[Callable[[], object]]:
     import numpy as np
 
     from hpcflow.graph.shape import Spec
-    from hpcflow.kernels import load  # noqa: F401 - fills the kernel table
     from hpcflow.kernels.table import Node, choose, wish
 
     specs = [Spec(x.dtype, x.shape) for x in (a, b, out)]
