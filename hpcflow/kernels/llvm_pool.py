@@ -42,7 +42,7 @@ def _refuses(node: Node) -> str:
 
 @fast("llvm", "MaxPool", "out", on="cpu", refuses=_refuses, exact=True)
 def _max_pool(xp: Any, node: Node) -> Callable[..., Any]:
-    run = kept.function(pooling.largest(_pool(node)), 2)
+    run = kept.builtin(pooling.largest(_pool(node)))
     return lambda x, out: run(plain(x), out)
 
 
@@ -53,12 +53,12 @@ def _refuses_gradient(node: Node) -> str:
 
 @fast("llvm", "MaxPoolGrad", "out", on="cpu", refuses=_refuses_gradient, exact=True)
 def _max_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
-    run = kept.function(pooling.gradient(_pool(node)), 4)
+    run = kept.builtin(pooling.gradient(_pool(node)))
     return lambda x, y, g, out: run(plain(x), plain(y), plain(g), out)
 
 
 @fast("llvm", "MaxPoolReluGrad", "out", on="cpu", refuses=_refuses)
 def _max_pool_relu_grad(xp: Any, node: Node) -> Callable[..., Any]:
     bias = node.attrs["bias"]
-    run = kept.function(pooling.gradient(_pool(node), True, bias), 4 + bias)
+    run = kept.builtin(pooling.gradient(_pool(node), True, bias))
     return lambda x, y, g, *outs: run(plain(x), plain(y), plain(g), *outs)

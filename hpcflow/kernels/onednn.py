@@ -22,6 +22,7 @@ import numpy as np
 
 from hpcflow import threads
 from hpcflow.errors import KernelError
+from hpcflow.native import team
 
 NAME = "onednn"
 FILE = "libdnnl.so.3"
@@ -86,6 +87,7 @@ def _loaded() -> tuple[Any, str]:
     version = lib.dnnl_version().contents
     if version.cpu_runtime not in (OPENMP, SEQUENTIAL):
         return None, f"{lib._name} does not run its threads by OpenMP: their number cannot be set"
+    team.use(lib)
     pointer, number = ctypes.c_void_p, ctypes.c_int
     lib.dnnl_primitive_execute.argtypes = [pointer, pointer, number, pointer]
     lib.dnnl_primitive_desc_query_md.argtypes = [pointer, number, number]
@@ -343,6 +345,7 @@ def _one_pool() -> None:
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1, user_api="blas")
+    team.alone()
 
 
 class Programs:

@@ -18,7 +18,7 @@ from hpcflow.kernels.slicing import SCATTER_BLOCK, check_indices
 from hpcflow.kernels.table import Node, Tiled, fast
 from hpcflow.native import rows
 from hpcflow.native.call import plain
-from hpcflow.native.kept import counting
+from hpcflow.native.kept import builtin
 from hpcflow.native.loop import FULL
 
 
@@ -67,7 +67,7 @@ def _gather(xp: Any, node: Node) -> Callable[..., Any]:
 
 def _taker(node: Node, axis: int, row: tuple[int | None, ...], what: str) -> Callable[..., Any]:
     size, index = node.outputs[0].dtype.itemsize, node.inputs[1].dtype.name
-    take = counting(rows.take(size, index, axis, _lines(row, size)), 3)
+    take = builtin(rows.take(size, index, axis, _lines(row, size)))
 
     def run(table: Any, indices: Any, out: Any) -> None:
         if take(plain(table), plain(indices), out):
@@ -88,8 +88,7 @@ def _scatter(how: str) -> None:
         dtype, index = np.dtype(node.attrs["dtype"]), node.inputs[1].dtype.name
         lines = _lines(tuple(node.attrs["shape"][1:]), dtype.itemsize)
         is_scaled = len(node.inputs) > 3
-        text = rows.change(how, dtype.name, index, 0, lines, scaled=is_scaled)
-        change = counting(text, 3 + is_scaled)
+        change = builtin(rows.change(how, dtype.name, index, 0, lines, scaled=is_scaled))
 
         def tiles(var: Any, indices: Any, updates: Any, *scale: Any) -> Iterator[None]:
             width = math.prod(var.shape[1:])
@@ -127,7 +126,7 @@ def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
     dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
     axis = node.attrs["axis"] % len(shape)
     lines = _lines(shape[axis + 1 :], dtype.itemsize)
-    add = counting(rows.change("Add", dtype.name, node.inputs[1].dtype.name, axis, lines), 3)
+    add = builtin(rows.change("Add", dtype.name, node.inputs[1].dtype.name, axis, lines))
 
     def run(g: Any, indices: Any, *more: Any) -> None:
         out = more[-1]
@@ -152,7 +151,7 @@ def _segments(kind: str, how: str, empty: int) -> None:
         dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
         lines = _lines((None,) if shape is None else shape[1:], dtype.itemsize)
         text = rows.change(how, dtype.name, node.inputs[1].dtype.name, 0, lines, skips=True)
-        change = counting(text, 3)
+        change = builtin(text)
 
         def run(data: Any, ids: Any, num: Any, out: Any) -> None:
             out.fill(empty)
@@ -175,16 +174,17 @@ def _no_sum(node: Node) -> str:
 def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
     values, index = node.inputs[0], node.inputs[1].dtype.name
     lines = _lines((None,) if values.shape is None else values.shape[1:], values.dtype.itemsize)
-    grouped = counting(rows.group(index), 3)
-    add = counting(rows.change("Add", values.dtype.name, "int64", 0, lines), 3)
-    take = counting(rows.take(values.dtype.itemsize, "int64", 0, lines), 3)
+    grouped = builtin(rows.group(index))
+    add = builtin(rows.change("Add", values.dtype.name, "int64", 0, lines))
+    take = builtin(rows.take(values.dtype.itemsize, "int64", 0, lines))
 
     def run(values: Any, indices: Any) -> tuple[Any, Any, Any]:
         keys = sort_keys(indices)
         if keys is None:
             return equal_rows_summed(np, values, indices)
         found, inverse = np.empty_like(indices), np.empty(indices.shape, np.int64)
-        count = grouped(keys, found, inverse)
+        grouped(keys, found, inverse)
+        count = int(inverse[keys[-1] & LOW]) + 1
         if count == indices.size:
             summed = np.empty(values.shape, values.dtype)
             take(plain(values), keys & LOW, summed)
@@ -217,7 +217,7 @@ def _formula(tables: int) -> None:
     @fast("llvm", f"UpdateRows{tables}", "update", on="cpu", exact=True)
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         body = node.attrs["body"]
-        change = counting(node.attrs["text"], tables + 1 + len(body.operands))
+        change = builtin(node.attrs["text"])
         full = [tables + 1 + k for k, one in enumerate(body.operands) if one.way == FULL]
 
         def run(*arrays: Any) -> None:

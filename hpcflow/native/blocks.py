@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from hpcflow.native import call
 from hpcflow.native.loop import DATA, RANK, SIZES
 from hpcflow.native.words import Lines, Value, number
 
 LINE = 64  # bytes of memory that a processor moves at once
+
+
+BEGIN = Value("%begin", "i64")  # the range of a kernel that a function does
+COUNT = Value("%count", "i64")  # how many there are in it
 
 
 def whole(value: int) -> Value:
@@ -17,11 +22,17 @@ def whole(value: int) -> Value:
 
 
 class Blocks(Lines):
-    """Lines in blocks; the one that is being written is `here`."""
+    """Lines of a function in blocks; the one that is being written is `here`.
 
-    def __init__(self) -> None:
+    They begin with those that find `arrays`, which the function is called with. Groups of what may
+    be done in any order have numbers behind those of the function `before` in the module.
+    """
+
+    def __init__(self, arrays: Sequence[str] = (), before: Blocks | None = None) -> None:
         super().__init__()
-        self.here, self.blocks, self.groups = "entry", 0, 0
+        self.here, self.blocks = "entry", 0
+        self.groups: int = before.groups if before else 0
+        self.lines += call.objects(arrays)
 
     def begin(self, label: str) -> None:
         """A block of that name."""
@@ -84,11 +95,12 @@ class Blocks(Lines):
         self.begin(after)
 
     def end_if(self, condition: Value, result: Value) -> None:
-        """Return the result if the condition holds."""
+        """Return a whole number to Python if the condition holds."""
         yes, after = self.labels("return", "after")
         self.add(f"  br i1 {condition.text}, label %{yes}, label %{after}")
         self.begin(yes)
-        self.add(f"  ret i64 {result.text}")
+        made = self.add(f"call ptr @PyLong_FromSsize_t(i64 {result.text})", "ptr")
+        self.add(f"  ret ptr {made.text}")
         self.begin(after)
 
     # -- memory
@@ -129,23 +141,23 @@ class Blocks(Lines):
             loop.next = [self.two("mul", loop.carried[0], size)]
         return loop.ends[0]
 
-    def text(self, name: str, arrays: Sequence[str]) -> str:
-        """The module of one function, whose last line has been written."""
-        metadata = []
+    def metadata(self) -> list[str]:
+        """What the module says of loops that may be done in any order."""
+        found = []
         for k in range(3, 3 * self.groups + 1, 3):
-            metadata.append(f"!{k} = distinct !{{}}")
-            metadata.append(f"!{k + 1} = distinct !{{!{k + 1}, !{k + 2}}}")
-            metadata.append(f'!{k + 2} = !{{!"llvm.loop.parallel_accesses", !{k}}}')
-        return "\n".join(
-            [
-                *sorted(self.declared),
-                f"define i64 @{name}({', '.join(f'ptr {a}' for a in arrays)}) {{",
-                "entry:",
-                *self.lines,
-                "}",
-                *metadata,
-            ]
-        )
+            found.append(f"!{k} = distinct !{{}}")
+            found.append(f"!{k + 1} = distinct !{{!{k + 1}, !{k + 2}}}")
+            found.append(f'!{k + 2} = !{{!"llvm.loop.parallel_accesses", !{k}}}')
+        return found
+
+
+def module(head: Blocks, ranges: call.Ranges, body: Blocks, join: Blocks | None = None) -> str:
+    """The module of a kernel, as `call.text`; in the body %count tells how large its range is."""
+    lines = ["  %count = sub i64 %end, %begin", *body.lines]
+    declared = head.declared | body.declared
+    return call.text(
+        declared, head.lines, ranges, lines, body.metadata(), join.lines if join else ()
+    )
 
 
 class Loop:

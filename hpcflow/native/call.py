@@ -7,22 +7,73 @@ is what is returned. A call takes 30 ns, where one by ctypes takes 400.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence, Set
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcflow.native import team
 from hpcflow.native.loop import DATA
 
-SIGNATURE = "ptr %self, ptr %args, i64 %given"
 CALLED = {
     "declare i64 @PyLong_AsSsize_t(ptr)",
-    "declare ptr @PyEval_SaveThread()",
-    "declare void @PyEval_RestoreThread(ptr)",
+    "declare ptr @PyLong_FromSsize_t(i64)",
     "declare void @Py_IncRef(ptr)",
+    team.DECLARED,
 }
-MANY = 1 << 14  # elements: while so many are computed other threads may run Python
 FASTCALL = 0x80
+GRAIN = 64  # elements: no two threads write to one line of memory
+
+
+class Ranges(NamedTuple):
+    """How a kernel may be cut for several threads, in numbers or names of values.
+
+    It goes from `first` to `last`, in multiples of `grain`; `elements` tell how much it is in all.
+    Each range has `bytes` of sums of its own.
+    """
+
+    first: str
+    last: str
+    elements: str
+    grain: int = 1
+    bytes: int = 0
+
+
+def text(
+    declared: Set[str],
+    head: Sequence[str],
+    ranges: Ranges,
+    body: Sequence[str],
+    metadata: Sequence[str],
+    join: Sequence[str] = (),
+) -> str:
+    """The module of a kernel: `head` is done once, then `body` for each of the ranges.
+
+    The body does what goes from %begin to %end; its sums go to %sums, if that is not null, from
+    where `join` adds them to the kernel's outputs. All read the arguments from %args.
+    """
+    r, joins = ranges, "@NAME.join" if join else "null"
+    cut = f"i64 {r.first}, i64 {r.last}, i64 {r.grain}, i64 {r.elements}, i64 {r.bytes}"
+    begin = "define internal void @NAME.join(ptr %args, ptr %sums) {"
+    return "\n".join(
+        [
+            *sorted(declared | CALLED),
+            "define ptr @NAME(ptr %self, ptr %args, i64 %given) {",
+            "entry:",
+            *head,
+            f"  call void @hpcflow.run(ptr @NAME.range, ptr {joins}, ptr %args, {cut})",
+            "  call void @Py_IncRef(ptr %self)",
+            "  ret ptr %self",
+            "}",
+            "define internal void @NAME.range(ptr %args, i64 %begin, i64 %end, ptr %sums) {",
+            "entry:",
+            *body,
+            "  ret void",
+            "}",
+            *([begin, "entry:", *join, "  ret void", "}"] if join else []),
+            *metadata,
+        ]
+    )
 
 
 def plain(value: Any) -> np.ndarray:
@@ -46,37 +97,15 @@ def numbers(name: str, array: str) -> list[str]:
     return [found, f"  {name} = load ptr, ptr {name}.data"]
 
 
+def lines(bytes: int) -> int:
+    """So many bytes in whole lines of memory."""
+    return -(-bytes // 64) * 64
+
+
 def integer(name: str, argument: int) -> list[str]:
     """An argument that is a whole number, with this name."""
     made = f"  {name} = call i64 @PyLong_AsSsize_t(ptr {name}.of)"
     return [*objects([f"{name}.of"], argument), made]
-
-
-def unlocked(size: str, before: str) -> list[str]:
-    """Give Python's lock back if there are many elements; `before` is the block that this ends.
-
-    The lines that follow are in the block `py.unlocked`.
-    """
-    return [
-        f"  %py.many = icmp sge i64 {size}, {MANY}",
-        "  br i1 %py.many, label %py.unlock, label %py.unlocked",
-        "py.unlock:",
-        "  %py.thread = call ptr @PyEval_SaveThread()",
-        "  br label %py.unlocked",
-        "py.unlocked:",
-        f"  %py.held = phi ptr [null, %{before}], [%py.thread, %py.unlock]",
-    ]
-
-
-END = [  # of a function that is `unlocked`
-    "  br i1 %py.many, label %py.lock, label %py.over",
-    "py.lock:",
-    "  call void @PyEval_RestoreThread(ptr %py.held)",
-    "  br label %py.over",
-    "py.over:",
-    "  call void @Py_IncRef(ptr %self)",
-    "  ret ptr %self",
-]
 
 
 class _Method(ctypes.Structure):

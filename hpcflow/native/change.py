@@ -69,9 +69,7 @@ def text(update: Update, exact: bool) -> str | None:
             now[k] = value
         values.append(NOTHING)
     for k, target in enumerate(update.targets):
-        if target.counts:
-            head.add(f"  store i64 {now[k].text}, ptr %n{k}")
-        else:
+        if not target.counts:
             body.store(now[k], body.at(f"%n{k}", "%j", now[k].type), FREE)
     for i, result in enumerate(update.results):
         value = values[result]
@@ -79,39 +77,27 @@ def text(update: Update, exact: bool) -> str | None:
     arrays = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
     arrays += [f"x{i}" for i in range(len(update.operands))]
     arrays += [f"y{i}" for i in range(len(update.results))]
-    return "\n".join(
-        [
-            *sorted(head.declared | body.declared | call.CALLED),
-            f"define ptr @NAME({call.SIGNATURE}) {{",
-            "entry:",
-            *call.integer("%first", 0),
-            *call.integer("%last", 1),
-            *_addresses(arrays, 2),
-            *head.lines,
-            "  %size = sub i64 %last, %first",
-            *call.unlocked("%size", "entry"),
-            *LOOP_BEGIN,
-            *body.lines,
-            *LOOP_END,
-            *call.END,
-            "}",
-            *metadata(1),
-        ]
+    return call.text(
+        head.declared | body.declared,
+        [*call.integer("%first", 0), *call.integer("%last", 1), *_counting(update)],
+        call.Ranges("%first", "%last", "%size", call.GRAIN),
+        [*_addresses(arrays, 2), *head.lines, *LOOP_BEGIN, *body.lines, *LOOP_END],
+        metadata(1),
     )
 
 
 NOTHING = Value("", "")  # in place of a value of an update, which has none
 LOOP_BEGIN = [
-    "  %some = icmp sgt i64 %size, 0",
-    "  br i1 %some, label %loop, label %end",
+    "  %some = icmp slt i64 %begin, %end",
+    "  br i1 %some, label %loop, label %over",
     "loop:",
-    "  %j = phi i64 [%first, %py.unlocked], [%j1, %loop]",
+    "  %j = phi i64 [%begin, %entry], [%j1, %loop]",
 ]
 LOOP_END = [
     "  %j1 = add nuw nsw i64 %j, 1",
-    "  %again = icmp slt i64 %j1, %last",
-    "  br i1 %again, label %loop, label %end, !llvm.loop !2",
-    "end:",
+    "  %again = icmp slt i64 %j1, %end",
+    "  br i1 %again, label %loop, label %over, !llvm.loop !2",
+    "over:",
 ]
 
 
@@ -123,20 +109,34 @@ def _addresses(arrays: Sequence[str], first: int) -> list[str]:
     return found
 
 
-def _variables(update: Update, h: Lines, b: Lines) -> list[Value]:
-    """What each variable is before the update; a count, before the first range of elements.
-
-    That range alone finds a count so: those behind it take off what it has added.
-    """
+def _times(update: Update) -> list[int]:
+    """How often each variable is updated."""
     changes = [step for step in update.steps if isinstance(step, Change)]
     times = collections.Counter(k for change in changes for k in change.targets)
-    found = []
-    for k, target in enumerate(update.targets):
+    return [times[k] for k in range(len(update.targets))]
+
+
+def _counting(update: Update) -> list[str]:
+    """%size; counts go on before the first range of elements."""
+    lines = Lines("c")
+    lines.add("  %size = sub i64 %last, %first")
+    lines.add("  %starts = icmp eq i64 %first, 0")
+    for k, (target, times) in enumerate(zip(update.targets, _times(update), strict=True)):
         if target.counts:
-            kept = h.add(f"load i64, ptr %n{k}", "i64")
-            starts = h.add("icmp eq i64 %first, 0", "i1")
-            before = h.two("sub", kept, number(times[k], "i64"))
-            found.append(h.choose(starts, kept, before))
+            lines.lines += _addresses([f"n{k}"], 2 + 2 * k)
+            at, starts = Value(f"%n{k}", "ptr"), Value("%starts", "i1")
+            more = lines.choose(starts, number(times, "i64"), number(0, "i64"))
+            lines.store(lines.two("add", lines.load(at, "i64"), more), at)
+    return lines.lines
+
+
+def _variables(update: Update, h: Lines, b: Lines) -> list[Value]:
+    """What each variable is before the update."""
+    found = []
+    for k, (target, times) in enumerate(zip(update.targets, _times(update), strict=True)):
+        if target.counts:
+            counted = h.load(Value(f"%n{k}", "ptr"), "i64")
+            found.append(h.two("sub", counted, number(times, "i64")))
         else:
             type = TYPES[np.dtype(target.dtype).name]
             found.append(b.load(b.at(f"%o{k}", "%j", type), type, FREE))

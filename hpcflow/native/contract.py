@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcflow.native.blocks import Blocks, whole
+from hpcflow.native import call
+from hpcflow.native.blocks import BEGIN, COUNT, Blocks, module, whole
 from hpcflow.native.words import TYPES, Value, number
 
 ARRAYS = ("%x", "%y", "%out")
@@ -27,34 +28,52 @@ def text(terms: Sequence[str], out: str, dtype: str) -> str:
     """Called with two arrays and the result, in C order, whose axes have these labels.
 
     Loops over the labels of `out` are the outer ones, then come those that are summed over, in the
-    order of the terms; `innermost` is the inner one, which is there.
+    order of the terms; `innermost` is the inner one, which is there. It is cut along the first.
     """
+    head = Blocks(ARRAYS)
+    length = _lengths(head, (*terms, out))
+    elements = whole(1)
+    for label in length:
+        elements = head.two("mul", elements, length[label])
     writer = _Writer(terms, out, dtype)
-    starts = {name: writer.data(name) for name in ARRAYS}
-    writer.each([c for c in out if c != writer.inner], starts)
-    writer.add("  ret i64 0")
-    return writer.text("NAME", ARRAYS)
+    outer = [c for c in out if c != writer.inner]
+    last = length[outer[0]] if outer else whole(1)
+    writer.ranged(outer)
+    return module(head, call.Ranges("0", last.text, elements.text), writer)
+
+
+def _lengths(b: Blocks, axes: Sequence[str]) -> dict[str, Value]:
+    """How many elements there are along each label."""
+    found: dict[str, Value] = {}
+    for name, labels in zip(ARRAYS, axes, strict=True):
+        for axis, label in enumerate(labels):
+            found.setdefault(label, b.size(name, axis))
+    return found
 
 
 class _Writer(Blocks):
     """`size` and `step` of a label: elements along it, and between neighbours of each array."""
 
     def __init__(self, terms: Sequence[str], out: str, dtype: str) -> None:
-        super().__init__()
+        super().__init__(ARRAYS)
         self.of, self.inner = TYPES[dtype], innermost(terms, out)
         self.axes = dict(zip(ARRAYS, (*terms, out), strict=True))
         together = dict.fromkeys("".join(terms))
         self.summed = [c for c in together if c not in out and c != self.inner]
-        self.length: dict[str, Value] = {}
-        for name in ARRAYS[:2]:
-            for axis, label in enumerate(self.axes[name]):
-                self.length.setdefault(label, self.size(name, axis))
+        self.length = _lengths(self, (*terms, out))
         self.step: dict[tuple[str, str], Value] = {}
         for name in ARRAYS:
             behind = whole(1)
             for label in reversed(self.axes[name]):
                 self.step[name, label] = behind
                 behind = self.two("mul", behind, self.length[label])
+
+    def ranged(self, labels: Sequence[str]) -> None:
+        """The range of the first of the outer labels; without one it is all or nothing."""
+        starts = {name: self.data(name) for name in ARRAYS}
+        with self.loop(COUNT) as loop:
+            i = self.two("add", BEGIN, loop.i)
+            self.each(labels[1:], self.further(starts, labels[0], i) if labels else starts)
 
     def each(self, labels: Sequence[str], starts: dict[str, Value]) -> None:
         """A loop for each of the outer labels; in them a row or a number of the result."""

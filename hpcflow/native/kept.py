@@ -23,7 +23,7 @@ from typing import Any
 from hpcflow.logs import logger
 from hpcflow.native.machine import Machine, machine
 
-NAME = "@NAME("  # in a kernel's text, where the name of its function is to stand
+NAME = "@NAME"  # in a kernel's text, where the name of its function is to stand
 DIGEST = hashlib.sha256().digest_size
 MOST_FILES = 2048  # in the folder; the oldest are removed
 PATIENCE_S = 60.0  # to wait for the rank that compiles
@@ -50,24 +50,10 @@ def prepare(texts: Iterable[str]) -> None:
 
 
 @functools.cache
-def function(text: str, arguments: int) -> Callable[..., Any]:
-    """The function of a kernel's text, called with so many arrays."""
-    prepare([text])
-    return machine().function(name_of(text), arguments)
-
-
-@functools.cache
 def builtin(text: str) -> Callable[..., Any]:
-    """The function of a kernel whose text says how Python itself calls it."""
+    """The function of a kernel's text, called with the objects that the text tells."""
     prepare([text])
     return machine().builtin(name_of(text))
-
-
-@functools.cache
-def counting(text: str, arguments: int) -> Callable[..., int]:
-    """The same of a kernel that returns a whole number."""
-    prepare([text])
-    return machine().counting(name_of(text), arguments)
 
 
 def use(path: str) -> None:
@@ -115,7 +101,7 @@ def _code(here: Machine, texts: dict[str, str]) -> bytes:
 
 
 def _built(here: Machine, texts: dict[str, str]) -> bytes:
-    return here.build(text.replace(NAME, f"@{name}(") for name, text in texts.items())
+    return here.build(text.replace(NAME, f"@{name}") for name, text in texts.items())
 
 
 def _read(path: Path) -> bytes | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hpcflow.native import call
+from hpcflow.native import call, team
 
 
 def absent() -> str:
@@ -41,11 +40,14 @@ class Machine:
         )
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target)
         compiler = importlib.metadata.version("llvmlite"), llvm.llvm_version_info
-        self.identity = hashlib.sha256(repr((triple, cpu, features, compiler)).encode()).hexdigest()
+        team.load()
+        llvm.add_symbol(team.NAME, team.ADDRESS)
+        made = repr((triple, cpu, features, compiler, team.SHARED))
+        self.identity = hashlib.sha256(made.encode()).hexdigest()
 
     def build(self, texts: Iterable[str]) -> bytes:
         """The object code of several modules together."""
-        joined = self.llvm.parse_assembly("")
+        joined = self.llvm.parse_assembly(team.SHARED)
         for text in texts:
             module = self.llvm.parse_assembly(text)
             module.verify()
@@ -61,22 +63,9 @@ class Machine:
         self.engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
         self.engine.finalize_object()
 
-    def function(self, name: str, arguments: int) -> Callable[..., Any]:
-        """The function `name` of what was loaded, called with so many Python objects.
-
-        Python's lock is given back while it runs.
-        """
-        address = self.engine.get_function_address(name)
-        return ctypes.CFUNCTYPE(None, *[ctypes.py_object] * arguments)(address)
-
     def builtin(self, name: str) -> Callable[..., Any]:
-        """A function whose text says how it is called by Python itself (`hpcflow.native.call`)."""
+        """The function `name` of what was loaded, called with Python objects."""
         return call.function(self.engine.get_function_address(name), name)
-
-    def counting(self, name: str, arguments: int) -> Callable[..., int]:
-        """The same of a function that returns a whole number."""
-        address = self.engine.get_function_address(name)
-        return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.py_object] * arguments)(address)
 
 
 @functools.cache

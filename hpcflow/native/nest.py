@@ -7,9 +7,12 @@ numbers lie, and its sizes, it reads from the fields that NumPy's headers define
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from hpcflow.native import call
+from hpcflow.native.blocks import Blocks, whole
 from hpcflow.native.formulas import CLOSE, LONG, written
 from hpcflow.native.loop import (
     COLUMN,
@@ -163,8 +166,7 @@ class _Writer:
             return False
         self.types[value] = x.type
         if step.type == COLUMN_SUM:
-            y = f"%y{self.body.results.index(value)}"
-            at = lines.at(y, f"%j{k}", x.type)
+            at = lines.at(f"%s{self.body.results.index(value)}", f"%j{k}", x.type)
             lines.store(lines.two("add", lines.load(at, x.type, FREE), x), at, FREE)
             return True
         name, first = f"%r{value}", number(0 if step.type == SUM else -np.inf, x.type)
@@ -183,61 +185,89 @@ class _Writer:
 
     def text(self) -> str:
         """The function, with what it calls."""
-        body = self.body
-        arrays = [f"%a{i}" for i in range(len(body.operands))]
-        outputs = [f"%o{k}" for k in range(len(body.results))]
-        ways = [o.way for o in body.operands] + [body.way(v) for v in body.results]
-        named = [*arrays, *outputs]
+        ways = [o.way for o in self.body.operands] + [self.body.way(v) for v in self.body.results]
+        cols, bytes = self.body.cols, self.places()[-1]
+        whole = max(i for i, way in enumerate(ways) if way == FULL)
+        rows = [f"  %rows = udiv i64 %total, {max(1, cols)}"]
+        grain = 1 if cols else call.GRAIN
         parts = [self.entry, *self.heads, *self.bodies]
-        return "\n".join(
-            [
-                *sorted(set().union(*(part.declared for part in parts)) | call.CALLED),
-                "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
-                f"define ptr @NAME({call.SIGNATURE}) {{",
-                "entry:",
-                *call.objects(named),
-                *(line for i, a in enumerate(arrays) for line in call.numbers(f"%x{i}", a)),
-                *(line for k, o in enumerate(outputs) for line in call.numbers(f"%y{k}", o)),
-                *self.entry.lines,
-                *_total(named[max(i for i, way in enumerate(ways) if way == FULL)]),
-                *call.unlocked("%total", "sized"),
-                *self.shape(),
-                "  br label %rows",
-                "rows:",
-                "  %i = phi i64 [0, %py.unlocked], [%i1, %next]",
-                "  %over = icmp sge i64 %i, %count",
-                "  br i1 %over, label %end, label %begin",
-                "begin:",
-                "  %base = mul i64 %i, %cols",
-                "  br label %head0",
-                *(line for k in range(len(self.bodies)) for line in self.nest(k)),
-                f"head{len(self.bodies)}:",
-                *self.heads[-1].lines,
-                "  br label %next",
-                "next:",
-                "  %i1 = add nuw nsw i64 %i, 1",
-                "  br label %rows",
-                "end:",
-                *call.END,
-                "}",
-                *metadata(len(self.bodies)),
-            ]
+        declared = set().union(*(part.declared for part in parts))
+        return call.text(
+            {*declared, "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"},
+            [*call.objects(["%whole"], whole), *_total("%whole"), *rows],
+            call.Ranges("0", "%rows", "%total", grain, bytes),
+            self.range(),
+            metadata(len(self.bodies)),
+            self.join() if bytes else (),
         )
 
-    def shape(self) -> list[str]:
-        """How many rows there are, %count, of %cols elements; sums of columns begin at 0."""
-        cols = self.body.cols
-        if not cols:
-            some = ["  %some = icmp ne i64 %total, 0", "  %count = zext i1 %some to i64"]
-            return [*some, "  %cols = add i64 %total, 0"]
-        found = [f"  %count = udiv i64 %total, {cols}", f"  %cols = add i64 {cols}, 0"]
-        for y, value in enumerate(self.body.results):
-            step = self.body.step(value)
-            if step is not None and step.type == COLUMN_SUM:
-                size = cols * (8 if self.types[value] == "double" else 4)
-                what = f"ptr %y{y}, i8 0, i64 {size}, i1 false"
-                found.append(f"  call void @llvm.memset.p0.i64({what})")
+    def range(self) -> list[str]:
+        """What is done with rows from %begin to %end; with those elements, if they are no rows."""
+        arrays = [f"%x{i}" for i in range(len(self.body.operands))]
+        arrays += [f"%y{k}" for k in range(len(self.body.results))]
+        cols, named = self.body.cols, [f"{array}.of" for array in arrays]
+        one = ["  %cols = sub i64 %end, %begin"]
+        one += ["  %some = icmp slt i64 %begin, %end", "  %one = zext i1 %some to i64"]
+        return [
+            *call.objects(named),
+            *(line for array in arrays for line in call.numbers(array, f"{array}.of")),
+            *self.entry.lines,
+            *self.zeros(),
+            *([f"  %cols = add i64 {cols}, 0"] if cols else one),
+            "  br label %rows",
+            "rows:",
+            f"  %i = phi i64 [{'%begin' if cols else 0}, %entry], [%i1, %next]",
+            f"  %over = icmp sge i64 %i, {'%end' if cols else '%one'}",
+            "  br i1 %over, label %done, label %row",
+            "row:",
+            f"  %base = {'mul i64 %i, %cols' if cols else 'add i64 %begin, 0'}",
+            "  br label %head0",
+            *(line for k in range(len(self.bodies)) for line in self.nest(k)),
+            f"head{len(self.bodies)}:",
+            *self.heads[-1].lines,
+            "  br label %next",
+            "next:",
+            "  %i1 = add nuw nsw i64 %i, 1",
+            "  br label %rows",
+            "done:",
+        ]
+
+    # -- sums of columns: a range has its own side by side
+
+    def sums(self) -> list[int]:
+        """The results that are."""
+        steps = [self.body.step(value) for value in self.body.results]
+        return [y for y, step in enumerate(steps) if step and step.type == COLUMN_SUM]
+
+    def places(self) -> list[int]:
+        """Where each of them begins, in bytes, and where the last one ends."""
+        sizes = [8 if self.types[self.body.results[y]] == "double" else 4 for y in self.sums()]
+        return list(accumulate((call.lines(self.body.cols * size) for size in sizes), initial=0))
+
+    def zeros(self) -> list[str]:
+        """Find the place of each, %s, and begin with zeros there."""
+        found = ["  %own = icmp ne ptr %sums, null"] if self.sums() else []
+        for y, place in zip(self.sums(), self.places(), strict=False):
+            size = self.body.cols * (8 if self.types[self.body.results[y]] == "double" else 4)
+            found += [
+                f"  %s{y}.own = getelementptr i8, ptr %sums, i64 {place}",
+                f"  %s{y} = select i1 %own, ptr %s{y}.own, ptr %y{y}",
+                f"  call void @llvm.memset.p0.i64(ptr %s{y}, i8 0, i64 {size}, i1 false)",
+            ]
         return found
+
+    def join(self) -> list[str]:
+        """Add those of a range to the results."""
+        b = Blocks()
+        for y, place in zip(self.sums(), self.places(), strict=False):
+            of = self.types[self.body.results[y]]
+            b.lines += call.objects([f"%o{y}"], len(self.body.operands) + y)
+            total, part = b.data(f"%o{y}"), b.at("%sums", str(place), "i8")
+            with b.loop(whole(self.body.cols)) as loop:
+                at = b.place(total, loop.i, of)
+                more = b.load(b.place(part, loop.i, of), of)
+                b.store(b.two("add", b.load(at, of), more), at)
+        return b.lines
 
     def nest(self, k: int) -> list[str]:
         """The text of one loop over a row, and of what comes before it."""

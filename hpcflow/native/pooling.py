@@ -58,7 +58,7 @@ def largest(pool: Pool) -> str:
     ]
     lines = _windows(pool, _channels(pool, body))
     declared = ["declare float @llvm.maximum.f32(float, float)"]
-    return _function(declared, ["x", "y"], lines, [])
+    return _function(pool, declared, ["x", "y"], lines)
 
 
 def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
@@ -92,7 +92,7 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
     if bias:
         body += [
             f"  %all = select i1 {taken}, float {mine}, float {ZERO}",
-            "  %sp = getelementptr float, ptr %sums, i64 %c",
+            "  %sp = getelementptr float, ptr %sample, i64 %c",
             f"  %s = load float, ptr %sp{FREE}",
             "  %more = fadd float %s, %all",
             f"  store float %more, ptr %sp{FREE}",
@@ -106,22 +106,27 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
             f"  call void @llvm.memset.p0.i64(ptr %ip, i8 0, i64 {4 * size}, i1 false)",
         ]
     if bias:  # sums of one sample each, so that rounding errors do not grow with the batch
-        before.append(_clear("%sums", pool.channels))
-        behind += _total(pool.channels)
+        before.append(_clear("%sample", pool.channels))
+        behind += _total("%total", "%sample", pool.channels)
     lines = _windows(pool, _channels(pool, body), before, behind)
     if bias:
-        lines = [_clear("%total", pool.channels), *lines]
-    names = ["x", "y", "g", "d", *(["total"] if bias else [])]
-    head = [f"  %sums = alloca float, i64 {pool.channels}, align 64"] if bias else []
-    return _function(["declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"], names, lines, head)
+        lines = [*_own_total(pool.channels), *lines]
+    names = ["x", "y", "g", "d", *(["outs"] if bias else [])]
+    declared = ["declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"]
+    return _function(pool, declared, names, lines, pool.channels if bias else 0)
 
 
-def _function(declared: list[str], names: list[str], lines: list[str], head: list[str]) -> str:
-    for name in names:
-        head += call.numbers(f"%{name}", f"%a{name}")
-    signature = ", ".join(f"ptr %a{name}" for name in names)
-    begin = [*declared, f"define void @NAME({signature}) {{", "entry:", *head]
-    return "\n".join([*begin, *lines, "  ret void", "}", *metadata(2)])
+def _function(
+    pool: Pool, declared: list[str], names: list[str], lines: list[str], sums: int = 0
+) -> str:
+    """The module; samples are cut into ranges, each with so many sums."""
+    arrays = [f"%{name}" for name in names]
+    found = call.objects([f"{array}.of" for array in arrays])
+    found += [line for array in arrays for line in call.numbers(array, f"{array}.of")]
+    elements = pool.batch * pool.space[0] * pool.space[1] * pool.channels
+    ranges = call.Ranges("0", str(pool.batch), str(elements), bytes=call.lines(4 * sums))
+    join = [*found, *_total("%outs", "%sums", sums)] if sums else []
+    return call.text({*declared}, [], ranges, [*found, *lines], metadata(3), join)
 
 
 def _load(name: str, array: str, at: str, offset: int) -> list[str]:
@@ -139,14 +144,16 @@ def _address(name: str, array: str, at: str, offset: int) -> list[str]:
     ]
 
 
-def _loop(name: str, count: int, inside: list[str], hint: str = "") -> list[str]:
-    """`inside` for %name from 0 to `count`, which is positive; it may hold other loops."""
+def _loop(
+    name: str, count: int | str, inside: list[str], hint: str = "", first: int | str = 0
+) -> list[str]:
+    """`inside` for %name from `first` to `count`, which is more; it may hold other loops."""
     return [
         f"  br label %{name}.before",
         f"{name}.before:",
         f"  br label %{name}.begin",
         f"{name}.begin:",
-        f"  %{name} = phi i64 [0, %{name}.before], [%{name}.next, %{name}.end]",
+        f"  %{name} = phi i64 [{first}, %{name}.before], [%{name}.next, %{name}.end]",
         *inside,
         f"  br label %{name}.end",
         f"{name}.end:",
@@ -188,18 +195,35 @@ def _windows(
         *_loop("h", pool.out[0], sample),
         *(behind or []),
     ]
-    return _loop("b", pool.batch, each)
+    return [
+        "  %some = icmp ult i64 %begin, %end",
+        "  br i1 %some, label %samples, label %none",
+        "samples:",
+        *_loop("b", "%end", each, first="%begin"),
+        "  br label %none",
+        "none:",
+    ]
 
 
 def _clear(array: str, count: int) -> str:
     return f"  call void @llvm.memset.p0.i64(ptr {array}, i8 0, i64 {4 * count}, i1 false)"
 
 
-def _total(channels: int) -> list[str]:
-    """Add the sums of one sample to the total."""
+def _own_total(channels: int) -> list[str]:
+    """Where the sums of a range go, %total, with zeros there; %sample, room for those of one."""
+    return [
+        f"  %sample = alloca float, i64 {channels}, align 64",
+        "  %first = icmp eq ptr %sums, null",
+        "  %total = select i1 %first, ptr %outs, ptr %sums",
+        _clear("%total", channels),
+    ]
+
+
+def _total(total: str, part: str, channels: int) -> list[str]:
+    """Add sums to the total."""
     body = [
-        *_load("part", "%sums", "%k", 0),
-        *_load("old", "%total", "%k", 0),
+        *_load("part", part, "%k", 0),
+        *_load("old", total, "%k", 0),
         "  %new = fadd float %part, %old",
         f"  store float %new, ptr %aold{FREE}",
     ]

@@ -1,7 +1,7 @@
 """Kernels of rows that an array of indices names: along one axis of an array, `table`.
 
-Each looks at all indices first, and returns how many are outside of the axis; if any are, it does
-nothing else. Rows are taken and changed one after the other, in the order of the indices.
+Each looks at all indices first, and returns how many are outside of the axis if any are; then it
+does nothing else. Rows are taken and changed one after the other, in the order of the indices.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcflow.native.blocks import LINE, Blocks, whole
+from hpcflow.native import call
+from hpcflow.native.blocks import BEGIN, COUNT, LINE, Blocks, module, whole
 from hpcflow.native.formulas import written
 from hpcflow.native.loop import ONE, Operand, Step
 from hpcflow.native.words import TYPES, Value
@@ -23,6 +24,7 @@ CHANGES = {  # name -> operation on an element and what is given for it; "": tha
     **{"Min": "Minimum", "Max": "Maximum", "Update": ""},
 }
 DTYPES = frozenset(TYPES) - {"bool"}  # of elements that are changed
+SIZE = {type: np.dtype(name).itemsize for name, type in TYPES.items()}  # bytes of an element
 INDICES = ("int32", "int64")
 
 
@@ -34,21 +36,26 @@ def lines_of(nbytes: int) -> int:
 def take(itemsize: int, index: str, axis: int, lines: int) -> str:
     """Called with table, indices, out: out[..., i, ...] = table[..., indices[i], ...].
 
-    Elements have 1, 2, 4, 8 or 16 bytes.
+    Elements have 1, 2, 4, 8 or 16 bytes. It is cut into ranges of the indices.
     """
-    b, of = Blocks(), f"i{8 * min(itemsize, 8)}"
-    rows = _Rows(b, index, axis, max(1, itemsize // 8))
+    of, units = f"i{8 * min(itemsize, 8)}", max(1, itemsize // 8)
+    head = Blocks(TAKEN)
+    cut = _Rows(head, index, axis, units).checked()
+    b = Blocks(TAKEN, head)
+    rows = _Rows(b, index, axis, units)
     table, out = b.data("%table"), b.data("%out")
-    rows.check()
-    with b.loop(rows.outer) as outer, b.loop(rows.count) as loop:
-        rows.fetch(table, outer.i, loop.i, of, lines, write=False)
-        start = b.place(table, rows.named(outer.i, loop.i), of)
-        to = b.place(out, rows.given(outer.i, loop.i), of)
+    with b.loop(rows.outer) as outer, b.loop(COUNT) as loop:
+        i = b.two("add", BEGIN, loop.i)
+        start = b.place(table, rows.named(outer.i, i), of)
+        rows.fetch(table, outer.i, i, of, lines, write=False)
+        to = b.place(out, rows.given(outer.i, i), of)
         with b.loop(rows.width, free=True) as inner:
             value = b.load(b.place(start, inner.i, of), of, inner.tag)
             b.store(value, b.place(to, inner.i, of), inner.tag)
-    b.add("  ret i64 0")
-    return b.text("NAME", ["%table", "%indices", "%out"])
+    return module(head, cut, b)
+
+
+TAKEN = ("%table", "%indices", "%out")
 
 
 def change(
@@ -63,21 +70,23 @@ def change(
     """Called with table, indices, rows: those of the table are changed, as `CHANGES` says, by rows.
 
     With `scaled` a fourth array has one number by which rows are multiplied before. With `skips`
-    negative indices are of no row.
+    negative indices are of no row. It is cut into ranges of the columns, since an index may come
+    twice.
     """
-    b, of = Blocks(), TYPES[dtype]
-    arrays = ["%table", "%indices", "%rows", *["%scale"] * scaled]
+    of, arrays = TYPES[dtype], ("%table", "%indices", "%rows", *["%scale"] * scaled)
+    head = Blocks(arrays)
+    cut = _Rows(head, index, axis).checked(skips, by_columns=True)
+    b = Blocks(arrays, head)
     rows = _Rows(b, index, axis)
     table, changes = b.data("%table"), b.data("%rows")
     factor = b.load(b.data("%scale"), of) if scaled else None
-    rows.check(skips)
     with b.loop(rows.outer) as outer, b.loop(rows.count) as loop:
-        rows.fetch(table, outer.i, loop.i, of, lines, write=True)
+        rows.fetch(table, outer.i, loop.i, of, lines, write=True, part=COUNT)
         named = b.compare("ge", rows.index(loop.i), whole(0)) if skips else None
         with nullcontext() if named is None else b.when(named):
-            start = b.place(table, rows.named(outer.i, loop.i), of)
-            given = b.place(changes, rows.given(outer.i, loop.i), of)
-            with b.loop(rows.width, free=True) as inner:
+            start = b.place(table, b.two("add", rows.named(outer.i, loop.i), BEGIN), of)
+            given = b.place(changes, b.two("add", rows.given(outer.i, loop.i), BEGIN), of)
+            with b.loop(COUNT, free=True) as inner:
                 value = b.load(b.place(given, inner.i, of), of, inner.tag)
                 value = value if factor is None else b.two("mul", value, factor)
                 at = b.place(start, inner.i, of)
@@ -85,8 +94,7 @@ def change(
                     old = b.load(at, of, inner.tag)
                     value = written(b, CHANGES[how], [old, value], {}, True)
                 b.store(value, at, inner.tag)
-    b.add("  ret i64 0")
-    return b.text("NAME", arrays)
+    return module(head, cut, b)
 
 
 class Formula(NamedTuple):
@@ -106,21 +114,25 @@ class Formula(NamedTuple):
 def formula(body: Formula, lines: int, exact: bool) -> str | None:
     """Called with the tables, the indices and the operands; None if an operation has no formula.
 
-    No index comes twice: rows are read before any is changed.
+    No index comes twice: rows are read before any is changed, and it is cut into ranges of them.
     """
-    b, of = Blocks(), TYPES[np.dtype(body.dtype).name]
+    of = TYPES[np.dtype(body.dtype).name]
     names = [f"%table{t}" for t in range(len(body.changes))]
     given = [f"%x{k}" for k in range(len(body.operands))]
+    arrays = [*names, "%indices", *given]
+    head = Blocks(arrays)
+    cut = _Rows(head, body.indices, 0, table=names[0]).checked()
+    b = Blocks(arrays, head)
     tables, places = [b.data(name) for name in names], [b.data(name) for name in given]
     rows = _Rows(b, body.indices, 0, table=names[0])
     types = [TYPES[np.dtype(operand.dtype).name] for operand in body.operands]
     both = list(zip(body.operands, places, types, strict=True))
     ones = {at: b.load(at, type) for o, at, type in both if o.way == ONE}
-    rows.check()
-    with b.loop(rows.count) as loop:
+    with b.loop(COUNT) as loop:
+        i = b.two("add", BEGIN, loop.i)
         for table in tables:
-            rows.fetch(table, whole(0), loop.i, of, lines, write=True)
-        start, beside = rows.named(whole(0), loop.i), rows.given(whole(0), loop.i)
+            rows.fetch(table, whole(0), i, of, lines, write=True)
+        start, beside = rows.named(whole(0), i), rows.given(whole(0), i)
         starts = [b.place(table, start, of) for table in tables]
         with b.loop(rows.width, free=True) as inner:
             at = [b.place(place, inner.i, of) for place in starts]
@@ -131,28 +143,31 @@ def formula(body: Formula, lines: int, exact: bool) -> str | None:
                 value = one or b.load(b.place(place, away, type), type, inner.tag)
                 values.append(value)
             for step in body.steps:
-                made = written(b, step.type, [values[i] for i in step.inputs], step.attrs, exact)
+                made = written(b, step.type, [values[v] for v in step.inputs], step.attrs, exact)
                 if made is None:
                     return None
                 values.append(made)
-            for t, (how, i) in enumerate(body.changes):
-                value = values[i]
+            for t, (how, v) in enumerate(body.changes):
+                value = values[v]
                 if CHANGES[how]:
                     value = written(b, CHANGES[how], [values[t], value], {}, True)
                 b.store(value, at[t], inner.tag)
-    b.add("  ret i64 0")
-    return b.text("NAME", [*names, "%indices", *given])
+    return module(head, cut, b)
 
 
 def group(index: str) -> str:
-    """Called with keys, found, inverse: how many different indices there are.
+    """Called with keys, found, inverse: a key is an index, and in its lower 32 bits its place.
 
-    A key is an index, and in its lower 32 bits the place where that stood; they are sorted.
-    found[g] is the index of group g, inverse[place] the group of the index that stood there.
+    Keys are sorted, and equal indices are a group. found[g] becomes the index of group g,
+    inverse[place] the group of the index that stood there.
     """
-    b, arrays = Blocks(), ["%keys", "%found", "%inverse"]
+    arrays = ("%keys", "%found", "%inverse")
+    head = Blocks(arrays)
+    cut = call.Ranges("0", "1", head.elements("%keys").text)
+    b = Blocks(arrays)
     keys, found, inverse = (b.data(a) for a in arrays)
-    with b.loop(b.elements("%keys"), [whole(-1), whole(-1)]) as loop:
+    many = b.two("mul", b.elements("%keys"), COUNT)
+    with b.loop(many, [whole(-1), whole(-1)]) as loop:
         group, last = loop.carried
         key = b.load(b.place(keys, loop.i, "i64"), "i64")
         row = b.two("ashr", key, whole(32))
@@ -166,8 +181,7 @@ def group(index: str) -> str:
             b.store(row, at)
         b.store(group, b.place(inverse, place, "i64"))
         loop.next = [group, row]
-    b.add(f"  ret i64 {b.two('add', loop.ends[0], whole(1)).text}")
-    return b.text("NAME", arrays)
+    return module(head, cut, b)
 
 
 class _Rows:
@@ -198,8 +212,8 @@ class _Rows:
         b = self.b
         return b.two("mul", b.two("add", b.two("mul", outer, size), row), self.width)
 
-    def check(self, skips: bool = False) -> None:
-        """Return how many indices are outside, if any are."""
+    def checked(self, skips: bool = False, by_columns: bool = False) -> call.Ranges:
+        """Return how many indices are outside, if any are; else how the kernel is cut."""
         b, word = self.b, "sge" if skips else "uge"
         with b.loop(self.count, [whole(0)], free=True) as loop:
             wrong = b.add(f"icmp {word} i64 {self.index(loop.i).text}, {self.size.text}", "i1")
@@ -207,12 +221,31 @@ class _Rows:
             loop.next = [b.two("add", loop.carried[0], wrong)]
         b.end_if(b.compare("ne", loop.ends[0], whole(0)), loop.ends[0])
 
-    def fetch(self, table: Value, outer: Value, i: Value, of: str, lines: int, write: bool) -> None:
-        """Have the row moved near whose turn comes `AHEAD` rows later."""
+        elements = b.two("mul", b.two("mul", self.outer, self.count), self.width).text
+        if by_columns:
+            return call.Ranges("0", self.width.text, elements, call.GRAIN)
+        return call.Ranges("0", self.count.text, elements)
+
+    def fetch(
+        self,
+        table: Value,
+        outer: Value,
+        i: Value,
+        of: str,
+        lines: int,
+        write: bool,
+        part: Value | None = None,
+    ) -> None:
+        """Have the row moved near whose turn comes `AHEAD` rows later; of `part`, its columns."""
         b = self.b
         last = b.two("sub", self.count, whole(1))
         later = b.two("add", i, whole(AHEAD))
         later = b.choose(b.compare("lt", later, last), later, last)
-        start = b.place(table, self.named(outer, later), of)
+        start = self.named(outer, later)
+        start = b.place(table, start if part is None else b.two("add", start, BEGIN), of)
         for k in range(lines):
-            b.prefetch(b.place(start, whole(k * LINE), "i8"), write)
+            away = whole(k * LINE)
+            if part is not None:
+                inside = b.compare("lt", whole(k * LINE // SIZE[of]), part)
+                away = b.choose(inside, away, whole(0))
+            b.prefetch(b.place(start, away, "i8"), write)

@@ -15,12 +15,17 @@ from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.kernels.table import PLAIN, Choice, Kernel, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
+from hpcflow.native import team
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
 from hpcflow.runtime import services
 from hpcflow.runtime.held import Held
 from hpcflow.runtime.pool import LEAST, Pool
+
+PRODUCTS = frozenset(  # that plain kernels have computed by BLAS
+    ("MatMul", "PackedMatMul", "Einsum", "Conv", "ConvInputGrad", "ConvFilterGrad")
+)
 
 
 class Device:
@@ -60,6 +65,8 @@ class Device:
     def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
         """The function that computes `node`, whose inputs have the specs `inputs`."""
         row = self.choose(node, inputs).kernel
+        if row.provider == PLAIN and node.type in PRODUCTS:
+            team.beside_blas()
         return row.make(self.xp, _known(node, inputs))
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
