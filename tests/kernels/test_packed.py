@@ -9,6 +9,7 @@ from hpcflow.graph.shape import Spec
 from hpcflow.kernels import onednn
 from hpcflow.kernels.table import Node, choose, find, wish
 from hpcflow.plan.fusion.packing import MANY, pack_weights
+from hpcflow.plan.nested import within
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 from tests.kernels.against_plain import close
@@ -120,3 +121,75 @@ def test_weights_that_change_in_a_step_are_packed_as_each_product_reads_them():
             first, second = session.run([h, t], {x: value})
             np.testing.assert_allclose(first, value * i**MANY, rtol=1e-4)
             np.testing.assert_allclose(second, value * i**MANY * (i + 1) ** MANY, rtol=1e-4)
+
+
+class Loop:
+    """h = tanh(h w) in a loop, in which an inner one does the same; w grows if it `changes`."""
+
+    def __init__(self, changes=False, inner=0):
+        with graph() as self.graph:
+            self.x = hf.placeholder(hf.float32, [4, 64], name="x")
+            self.w = hf.placeholder(hf.float32, [64, 64], name="w")
+            loop = [0, self.x, self.w] if changes else [0, self.x]
+
+            def step(i, h, w=self.w):
+                h = hf.tanh(hf.matmul(h, w))
+                if inner:
+                    _, h = hf.while_loop(
+                        lambda k, h: k < inner,
+                        lambda k, h: (k + 1, hf.tanh(hf.matmul(h, self.w))),
+                        [0, h],
+                    )
+                return (i + 1, h, w * 1.01) if changes else (i + 1, h)
+
+            h = hf.while_loop(lambda i, *_: i < 5, step, loop)[1]
+            loss = hf.reduce_sum(h * h)
+            self.fetches = [h, *hf.gradients(loss, [self.w])]
+        self.feeds = {self.x: normal(4, 64), self.w: normal(64, 64) / 8}
+
+    def packed(self, fast=True):
+        """Types of nodes in front of the loops, and in them."""
+        shapes = {t: a.shape for t, a in self.feeds.items()}
+        (part,) = plan_of(self.graph, self.fetches, shapes).parts.values()
+        part = pack_weights(part, lambda *_: fast)
+        outside, inside = part.nodes.values(), within(part.nodes)
+        assert not verify_loops(part)
+        return [[n.type for n in nodes if "Packed" in n.type] for nodes in (outside, inside)]
+
+    def run(self, **given):
+        with hf.Session(graph=self.graph, context=Context(Settings(**given))) as session:
+            return session.run(self.fetches, self.feeds)
+
+    def values(self, changes, inner):
+        """h by NumPy."""
+        h, w = (a.astype("f8") for a in self.feeds.values())
+        first = w
+        for _ in range(5):
+            h = np.tanh(h @ w)
+            for _ in range(inner):
+                h = np.tanh(h @ first)
+            w = w * 1.01 if changes else w
+        return h
+
+
+def verify_loops(part):
+    """Loops of which a feed has no slot."""
+    loops = [n for n in part.nodes.values() if n.type == "Loop"]
+    slots = [(n.attrs["body_feeds"], len(n.inputs) + n.attrs["empty"]) for n in loops]
+    return [feeds for feeds, end in slots if max(feeds) >= end]
+
+
+def test_weights_are_packed_in_front_of_a_loop():
+    """Forward and back; not those that change from iteration to iteration."""
+    assert Loop().packed() == [["Packed"] * 2, ["PackedMatMul"] * 2]
+    assert Loop().packed(fast=False) == [[], []]
+    assert Loop(changes=True).packed() == [[], []]
+
+
+@pytest.mark.parametrize("changes, inner", [(False, 0), (True, 0), (False, 2), (True, 2)])
+def test_a_loop_with_packed_weights_computes_what_one_without_does(changes, inner):
+    loop = Loop(changes, inner)
+    plain, fast = loop.run(kernels="plain"), loop.run()
+    for one, other in zip(plain, fast, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(fast[0], loop.values(changes, inner), rtol=1e-4, atol=1e-5)
