@@ -10,7 +10,6 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import common  # noqa: E402
-
 import run  # noqa: E402
 
 CONTENDER = """
