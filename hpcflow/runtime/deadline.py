@@ -14,7 +14,7 @@ from hpcflow.comm.stalls import MOST_NAMED, missing_in
 from hpcflow.errors import DeadlineExceededError, HpcflowError
 from hpcflow.plan.ir import Node
 from hpcflow.plan.nested import inner, within
-from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.instance import Compiled, Instance, Take
 from hpcflow.runtime.waited import told_of
 
 if TYPE_CHECKING:
@@ -62,15 +62,16 @@ class Watched(Instance):
     on the step is made to its end, so that it is made whole or not at all.
     """
 
-    def __init__(self, of: Instance) -> None:
+    def __init__(self, of: Instance, take: Take) -> None:
+        """`take` gives out the memory that `of` has."""
         self.deadline: Deadline | None = None
         self._outer = self
         self._pure = before_updates(of.compiled)
-        super().__init__(of.compiled, of.link, of.slot, of.arenas)
+        super().__init__(of.compiled, of.link, of.slot, take)
 
     def inside(self, compiled: Compiled) -> Instance:
         """An instance of a part of a loop or branch; it looks at the same clock."""
-        made = _Inside(self._outer, compiled, self.link, self.slot)
+        made = _Inside(self._outer, compiled, self.link, self.slot, self.take)
         self.nested.append(made)
         return made
 
@@ -99,10 +100,12 @@ class Watched(Instance):
 class _Inside(Watched):
     """The same of a part of a loop or branch."""
 
-    def __init__(self, outer: Watched, compiled: Compiled, link: Any, slot: int) -> None:
+    def __init__(
+        self, outer: Watched, compiled: Compiled, link: Any, slot: int, take: Take | None
+    ) -> None:
         self.deadline, self._outer = None, outer
         self._pure = before_updates(compiled)
-        Instance.__init__(self, compiled, link, slot)
+        Instance.__init__(self, compiled, link, slot, take)
 
 
 def _looking(kernel: Callable[..., Any], look: Callable[[], None]) -> Callable[..., Any]:

@@ -128,7 +128,9 @@ def _loop(held: Held, instance: Instance) -> Run:
         "poll": instance.link.engine.poll,
     }
     exec(compile(source, "<hpcflow loop>", "exec"), scope)
-    run: Run = scope["run"]
+    run: Run = scope.pop(
+        "run"
+    )  # else they know each other, and nothing goes before it is collected
     return run
 
 

@@ -11,13 +11,14 @@ from hpcflow.logs import logger
 
 if TYPE_CHECKING:
     from hpcflow.runtime.context import Context
+    from hpcflow.runtime.shared_arena import SharedArena
     from hpcflow.runtime.state import Store
     from hpcflow.runtime.step import Step
 
 ENDING_S = 1.0  # how long steps in flight, which have been cancelled, may take to end
 
 
-def give_back(context: Context, steps: Sequence[Step], store: Store) -> None:
+def give_back(context: Context, steps: Sequence[Step], store: Store, arena: SharedArena) -> None:
     """Let go of all that `steps` hold, here and on other ranks, and of the variables in `store`.
 
     Where messages fail, as in a job that ends by an error, the rest goes with the process.
@@ -31,6 +32,7 @@ def give_back(context: Context, steps: Sequence[Step], store: Store) -> None:
         engine.settle()
         for step in steps:
             step.close()
+        arena.close()
         store.close()
 
     try:

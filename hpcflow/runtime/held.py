@@ -70,9 +70,9 @@ class Expected:
         """Variables are of all plans together; so are constants, which the graph keeps."""
         self._lasting.update({**constants, **memory.sizes})
 
-    def step(self, owner: Any, memory: Memory, sums: Iterable[tuple[Any, int]]) -> None:
+    def step(self, owner: Any, nbytes: int, sums: Iterable[tuple[Any, int]] = ()) -> None:
         """It has buffers for one step more, and storage of sums, which plans may share."""
-        self._rest.keep("steps", owner, memory.buffers + memory.messages)
+        self._rest.keep("steps", owner, nbytes)
         for storage, nbytes in sums:
             self._rest.keep("sums", storage, nbytes)
 

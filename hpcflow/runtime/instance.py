@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import linecache
 import weakref
@@ -31,6 +32,7 @@ from hpcflow.runtime.slices import Touched
 from hpcflow.runtime.state import Store
 from hpcflow.settings import Settings
 
+Take = Callable[[str, int], Any]  # device, bytes -> memory for the buffers of one part there
 LARGE = 1 << 20  # bytes: buffers of such variables are not kept for a second initialization
 ALIKE = frozenset(  # kinds of binds that are one for all instances
     "kernel tiles loop plain dynamic const var own copy empty".split()
@@ -123,6 +125,14 @@ class Compiled:
         found = constants(self.part, self.code)
         for one in (c for parts in self.inner.values() for c in parts.values()):
             found |= one.constants
+        return found
+
+    @functools.cached_property
+    def arenas(self) -> collections.Counter[str]:
+        """Bytes of the buffers on each device, of its loops and branches too."""
+        found = collections.Counter(self.code.arenas)
+        for one in (c for parts in self.inner.values() for c in parts.values()):
+            found.update(one.arenas)
         return found
 
     @functools.cached_property
@@ -303,9 +313,10 @@ class Instance:
     """One step in flight: buffers, channels, buckets, and how far it has come."""
 
     def __init__(
-        self, compiled: Compiled, link: Any, slot: int = 0, arenas: dict[str, Any] | None = None
+        self, compiled: Compiled, link: Any, slot: int = 0, take: Take | None = None
     ) -> None:
-        self.compiled, self.link, self.slot = compiled, link, slot
+        """`take` gives out memory of an arena that there is; without it has its own."""
+        self.compiled, self.link, self.slot, self.take = compiled, link, slot, take
         self.part, self.code = compiled.part, compiled.code
         self.nested: list[Instance] = []  # of its loops and branches
         self.arrays: dict[str, Any] = {}
@@ -314,14 +325,14 @@ class Instance:
         self.boxes: dict[str, list[list[Any]]] = {}  # wait -> a box for each of its values
         self.buckets: dict[str, Any] = {}
         try:
-            self.arenas = self._allocated() if arenas is None else arenas
+            self.arenas = self._allocated()
             names = self._names()
         except MemoryError as error:
             raise exhausted(compiled, error, None, link.engine.rank) from error
-        if compiled.expected is not None and arenas is None:
-            nodes = self.part.nodes
+        if compiled.expected is not None and take is None:
+            nodes, memory = self.part.nodes, compiled.memory
             sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
-            compiled.expected.step(self, compiled.memory, sums)
+            compiled.expected.step(self, memory.buffers + memory.messages, sums)
         self.strands, self.release = compiled.make(*names)
         if compiled.watch is not None:
             self.strands, self.release = compiled.watch(self, names)
@@ -342,9 +353,8 @@ class Instance:
 
     def _allocated(self) -> dict[str, Any]:
         """The memory of its buffers, by device."""
-        return {
-            device: self._device(device).arena(size) for device, size in self.code.arenas.items()
-        }
+        take = self.take or (lambda device, size: self._device(device).arena(size))
+        return {device: take(device, size) for device, size in self.code.arenas.items()}
 
     def _names(self) -> list[Any]:
         """What the names of the code are bound to; buffers among them are made."""
@@ -356,7 +366,7 @@ class Instance:
 
     def inside(self, compiled: Compiled) -> Instance:
         """An instance of a part of one of its loops or branches."""
-        made = Instance(compiled, self.link, self.slot)
+        made = Instance(compiled, self.link, self.slot, self.take)
         self.nested.append(made)
         return made
 
@@ -366,7 +376,7 @@ class Instance:
             part.close()
         if not self.torn:  # else messages may still be on their way
             self.ends.close()
-        self.strands, self.release = (), tuple
+        self.strands, self.release, self.take = (), tuple, None
         for held in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
             held.clear()
         self.buckets.clear()

@@ -31,6 +31,7 @@ from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.given_back import give_back
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
+from hpcflow.runtime.shared_arena import SharedArena
 from hpcflow.runtime.spanning import make_step, repeat
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
 from hpcflow.runtime.survival import Interrupted
@@ -88,6 +89,7 @@ class Session:
         self.graph = graph or get_default_graph()
         self.context = context or context_of(target)
         self.store = self.context.new_store()  # variables that live on this rank
+        self._arena = SharedArena(self.context.devices, self.context.expected)
         self._runners: dict[Any, Runner] = {}  # fetches -> the runner used last
         self._timed: dict[Any, Timed] = {}  # fetches -> the step used last within a deadline
         self._families: dict[Any, Family] = {}  # (fetches, fed tensors) -> their plans
@@ -236,7 +238,8 @@ class Session:
         for family in families:
             family.cancel("the session was closed")
         if is_first:
-            give_back(self.context, [s for family in families for s in family.steps], self.store)
+            steps = [step for family in families for step in family.steps]
+            give_back(self.context, steps, self.store, self._arena)
         self._runners.clear()
         self._timed.clear()
         self._families.clear()
@@ -408,7 +411,9 @@ class Session:
         compiled = context.compile(
             plan.parts[plan.driver], self.store, fetched(family.wanted), trains=trains(plan)
         )
-        return make_step(context, plan, compiled, family.wanted, family.number, family.sums)
+        return make_step(
+            context, plan, compiled, family.wanted, family.number, family.sums, self._arena
+        )
 
 
 class InteractiveSession(Session):

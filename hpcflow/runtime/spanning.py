@@ -22,6 +22,7 @@ from hpcflow.runtime.deadline import NOT_BEGUN, Deadline, kept_by
 from hpcflow.runtime.headers import CANCEL, FORGET, STEP, Starts, header
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.link import Link, Lost, Sums
+from hpcflow.runtime.shared_arena import SharedArena
 from hpcflow.runtime.step import LocalStep, Step
 from hpcflow.runtime.survival import Interrupted, snapshot
 
@@ -430,9 +431,13 @@ def make_step(
     wanted: Sequence[Tensor | Operation],
     family: int,
     sums: Sums | None,
+    arena: SharedArena,
 ) -> Step:
-    """Make a plan ready, of which `compiled` is this rank's part: give the other ranks theirs."""
+    """Make a plan ready, of which `compiled` is this rank's part: give the other ranks theirs.
+
+    `arena` is that of steps which run in one go.
+    """
     tensors = sum(isinstance(w, Tensor) for w in wanted)
     if compiled.code.simple and len(plan.parts) == 1:
-        return LocalStep(context, compiled, tensors)
+        return LocalStep(context, compiled, tensors, arena)
     return SpanningStep(context, compiled, tensors, plan, family, sums)

@@ -15,10 +15,12 @@ from hpcflow.plan.ir import Plan
 from hpcflow.runtime.baton import SHELL
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.deadline import NOT_BEGUN, Deadline, Watched
+from hpcflow.runtime.exhausted import exhausted
 from hpcflow.runtime.feeds import as_fed
 from hpcflow.runtime.instance import Compiled, Instance
 from hpcflow.runtime.job import Planned
 from hpcflow.runtime.link import Link
+from hpcflow.runtime.shared_arena import SharedArena
 
 Feeds = Mapping[Any, Any]
 Runner = Callable[[Feeds], Any]
@@ -110,28 +112,72 @@ class Step:
 
 
 class LocalStep(Step):
-    """A step of one strand on this rank alone: it runs in the caller's hands."""
+    """A step of one strand on this rank alone: it runs in the caller's hands.
 
-    def __init__(self, context: Context, compiled: Compiled, tensors: int) -> None:
+    Its buffers lie in an arena that it shares with others of its kind, of which one runs at a time.
+    """
+
+    def __init__(
+        self, context: Context, compiled: Compiled, tensors: int, arena: SharedArena
+    ) -> None:
         super().__init__(context, compiled, tensors)
         self.once = compiled.initializes
-        self.instance = Instance(compiled, Link(context.engine))
-        self.call = self.instance.strands[0]
+        self.arena = SharedArena(context.devices, context.expected) if self.once else arena
+        self.instance: Instance | None = None
         self._watched: Watched | None = None  # the same, looking at the clock
         self._shells: list[dict[str, Any]] = []  # what the generated shells know
+        self._closed = False
+        self.call: Callable[..., Any] = self._first
+
+    def _bind(self) -> None:
+        """Get ready to run, in the arena that there is now."""
+        if self._closed:
+            raise FetchError("the session is closed", hint="make a new hf.Session()")
+        try:
+            take = self.arena.lend(self)
+        except MemoryError as error:
+            raise exhausted(self.compiled, error, None, self.engine.rank) from error
+        self.instance = Instance(self.compiled, Link(self.engine), 0, take)
+        self._runs(self.instance.strands[0])
+
+    def unbind(self) -> None:
+        """Let go of buffers; they are made again when it runs."""
+        for instance in (self.instance, self._watched):
+            if instance is not None:
+                instance.close()
+        self.instance, self._watched = None, None
+        self._runs(self._first)
+
+    def _runs(self, call: Callable[..., Any]) -> None:
+        self.call = call
+        for shell in self._shells:
+            shell["call"] = call
+
+    def _first(self, *arrays: np.ndarray) -> Any:
+        self._bind()
+        return self.call(*arrays)
+
+    def _now(self, *arrays: np.ndarray) -> Any:
+        return self.call(*arrays)  # as it is when the baton is there
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
         """Run at once, or between the strands of the thread that drives."""
-        value = self._call(self.call, *arrays)
+        value = self._call(self._now, *arrays)
         return [value] if self.tensors == 1 else list(value)
 
     def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
         """The same; the clock is looked at before each kernel until the first that updates."""
-        if self._watched is None:
-            self._watched = Watched(self.instance)
-        call = functools.partial(self._watched.call, deadline)
+        call = functools.partial(self._watching, deadline)
         value = self._call(call, *arrays, deadline=deadline)
         return [value] if self.tensors == 1 else list(value)
+
+    def _watching(self, deadline: Deadline, *arrays: np.ndarray) -> Any:
+        if self.instance is None:
+            self._bind()
+        if self._watched is None:
+            assert self.instance is not None
+            self._watched = Watched(self.instance, self.arena.lend(self))
+        return self._watched.call(deadline, *arrays)
 
     def _call(
         self, call: Callable[..., Any], *arrays: np.ndarray, deadline: Deadline | None = None
@@ -153,17 +199,16 @@ class LocalStep(Step):
 
     def close(self) -> None:
         """Let go of buffers; the caller holds the baton."""
-        for instance in (self.instance, self._watched):
-            if instance is not None:
-                instance.close()
+        self.unbind()
         self.compiled.close()
-        self.call, self._watched = _closed, None
+        self._closed = True
         for shell in self._shells:
             shell.clear()
         self._runners.clear()
 
     def _told(self, error: Exception) -> BaseException:
-        self.instance.release()
+        if self.instance is not None:
+            self.instance.release()
         told = self.compiled.explain(error, self.engine.rank)
         if told is error:
             raise error
@@ -202,7 +247,7 @@ class LocalStep(Step):
             "touched": self.compiled.touched,
             "enter": self.engine.context.run,
             "call": self.call,
-            "queue": functools.partial(self._queue, self.call),
+            "queue": functools.partial(self._queue, self._now),
             "told": self._told,
             "other": other,
             "rebuild": rebuild,
@@ -287,11 +332,6 @@ class PlannedStep(Step):
     def gathers(self, fed: Mapping[Tensor, Any]) -> bool:
         """No: likewise."""
         return False
-
-
-def _closed(*arrays: np.ndarray) -> Any:
-    """In place of what a step runs."""
-    raise FetchError("the session is closed", hint="make a new hf.Session()")
 
 
 def fetched(wanted: Sequence[Tensor | Operation]) -> str:
