@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import common
+import tf_cluster
 from common import Contender, Repeat, Tournament, check, role
 
 OURS, TF = "hpcflow", "TF1 over gRPC"
@@ -94,20 +93,11 @@ def hpcflow_worker(options: argparse.Namespace) -> None:
     common.serve(cases, ["numpy", "mpi4py"], crew)
 
 
-def tf_process(options: argparse.Namespace, job: str, ports: list[int]) -> None:
+def tf_process(options: argparse.Namespace) -> None:
     import tensorflow as tf
 
     t1 = tf.compat.v1
-    t1.disable_eager_execution()
-    where = [f"127.0.0.1:{port}" for port in ports]
-    config = t1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    if job == "worker":
-        config.device_filters.extend(["/job:ps", f"/job:worker/task:{options.index}"])
-    cluster = t1.train.ClusterSpec({"ps": where[:1], "worker": where[1:]})
-    server = t1.train.Server(cluster, job_name=job, task_index=options.index, config=config)
-    if job == "ps":
-        common.serve({}, ["tensorflow-cpu"])
-        os._exit(0)
+    _, target, config = tf_cluster.join(options)
     shape = [options.mb * (1 << 20) // 4]
     with tf.device("/job:ps/task:0"):
         zeros = t1.zeros_initializer()
@@ -123,30 +113,20 @@ def tf_process(options: argparse.Namespace, job: str, ports: list[int]) -> None:
             kind = t1.train.GradientDescentOptimizer
         update = kind(1e-3).apply_gradients([(given, large)])
     null = count.assign_add(1.0, read_value=False)
-    initialize, missing = t1.global_variables_initializer(), t1.report_uninitialized_variables()
-    session = t1.Session(server.target, config=config)
-    if options.index == 0:
-        session.run(initialize)
-    while len(session.run(missing)):
-        time.sleep(0.1)
+    session = tf_cluster.session(options, target, config)
     cases = (
         large_worker(lambda: session.run(update), options.seconds)
         if options.index
         else null_worker(lambda: session.run(null), options.seconds)
     )
-    common.serve(cases, ["tensorflow-cpu", "numpy"])
-    os._exit(0)  # its server has no other end
+    tf_cluster.serve(cases)
 
 
 def contenders(options: argparse.Namespace) -> list[Contender]:
     given = ["--mb", options.mb, "--update", options.update, "--seconds", options.seconds]
     command, environ = common.ranks(3, role(None, __file__, "hpcflow", *given))
-    ports = json.dumps(common.free_ports(3))
-    jobs = [("ps", 0), ("worker", 0), ("worker", 1)]
-    more = [*given, "--ports", ports, "--index"]
-    commands = [role(options.tf, __file__, f"tf-{job}", *more, i) for job, i in jobs]
     ours = Contender(OURS, [command], environ | {"HPCFLOW_PS": "1"})
-    return [ours, common.peer(TF, options.tf, "--tf", *commands)]
+    return [ours, tf_cluster.contender(TF, options.tf, __file__, 1, 2, *given)]
 
 
 def checks_of(cup: Tournament) -> list[dict[str, Any]]:
@@ -173,15 +153,10 @@ def main() -> None:
         "--update", default="add", choices=["add", "descent", "adam", "adamw"], help="how"
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of each repeat")
-    parser.add_argument("--index", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--ports", help=argparse.SUPPRESS)
+    tf_cluster.add_options(parser)
     options = parser.parse_args()
     if options.role:
-        kind, _, job = options.role.partition("-")
-        if kind == "hpcflow":
-            hpcflow_worker(options)
-        else:
-            tf_process(options, job, json.loads(options.ports))
+        (hpcflow_worker if options.role == "hpcflow" else tf_process)(options)
         return
     if options.tf and options.update == "adamw":
         parser.error("TensorFlow 1 has no AdamW; leave --tf out")

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-import os
 import sys
-import time
 from typing import Any
 
 import common
+import tf_cluster
 from common import Contender, Crew, Repeat, Tournament, check, per_call, role
 
 OURS, BARE, TF = "hpcflow", "bare mpi4py", "TF1 over gRPC"
@@ -91,38 +89,23 @@ def bare_rank(workers: int) -> None:
     bare_server.leave()
 
 
-def tf_process(workers: int, job: str, index: int, ports: list[int]) -> None:
+def tf_process(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     t1 = tf.compat.v1
-    t1.disable_eager_execution()
-    where = [f"127.0.0.1:{port}" for port in ports]
-    config = t1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    if job == "worker":
-        config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"])
-    cluster = t1.train.ClusterSpec({"ps": where[:1], "worker": where[1:]})
-    server = t1.train.Server(cluster, job_name=job, task_index=index, config=config)
-    if job == "ps":
-        common.serve({}, ["tensorflow-cpu"])
-        os._exit(0)
+    _, target, config = tf_cluster.join(arguments)
     ops = {}
-    for name, size in sizes(workers).items():
+    for name, size in sizes(arguments.workers).items():
         with tf.device("/job:ps/task:0"):
             zeros = t1.zeros_initializer()
             shape = [] if size == 1 else [size]
             v = t1.get_variable(name.split()[0], shape, initializer=zeros, use_resource=True)
-        with tf.device(f"/job:worker/task:{index}"):
+        with tf.device(f"/job:worker/task:{arguments.index}"):
             update = tf.identity(v) * 1e-6 + 1.0
         ops[name] = v.assign_add(update, read_value=False)
-    initialize, missing = t1.global_variables_initializer(), t1.report_uninitialized_variables()
-    session = t1.Session(server.target, config=config)
-    if index == 0:
-        session.run(initialize)
-    while len(session.run(missing)):
-        time.sleep(0.1)
+    session = tf_cluster.session(arguments, target, config)
     steps = {name: lambda op=op: session.run(op) for name, op in ops.items()}
-    common.serve(cases_of(steps, calls_of(slow=True)), ["tensorflow-cpu", "numpy"])
-    os._exit(0)  # its server has no other end
+    tf_cluster.serve(cases_of(steps, calls_of(slow=True)))
 
 
 def contenders(arguments: argparse.Namespace, workers: int) -> list[Contender]:
@@ -131,23 +114,18 @@ def contenders(arguments: argparse.Namespace, workers: int) -> list[Contender]:
         mine = role(None, __file__, kind, "--workers", workers)
         command, environ = common.ranks(workers + 1, mine)
         made.append(Contender(name, [command], environ | extra))
-    ports = json.dumps(common.free_ports(workers + 1))
-    jobs = [("ps", 0), *(("worker", i) for i in range(workers))]
-    given = ["--workers", workers, "--ports", ports, "--index"]
-    commands = [role(arguments.tf, __file__, f"tf-{job}", *given, i) for job, i in jobs]
-    made.append(common.peer(TF, arguments.tf, "--tf", *commands))
-    return made
+    given = ["--workers", workers]
+    return [*made, tf_cluster.contender(TF, arguments.tf, __file__, 1, workers, *given)]
 
 
 def act(arguments: argparse.Namespace) -> None:
     """Be one contender's process."""
-    kind, _, job = arguments.role.partition("-")
-    if kind == "hpcflow":
+    if arguments.role == "hpcflow":
         hpcflow_worker(arguments.workers)
-    elif kind == "bare":
+    elif arguments.role == "bare":
         bare_rank(arguments.workers)
     else:
-        tf_process(arguments.workers, job, arguments.index, json.loads(arguments.ports))
+        tf_process(arguments)
 
 
 def checks_of(cup: Tournament, counts: list[int]) -> list[dict[str, Any]]:
@@ -171,8 +149,7 @@ def checks_of(cup: Tournament, counts: list[int]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--index", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--ports", help=argparse.SUPPRESS)
+    tf_cluster.add_options(parser)
     arguments = parser.parse_args()
     if arguments.role:
         arguments.workers = arguments.workers[0]

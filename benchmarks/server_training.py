@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import common
 import numpy as np
+import tf_cluster
 from common import Contender, Tournament, check, role
 
 OURS, TF = "hpcflow", "TF1 over gRPC"
@@ -115,22 +115,13 @@ class Endless:
         return (seen[-1][0] - seen[0][0]) / (seen[-1][1] - seen[0][1])
 
 
-def tf_process(sync: str, workers: int, job: str, index: int, ports: list[int]) -> None:
+def tf_process(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     t1 = tf.compat.v1
-    t1.disable_eager_execution()
-    where = [f"127.0.0.1:{port}" for port in ports]
-    config = t1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    if job == "ps":  # a token queue keeps one of its threads
-        config.inter_op_parallelism_threads = 4
-    else:
-        config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"])
-    cluster = t1.train.ClusterSpec({"ps": where[:1], "worker": where[1:]})
-    server = t1.train.Server(cluster, job_name=job, task_index=index, config=config)
-    if job == "ps":
-        common.serve({}, ["tensorflow-cpu"])
-        os._exit(0)
+    sync, workers, index = arguments.sync, arguments.workers, arguments.index
+    # a token queue keeps one of the server's threads
+    cluster, target, config = tf_cluster.join(arguments, server_threads=4)
     own = f"/job:worker/task:{index}"
     with t1.device(t1.train.replica_device_setter(worker_device=own, cluster=cluster)):
         x = t1.placeholder(tf.float32, [BATCH, SIZES[0]])
@@ -151,7 +142,7 @@ def tf_process(sync: str, workers: int, job: str, index: int, ports: list[int]) 
             hooks = [optimizer.make_session_run_hook(index == 0)]
         train = optimizer.minimize(loss, global_step=count)
     session = t1.train.MonitoredTrainingSession(
-        server.target,
+        target,
         is_chief=index == 0,
         hooks=hooks,
         config=config,
@@ -164,18 +155,14 @@ def tf_process(sync: str, workers: int, job: str, index: int, ports: list[int]) 
     images, labels = batch(index)
     feeds = {x: images, y: labels}
     endless = Endless(lambda: int(run([train, loss, count], feeds)[2]))
-    common.serve({name_of(sync, workers): endless.repeat}, ["tensorflow-cpu", "numpy"])
-    os._exit(0)  # its server has no other end
+    tf_cluster.serve({name_of(sync, workers): endless.repeat})
 
 
 def contenders(arguments: argparse.Namespace, sync: str, workers: int) -> list[Contender]:
     command, environ = common.ranks(workers + 1, role(None, __file__, "hpcflow"))
     ours = Contender(OURS, [command], environ | {"HPCFLOW_PS": "1", "HPCFLOW_SYNC": sync})
-    ports = json.dumps(common.free_ports(workers + 1))
-    jobs = [("ps", 0), *(("worker", i) for i in range(workers))]
-    given = ["--sync", sync, "--workers", workers, "--ports", ports, "--index"]
-    commands = [role(arguments.tf, __file__, f"tf-{job}", *given, i) for job, i in jobs]
-    return [ours, common.peer(TF, arguments.tf, "--tf", *commands)]
+    given = ["--sync", sync, "--workers", workers]
+    return [ours, tf_cluster.contender(TF, arguments.tf, __file__, 1, workers, *given)]
 
 
 def checks_of(cup: Tournament, games: list[tuple[str, int]]) -> list[dict[str, Any]]:
@@ -193,15 +180,13 @@ def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--sync", help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, help="only this number of workers")
-    parser.add_argument("--index", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--ports", help=argparse.SUPPRESS)
+    tf_cluster.add_options(parser)
     arguments = parser.parse_args()
     if arguments.role == "hpcflow":
         hpcflow_worker()
         return
     if arguments.role:
-        job, ports = arguments.role.partition("-")[2], json.loads(arguments.ports)
-        tf_process(arguments.sync, arguments.workers, job, arguments.index, ports)
+        tf_process(arguments)
         return
     cup = Tournament(arguments.realtime)
     games = [g for g in GAMES if arguments.workers in (None, g[1])]

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import common
+import tf_cluster
 from common import Contender, Tournament, check, per_call, role
 
 OURS, TF = "hpcflow", "TF1 over gRPC"
@@ -62,18 +62,11 @@ def hpcflow_worker(megabytes: int, servers: int) -> None:
     common.serve({CASE: lambda: per_call(lambda: step(draw()), CALLS)}, ["numpy", "mpi4py"], crew)
 
 
-def tf_process(megabytes: int, servers: int, job: str, index: int, ports: list[int]) -> None:
+def tf_process(arguments: argparse.Namespace, megabytes: int, servers: int) -> None:
     import tensorflow as tf
 
     t1 = tf.compat.v1
-    t1.disable_eager_execution()
-    where = [f"127.0.0.1:{port}" for port in ports]
-    config = t1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    cluster = t1.train.ClusterSpec({"ps": where[:servers], "worker": where[servers:]})
-    server = t1.train.Server(cluster, job_name=job, task_index=index, config=config)
-    if job == "ps":
-        common.serve({}, ["tensorflow-cpu"])
-        os._exit(0)
+    _, target, config = tf_cluster.join(arguments, servers)
     rows, pieces = rows_of(megabytes), []
     for s in range(servers):
         with tf.device(f"/job:ps/task:{s}"):
@@ -90,12 +83,10 @@ def tf_process(megabytes: int, servers: int, job: str, index: int, ports: list[i
         parts = t1.dynamic_partition(update, owner, servers)
         triples = zip(pieces, theirs, parts, strict=True)
         add = tf.group(*(t1.scatter_add(piece, at, part) for piece, at, part in triples))
-    session = t1.Session(server.target, config=config)
-    session.run(t1.global_variables_initializer())
+    session = tf_cluster.session(arguments, target, config)
     draw, repeats = batches(rows), CALLS // 5
     step = session.make_callable(add, [ids])
-    common.serve({CASE: lambda: per_call(lambda: step(draw()), repeats)}, ["tensorflow-cpu"])
-    os._exit(0)  # its server has no other end
+    tf_cluster.serve({CASE: lambda: per_call(lambda: step(draw()), repeats)})
 
 
 def contenders(arguments: argparse.Namespace, megabytes: int, servers: int) -> list[Contender]:
@@ -103,13 +94,8 @@ def contenders(arguments: argparse.Namespace, megabytes: int, servers: int) -> l
     command, environ = common.ranks(1 + servers, role(None, __file__, "hpcflow", *given))
     environ["HPCFLOW_PS"] = str(servers)
     environ["HPCFLOW_SHARD_BYTES"] = str((megabytes << 20) // servers)
-    ports = json.dumps(common.free_ports(1 + servers))
-    jobs = [*(("ps", i) for i in range(servers)), ("worker", 0)]
-    commands = [
-        role(arguments.tf, __file__, f"tf-{job}", *given, "--ports", ports, "--index", i)
-        for job, i in jobs
-    ]
-    return [Contender(OURS, [command], environ), common.peer(TF, arguments.tf, "--tf", *commands)]
+    tf = tf_cluster.contender(TF, arguments.tf, __file__, servers, 1, *given)
+    return [Contender(OURS, [command], environ), tf]
 
 
 def name_of(megabytes: int, servers: int) -> str:
@@ -145,16 +131,14 @@ def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 256, 1024, 4096], help="MB")
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--index", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--ports", help=argparse.SUPPRESS)
+    tf_cluster.add_options(parser)
     arguments = parser.parse_args()
     if arguments.role:
-        kind, _, job = arguments.role.partition("-")
         of = arguments.sizes[0], arguments.servers[0]
-        if kind == "hpcflow":
+        if arguments.role == "hpcflow":
             hpcflow_worker(*of)
         else:
-            tf_process(*of, job, arguments.index, json.loads(arguments.ports))
+            tf_process(arguments, *of)
         return
     cup, sizes = Tournament(arguments.realtime), fitting(arguments.sizes)
     for servers, size in itertools.product(arguments.servers, sizes):
