@@ -1,215 +1,54 @@
 """`hf.nn`: the names of TensorFlow 1's `tf.nn` that hpcflow has; re-exports only."""
 
-from __future__ import annotations
+from hpcflow.names import later
 
-from hpcflow import rnn_cell
-from hpcflow.ops.activations import (
-    crelu,
-    gelu,
-    hard_sigmoid,
-    l2_normalize,
-    leaky_relu,
-    relu_layer,
-    selu,
-    softsign,
-    swish,
-    xw_plus_b,
-    zero_fraction,
+__getattr__, __dir__, __all__ = later(
+    __name__,
+    {
+        "": "rnn_cell",
+        "hpcflow.ops.activations": (
+            "crelu gelu hard_sigmoid l2_normalize leaky_relu relu_layer selu softsign swish "
+            "xw_plus_b zero_fraction"
+        ),
+        "hpcflow.ops.attention": "scaled_dot_product_attention",
+        "hpcflow.ops.candidates": (
+            "all_candidate_sampler compute_accidental_hits fixed_unigram_candidate_sampler "
+            "log_uniform_candidate_sampler uniform_candidate_sampler"
+        ),
+        "hpcflow.ops.convolutions": (
+            "atrous_conv2d atrous_conv2d_transpose conv1d conv1d_transpose conv2d "
+            "conv2d_backprop_filter conv2d_backprop_input conv2d_transpose conv3d "
+            "conv3d_backprop_filter_v2 conv3d_transpose convolution depthwise_conv2d "
+            "depthwise_conv2d_native depthwise_conv2d_native_backprop_filter "
+            "depthwise_conv2d_native_backprop_input separable_conv2d"
+        ),
+        "hpcflow.ops.ctc": "ctc_beam_search_decoder ctc_greedy_decoder ctc_loss ctc_loss_v2",
+        "hpcflow.ops.dynamic_rnn": "bidirectional_dynamic_rnn dynamic_rnn raw_rnn",
+        "hpcflow.ops.elementwise": "log_sigmoid",
+        "hpcflow.ops.embedding": "embedding_lookup embedding_lookup_sparse",
+        "hpcflow.ops.math": "sigmoid tanh",
+        "hpcflow.ops.moments": "moments normalize_moments sufficient_statistics weighted_moments",
+        "hpcflow.ops.morphology": "dilation2d erosion2d",
+        "hpcflow.ops.nn": (
+            "bias_add dropout elu in_top_k l2_loss log_softmax relu relu6 "
+            "sigmoid_cross_entropy_with_logits softmax softmax_cross_entropy_with_logits softplus "
+            "sparse_softmax_cross_entropy_with_logits"
+        ),
+        "hpcflow.ops.nn_losses": (
+            "log_poisson_loss softmax_cross_entropy_with_logits_v2 "
+            "weighted_cross_entropy_with_logits"
+        ),
+        "hpcflow.ops.norm": (
+            "batch_norm_with_global_normalization batch_normalization fused_batch_norm "
+            "group_normalization instance_normalization layer_normalization "
+            "local_response_normalization lrn synchronized_moments"
+        ),
+        "hpcflow.ops.pool": (
+            "avg_pool avg_pool1d avg_pool2d avg_pool3d max_pool max_pool1d max_pool2d max_pool3d "
+            "max_pool_with_argmax pool"
+        ),
+        "hpcflow.ops.rnn": "static_bidirectional_rnn static_rnn",
+        "hpcflow.ops.sampled_losses": "nce_loss sampled_softmax_loss",
+        "hpcflow.ops.scans": "top_k",
+    },
 )
-from hpcflow.ops.attention import (
-    scaled_dot_product_attention,
-)
-from hpcflow.ops.candidates import (
-    all_candidate_sampler,
-    compute_accidental_hits,
-    fixed_unigram_candidate_sampler,
-    log_uniform_candidate_sampler,
-    uniform_candidate_sampler,
-)
-from hpcflow.ops.convolutions import (
-    atrous_conv2d,
-    atrous_conv2d_transpose,
-    conv1d,
-    conv1d_transpose,
-    conv2d,
-    conv2d_backprop_filter,
-    conv2d_backprop_input,
-    conv2d_transpose,
-    conv3d,
-    conv3d_backprop_filter_v2,
-    conv3d_transpose,
-    convolution,
-    depthwise_conv2d,
-    depthwise_conv2d_native,
-    depthwise_conv2d_native_backprop_filter,
-    depthwise_conv2d_native_backprop_input,
-    separable_conv2d,
-)
-from hpcflow.ops.ctc import (
-    ctc_beam_search_decoder,
-    ctc_greedy_decoder,
-    ctc_loss,
-    ctc_loss_v2,
-)
-from hpcflow.ops.dynamic_rnn import bidirectional_dynamic_rnn, dynamic_rnn, raw_rnn
-from hpcflow.ops.elementwise import (
-    log_sigmoid,
-)
-from hpcflow.ops.embedding import (
-    embedding_lookup,
-    embedding_lookup_sparse,
-)
-from hpcflow.ops.math import sigmoid, tanh
-from hpcflow.ops.moments import moments, normalize_moments, sufficient_statistics, weighted_moments
-from hpcflow.ops.morphology import (
-    dilation2d,
-    erosion2d,
-)
-from hpcflow.ops.nn import (
-    bias_add,
-    dropout,
-    elu,
-    in_top_k,
-    l2_loss,
-    log_softmax,
-    relu,
-    relu6,
-    sigmoid_cross_entropy_with_logits,
-    softmax,
-    softmax_cross_entropy_with_logits,
-    softplus,
-    sparse_softmax_cross_entropy_with_logits,
-)
-from hpcflow.ops.nn_losses import (
-    log_poisson_loss,
-    softmax_cross_entropy_with_logits_v2,
-    weighted_cross_entropy_with_logits,
-)
-from hpcflow.ops.norm import (
-    batch_norm_with_global_normalization,
-    batch_normalization,
-    fused_batch_norm,
-    group_normalization,
-    instance_normalization,
-    layer_normalization,
-    local_response_normalization,
-    lrn,
-    synchronized_moments,
-)
-from hpcflow.ops.pool import (
-    avg_pool,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    max_pool,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-    max_pool_with_argmax,
-    pool,
-)
-from hpcflow.ops.rnn import (
-    static_bidirectional_rnn,
-    static_rnn,
-)
-from hpcflow.ops.sampled_losses import (
-    nce_loss,
-    sampled_softmax_loss,
-)
-from hpcflow.ops.scans import top_k
-
-__all__ = [
-    "all_candidate_sampler",
-    "atrous_conv2d",
-    "atrous_conv2d_transpose",
-    "avg_pool",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "batch_norm_with_global_normalization",
-    "batch_normalization",
-    "bias_add",
-    "bidirectional_dynamic_rnn",
-    "compute_accidental_hits",
-    "conv1d",
-    "conv1d_transpose",
-    "conv2d",
-    "conv2d_backprop_filter",
-    "conv2d_backprop_input",
-    "conv2d_transpose",
-    "conv3d",
-    "conv3d_backprop_filter_v2",
-    "conv3d_transpose",
-    "convolution",
-    "crelu",
-    "ctc_beam_search_decoder",
-    "ctc_greedy_decoder",
-    "ctc_loss",
-    "ctc_loss_v2",
-    "depthwise_conv2d",
-    "depthwise_conv2d_native",
-    "depthwise_conv2d_native_backprop_filter",
-    "depthwise_conv2d_native_backprop_input",
-    "dilation2d",
-    "dropout",
-    "dynamic_rnn",
-    "elu",
-    "embedding_lookup",
-    "embedding_lookup_sparse",
-    "erosion2d",
-    "fixed_unigram_candidate_sampler",
-    "fused_batch_norm",
-    "gelu",
-    "group_normalization",
-    "hard_sigmoid",
-    "in_top_k",
-    "instance_normalization",
-    "l2_loss",
-    "l2_normalize",
-    "layer_normalization",
-    "leaky_relu",
-    "local_response_normalization",
-    "log_poisson_loss",
-    "log_sigmoid",
-    "log_softmax",
-    "log_uniform_candidate_sampler",
-    "lrn",
-    "max_pool",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "max_pool_with_argmax",
-    "moments",
-    "nce_loss",
-    "normalize_moments",
-    "pool",
-    "raw_rnn",
-    "relu",
-    "relu6",
-    "relu_layer",
-    "rnn_cell",
-    "sampled_softmax_loss",
-    "scaled_dot_product_attention",
-    "selu",
-    "separable_conv2d",
-    "sigmoid",
-    "sigmoid_cross_entropy_with_logits",
-    "softmax",
-    "softmax_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits_v2",
-    "softplus",
-    "softsign",
-    "sparse_softmax_cross_entropy_with_logits",
-    "static_bidirectional_rnn",
-    "static_rnn",
-    "sufficient_statistics",
-    "swish",
-    "synchronized_moments",
-    "tanh",
-    "top_k",
-    "uniform_candidate_sampler",
-    "weighted_cross_entropy_with_logits",
-    "weighted_moments",
-    "xw_plus_b",
-    "zero_fraction",
-]

@@ -12,7 +12,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GradientError, GraphError, PlacementError, ShapeError
-from hpcflow.graph.registry import OPS
+from hpcflow.graph.registry import OPS, rows
 from hpcflow.kernels import table
 from hpcflow.plan.ir import Cluster
 from hpcflow.plan.make import make_plan
@@ -30,11 +30,11 @@ def graph() -> Iterator[hf.Graph]:
 def tables() -> Iterator[None]:
     """The op and kernel tables as they were, after the test."""
     table.names()  # all kernels are imported
-    rows, kernels = dict(OPS), dict(table._TABLE)
+    ops, kernels = dict(rows()), dict(table._TABLE)
     yield
     OPS.clear()
     table._TABLE.clear()
-    OPS.update(rows)
+    OPS.update(ops)
     table._TABLE.update(kernels)
 
 

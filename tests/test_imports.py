@@ -1,10 +1,15 @@
-"""What `import hpcflow` loads: numpy, and nothing slow, optional or forbidden on login nodes."""
+"""What is loaded when: nothing slow, optional or forbidden on login nodes, nothing not named."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tools.stubs import LATER, page, path
 
 FORBIDDEN = {
     *("mpi4py", "h5py", "cupy", "numba", "scipy", "sklearn", "matplotlib", "onnx"),
@@ -20,8 +25,9 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_hpcflow_loads_numpy_and_little_else() -> None:
-    ours = loaded_by("import hpcflow, hpcflow.graph.graph")
+def test_a_graph_loads_numpy_and_little_else() -> None:
+    assert "numpy" not in loaded_by("import hpcflow")
+    ours = loaded_by("import hpcflow as hf; hf.matmul(hf.zeros([2, 3]), hf.zeros([3, 2]))")
     assert "numpy" in ours
     more = ours - loaded_by("import numpy")
     assert not {name.split(".")[0] for name in more} & FORBIDDEN
@@ -32,3 +38,26 @@ def test_importing_hpcflow_loads_numpy_and_little_else() -> None:
 def test_the_command_starts_light() -> None:
     more = loaded_by("import hpcflow.cli.main, hpcflow.cli.run") - loaded_by("import numpy")
     assert not {name.split(".")[0] for name in more} & FORBIDDEN
+
+
+def test_a_name_loads_its_family_alone() -> None:
+    made = "hf.nn.softmax(hf.zeros([4])); hf.fft(hf.placeholder(hf.complex64, [4]))"
+    ours = loaded_by(f"import hpcflow as hf; {made}")
+    assert {"hpcflow.ops.fft", "hpcflow.ops.nn"} <= ours
+    assert not {"hpcflow.ops.all", "hpcflow.ops.ctc", "hpcflow.ops.rnn", "hpcflow.train"} & ours
+
+
+def test_a_row_of_the_op_table_is_found_whoever_made_its_operation() -> None:
+    find = "from hpcflow.graph.registry import lookup; assert lookup('CTCLoss').name == 'CTCLoss'"
+    assert "hpcflow.ops.all" in loaded_by(find)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_names_that_are_loaded_later_are_all_there(name: str) -> None:
+    module = importlib.import_module(name)
+    assert set(module.__all__) <= set(dir(module)) and "nonsense" not in dir(module)
+    assert [each for each in module.__all__ if not hasattr(module, each)] == []
+    with pytest.raises(AttributeError, match=f"'{name}' has no attribute 'nonsense'"):
+        module.nonsense  # noqa: B018
+    told = path(name).read_text(encoding="utf-8")
+    assert told == page(name), "run: python tools/stubs.py"

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency", "faults"}
-LEAVES |= {"hosts", "relay"}
+LEAVES |= {"hosts", "names", "relay"}
 GRAPH = LEAVES | {"graph"}
 PLAN = GRAPH | {"ops", "autodiff", "native", "plan"}
 RUNTIME = PLAN | {"kernels", "comm", "runtime", "peaks"}
@@ -31,7 +31,7 @@ MAY_KNOW = {
     ),
     "layers": GRAPH | {"ops", "layers"},
     "autodiff": GRAPH | {"ops", "autodiff"},
-    "recompute": GRAPH | {"ops", "autodiff"},
+    "recomputing": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,
     "native": LEAVES | {"native"},
     "kernels": LEAVES | {"native", "kernels"},

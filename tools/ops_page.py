@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hpcflow
 import hpcflow.checkpoint.reading  # noqa: F401 - has a kernel that is loaded when it is needed
-from hpcflow.graph.registry import OPS, NoGrad, OpDef
+from hpcflow.graph.registry import NoGrad, OpDef, rows
 from hpcflow.kernels.table import names
 
 HEAD = """# The op table
@@ -25,8 +25,8 @@ def main() -> None:
 
 def page() -> str:
     """The whole page."""
-    kernels = names()
-    return HEAD + "".join(_row(OPS[name], name in kernels) for name in sorted(OPS))
+    ops, kernels = rows(), names()
+    return HEAD + "".join(_row(ops[name], name in kernels) for name in sorted(ops))
 
 
 def _row(row: OpDef, kernel: bool) -> str:

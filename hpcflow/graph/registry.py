@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,7 +51,8 @@ class OpDef:
         return not (self.reads or self.writes or self.stateful or self.collective or self.waits)
 
 
-OPS: dict[str, OpDef] = {}
+VOCABULARY = "hpcflow.ops.all"  # the module that imports every family of ops
+OPS: dict[str, OpDef] = {}  # of the families that are imported
 
 
 def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpDef:
@@ -63,7 +65,13 @@ def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpD
 
 def lookup(name: str) -> OpDef:
     """The row of an op; GraphError if there is none."""
-    try:
-        return OPS[name]
-    except KeyError:
-        raise GraphError(f"there is no op {name!r}", hint="see docs/ops.md for the table") from None
+    row = OPS.get(name) or rows().get(name)
+    if row is None:
+        raise GraphError(f"there is no op {name!r}", hint="see docs/ops.md for the table")
+    return row
+
+
+def rows() -> dict[str, OpDef]:
+    """The whole op table, also families that nobody here has used yet."""
+    importlib.import_module(VOCABULARY)
+    return OPS

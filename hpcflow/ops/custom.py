@@ -16,7 +16,7 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
-from hpcflow.graph.registry import OPS, Gradient, Infer, NoGrad, lookup
+from hpcflow.graph.registry import OPS, Gradient, Infer, NoGrad, lookup, rows
 from hpcflow.graph.registry import op as row
 from hpcflow.graph.shape import Spec
 from hpcflow.ops.broadcast import zeros_like
@@ -161,6 +161,7 @@ def own_op(
     attributes by name, and `name`. Operations run on ranks that run the script, since only these
     know the op. `facts`: see `hpcflow.graph.registry.OpDef`.
     """
+    rows()  # all of ours are there: the name may be taken
     row(name, infer=infer or _like_first, grad=grad, **{"script": True, **facts})
 
     def function(*inputs: Any, name: str | None = None, **attrs: Any) -> Any:

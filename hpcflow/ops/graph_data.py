@@ -19,7 +19,6 @@ from hpcflow.errors import GraphError
 from hpcflow.graph.body import Body, Function
 from hpcflow.graph.dtypes import as_dtype, string, text_of
 from hpcflow.graph.graph import (
-    OPERATORS,
     Graph,
     Operation,
     Tensor,
@@ -309,4 +308,3 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "dict": lambda values: {key: _value_in(v) for key, v in values.items()},
     "array": _array,
 }
-OPERATORS["as_graph_def"] = as_graph_def

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hpcflow.errors import HpcflowError, VerifyError
 from hpcflow.graph.device import parse
 from hpcflow.graph.dtypes import resource
-from hpcflow.graph.registry import OPS
+from hpcflow.graph.registry import OPS, rows
 from hpcflow.graph.shape import merge, show
 from hpcflow.plan.ir import Node, Part, Plan, Ref
 from hpcflow.plan.nested import FRAMES, within
@@ -62,7 +62,7 @@ def verify_part(part: Part) -> None:
     for name, node in part.nodes.items():
         if name != node.name:
             raise _fail("name", node, part.task, f"it is listed as {name!r}")
-        if node.type not in OPS:
+        if node.type not in OPS and node.type not in rows():
             raise _fail("op-known", node, part.task, f"there is no op {node.type!r}")
         _check_device(node, part.task)
         _check_inputs(node, seen, part)

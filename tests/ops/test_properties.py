@@ -20,7 +20,7 @@ from hpcflow.autodiff import gradients
 from hpcflow.errors import DTypeError, GradientError, HpcflowError
 from hpcflow.graph.dtypes import bfloat16, is_floating, kind_of, string
 from hpcflow.graph.graph import Graph
-from hpcflow.graph.registry import OPS
+from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec, merge
 from hpcflow.kernels import elementwise, math
 from hpcflow.ops.array import placeholder
@@ -90,7 +90,7 @@ def of_each_op() -> list[Case]:
     """Cases of each op that is not about state, at most three."""
     found: dict[str, list[Case]] = {}
     for case in CASES:
-        row = OPS[case.type]
+        row = lookup(case.type)
         if not (row.reads or row.writes or row.stateful or case.type.endswith(INTERNAL)):
             found.setdefault(case.type, []).append(case)
     return [c for cases in found.values() for c in cases[:: max(1, len(cases) // 3)][:3]]
@@ -101,7 +101,7 @@ def test_any_input_is_computed_as_the_rule_says_or_refused(case: Case) -> None:
     @settings(max_examples=15, database=None, derandomize=True)
     @given(replaced(case))
     def check(inputs: list[np.ndarray]) -> None:
-        infer = OPS[case.type].infer
+        infer = lookup(case.type).infer
         specs = [Spec(x.dtype, x.shape, _value(x)) for x in inputs]
         try:
             expected = quietly(lambda: infer(specs, case.attrs))

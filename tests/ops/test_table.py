@@ -12,7 +12,7 @@ from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError
 from hpcflow.graph.dtypes import kind_of
 from hpcflow.graph.graph import Graph, Tensor
-from hpcflow.graph.registry import OPS, NoGrad
+from hpcflow.graph.registry import NoGrad, rows
 from hpcflow.graph.shape import Spec, merge
 from hpcflow.kernels.table import find, names
 from hpcflow.ops.array import constant, placeholder
@@ -23,6 +23,7 @@ from tests.ops.evaluate import call, evaluate
 for _file in sorted(Path(__file__).parent.glob("cases_*.py")):  # each adds its cases
     importlib.import_module(f"tests.ops.{_file.stem}")
 
+OPS = rows()
 BUILT_IN = "it has no kernel: generated code and the tests' interpreter do it themselves"
 PLAN = "made when the plan is cut; tested with the plan and the engine"
 WAITS = "state of the runtime and waits for it; tested in tests/runtime/test_queues.py"
