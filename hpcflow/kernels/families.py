@@ -102,6 +102,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     "state": (
         "ApplyAdam ApplyGradientDescent ApplyMomentum AssignAdd AssignSub IsVariableInitialized"
     ),
+    "strided": "StridedMatMul",
     "strings": (
         "AsString DecodeBase64 EncodeBase64 ReduceJoin RegexFullMatch RegexReplace "
         "StringCase StringJoin StringLength StringToHashBucket StringToNumber Substr"

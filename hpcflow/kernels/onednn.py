@@ -247,7 +247,7 @@ class Place:
         function = "dnnl_memory_create"
         self.memory = create("memory", function, layout, engine(), ctypes.c_void_p(address))
         self.holds: Callable[[], Any] = _nothing  # the array that it points at
-        self.offset = 0  # in the scratch memory
+        self.offset = 0  # bytes from where its array, or the scratch memory, begins
 
     def point(self, address: int) -> None:
         """From now on the memory is there."""
@@ -301,7 +301,7 @@ class Program:
         """Run on C-contiguous arrays, of the layouts of the places given; `room` is scratch."""
         for place, array in zip(self.given, arrays, strict=True):
             if place.holds() is not array:
-                place.point(array.ctypes.data)
+                place.point(array.ctypes.data + place.offset)
                 place.holds = weakref.ref(array)
         if self.bytes:
             if room is None or room.nbytes < self.bytes:

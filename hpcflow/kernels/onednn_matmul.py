@@ -95,10 +95,15 @@ def refuses(node: Node) -> str:
         return why
     if not sizes_known((a, b, c)):
         return "its sizes are known only in the step"
-    if a.shape[:-2] != b.shape[:-2]:
+    return slow(*_turns(node), a.shape, b.shape, c.shape)
+
+
+def slow(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
+    """Why a product of arrays of these sizes is not faster than NumPy's, "" if it is."""
+    if a[:-2] != b[:-2]:
         return "its matrices are broadcast"
-    *lead, rows, columns = c.shape
-    summed = a.shape[-2] if node.attrs.get("transpose_a") else a.shape[-1]
+    *lead, rows, columns = c
+    summed = a[-2] if turn_a else a[-1]
     if len(lead) > onednn.MAX_DIMS - 2:
         return "it has too many axes"
     work = math.prod(lead) * rows * columns * summed
@@ -106,8 +111,7 @@ def refuses(node: Node) -> str:
         return "NumPy is as fast for one so small"
     if min(rows, columns, summed) <= FEW or onednn.several():
         return ""
-    turns = _turns(node)
-    two = not lead and (not turns[0] or _is_gradient(*turns, rows, columns))
+    two = not lead and (not turn_a or _is_gradient(turn_a, turn_b, rows, columns))
     return "" if two else "NumPy is as fast for one so large"
 
 

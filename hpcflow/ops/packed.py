@@ -27,6 +27,10 @@ def _product(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     return [Spec(inputs[0].dtype, ((rows or ())[0], columns))]
 
 
+def _strided(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(inputs[0].dtype, tuple(attrs["shape"]))]
+
+
 op(
     "Packed",
     infer=_matrix,
@@ -34,3 +38,10 @@ op(
     doc="A matrix in the order in which products of `rows` rows with it, or its transpose, read.",
 )
 op("PackedMatMul", infer=_product, grad=_MADE, doc="A product with a matrix that is packed.")
+op(
+    "StridedMatMul",
+    infer=_strided,
+    grad=_MADE,
+    doc="A product of matrices that lie by `lays` in the operands and in the result; the rest of "
+    "the result is that of a third operand.",
+)

@@ -96,6 +96,8 @@ def _moved(node: Node, inputs: Sequence[Spec]) -> int:
         indices, updates = inputs[1], inputs[2]  # rows are read, changed and written
         old = 0 if node.type.endswith("Update") else updates.nbytes
         return indices.nbytes + old + 2 * updates.nbytes
+    if node.type == "StridedMatMul":  # of parts of arrays
+        return sum(size_of(sizes) for _, sizes, _ in node.attrs["lays"]) * inputs[0].dtype.itemsize
     outputs = sum(spec.nbytes for spec in node.specs)
     if node.type in PICKS:
         return 2 * node.specs[0].nbytes + sum(spec.nbytes for spec in inputs[1:])
@@ -123,6 +125,11 @@ def _product(node: Node, inputs: Sequence[Spec]) -> float:
     contracted = -2 if node.attrs.get("transpose_a") else -1
     assert inputs[0].shape is not None
     return 2 * _size(node.specs[0]) * (inputs[0].shape[contracted] or 0)
+
+
+def _strided_product(node: Node, inputs: Sequence[Spec]) -> float:
+    (_, a, _), _, (_, c, _) = node.attrs["lays"]
+    return 2 * size_of(c) * a[-1]
 
 
 def _sparse_product(node: Node, inputs: Sequence[Spec]) -> float:
@@ -246,6 +253,7 @@ FLOPS: dict[str, Count] = {
     "Einsum": _einsum,  # G: a product and a sum for each combination of labels
     "MatMulBias": _product,  # and its bias, which is little beside it
     "PackedMatMul": _product,
+    "StridedMatMul": _strided_product,
     "ConvBias": _convolution(0, 1, -1),
     "Conv": _convolution(0, 1, -1),  # D, all three directions alike
     "ConvInputGrad": _convolution(-1, 1, 0),

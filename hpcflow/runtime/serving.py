@@ -15,6 +15,7 @@ from hpcflow.plan.fusion.fuse import fuse
 from hpcflow.plan.fusion.packing import pack_weights
 from hpcflow.plan.fusion.row_formula import fuse_rows
 from hpcflow.plan.fusion.row_updates import without_copies
+from hpcflow.plan.fusion.strided import with_strides
 from hpcflow.plan.fusion.tiles import arranged
 from hpcflow.plan.fusion.updates import Writer
 from hpcflow.plan.ir import Node, Part, Plan
@@ -67,7 +68,7 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
     wish = next(iter(devices.values())).wish
     generates = "llvm" in wish.providers and not absent()
     part = without_copies(fuse_rows(part, wish.exact) if generates else part)
-    part = combined(pack_weights(part, is_fast), is_fast)
+    part = with_strides(combined(pack_weights(part, is_fast), is_fast), is_fast)
     if not generates:
         return part
     return fuse(part, cut(part), infos_of(devices), wish.exact)

@@ -29,6 +29,7 @@ ELSEWHERE = {  # where a fast kernel is held to its reference that is not among 
         [f"UpdateRows{n}" for n in range(1, 7)], f"{TEXT}tests/plan/test_row_updates.py"
     ),
     **dict.fromkeys(["Packed", "PackedMatMul"], "one reads the other's; test_packed.py"),
+    "StridedMatMul": "test_strided.py",
 }
 ROUNDINGS = 8  # of the dtype, by norm, for sums in another order
 

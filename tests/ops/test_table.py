@@ -41,6 +41,7 @@ ELSEWHERE = {
     "Rows": "tests/plan/test_algebra.py",
     **dict.fromkeys([f"UpdateRows{n}" for n in range(1, 7)], PLAN),
     **dict.fromkeys(["Packed", "PackedMatMul"], "tests/kernels/test_packed.py"),
+    "StridedMatMul": "tests/kernels/test_strided.py",
     "FromParcel": "test_parcel.py, test_parcels.py",
     **dict.fromkeys(["ReplicaSum", "ReplicaShare", "ReplicaOffset", "WaitInitialized"], PLAN),
     **dict.fromkeys([s + t for t in DRAWS for s in ("", "Stateless")], "test_random.py"),

@@ -1,0 +1,85 @@
+"""Products of matrices that lie at any strides in their operands and in the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.kernels import onednn
+from hpcflow.kernels.fused import plain
+from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.onednn_conv import no_fast_one, unfit
+from hpcflow.kernels.onednn_matmul import slow
+from hpcflow.kernels.table import Node, fast, kernel
+
+Lay = tuple[int, tuple[int, ...], tuple[int, ...]]  # the first element, sizes, strides
+
+
+def view(xp: Any, x: Any, lay: Lay) -> Any:
+    """The elements of a C-contiguous array that lie so in it."""
+    start, sizes, strides = lay
+    steps = [step * x.itemsize for step in strides]
+    return xp.lib.stride_tricks.as_strided(x.reshape(-1)[start:], sizes, steps)
+
+
+def _begin(xp: Any, before: Any, out: Any) -> None:
+    """Have in the result what others have written of it, if it does not lie there."""
+    if not xp.may_share_memory(before, out):
+        xp.copyto(out, before)
+
+
+@kernel("StridedMatMul", "out")
+def _product(xp: Any, node: Node) -> Callable[..., Any]:
+    lays = node.attrs["lays"]
+
+    def run(a: Any, b: Any, *rest: Any) -> None:
+        for before in rest[:-1]:
+            _begin(xp, before, rest[-1])
+        arrays = (xp.ascontiguousarray(a), xp.ascontiguousarray(b), rest[-1])
+        xp.matmul(*(view(xp, x, lay) for x, lay in zip(arrays, lays, strict=True)))
+
+    return run
+
+
+def _primitive(*layouts: Handle) -> Handle:
+    return onednn.create(
+        "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn.engine(),
+        *layouts[:2], None, layouts[2], onednn.attributes(),
+    )  # fmt: skip
+
+
+def _layouts(*lays: Lay) -> list[Handle]:
+    return [onednn.strided(sizes, strides) for _, sizes, strides in lays]
+
+
+def program(a: Lay, b: Lay, c: Lay) -> Program:
+    """The arrays in which a, b and c lie; c = a b."""
+    layouts = _layouts(a, b, c)
+    given = [Place(layout) for layout in layouts]
+    for place, (start, *_) in zip(given, (a, b, c), strict=True):
+        place.offset = 4 * start
+    names = (onednn.SRC, onednn.WEIGHTS, onednn.DST)
+    return Program(given, [Step(_primitive(*layouts), dict(zip(names, given, strict=True)))])
+
+
+def _refuses(node: Node) -> str:
+    """Why a product of matrices at strides is not for oneDNN."""
+    sizes = [sizes for _, sizes, _ in node.attrs["lays"]]
+    if why := unfit((*node.inputs[:2], node.outputs[0]), 0) or slow(False, False, *sizes):
+        return why
+    return no_fast_one(lambda: _primitive(*_layouts(*node.attrs["lays"])))
+
+
+@fast(
+    NAME, "StridedMatMul", "out", on="cpu", refuses=_refuses,
+    scratch=lambda node: onednn.scratch(program, *node.attrs["lays"]),
+)  # fmt: skip
+def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+    key, programs = node.attrs["lays"], Programs(program)
+
+    def run(a: Any, b: Any, *rest: Any, room: Any = ()) -> None:
+        for before in rest[:-1]:
+            _begin(xp, before, rest[-1])
+        programs.run(key, plain(a), plain(b), rest[-1], room=room)
+
+    return run

@@ -1,0 +1,234 @@
+"""Products of matrices read their operands where they lie, and write where their result is to lie.
+
+Between the heads of attention and what they are parts of stand Transposes, Splits and Concats that
+copy. A product that takes matrices at any strides needs none of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hpcflow.graph.shape import Spec, is_known, known, size_of
+from hpcflow.plan.fusion.lay import Lay, packed
+from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.strands import cut, home, users
+
+Serves = Callable[[Node, list[Spec]], bool]
+SAME_ORDER = {"Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient"}
+SEEN = {*SAME_ORDER, "Transpose", "Rows", "Split", "Unpack", "StridedSlice"}
+
+
+def with_strides(part: Part, serves: Serves) -> Part:
+    """The part with `StridedMatMul` for products of batches of matrices that others rearrange.
+
+    Only where `serves` says that a kernel better than the plain one computes the new node, given
+    the specs of its inputs. Rounding may change.
+    """
+    if any(n.type == "MatMul" and len(n.specs[0].shape or ()) > 2 for n in part.nodes.values()):
+        return _Rewriter(part, serves).run()
+    return part
+
+
+class Way(NamedTuple):
+    """How a product's result comes to lie in another value, by nodes that nobody else needs."""
+
+    lay: Lay
+    nodes: tuple[Node, ...]  # the last has the value
+    join: Node | None = None  # that makes the value of several, this one being one
+
+
+class _Rewriter:
+    def __init__(self, part: Part, serves: Serves) -> None:
+        self.part, self.serves = part, serves
+        self.users, self.home = users(part), home(cut(part))
+        self.followed = {c for node in part.nodes.values() for c in node.control}
+        self.fetched = set(part.fetches)
+        self.nodes, self.values = dict(part.nodes), dict[Ref, Ref]()
+
+    def run(self) -> Part:
+        """All products, those first that are joined to one array."""
+        products = [n for n in self.part.nodes.values() if self.is_product(n)]
+        ways = {n.name: self.way(n) for n in products}
+        joined: dict[str, list[Node]] = {}
+        for node in products:
+            if (join := ways[node.name].join) is not None:
+                joined.setdefault(join.name, []).append(node)
+        for name, nodes in joined.items():
+            if len(nodes) != len(self.part.nodes[name].inputs) or not self.join(nodes, ways):
+                ways.update({n.name: self.way(n, join=False) for n in nodes})
+        for node in products:
+            if self.nodes[node.name] is node:
+                self.alone(node, ways[node.name])
+        return self.done() if self.values or self.nodes != self.part.nodes else self.part
+
+    def is_product(self, node: Node) -> bool:
+        """Whether it is a product of batches of matrices, of known sizes, on a CPU."""
+        if node.type != "MatMul" or "/cpu:" not in node.device:
+            return False
+        shapes = [spec.shape for spec in (*node.specs, *map(self.part.spec, node.inputs))]
+        return all(is_known(s) and size_of(s) and len(known(s)) > 2 for s in shapes)
+
+    # -- where operands lie
+
+    def seen(self, ref: Ref, device: str) -> tuple[Ref, Lay]:
+        """What a value is part of, and how it lies there."""
+        node, shape = self.part.nodes[ref.node], self.part.spec(ref).shape
+        if node.type in SEEN and not node.control and node.device == device:
+            plain = len(node.inputs) == 1 or node.type in SAME_ORDER
+            if plain and is_known(self.part.spec(node.inputs[0]).shape):
+                root, lay = self.seen(node.inputs[0], device)
+                made = _through(node, ref.index, lay)
+                if made is not None:
+                    return root, made
+        return ref, packed(known(shape))
+
+    def operand(self, node: Node, i: int) -> tuple[Ref, Lay]:
+        """The value that a product reads, and how its matrices lie there."""
+        ref = node.inputs[i]
+        root, lay = self.seen(ref, node.device)
+        if lay.is_packed() or 1 not in lay.strides[-2:]:
+            root, lay = ref, packed(known(self.part.spec(ref).shape))
+        turned = node.attrs["transpose_b" if i else "transpose_a"]
+        return root, lay.swapped() if turned else lay
+
+    # -- where results are to lie
+
+    def way(self, node: Node, join: bool = True) -> Way:
+        """How far a product's result is only rearranged."""
+        nodes = [node]
+        while (after := self.only_user(nodes[-1], node)) is not None:
+            if after.type in ("Concat", "Pack"):
+                if join and after.inputs.count(Ref(nodes[-1].name)) == 1:
+                    lay = _back(_place(after, nodes[-1], self.part), nodes, self.part)
+                    if lay is not None and 1 in lay.strides[-2:]:
+                        return Way(lay, tuple(nodes), after)
+                break
+            if after.type not in SAME_ORDER and after.type != "Transpose":
+                break
+            nodes.append(after)
+        while len(nodes) > 1:
+            lay = _back(packed(known(nodes[-1].specs[0].shape)), nodes, self.part)
+            if lay is not None and 1 in lay.strides[-2:] and not lay.is_packed():
+                return Way(lay, tuple(nodes))
+            nodes.pop()
+        return Way(packed(known(node.specs[0].shape)), (node,))
+
+    def only_user(self, node: Node, product: Node) -> Node | None:
+        """Who alone takes a value, beside the product."""
+        names = self.users.get(Ref(node.name), [])
+        if len(names) != 1 or Ref(node.name) in self.fetched:
+            return None
+        after = self.part.nodes[names[0]]
+        if after.control or after.name in self.followed or after.device != product.device:
+            return None
+        if node is not product and node.name in self.followed:
+            return None
+        same = self.home.get(after.name) == self.home.get(product.name)
+        return after if same and is_known(after.specs[0].shape) else None
+
+    # -- new nodes
+
+    def made(self, node: Node, way: Way, whole: Node, into: Sequence[Ref] = ()) -> Node | None:
+        """The product that writes its part of the value of `whole`; None if nobody serves it."""
+        (a, lay_a), (b, lay_b), lay = self.operand(node, 0), self.operand(node, 1), way.lay
+        if lay.strides[-1] != 1:  # of columns side by side: the transposed product
+            (a, lay_a), (b, lay_b), lay = (b, lay_b.swapped()), (a, lay_a.swapped()), lay.swapped()
+        lays = tuple(map(tuple, (lay_a, lay_b, lay)))
+        attrs = {"lays": lays, "shape": whole.specs[0].shape, "inplace": (2,) if into else ()}
+        inputs = (a, b, *into)
+        made = node.but(type="StridedMatMul", inputs=inputs, attrs=attrs, specs=whole.specs)
+        specs = [self.part.spec(a), self.part.spec(b), *(whole.specs[0] for _ in into)]
+        return made if self.serves(made, specs) else None
+
+    def alone(self, node: Node, way: Way) -> None:
+        """A product that reads and writes by strides, if that spares a copy."""
+        reads = any(self.operand(node, i)[0] != node.inputs[i] for i in (0, 1))
+        if not reads and len(way.nodes) == 1:
+            return
+        if (made := self.made(node, way, way.nodes[-1])) is not None:
+            self.put([made], way.nodes[1:])
+
+    def join(self, products: list[Node], ways: dict[str, Way]) -> bool:
+        """Products one after the other, each of which writes its part of what all are joined to."""
+        join = ways[products[0].name].join
+        assert join is not None
+        new: list[Node] = []
+        for node in products:
+            into = [Ref(one.name) for one in new[-1:]]
+            made = self.made(node, ways[node.name], join, into)
+            if made is None:
+                return False
+            new.append(made)
+        gone = [n for node in products for n in ways[node.name].nodes[1:]]
+        self.put(new, [*gone, join])
+        return True
+
+    def put(self, new: Sequence[Node], gone: Sequence[Node]) -> None:
+        """New nodes by their names; the last of them has the value of the last one that is gone."""
+        self.nodes.update({node.name: node for node in new})
+        if gone:
+            self.values[Ref(gone[-1].name)] = Ref(new[-1].name)
+        for node in gone:
+            del self.nodes[node.name]
+
+    def done(self) -> Part:
+        """The new part, without the nodes whose values were needed by products alone."""
+        nodes = {
+            name: node.but(inputs=tuple(self.values.get(ref, ref) for ref in node.inputs))
+            for name, node in self.nodes.items()
+        }
+        fetches = tuple(self.values.get(ref, ref) for ref in self.part.fetches)
+        uses = Counter(ref.node for node in nodes.values() for ref in node.inputs)
+        uses.update([*self.followed, *(ref.node for ref in fetches)])
+        had = {ref.node for ref in self.users}
+        for name, node in reversed(list(nodes.items())):
+            if node.type in SEEN and name in had and not uses[name]:
+                uses.subtract(ref.node for ref in node.inputs)
+                del nodes[name]
+        return dataclasses.replace(self.part, nodes=nodes, fetches=fetches)
+
+
+def _through(node: Node, index: int, lay: Lay) -> Lay | None:
+    """How output `index` of a node lies where its input lies so."""
+    shape, attrs = known(node.specs[index].shape), node.attrs
+    if node.type == "Transpose":
+        return lay.turned(attrs["perm"])
+    if node.type == "Rows":
+        return lay.part(0, attrs["start"], shape[0])
+    if node.type == "StridedSlice":
+        return lay.picked(attrs["key"])
+    if node.type in SAME_ORDER:
+        return lay.reshaped(shape)
+    axis = attrs["axis"] % len(lay.sizes)
+    if node.type == "Unpack":
+        return lay.at(axis, index)
+    before = sum(known(spec.shape)[axis] for spec in node.specs[:index])
+    return lay.part(axis, before, shape[axis])
+
+
+def _back(lay: Lay | None, nodes: Sequence[Node], part: Part) -> Lay | None:
+    """How the value of the first node lies where that of the last is to lie so."""
+    for node in reversed(nodes[1:]):
+        if lay is None:
+            return None
+        if node.type == "Transpose":
+            perm = [axis % len(lay.sizes) for axis in node.attrs["perm"]]
+            lay = lay.turned([perm.index(i) for i in range(len(perm))])
+        else:
+            lay = lay.reshaped(known(part.spec(node.inputs[0]).shape))
+    return lay
+
+
+def _place(join: Node, node: Node, part: Part) -> Lay | None:
+    """How a value lies in what it is joined to; None along the first axis: see plan/joins.py."""
+    lay = packed(known(join.specs[0].shape))
+    axis, index = join.attrs["axis"] % len(lay.sizes), join.inputs.index(Ref(node.name))
+    if not axis:
+        return None
+    if join.type == "Pack":
+        return lay.at(axis, index)
+    counts = [known(part.spec(ref).shape)[axis] for ref in join.inputs]
+    return lay.part(axis, sum(counts[:index]), counts[index])
