@@ -366,6 +366,7 @@ class Tournament:
         return {
             "command": " ".join([*_settings(), "python", *map(_plain, sys.argv)]),
             "host": host_facts() | {"load_before": self._load},
+            "commit": commit(),
             "took_s": round(time.monotonic() - self._since),
             "versions": self.versions,
             "absent": self.absent,
@@ -424,6 +425,15 @@ def host_facts() -> dict[str, Any]:
         "load_after": os.getloadavg()[0],
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def commit() -> str:
+    """Of the checkout that is measured; "" where there is none."""
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def free_ports(n: int) -> list[int]:

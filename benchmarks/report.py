@@ -33,6 +33,8 @@ def facts(record: dict[str, Any]) -> str:
     for found in record["versions"].values():
         versions |= found
     stack = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    if record.get("commit"):
+        stack = f"hpcflow at {record['commit']}, {stack}"
     when = f"{host['date']}, load {host['load_before']:.1f}"
     return f"`{record['command']}`\n\n{host['cpu']}, {host['cores']} cores, {when}; {stack}."
 

@@ -26,12 +26,7 @@ import report
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 LIMIT_S = 5400  # of one benchmark
-OTHERS = {
-    "torch": "PyTorch",
-    "tf": "TensorFlow",
-    "jax": "JAX",
-    "mpio": "h5py with MPI",
-}
+OTHERS = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mpio": "h5py with MPI"}
 
 
 class Benchmark(NamedTuple):
@@ -49,9 +44,9 @@ PLAN = (
     Benchmark("training_step", "training_step.py --rounds 1 --repeats 5", ALL),
     Benchmark("training_step_2", "training_step.py --threads 2 --rounds 1 --repeats 5", ALL),
     Benchmark("step_profile", "step_profile.py --threads 1 2"),
-    Benchmark("tails", "tails.py --rounds 1 --repeats 3", ALL),
-    Benchmark("convnets", "convnets.py --batch 2 --rounds 1 --repeats 3", ALL),
-    Benchmark("imports", "imports.py", ALL),
+    Benchmark("tails", "tails.py --rounds 1 --repeats 2", ALL),
+    Benchmark("convnets", "convnets.py --batch 2 --rounds 1 --repeats 2", ALL),
+    Benchmark("imports", "imports.py --rounds 1", ALL),
     Benchmark("first_step", "first_step.py --repeats 4", ALL),
     Benchmark("draws", "draws.py --rounds 1"),
     Benchmark("null_step", "null_step.py --rounds 2", ["tf"]),
