@@ -19,6 +19,7 @@ LOG = (
 )
 TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 SMALL = 0.625  # below it tanh is a polynomial
+ONES = 20.0  # above half of it tanh is 1
 LEAST = 1.17549435e-38  # the smallest normal number
 OVER, UNDER = 88.7228394, -87.3365479  # exp is infinity above, and no normal number below
 
@@ -56,9 +57,13 @@ def polynomial(b: Lines, x: Value, coefficients: tuple[float, ...]) -> Value:
     return found
 
 
-def _reduced(b: Lines, x: Value) -> tuple[Value, Value, Value]:
-    """n, r and p so that x = n log 2 + r and exp(r) = 1 + r + p r r."""
-    inside = b.call("minnum", b.call("maxnum", x, f(UNDER)), f(OVER))
+def _bounded(b: Lines, x: Value) -> Value:
+    """x where exp(x) is a normal number, else the last such."""
+    return b.call("minnum", b.call("maxnum", x, f(UNDER)), f(OVER))
+
+
+def _reduced(b: Lines, inside: Value) -> tuple[Value, Value, Value]:
+    """n, r and p so that a bounded x = n log 2 + r and exp(r) = 1 + r + p r r."""
     n = b.call("floor", b.call("fma", inside, f(LOG2_E), f(0.5)))
     r = b.call("fma", n, f(-LN2_HIGH), inside)
     r = b.call("fma", n, f(-LN2_LOW), r)
@@ -67,7 +72,7 @@ def _reduced(b: Lines, x: Value) -> tuple[Value, Value, Value]:
 
 def exp(b: Lines, x: Value) -> Value:
     """e to the x; 0 where that is no normal number, NaN of NaN."""
-    n, r, p = _reduced(b, x)
+    n, r, p = _reduced(b, _bounded(b, x))
     near = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
     # 2^n in two factors, since 2^128 is none
     whole = b.add(f"fptosi float {n.text} to i32", "i32")
@@ -79,7 +84,7 @@ def exp(b: Lines, x: Value) -> Value:
 
 def expm1(b: Lines, x: Value) -> Value:
     """e to the x, minus 1, near 0 too."""
-    n, r, p = _reduced(b, x)
+    n, r, p = _reduced(b, _bounded(b, x))
     near = b.call("fma", p, b.two("mul", r, r), r)
     whole = b.add(f"fptosi float {n.text} to i32", "i32")
     half = _power(b, b.two("sub", whole, number(1, "i32")))  # 2^n / 2, since 2^128 is none
@@ -144,10 +149,13 @@ def tanh(b: Lines, x: Value) -> Value:
     square = b.two("mul", x, x)
     near = b.call("fma", b.two("mul", polynomial(b, square, TANH), square), x, x)
     size = b.call("fabs", x)
-    power = b.two("add", exp(b, b.two("add", size, size)), f(1.0))
+    n, r, p = _reduced(b, b.call("minnum", b.two("add", size, size), f(ONES)))
+    power = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
+    whole = b.add(f"fptosi float {n.text} to i32", "i32")
+    power = b.call("fma", power, _power(b, whole), f(1.0))
     far = b.two("sub", f(1.0), b.two("fdiv", f(2.0), power))
     far = b.call("copysign", far, x)
-    return b.choose(b.compare("lt", size, f(SMALL)), near, far)
+    return b.choose(b.compare("ge", size, f(SMALL)), far, near)
 
 
 def sigmoid(b: Lines, x: Value) -> Value:

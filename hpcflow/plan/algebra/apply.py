@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.plan.algebra.loop_ends import loop_ends
 from hpcflow.plan.algebra.products import batch_products
 from hpcflow.plan.algebra.reshapes import reshapes_first
 from hpcflow.plan.algebra.row_views import row_views
@@ -23,4 +24,4 @@ def by_algebra(program: Program, exact: bool) -> Program:
         return program
     program = row_views(batch_products(program))
     program = live(merge_equal(row_views(join_slices(sum_products(program)))))
-    return live(merge_equal(share_windows(program)))
+    return live(merge_equal(loop_ends(share_windows(program))))

@@ -43,11 +43,12 @@ class Items:
         """Put a node where it may stand: with others of one of `keys`, the first that is there.
 
         That key is returned. The values of a node that `closes` are there when its item is over, as
-        those of the nodes `behind` have to be for this one.
+        those of the nodes `behind` have to be for this one; it goes to the first such item, which
+        may make what it sums up, all others to the last.
         """
         after = self._after(node, behind)
         writes, uses = self._handles(node)
-        place, key = self._find(node, keys, after)
+        place, key = self._find(node, keys, after, closes)
         self.place[node.name] = place + closes
         if self._stays(node):
             self.floor = place
@@ -80,9 +81,12 @@ class Items:
             ]
         )
 
-    def _find(self, node: Node, keys: Sequence[Key], after: int) -> tuple[int, Key | None]:
+    def _find(
+        self, node: Node, keys: Sequence[Key], after: int, early: bool
+    ) -> tuple[int, Key | None]:
         for key in keys:
-            for i in range(len(self.items) - 1, after // 2 - 1, -1):
+            places = range(after // 2, len(self.items))
+            for i in places if early else reversed(places):
                 item = self.items[i]
                 joined = None if item.key is None else self.joined(item.key, key)
                 if joined is not None:
