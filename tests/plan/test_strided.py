@@ -209,6 +209,11 @@ def keys_turned(q, k, v):
     return hf.transpose(mixed, [0, 2, 1, 3])
 
 
+def by_einsum(q, k, v):
+    scores = hf.nn.softmax(hf.einsum("bthd,bshd->bhts", q, k))
+    return hf.einsum("bhts,bshd->bthd", scores, v)
+
+
 def attention(parts, mix):
     """The sum of squares of what attention gives, and its gradients."""
     with graph() as g:
@@ -228,7 +233,7 @@ def by_numpy(x, w):
     return np.square(mixed).sum()
 
 
-@pytest.mark.parametrize("mix", [turned, keys_turned])
+@pytest.mark.parametrize("mix", [turned, keys_turned, by_einsum])
 @pytest.mark.parametrize("parts", [joint, by_heads, separate])
 def test_attention_copies_no_heads(parts, mix, small_ones):
     g, fetches, feeds = attention(parts, mix)
@@ -240,6 +245,37 @@ def test_attention_copies_no_heads(parts, mix, small_ones):
     np.testing.assert_allclose(loss, by_numpy(*feeds.values()), rtol=1e-4)
     for one, other in zip(gradients, run(g, fetches, feeds, kernels="plain")[1:], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("equation", "strided"),
+    [
+        ("bij,bjk->bik", 1),
+        ("ibj,kbj->kbi", 1),
+        ("ibj,kjb->kib", 0),  # of matrices without rows or columns that lie together
+        ("abij,bajk->biak", 1),
+        ("bijc,bck->bijk", 1),  # of two axes of rows
+        ("bicj,bck->bjik", 0),  # which lie in no such way in the result
+        ("bicd,bcdk->bik", 1),
+        ("bidc,bcdk->bik", 0),
+        ("ij,jk->ik", 0),
+        ("bij,bij->b", 0),
+        ("bii,bij->bij", 0),
+        ("bijl,bjk->bik", 0),
+        ("...ij,...jk->...ik", 0),
+    ],
+)
+def test_einsums_that_are_products_of_matrices(equation, strided, small_ones):
+    size = dict(zip("abcdijkl.", (2, 3, 4, 5, 6, 7, 8, 9, 2), strict=True))
+    shapes = [[size[c] for c in t] for t in equation.replace("...", ".").split("->")[0].split(",")]
+    values = [normal(*shape) for shape in shapes]
+    with graph() as g:
+        x, y = (hf.placeholder(hf.float32, shape) for shape in shapes)
+        z = hf.einsum(equation, x, y)
+    feeds = dict(zip((x, y), values, strict=True))
+    assert rewritten(g, [z], feeds).count("StridedMatMul") == strided
+    wanted = np.einsum(equation, *(value.astype("f8") for value in values))
+    np.testing.assert_allclose(run(g, z, feeds), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_with_exact_nothing_changes(small_ones):

@@ -7,6 +7,7 @@ copy. A product that takes matrices at any strides needs none of them.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -27,7 +28,8 @@ def with_strides(part: Part, serves: Serves) -> Part:
     Only where `serves` says that a kernel better than the plain one computes the new node, given
     the specs of its inputs. Rounding may change.
     """
-    if any(n.type == "MatMul" and len(n.specs[0].shape or ()) > 2 for n in part.nodes.values()):
+    products = [n for n in part.nodes.values() if n.type in ("MatMul", "Einsum")]
+    if any(len(node.specs[0].shape or ()) > 2 for node in products):
         return _Rewriter(part, serves).run()
     return part
 
@@ -35,7 +37,7 @@ def with_strides(part: Part, serves: Serves) -> Part:
 class Way(NamedTuple):
     """How a product's result comes to lie in another value, by nodes that nobody else needs."""
 
-    lay: Lay
+    lay: Lay | None  # of its matrices; None: they lie in no such way
     nodes: tuple[Node, ...]  # the last has the value
     join: Node | None = None  # that makes the value of several, this one being one
 
@@ -66,10 +68,12 @@ class _Rewriter:
 
     def is_product(self, node: Node) -> bool:
         """Whether it is a product of batches of matrices, of known sizes, on a CPU."""
-        if node.type != "MatMul" or "/cpu:" not in node.device:
+        if node.type not in ("MatMul", "Einsum") or "/cpu:" not in node.device:
             return False
-        shapes = [spec.shape for spec in (*node.specs, *map(self.part.spec, node.inputs))]
-        return all(is_known(s) and size_of(s) and len(known(s)) > 2 for s in shapes)
+        shapes = [spec.shape for spec in (*map(self.part.spec, node.inputs), *node.specs)]
+        if not all(is_known(s) and size_of(s) and len(known(s)) > 2 for s in shapes):
+            return False
+        return node.type == "MatMul" or _is_matrices(node, [known(s) for s in shapes])
 
     # -- where operands lie
 
@@ -85,14 +89,14 @@ class _Rewriter:
                     return root, made
         return ref, packed(known(shape))
 
-    def operand(self, node: Node, i: int) -> tuple[Ref, Lay]:
+    def operand(self, node: Node, i: int) -> tuple[Ref, Lay | None]:
         """The value that a product reads, and how its matrices lie there."""
         ref = node.inputs[i]
         root, lay = self.seen(ref, node.device)
-        if lay.is_packed() or 1 not in lay.strides[-2:]:
-            root, lay = ref, packed(known(self.part.spec(ref).shape))
-        turned = node.attrs["transpose_b" if i else "transpose_a"]
-        return root, lay.swapped() if turned else lay
+        made = _matrices(node, i, lay)
+        if made is None or lay.is_packed() or 1 not in made.strides[-2:]:
+            return ref, _matrices(node, i, packed(known(self.part.spec(ref).shape)))
+        return root, made
 
     # -- where results are to lie
 
@@ -102,19 +106,25 @@ class _Rewriter:
         while (after := self.only_user(nodes[-1], node)) is not None:
             if after.type in ("Concat", "Pack"):
                 if join and after.inputs.count(Ref(nodes[-1].name)) == 1:
-                    lay = _back(_place(after, nodes[-1], self.part), nodes, self.part)
-                    if lay is not None and 1 in lay.strides[-2:]:
+                    lay = self.back(_place(after, nodes[-1], self.part), nodes)
+                    if lay is not None:
                         return Way(lay, tuple(nodes), after)
                 break
             if after.type not in SAME_ORDER and after.type != "Transpose":
                 break
             nodes.append(after)
         while len(nodes) > 1:
-            lay = _back(packed(known(nodes[-1].specs[0].shape)), nodes, self.part)
-            if lay is not None and 1 in lay.strides[-2:] and not lay.is_packed():
+            lay = self.back(packed(known(nodes[-1].specs[0].shape)), nodes)
+            if lay is not None and any(n.type == "Transpose" for n in nodes):
                 return Way(lay, tuple(nodes))
             nodes.pop()
-        return Way(packed(known(node.specs[0].shape)), (node,))
+        return Way(self.back(packed(known(node.specs[0].shape)), nodes), (node,))
+
+    def back(self, lay: Lay | None, nodes: Sequence[Node]) -> Lay | None:
+        """How the matrices of a product lie where the value of the last node is to lie so."""
+        first = _back(lay, nodes, self.part)
+        made = None if first is None else _matrices(nodes[0], 2, first)
+        return made if made is not None and 1 in made.strides[-2:] else None
 
     def only_user(self, node: Node, product: Node) -> Node | None:
         """Who alone takes a value, beside the product."""
@@ -134,6 +144,8 @@ class _Rewriter:
     def made(self, node: Node, way: Way, whole: Node, into: Sequence[Ref] = ()) -> Node | None:
         """The product that writes its part of the value of `whole`; None if nobody serves it."""
         (a, lay_a), (b, lay_b), lay = self.operand(node, 0), self.operand(node, 1), way.lay
+        if lay_a is None or lay_b is None or lay is None:
+            return None
         if lay.strides[-1] != 1:  # of columns side by side: the transposed product
             (a, lay_a), (b, lay_b), lay = (b, lay_b.swapped()), (a, lay_a.swapped()), lay.swapped()
         lays = tuple(map(tuple, (lay_a, lay_b, lay)))
@@ -146,7 +158,7 @@ class _Rewriter:
     def alone(self, node: Node, way: Way) -> None:
         """A product that reads and writes by strides, if that spares a copy."""
         reads = any(self.operand(node, i)[0] != node.inputs[i] for i in (0, 1))
-        if not reads and len(way.nodes) == 1:
+        if not reads and len(way.nodes) == 1 and node.type == "MatMul":
             return
         if (made := self.made(node, way, way.nodes[-1])) is not None:
             self.put([made], way.nodes[1:])
@@ -189,6 +201,44 @@ class _Rewriter:
                 uses.subtract(ref.node for ref in node.inputs)
                 del nodes[name]
         return dataclasses.replace(self.part, nodes=nodes, fetches=fetches)
+
+
+def _labels(node: Node) -> tuple[list[str], list[str]]:
+    """The terms of an Einsum, the result's last; its labels: joint, of rows, inner, of columns."""
+    left, _, out = node.attrs["equation"].partition("->")
+    terms = [*left.split(","), out]
+    a, b = terms[:2]
+    rows = "".join(c for c in out if c in a and c not in b)
+    columns = "".join(c for c in out if c in b and c not in a)
+    joint = "".join(c for c in out if c in a and c in b)
+    return terms, [joint, rows, "".join(c for c in a if c not in out), columns]
+
+
+def _is_matrices(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether an Einsum is a product of batches of matrices."""
+    if len(shapes) != 3 or "." in node.attrs["equation"]:
+        return False
+    terms, (joint, rows, inner, columns) = _labels(node)
+    wanted = [joint + rows + inner, joint + inner + columns, joint + rows + columns]
+    if not (joint and rows and inner and columns):
+        return False
+    if any(sorted(t) != sorted(w) for t, w in zip(terms, wanted, strict=True)):
+        return False
+    pairs = zip("".join(terms), (n for shape in shapes for n in shape), strict=True)
+    return len(set(pairs)) == len(set("".join(terms)))  # none is broadcast
+
+
+def _matrices(node: Node, i: int, lay: Lay) -> Lay | None:
+    """How the matrices lie of operand `i` of a product, or of its result, which is number 2."""
+    if node.type == "MatMul":
+        turned = i < 2 and node.attrs["transpose_b" if i else "transpose_a"]
+        return lay.swapped() if turned else lay
+    terms, (joint, rows, inner, columns) = _labels(node)
+    pair = [(rows, inner), (inner, columns), (rows, columns)][i]
+    size = dict(zip(terms[i], lay.sizes, strict=True))
+    turned = lay.turned([terms[i].index(c) for c in joint + pair[0] + pair[1]])
+    flat = (math.prod(size[c] for c in labels) for labels in pair)
+    return turned.reshaped([*(size[c] for c in joint), *flat])
 
 
 def _through(node: Node, index: int, lay: Lay) -> Lay | None:
