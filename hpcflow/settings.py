@@ -55,6 +55,7 @@ class Settings:
     exact: bool = False  # forbid rewrites and kernels that change rounding
     kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
     kernel_cache: str = ""  # folder of compiled kernels, "": of the user's caches; none: no folder
+    plan_cache: str = ""  # folder of plans with their code, as kernel_cache
     inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them
     profile: bool = False  # say where the time of some steps goes, by operation (docs/profiling.md)
     trace: str = ""  # a file for what ran and waited when, one a rank (FILE.RANK.json)

@@ -32,6 +32,8 @@ os.environ.setdefault(
     "HPCFLOW_KERNEL_CACHE", os.path.join(tempfile.gettempdir(), f"hpcflow-tests-{os.geteuid()}")
 )
 
+os.environ.setdefault("HPCFLOW_PLAN_CACHE", "none")  # what a test changes no plan is to remember
+
 LIMIT_S = 480.0  # for each of set-up, call and clean-up of a test; `@pytest.mark.limit(s)` for more
 MEET_S = 10.0  # how long a rank whose test has failed waits for the others
 

@@ -8,6 +8,7 @@ pack again after a change.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import marshal
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import CodeType
 
 import hpcflow
+from hpcflow.plan.key import PACKED
 
 CODES, SOURCES = "modules.bin", "sources.bin"
 LOADER = Path(__file__).with_name("packed.py")
@@ -68,5 +70,6 @@ def _compile(top: Path, target: Path, draft: Path) -> int:
     magic = importlib.util.MAGIC_NUMBER
     (draft / CODES).write_bytes(magic + marshal.dumps(codes))
     (draft / SOURCES).write_bytes(marshal.dumps(sources))
+    (draft / PACKED).write_text(hashlib.sha256(repr(sources).encode()).hexdigest())
     shutil.copy(LOADER, draft / "__init__.py")
     return len(codes)

@@ -99,6 +99,12 @@ def _loaded() -> tuple[Any, str]:
     return lib, ""
 
 
+def version() -> str:
+    """Which library it is; it must not be absent."""
+    found = library().dnnl_version().contents
+    return f"{found.major}.{found.minor}.{found.patch} {found.hash.decode()}"
+
+
 def library() -> Any:
     """The library; it must not be absent."""
     lib, why = _loaded()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from hpcflow.errors import DeviceError, HpcflowError
@@ -104,6 +104,7 @@ _HOMES = {
     op: [f"{__package__}.{family}" for family, ops in FAMILIES.items() if op in ops.split()]
     for op in " ".join(FAMILIES.values()).split()
 }
+_OWN: set[str] = set()  # ops with kernels of a user's
 ANY = "xp"  # the kind of device of kernels written against the array module `xp`
 
 
@@ -131,6 +132,17 @@ def provider(name: str, absent: Callable[[], str]) -> None:
     _PROVIDERS[name] = absent
 
 
+def are_own(types: Iterable[str]) -> bool:
+    """Whether a user has given kernels to some of these ops."""
+    return not _OWN.isdisjoint(types)
+
+
+def versions(wanted: Wish) -> list[tuple[str, str]]:
+    """The providers that are wanted, each with which library it is, or why it is absent."""
+    modules = {name: importlib.import_module(PROVIDERS[name]) for name in wanted.providers}
+    return [(name, module.absent() or module.version()) for name, module in modules.items()]
+
+
 def kernel(
     type: str,
     form: Form,
@@ -152,6 +164,7 @@ def kernel(
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
         if make.__module__ not in _HOMES.get(type, ()):
             _load(type)  # what a user's own kernel replaces
+            _OWN.add(type)
         direct = moves or form in ("ufunc", "view")
         made = make if direct else widened(form, make)
         _TABLE[type, on] = Kernel(form, made, inplace, tiles, scratch=scratch)

@@ -22,6 +22,11 @@ def absent() -> str:
     return ""
 
 
+def version() -> str:
+    """Which compiler makes code, and for which processor; it must not be absent."""
+    return machine().identity
+
+
 class Machine:
     """This processor, and the code that this process has loaded for it."""
 

@@ -6,6 +6,7 @@ import dataclasses
 
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.arena import Block
+from hpcflow.plan.ir import Part
 from hpcflow.plan.strands import Strand
 
 
@@ -53,3 +54,12 @@ class Code:
     def buffer_bytes(self) -> int:
         """Bytes of the buffers of one step instance."""
         return sum(self.arenas.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated:
+    """A part as it runs, its code, and those of its loops and branches: by node, then by place."""
+
+    part: Part
+    code: Code
+    inner: dict[str, dict[str, Generated]]

@@ -43,10 +43,26 @@ def make_plan(
 ) -> Plan:
     """The plan of one step of `replica`: `feeds` (with the shapes of the fed arrays) to `fetches`.
 
-    `evaluate(node, arrays)` computes a pure node, for constant folding; without it nothing folds.
     Operations that are `done` ran in an earlier part of the step and do not run again.
-    The caller verifies it (`hpcflow.plan.verify`) before it runs.
     Errors: FeedError, FetchError, ShapeError, PlacementError, VerifyError.
+    """
+    program = prune(graph, fetches, feeds, done)
+    return plan_of(program, graph, cluster, settings, replica, evaluate)
+
+
+def plan_of(
+    program: Program,
+    graph: Graph,
+    cluster: Cluster,
+    settings: Settings,
+    replica: int = 0,
+    evaluate: Evaluate | None = None,
+) -> Plan:
+    """The plan of a program, the part of `graph` that a step needs.
+
+    `evaluate(node, arrays)` computes a pure node, for constant folding; without it nothing folds.
+    The caller verifies it (`hpcflow.plan.verify`) before it runs.
+    Errors: ShapeError, PlacementError, VerifyError.
     """
     homes = assign_variables(graph, cluster, settings)
     on_cpu = all(d.startswith("cpu") for d in (*cluster.devices, *cluster.server_devices))
@@ -72,7 +88,6 @@ def make_plan(
         program = pack_step(join(program, cluster.lead), cluster.lead)
         return partition(order(program), cluster, why, edges)
 
-    program = prune(graph, fetches, feeds, done)
     trains = any(node.type in LOWERED for node in program.nodes.values())
     if cluster.mode != "ps":
         return cut(lower(program), cluster)

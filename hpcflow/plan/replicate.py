@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from itertools import chain
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from hpcflow.graph.graph import Graph
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.plan.initial import is_initial
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
+from hpcflow.plan.nested import within
 from hpcflow.plan.rewrite import bypass, constant, infer, inferred_again, live, substitute
 
 LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
@@ -59,6 +61,14 @@ def replicate(
     if cluster.mode == "ps" and replica != 0:
         program = _mapped(program, lambda node: [_wait_instead(node, served)])
     return live(program)
+
+
+def as_planned(program: Program, cluster: Cluster, replica: int) -> int:
+    """The lowest number of a replica whose plan is the same, though it feeds other samples."""
+    nodes = chain(program.nodes.values(), within(program.nodes))
+    if any(node.type == "ReplicaOffset" for node in nodes):
+        return replica
+    return min(replica, 1) if cluster.mode == "ps" else 0
 
 
 def _equal_rows_first(program: Program) -> Program:

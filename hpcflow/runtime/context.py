@@ -29,7 +29,8 @@ from hpcflow.graph.device import parse
 from hpcflow.kernels.table import wish
 from hpcflow.logs import logger
 from hpcflow.native import kept
-from hpcflow.plan.ir import Cluster, Part, Plan
+from hpcflow.plan.code import Generated
+from hpcflow.plan.ir import Cluster, Plan
 from hpcflow.plan.roles import Roles, assign
 from hpcflow.plan.rounds import attrs_of
 from hpcflow.runtime import device, failing, services, survival
@@ -39,6 +40,7 @@ from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
 from hpcflow.runtime.held import Expected, report
 from hpcflow.runtime.instance import Compiled
+from hpcflow.runtime.plans import Plans
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
 from hpcflow.runtime.survival import Follower, Survival
@@ -87,6 +89,7 @@ class Context:
         if settings.placement and self.cluster.servers:
             self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))
         self.counts = Counts()
+        self.plans = Plans(self)
         self.keep_step(consistency.rule(settings.sync))
         self.engine = Engine(world, crowded)
         if len(self.devices) > 1:  # not the CPU alone, whose kernels end where they are called
@@ -174,7 +177,7 @@ class Context:
             if group is not None:
                 self.join_sums(group)
         self.control = Control(
-            self.engine, self.compile, self.report, self.group, self.stop, self.counts
+            self.engine, self._serve, self.report, self.group, self.stop, self.counts
         )
         self.control.answer = functools.partial(services.answer, self)
         if self.settings.survive:
@@ -287,26 +290,32 @@ class Context:
 
     def compile(
         self,
-        part: Part,
+        made: Generated,
         store: Store | None = None,
         label: str = "",
         driver: int = -1,
         trains: bool = False,
     ) -> Compiled:
-        """The code of a part that this rank runs, with variables in `store`, for rank `driver`.
+        """A part that this rank runs, ready, with variables in `store`, for rank `driver`.
 
         Parts of one `label` (what is fetched) draw from one series of random numbers each. `trains`
         says that a step of its plan changes variables, initial values apart.
         """
         store = self.store if store is None else store
         store.driver = driver
-        made = Compiled(part, self.devices, store, self.settings, label)
-        made.trains = trains
+        compiled = Compiled(made, self.devices, store, label)
+        compiled.trains = trains
         if self.profile is not None:
-            self.profile.adopt(made)
-        made.expected = self.expected
-        self.expected.plan(made.memory, made.constants)
-        return made
+            self.profile.adopt(compiled)
+        compiled.expected = self.expected
+        self.expected.plan(compiled.memory, compiled.constants)
+        return compiled
+
+    def _serve(self, data: bytes, **about: Any) -> Compiled:
+        """The part that a driver has sent, made ready."""
+        from hpcflow.plan import codec
+
+        return self.compile(self.plans.code(codec.decode(data), data), **about)
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:
         """The number of a new plan of this driver, and the first of its message tags."""
@@ -390,6 +399,7 @@ class Context:
             "messages_sent": sum(traffic.messages.values()) if traffic else 0,
             "warnings": logs.warned(),
             "state": self.store.reports(),
+            "compile": dataclasses.asdict(self.plans.spent),
             "memory": report(self.devices.values(), self.expected),
             **self.counts.report(traffic),
         }

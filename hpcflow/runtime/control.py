@@ -277,10 +277,8 @@ class Control:
         facts, rest = json.loads(text[8 : 8 + size]), text[8 + size :]
         compiled = self.compiled.get(rest)
         if compiled is None:  # replicas with equal parts share one compilation
-            from hpcflow.plan import codec
-
             about = {"label": facts["fetches"], "driver": source, "trains": facts["trains"]}
-            compiled = self.compile_part(codec.decode(rest), **about)
+            compiled = self.compile_part(rest, **about)
             self.compiled[rest] = compiled
         sums = None
         if self.group is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.plan.cost import seconds_in
 from hpcflow.plan.generate import POLL_EVERY_S
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.instance import Instance
@@ -108,7 +109,7 @@ def _loop(held: Held, instance: Instance) -> Run:
     polls = "", "pass"
     if not instance.code.simple:  # a step that sends or waits: messages move in the loop too
         body = held.compiled["body"]
-        seconds = sum(map(body.seconds, body.part.nodes.values()))
+        seconds = sum(map(seconds_in(body.part), body.part.nodes.values()))
         if seconds:
             every = max(1, int(POLL_EVERY_S / seconds))
             polls = "n = 0", f"n += 1\n        if n % {every} == 0: poll()"

@@ -16,21 +16,16 @@ from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.shape import Spec, known
 from hpcflow.native.call import plain
 from hpcflow.native.kept import builtin, prepare
-from hpcflow.plan import cost
-from hpcflow.plan.code import Code
+from hpcflow.plan.code import Code, Generated, KernelInfo
 from hpcflow.plan.fusion import fused
-from hpcflow.plan.fusion.updates import Writer
-from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.memory import Memory, constants, of_code, sum_bytes, variables
-from hpcflow.plan.nested import FRAMES, inner, within
+from hpcflow.plan.nested import within
 from hpcflow.runtime.device import Device, device_of
 from hpcflow.runtime.exhausted import exhausted
 from hpcflow.runtime.held import Expected
-from hpcflow.runtime.serving import as_run, writer_for
 from hpcflow.runtime.slices import Touched
 from hpcflow.runtime.state import Store
-from hpcflow.settings import Settings
 
 Take = Callable[[str, int], Any]  # device, bytes -> memory for the buffers of one part there
 LARGE = 1 << 20  # bytes: buffers of such variables are not kept for a second initialization
@@ -44,35 +39,22 @@ class Compiled:
 
     def __init__(
         self,
-        part: Part,
+        made: Generated,
         devices: Mapping[str, Device],
         store: Store,
-        settings: Settings,
         label: str = "",
-        kept: frozenset[str] = frozenset(),
-        inside: bool = False,
     ) -> None:
         self.devices, self.store, self.label = devices, store, label
-        self._infos: dict[str, Any] = {}
         self.watch: Callable[..., Any] | None = None  # gives instances other strands: a profile
-        self.part = part
-        self.part, writes = self._fused(part, settings)
+        self.part, self.code = made.part, made.code
         part = self.part
-        self.seconds = cost.seconds_in(part) if inside or _messages(part) else _no_time
         self.expected: Expected | None = None  # where its rank notes what it needs
         self.trains = False  # a step of its plan changes variables, initial values apart
         self.inner = {
-            node.name: {
-                key: Compiled(body, devices, store, settings, label, owned, inside=True)
-                for key, body, owned in _parts(node)
-            }
-            for node in part.nodes.values()
-            if node.type in FRAMES
+            name: {key: Compiled(body, devices, store, label) for key, body in bodies.items()}
+            for name, bodies in made.inner.items()
         }
         self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
-        self.code: Code = generate(
-            part, self.info, self.seconds, settings.check_numerics, kept, writes
-        )
         prepare(_loops(part, self.code))
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         weakref.finalize(self, linecache.cache.pop, self.file, None).atexit = False
@@ -103,14 +85,9 @@ class Compiled:
         """The device a node runs on."""
         return device_of(node, self.part.task, self.devices)
 
-    def _fused(self, part: Part, settings: Settings) -> tuple[Part, Writer | None]:
-        """The part as it is run, and what tells for which updates loops are generated.
-
-        As it is where each operation's values are looked at, or poisoned.
-        """
-        if settings.one_by_one:
-            return part, None
-        return as_run(part, self.devices), writer_for(self.devices)
+    def info(self, node: Node) -> KernelInfo:
+        """The calling form of the kernel that computes `node`."""
+        return self.device(node).info(node, self._specs(node))
 
     @property
     def initializes(self) -> bool:
@@ -140,12 +117,6 @@ class Compiled:
         """What one step of it needs, as predicted before it runs."""
         insides = (c.memory for parts in self.inner.values() for c in parts.values())
         return of_code(self.part, self.code, 1, insides)
-
-    def info(self, node: Node) -> Any:
-        """The calling form of the kernel that computes `node`."""
-        if node.name not in self._infos:
-            self._infos[node.name] = self.device(node).info(node, self._specs(node))
-        return self._infos[node.name]
 
     def _spec(self, ref: Ref) -> Spec:
         return self.part.spec(ref)
@@ -261,24 +232,6 @@ def _loops(part: Part, code: Code) -> Iterator[str]:
     for what in code.binds.values():
         if what[0] == "loop":
             yield what[2]
-
-
-def _messages(part: Part) -> bool:
-    """Whether messages move while a part runs, so that long kernels matter to others."""
-    return any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
-
-
-def _no_time(node: Node) -> float:
-    return 0.0
-
-
-def _parts(node: Node) -> Iterator[tuple[str, Part, frozenset[str]]]:
-    """The parts of a frame, each with those of its feeds that are its own to hand on."""
-    for key, inside in inner(node):
-        assert isinstance(inside, Part)
-        slots = zip(inside.feeds, node.attrs[f"{key}_feeds"], strict=True)
-        variables = len(node.specs) if key == "body" else 0
-        yield key, inside, frozenset(name for name, slot in slots if slot < variables)
 
 
 def _is_fetched(node: Node, part: Part) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,7 +21,6 @@ from hpcflow.plan.ir import Node, Plan
 from hpcflow.plan.make import make_plan
 from hpcflow.plan.traffic import as_text, trains
 from hpcflow.plan.variables import assign_variables, held_bytes
-from hpcflow.plan.verify import verify
 from hpcflow.runtime.agree import agree
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.deadline import Deadline
@@ -371,15 +370,10 @@ class Session:
             )
         return tensor
 
-    def _plan(
-        self,
-        wanted: Sequence[Tensor | Operation],
-        specs: dict[Tensor, Spec],
-        done: frozenset[Operation] = frozenset(),
-    ) -> Plan:
+    def _plan(self, wanted: Sequence[Tensor | Operation], specs: dict[Tensor, Spec]) -> Plan:
         context = self.context
-        try:
-            plan = make_plan(
+        with self._rank_told():
+            return make_plan(
                 self.graph,
                 wanted,
                 specs,
@@ -387,33 +381,37 @@ class Session:
                 context.settings,
                 context.replica,
                 functools.partial(evaluate, context),
-                done,
             )
-            for each in (plan, plan.round) if context.on_plan is None else ():
-                if each is not None:
-                    verify(each)
+
+    @contextlib.contextmanager
+    def _rank_told(self) -> Iterator[None]:
+        """Errors inside say on which rank they are."""
+        try:
+            yield
         except HpcflowError as error:
-            error.rank = context.rank if error.rank is None else error.rank
+            error.rank = self.context.rank if error.rank is None else error.rank
             raise
-        return plan
 
     def _make(self, family: Family, specs: dict[Tensor, Spec]) -> Step:
-        context, plan = self.context, self._plan(family.wanted, specs, family.done)
+        context, wanted = self.context, family.wanted
         if context.on_plan is not None:
-            return PlannedStep(context, plan)
+            return PlannedStep(context, self._plan(wanted, specs))
+        before = context.plans.spent
+        with self._rank_told():
+            plan, mine = context.plans.find(
+                self.graph, wanted, specs, family.done, functools.partial(evaluate, context)
+            )
         if plan.collectives and context.group is not None and family.sums is None:
-            agree(context, self.graph, family.wanted)
+            agree(context, self.graph, wanted)
             family.sums = Sums(context.group, context.survival)
         if plan.round is not None:
             repeat(context, plan.round, plan.updates)
         if plan.messages and context.is_chief:
             tell_traffic(context, self.graph, plan)
-        compiled = context.compile(
-            plan.parts[plan.driver], self.store, fetched(family.wanted), trains=trains(plan)
-        )
-        return make_step(
-            context, plan, compiled, family.wanted, family.number, family.sums, self._arena
-        )
+        compiled = context.compile(mine, self.store, fetched(wanted), trains=trains(plan))
+        if compiled.trains:
+            context.plans.tell(context.plans.spent.since(before))
+        return make_step(context, plan, compiled, wanted, family.number, family.sums, self._arena)
 
 
 class InteractiveSession(Session):

@@ -444,6 +444,7 @@ def summary(
         "bytes_sent": [r["bytes_sent"] for r in ranks],
         "messages_sent": [r["messages_sent"] for r in ranks],
         "hosts": [r["host"] for r in ranks],
+        "compile": [{"rank": r["rank"], **r["compile"]} for r in ranks],
         "memory": [r["memory"] for r in ranks],
         "lost": context.lost,
         "seconds": round(seconds, 6),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcflow import folders
 from hpcflow.native import kept
 from hpcflow.native.loop import FULL, Body, Operand, Step
 from hpcflow.native.machine import Machine
@@ -139,7 +140,7 @@ def test_none_is_no_folder_and_no_warning(
 def test_the_oldest_files_go(
     built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MOST_FILES", 8)
+    monkeypatch.setattr(folders, "MOST_FILES", 8)
     for i in range(8):
         (tmp_path / f"{i}.o").write_bytes(b"")
         os.utime(tmp_path / f"{i}.o", (i, i))

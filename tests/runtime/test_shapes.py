@@ -21,9 +21,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     begin = instance.Compiled.__init__
 
-    def counted(self: Any, part: Any, *rest: Any, **more: Any) -> None:
-        made.append(part.task)
-        begin(self, part, *rest, **more)
+    def counted(self: Any, code: Any, *rest: Any, **more: Any) -> None:
+        made.append(code.part.task)
+        begin(self, code, *rest, **more)
 
     monkeypatch.setattr(instance.Compiled, "__init__", counted)
     return made

@@ -1,0 +1,201 @@
+"""The plans of a rank: made, or loaded from a folder where another rank or an earlier run put them.
+
+What all passes make of a program is kept, the code of this rank's part included, under a digest of
+all that it follows from (`hpcflow.plan.key`). One rank of a node makes what is not there, while the
+others that need the same wait for its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from hpcflow import folders, threads
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.shape import Spec
+from hpcflow.kernels.table import are_own, versions
+from hpcflow.logs import logger
+from hpcflow.native import kept
+from hpcflow.native.machine import absent
+from hpcflow.plan import saved
+from hpcflow.plan.code import Generated
+from hpcflow.plan.ir import Part, Plan, Program
+from hpcflow.plan.key import LEAST_NODES, chosen, key, sources
+from hpcflow.plan.make import plan_of
+from hpcflow.plan.nested import within
+from hpcflow.plan.prune import prune
+from hpcflow.plan.simplify import Evaluate
+from hpcflow.plan.variables import assign_variables
+from hpcflow.plan.verify import verify
+from hpcflow.runtime import device
+from hpcflow.runtime.generated import generated
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.context import Context
+
+Made = TypeVar("Made")
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """How many plans and kernels were made, and how many loaded, in how many seconds."""
+
+    plans_made: int = 0
+    plans_loaded: int = 0
+    plan_seconds: float = 0.0
+    kernels_compiled: int = 0
+    kernels_loaded: int = 0
+    kernel_seconds: float = 0.0
+
+    def since(self, before: Spent) -> Spent:
+        """What was spent since then."""
+        mine, its = dataclasses.astuple(self), dataclasses.astuple(before)
+        return Spent(*(a - b for a, b in zip(mine, its, strict=True)))
+
+    def __str__(self) -> str:
+        how = "loaded" if self.plans_loaded else "made"
+        text = f"the plan was {how} in {1e3 * self.plan_seconds:.0f} ms"
+        counts = {"compiled": self.kernels_compiled, "loaded": self.kernels_loaded}
+        kernels = " and ".join(f"{n} {what}" for what, n in counts.items() if n)
+        if kernels:
+            text += f", its kernels ({kernels}) in {1e3 * self.kernel_seconds:.0f} ms"
+        return text
+
+
+class Plans:
+    """Where the plans of a rank come from."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._made, self._loaded, self._seconds = 0, 0, 0.0
+        self._told = False
+        path, devices = context.settings.plan_cache, context.devices.values()
+        ours = all(type(one).__module__ == device.__name__ for one in devices)
+        self.folder = None  # also where devices are of the user's, or no kernels are generated
+        if ours and not absent():
+            self.folder = folders.own(path, "plans", ".plan", "HPCFLOW_PLAN_CACHE")
+
+    @property
+    def spent(self) -> Spent:
+        """What plans and kernels have taken so far."""
+        kernels = kept.compiled, kept.loaded, kept.seconds
+        return Spent(self._made, self._loaded, self._seconds, *kernels)
+
+    def tell(self, spent: Spent) -> None:
+        """Say once in a job what the first plan that trains has taken."""
+        if self.context.is_chief and not self._told:
+            self._told = True
+            logger.info("first training step: %s", spent)
+
+    def find(
+        self,
+        graph: Graph,
+        wanted: Sequence[Tensor | Operation],
+        specs: Mapping[Tensor, Spec],
+        done: Container[Operation],
+        evaluate: Evaluate,
+    ) -> tuple[Plan, Generated]:
+        """The plan of `wanted` from feeds of these specs, and the code of the driver's part.
+
+        Errors: those of `make_plan`.
+        """
+        context, start = self.context, time.perf_counter()
+        program = prune(graph, wanted, specs, done)
+
+        def make() -> tuple[Plan, Generated]:
+            given = graph, context.cluster, context.settings, context.replica, evaluate
+            plan = plan_of(program, *given)
+            for each in (plan, plan.round):
+                if each is not None:
+                    verify(each)
+            mine = generated(plan.parts[plan.driver], context.devices, context.settings)
+            return dataclasses.replace(plan, parts=plan.parts | {plan.driver: mine.part}), mine
+
+        return self._found(
+            self._name(program, graph),
+            make,
+            lambda made: saved.to_bytes(*made),
+            lambda data: saved.from_bytes(data, context.cluster),
+            start,
+        )
+
+    def code(self, part: Part, data: bytes) -> Generated:
+        """The code of a part that came from a driver as `data`."""
+        context, name = self.context, None
+        if self._keeps(part) and len(part.nodes) >= LEAST_NODES:
+            facts = repr([chosen(context.settings), self._about])
+            name = hashlib.sha256(facts.encode() + data).hexdigest()
+        return self._found(
+            name,
+            lambda: generated(part, context.devices, context.settings),
+            saved.code_to_bytes,
+            saved.code_from_bytes,
+            time.perf_counter(),
+        )
+
+    def _name(self, program: Program, graph: Graph) -> str | None:
+        """What the plan of a program is called in the folder; None if it is not kept."""
+        if not self._keeps(program):
+            return None
+        cluster, settings = self.context.cluster, self.context.settings
+        homes = assign_variables(graph, cluster, settings)
+        return key(program, graph, cluster, settings, homes, self.context.replica, self._about)
+
+    def _keeps(self, program: Program | Part) -> bool:
+        """Whether there is a folder, and no operation has a kernel of the user's."""
+        nodes = chain(program.nodes.values(), within(program.nodes))
+        return self.folder is not None and not are_own(node.type for node in nodes)
+
+    def _found(
+        self,
+        name: str | None,
+        make: Callable[[], Made],
+        write: Callable[[Made], bytes],
+        read: Callable[[bytes], Made],
+        start: float,
+    ) -> Made:
+        """What is called `name`: loaded, or made and kept."""
+        found = self._read(name, read)
+        if found is None and name is not None:
+            with folders.turn(f"plans-{name[0]}"):
+                found = self._read(name, read)
+                if found is None:
+                    found = self._kept(name, make(), write)
+        if found is None:
+            found = make()
+            self._made += 1
+        self._seconds += time.perf_counter() - start
+        return found
+
+    def _read(self, name: str | None, read: Callable[[bytes], Made]) -> Made | None:
+        if name is None or self.folder is None:
+            return None
+        data = self.folder.read(name)
+        if data is None:
+            return None
+        self._loaded += 1
+        return read(data)
+
+    def _kept(self, name: str, made: Made, write: Callable[[Made], bytes]) -> Made:
+        """What was made, kept if all of it is plain data."""
+        assert self.folder is not None
+        self._made += 1
+        with contextlib.suppress(TypeError):
+            self.folder.write(name, write(made))
+        return made
+
+    @functools.cached_property
+    def _about(self) -> list[Any]:
+        """What plans follow from besides the program: devices, libraries, this program itself."""
+        devices = [(name, type(one).__qualname__) for name, one in self.context.devices.items()]
+        wish = next(iter(self.context.devices.values())).wish
+        libraries = [np.__version__, *versions(wish)]
+        return [sources(), libraries, devices, wish, threads.chosen().threads]
