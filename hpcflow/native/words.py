@@ -42,10 +42,17 @@ def number(value: Any, type: str) -> Value:
     return Value(str(int(value)), type)
 
 
-def metadata(loops: int) -> list[str]:
-    """What says that rounds of loops, !2 and those behind, may run side by side."""
-    kept = [f"!{2 + k} = distinct !{{!{2 + k}, !1}}" for k in range(loops)]
-    return ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}', *kept]
+def metadata(loops: int, whole: bool = False) -> list[str]:
+    """What says that rounds of loops, !2 and those behind, may run side by side.
+
+    `whole`: they stay loops, to become vectors; LLVM would write out all rounds of short ones.
+    """
+    lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}']
+    told = "!1"
+    if whole:
+        told = f"!1, !{2 + loops}"
+        lines.append(f'!{2 + loops} = !{{!"llvm.loop.unroll.disable"}}')
+    return [*lines, *(f"!{2 + k} = distinct !{{!{2 + k}, {told}}}" for k in range(loops))]
 
 
 class Lines:

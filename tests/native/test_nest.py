@@ -13,7 +13,7 @@ from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, MAX, ONE, ROW, SUM, Bo
 from hpcflow.native.nest import schedule, text
 
 RNG = np.random.default_rng(7)
-SHAPES = [(1, 2), (3, 5), (7, 16), (4, 1000), (130, 33)]
+SHAPES = [(1, 2), (3, 5), (9, 8), (7, 16), (4, 1000), (130, 33), (5, 64), (5, 65)]
 F4 = np.dtype("f4")
 
 
