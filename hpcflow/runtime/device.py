@@ -23,9 +23,14 @@ from hpcflow.runtime import services
 from hpcflow.runtime.held import Held
 from hpcflow.runtime.pool import LEAST, Pool
 
+PAGE = 4096  # bytes
 PRODUCTS = frozenset(  # that plain kernels have computed by BLAS
     ("MatMul", "PackedMatMul", "Einsum", "Conv", "ConvInputGrad", "ConvFilterGrad")
 )
+
+
+class _Room(np.ndarray):
+    """Memory of an array; views of that array hold the array, since this is of another type."""
 
 
 class Device:
@@ -70,8 +75,12 @@ class Device:
         return row.make(self.xp, _known(node, inputs))
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An uninitialized array."""
-        return np.empty(shape, dtype)
+        """An uninitialized array; a large one begins where a cache line does."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < PAGE or dtype.hasobject:
+            return np.empty(shape, dtype)
+        room = _Room(nbytes + ALIGNED, np.uint8)
+        return np.ndarray(shape, dtype, room, -room.ctypes.data % ALIGNED)
 
     def limit(self, nbytes: int) -> None:
         """Hold no more than `nbytes`; 0: as much as there is."""

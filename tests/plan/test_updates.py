@@ -11,6 +11,7 @@ import hpcflow as hf
 from hpcflow.plan.fusion import tiles, update_loop
 from hpcflow.runtime import serving
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.slices import Interrupt
 from hpcflow.settings import Settings
 from tests.plan.test_tiles import OPTIMIZERS
 
@@ -154,6 +155,22 @@ def test_a_pinned_version_stays_and_the_update_takes_another_buffer(loops):
     session.run(step)
     np.testing.assert_array_equal(kept, np.arange(100.0))
     np.testing.assert_array_equal(state.read(), np.arange(100.0) - 1)
+    assert loops
+
+
+def test_ctrl_c_waits_only_where_two_buffers_are_to_become_current_together(monkeypatch, loops):
+    monkeypatch.setattr(tiles, "LARGE", 32)
+    held = []
+    monkeypatch.setattr(Interrupt, "hold", lambda self: held.append(True))
+    v = hf.Variable(np.arange(100.0), name="v")
+    step = hf.train.MomentumOptimizer(1.0, 0.5).apply_gradients([(hf.ones([100], hf.float64), v)])
+    session = session_of(generated=True)
+    state = session.store.states[v.name]
+    session.run(step)
+    assert not held
+    state.pin()
+    session.run(step)
+    assert held
     assert loops
 
 

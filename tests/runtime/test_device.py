@@ -1,5 +1,7 @@
 """A device is one object with three duties; a toy one joins a graph with cpu:0."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,17 @@ def across(x):
         y = (y + x) * y
     with hf.device("/cpu:0"):
         return y - x
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "c16"])
+def test_a_large_array_begins_where_a_cache_line_does_and_lives_as_long_as_its_views(dtype):
+    made = [device.Device().allocate((70, 65), np.dtype(dtype)) for _ in range(5)]
+    assert all(array.ctypes.data % 64 == 0 for array in made)
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in made)
+    alive, view = weakref.ref(made[0]), made.pop(0)[3:].reshape(-1)[7:]
+    assert alive() is not None
+    del view
+    assert alive() is None
 
 
 def test_a_graph_runs_across_a_toy_device_and_the_cpu(toy):

@@ -39,7 +39,7 @@ class UpdateLoop:
             emit("yield", last, 3)
             self.end(2)
         elif self.large:
-            emit(f"{self.writer.hook('hold')}()", last)
+            emit(f"if {self.is_torn()}: {self.writer.hook('hold')}()", last)
             emit("try:", last)
             emit(f"{name}(0, {self.group.size}, {given})", last, 3)
             self.end(3)
@@ -66,6 +66,13 @@ class UpdateLoop:
             return new, new
         self.writer.emit(f"if {old} is None: {old} = {new}", first.name)
         return new, old
+
+    def is_torn(self) -> str:
+        """The condition that an end between the loop and those of the updates would be seen: what
+        is filled is not yet current."""
+        if any(node.type == "Assign" for node in self.nodes):
+            return "True"
+        return " or ".join(f"n{name} is not o{name}" for name in self.begun) or "False"
 
     def end(self, depth: int) -> None:
         """Make current what was filled."""
