@@ -34,7 +34,7 @@ def act(what: str) -> None:
     """Be the process that trains one network, or one that times products."""
     if pathlib.Path(what).is_dir():
         folder = pathlib.Path(what)
-        asked = [products.Sizes(*one) for one in json.loads((folder / SIZES).read_text())]
+        asked = json.loads((folder / SIZES).read_text())
         (folder / TIMES).write_text(json.dumps([products.fastest(one) for one in asked]))
         return
     from nets import of_hpcflow
@@ -69,7 +69,7 @@ def profiled(net: str, threads: int, folder: pathlib.Path) -> dict[str, Any]:
 
 def alone(rows: Sequence[dict[str, Any]], threads: int, folder: pathlib.Path) -> float:
     """Seconds that these products would take one by one, with nothing between them."""
-    sizes = [products.sizes(row) for row in rows]
+    sizes = [tuple(row["product"]) for row in rows]
     asked = list(dict.fromkeys(sizes))
     (folder / SIZES).write_text(json.dumps(asked))
     started(str(folder), threads, folder)
@@ -94,7 +94,7 @@ def parts(net: str, threads: int, folder: pathlib.Path) -> dict[str, Any]:
     one = profiled(net, threads, folder)
     steps, seconds = one["steps"], one["seconds"]
     rows = [row for row in one["ops"] if row["kind"] == "kernels"]
-    made = [row for row in rows if row["type"] in products.TYPES]
+    made = [row for row in rows if row["product"]]
     loops = [row for row in rows if row["provider"] == "llvm"]
     python = sum(seconds.values()) - seconds["kernels"] - seconds["outside"]
     best = alone(made, threads, folder) if made else 0.0

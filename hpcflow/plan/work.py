@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,6 +79,40 @@ def given(node: Node, part: Part) -> list[Spec]:
     return specs
 
 
+class Product(NamedTuple):
+    """So many products of matrices, [rows, summed] by [summed, columns]."""
+
+    products: int
+    rows: int
+    summed: int
+    columns: int
+
+
+def product(node: Node, inputs: Sequence[Spec]) -> Product | None:
+    """What a product of matrices is, and a convolution, as that of its windows with its filters.
+
+    None for what is neither, and where only the step knows the sizes.
+    """
+    if not all(spec.known for spec in (*inputs, *node.specs)):
+        return None
+    if FLOPS.get(node.type) is _product:
+        *lead, rows, columns = _product_of(node)
+        return Product(math.prod(lead), rows, _summed(node, inputs), columns)
+    if node.type not in FILTERS:
+        return None
+    filters, y = ((*inputs, *node.specs)[i].shape for i in FILTERS[node.type])
+    assert filters is not None and y is not None
+    groups = node.attrs["groups"]
+    window, pixels, each = size_of(filters[:-1]), size_of(y[:-1]), (filters[-1] or 0) // groups
+    if node.attrs["first"]:
+        pixels = size_of((y[0], *y[2:]))
+    if node.type == "ConvInputGrad":
+        return Product(groups, pixels, each, window)
+    if node.type == "ConvFilterGrad":
+        return Product(groups, window, pixels, each)
+    return Product(groups, pixels, window, each)
+
+
 def _flops(node: Node, inputs: Sequence[Spec]) -> float:
     if node.type in MOVES or any(spec.dtype.kind in "OSU" for spec in node.specs):
         return 0
@@ -122,14 +156,22 @@ def _of_input(factor: float, index: int = 0) -> Count:
 
 
 def _product(node: Node, inputs: Sequence[Spec]) -> float:
-    contracted = -2 if node.attrs.get("transpose_a") else -1
+    return 2 * size_of(_product_of(node)) * _summed(node, inputs)
+
+
+def _product_of(node: Node) -> tuple[Any, ...]:
+    """The sizes of the matrices that products make."""
+    if node.type == "StridedMatMul":
+        return tuple(node.attrs["lays"][2][1])
+    assert node.specs[0].shape is not None
+    return node.specs[0].shape
+
+
+def _summed(node: Node, inputs: Sequence[Spec]) -> int:
+    if node.type == "StridedMatMul":
+        return int(node.attrs["lays"][0][1][-1])
     assert inputs[0].shape is not None
-    return 2 * _size(node.specs[0]) * (inputs[0].shape[contracted] or 0)
-
-
-def _strided_product(node: Node, inputs: Sequence[Spec]) -> float:
-    (_, a, _), _, (_, c, _) = node.attrs["lays"]
-    return 2 * size_of(c) * a[-1]
+    return inputs[0].shape[-2 if node.attrs.get("transpose_a") else -1] or 0
 
 
 def _sparse_product(node: Node, inputs: Sequence[Spec]) -> float:
@@ -253,7 +295,7 @@ FLOPS: dict[str, Count] = {
     "Einsum": _einsum,  # G: a product and a sum for each combination of labels
     "MatMulBias": _product,  # and its bias, which is little beside it
     "PackedMatMul": _product,
-    "StridedMatMul": _strided_product,
+    "StridedMatMul": _product,
     "ConvBias": _convolution(0, 1, -1),
     "Conv": _convolution(0, 1, -1),  # D, all three directions alike
     "ConvInputGrad": _convolution(-1, 1, 0),
@@ -295,3 +337,6 @@ FLOPS: dict[str, Count] = {
     "Svd": _singular,
     "SelfAdjointEig": _eigen,
 }
+
+# Where filters and results of convolutions are among inputs and outputs.
+FILTERS = {"Conv": (1, -1), "ConvBias": (1, -1), "ConvInputGrad": (1, 0), "ConvFilterGrad": (-1, 1)}

@@ -15,7 +15,7 @@ from hpcflow.plan.cost import given_specs
 from hpcflow.plan.fusion import fused
 from hpcflow.plan.ir import Node
 from hpcflow.plan.storage import has_kernel
-from hpcflow.plan.work import given, work
+from hpcflow.plan.work import given, product, work
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.profile import Place, Window
 
@@ -139,12 +139,11 @@ def _row(
     row |= {"fused": list(fused.types(node)) if node and node.type == "Fused" else []}
     row |= {"holds": list(fused.names(node)) if node and node.type == "Fused" else []}
     row |= {"title": fused.label(node) if node else ""}
-    row |= {"inputs": [], "outputs": [], "flops": None, "bytes": None, "least_seconds": None}
+    row |= {"product": None, "flops": None, "bytes": None, "least_seconds": None}
     if node is None or kind != "kernels":
         return row
     specs = given(node, compiled.part)
-    row |= {"inputs": [s.shape for s in specs], "outputs": [s.shape for s in node.specs]}
-    done = work(node, specs)
+    row["product"], done = product(node, specs), work(node, specs)
     if has_kernel(node):
         device = compiled.device(node)
         row["provider"] = device.provider(device.choose(node, given_specs(node, compiled.part)))

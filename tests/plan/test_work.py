@@ -12,7 +12,7 @@ from hpcflow.graph.registry import lookup, rows
 from hpcflow.graph.shape import Spec
 from hpcflow.plan import work as table
 from hpcflow.plan.ir import Node
-from hpcflow.plan.work import Work, given, work
+from hpcflow.plan.work import Work, given, product, work
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
 
@@ -119,6 +119,29 @@ def test_convolutions_in_three_directions(
         made = node(type, sizes[out], **attrs)
         assert work(made, [sizes[i] for i in inputs]) == Work(flops, nbytes)
     assert lookup("Conv").infer([sizes["x"], sizes["w"]], attrs)[0].shape == sizes["y"].shape
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs", "expected"),
+    [
+        (node("MatMul", spec(5, 3)), [spec(5, 7), spec(7, 3)], (1, 5, 7, 3)),
+        (node("MatMul", spec(5, 3), transpose_a=True), [spec(7, 5), spec(7, 3)], (1, 5, 7, 3)),
+        (node("MatMul", spec(2, 4, 5, 3)), [spec(2, 4, 5, 7), spec(7, 3)], (8, 5, 7, 3)),
+        (node("MatMul", spec(5, 3)), [spec(5, None), spec(None, 3)], None),
+        (node("Add", spec(5, 3)), [spec(5, 3)] * 2, None),
+        # filters of 2 x 2 of 3 of 6 channels, 8 of them, at 4 x 5 places of 7 images
+        (node("Conv", spec(7, 4, 5, 8), groups=2, first=False),
+         [spec(7, 5, 6, 6), spec(2, 2, 3, 8)],
+         (2, 140, 12, 4)),
+        (node("ConvInputGrad", spec(7, 5, 6, 6), groups=2, first=False),
+         [spec(7, 4, 5, 8), spec(2, 2, 3, 8)],
+         (2, 140, 4, 12)),
+        (node("ConvFilterGrad", spec(2, 2, 3, 8), groups=2, first=True),
+         [spec(7, 6, 5, 6), spec(7, 8, 4, 5)], (2, 12, 140, 4)),
+    ],
+)  # fmt: skip
+def test_what_is_multiplied(made, inputs, expected):
+    assert product(made, inputs) == expected
 
 
 def test_what_only_the_step_knows_is_not_guessed():
