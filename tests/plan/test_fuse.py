@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
+from hpcflow import threads
 from hpcflow.plan.fusion import again
 from hpcflow.plan.fusion import fuse as module
 from hpcflow.plan.ir import Part
@@ -171,14 +172,14 @@ def test_any_program_over_rows_gives_nearly_the_same(values: Any, program: Any) 
         np.testing.assert_allclose(mine, right, atol=2e-5 * scale)
 
 
-def kinds(build: Any) -> list[list[str]]:
-    """The types of the operations in each fused kernel of what `build` makes of a [4, 6]."""
+def kinds(build: Any, rows: int = 4) -> list[list[str]]:
+    """The types of the operations in each fused kernel of what `build` makes of a [rows, 6]."""
     made: list[Part] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
         original = module._replaced
         patch.setattr(module, "_replaced", lambda *a: made.append(original(*a)) or made[-1])
-        x = hf.placeholder(hf.float32, [4, 6])
-        hf.Session().run(build(x), {x: np.ones((4, 6), "f4")})
+        x = hf.placeholder(hf.float32, [rows, 6])
+        hf.Session().run(build(x), {x: np.ones((rows, 6), "f4")})
     nodes = [node for part in made for node in part.nodes.values()]
     return [list(node.attrs["types"]) for node in nodes if node.type == "Fused"]
 
@@ -197,6 +198,14 @@ def test_layer_normalization_is_one_kernel() -> None:
 def test_what_needs_a_sum_of_columns_is_another_kernel() -> None:
     found = kinds(lambda x: hf.tanh(hf.reduce_sum(hf.square(x), 0)))
     assert found == [["Square", "Sum"], ["Tanh"]]
+
+
+def test_large_operations_are_kernels_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, ops = module.LARGE // 6 + 1, [lambda x: hf.reduce_sum(x, 0), lambda x: x + x]
+    assert [kinds(op, many) for op in ops] == [[["Sum"]], []]
+    monkeypatch.setattr(module.threads, "chosen", lambda: threads.Threads(2, 2, "a test"))
+    assert [kinds(op, many) for op in ops] == [[["Sum"]], [["Add"]]]
+    assert [kinds(op, many // 2) for op in ops] == [[], []]
 
 
 def test_a_label_outside_the_classes_is_an_error_still() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from hpcflow import threads
 from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
@@ -31,6 +32,8 @@ MOST = 400  # operations of one kernel: compiling more takes long
 ALONE = frozenset({*formulas.LONG, *formulas.CLOSE, *EXPANSIONS}) - {
     *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo", "Pow")
 }
+SUMS = frozenset(("Sum", "SumToShape", "Mean"))  # so are these, if they are of many elements,
+LARGE = 1 << 15  # so many, and all other operations where a kernel runs on several threads
 
 
 def fuse(part: Part, strands: list[Strand], infos: Infos, exact: bool) -> Part:
@@ -140,7 +143,10 @@ class _Finder:
         """Whether nodes that belong together are worth a kernel."""
         if not self.settled.keys() >= set(names):
             return False
-        return len(names) > 1 or self.part.nodes[names[0]].type in ALONE
+        type, size = self.part.nodes[names[0]].type, self.settled[names[0]].size
+        if len(names) > 1 or type in ALONE:
+            return True
+        return size >= LARGE and (type in SUMS or threads.chosen().threads > 1)
 
     def nodes(self, names: list[str]) -> list[Made]:
         """The node that does what these do; several if its kernel were too large, none if slow."""
