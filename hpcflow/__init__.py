@@ -64,7 +64,6 @@ __getattr__, __dir__, _later = later(
             "bincount confusion_matrix count_nonzero histogram_fixed_width "
             "histogram_fixed_width_bins"
         ),
-        "hpcflow.ops.counting": "count_up_to",
         "hpcflow.ops.custom": (
             "NoGradient NotDifferentiable RegisterGradient custom_gradient identity_n op=own_op"
         ),
@@ -164,9 +163,10 @@ __getattr__, __dir__, _later = later(
             "betainc digamma erf erfc igamma igammac lbeta lgamma polygamma zeta"
         ),
         "hpcflow.ops.state": (
-            "Variable assign assign_add assign_sub global_variables global_variables_initializer "
-            "is_variable_initialized local_variables local_variables_initializer model_variables "
-            "moving_average_variables trainable_variables variables_initializer"
+            "Variable assign assign_add assign_sub count_up_to global_variables "
+            "global_variables_initializer is_variable_initialized local_variables "
+            "local_variables_initializer model_variables moving_average_variables "
+            "trainable_variables variables_initializer"
         ),
         "hpcflow.ops.strings": (
             "as_string decode_base64 encode_base64 reduce_join regex_full_match regex_replace "

@@ -133,7 +133,6 @@ from hpcflow.ops.count import confusion_matrix as confusion_matrix
 from hpcflow.ops.count import count_nonzero as count_nonzero
 from hpcflow.ops.count import histogram_fixed_width as histogram_fixed_width
 from hpcflow.ops.count import histogram_fixed_width_bins as histogram_fixed_width_bins
-from hpcflow.ops.counting import count_up_to as count_up_to
 from hpcflow.ops.custom import NoGradient as NoGradient
 from hpcflow.ops.custom import NotDifferentiable as NotDifferentiable
 from hpcflow.ops.custom import RegisterGradient as RegisterGradient
@@ -415,6 +414,7 @@ from hpcflow.ops.state import Variable as Variable
 from hpcflow.ops.state import assign as assign
 from hpcflow.ops.state import assign_add as assign_add
 from hpcflow.ops.state import assign_sub as assign_sub
+from hpcflow.ops.state import count_up_to as count_up_to
 from hpcflow.ops.state import global_variables as global_variables
 from hpcflow.ops.state import global_variables_initializer as global_variables_initializer
 from hpcflow.ops.state import is_variable_initialized as is_variable_initialized

@@ -8,7 +8,6 @@ from typing import Any
 
 from hpcflow.graph.device import parse
 from hpcflow.logs import say_once
-from hpcflow.runtime.context import task_name
 from hpcflow.runtime.job import current, joined
 
 __all__ = [
@@ -46,7 +45,7 @@ class FlagValues:
             return {}
         context = current()
         say_once(f"{' and '.join(names)} are the rank's, unless the command line says them")
-        task = parse(task_name(context.rank, context))
+        task = parse(context.task_name(context.rank))
         return {name: task.job if name == "job_name" else task.task for name in names}
 
     def __getattr__(self, name: str) -> Any:

@@ -14,7 +14,7 @@ from hpcflow.checkpoint.served import load as load_here
 from hpcflow.checkpoint.team import Team, attempt, failure, served_by
 from hpcflow.errors import CheckpointCorruptError, CheckpointError
 from hpcflow.logs import logger
-from hpcflow.runtime.context import Context, task_name
+from hpcflow.runtime.context import Context
 from hpcflow.runtime.state import Store
 
 Facts = dict[str, Any]
@@ -152,7 +152,7 @@ def draws_of(facts: Facts, context: Context, rank: int) -> list[Any]:
         context.cluster.servers,
         context.cluster.tasks_per_replica,
     )
-    mine = draws["tasks"].get(task_name(rank, context)) if same else None
+    mine = draws["tasks"].get(context.task_name(rank)) if same else None
     found: list[Any] = draws["most"] if mine is None else mine
     return found
 

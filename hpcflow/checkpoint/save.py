@@ -17,7 +17,7 @@ from hpcflow.checkpoint.layout import ALIGN_BYTES, STATE, Array, Slab, arrays_of
 from hpcflow.checkpoint.served import survey, write
 from hpcflow.checkpoint.team import Team, attempt, served_by
 from hpcflow.errors import CheckpointError
-from hpcflow.runtime.context import Context, task_name
+from hpcflow.runtime.context import Context
 from hpcflow.runtime.state import Store
 
 FORMS = ("auto", "sharded", "parallel")
@@ -113,7 +113,7 @@ def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, lis
             "arrays": _arrays(found),
             "writers": list(duties),
             "slabs": [slab for duty in duties.values() for slab in duty],
-            "draws": {task_name(rank, context): one["draws"] for rank, one in found.items()},
+            "draws": {context.task_name(rank): one["draws"] for rank, one in found.items()},
             "mine": mine,
         }
     )

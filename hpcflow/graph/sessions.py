@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcflow.errors import FetchError
-
-if TYPE_CHECKING:
-    from hpcflow.graph.graph import Graph
 
 _local = threading.local()
 
@@ -46,7 +43,7 @@ def remove_last(stack: list[Any], item: Any) -> None:
             return
 
 
-def chosen(session: Any, graph: Graph, what: str) -> Any:
+def chosen(session: Any, graph: object, what: str) -> Any:
     """`session`, or the default one, to compute `what` of `graph` in.
 
     Errors: FetchError if there is none, or it is another graph's.

@@ -61,6 +61,15 @@ def _read_gradient(operation: Operation, grad: Tensor) -> list[Tensor]:
     return [grad]  # a handle's gradient is the gradient of the value read through it
 
 
+def _counted(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    dtype = np.dtype(attrs["dtype"])
+    if dtype.kind not in "iu":
+        raise DTypeError(f"a count is an integer, not {dtype}")
+    if tuple(attrs["shape"]) != ():
+        raise ShapeError(f"a count is a scalar; the variable is {list(attrs['shape'])}")
+    return [Spec(dtype, ())]
+
+
 op("Variable", infer=_handle, grad=_HANDLE, stateful=True)
 op("ReadVariable", infer=_read, grad=_read_gradient, reads=(0,), slices=True)
 op("Assign", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
@@ -75,6 +84,7 @@ op(
     grad=NoGrad("it is no number"),
     reads=(0,),
 )
+op("CountUpTo", infer=_counted, grad=NoGrad("a count"), writes=(0,), waits=True, stateful=True)
 op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=True, waits=True)
 
 
@@ -212,8 +222,6 @@ class Variable(RowUpdates):
 
     def count_up_to(self, limit: int) -> Tensor:
         """See `hf.count_up_to`."""
-        from hpcflow.ops.counting import count_up_to
-
         return count_up_to(self, limit)
 
     def get_shape(self) -> Shape:
@@ -314,6 +322,18 @@ def assign_add(variable: Variable, value: Any, name: str | None = None) -> Opera
 def assign_sub(variable: Variable, value: Any, name: str | None = None) -> Operation:
     """An operation that subtracts `value` from `variable`."""
     return variable.assign_sub(value, name)
+
+
+def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
+    """The value of the integer scalar variable `ref`, which grows by one.
+
+    Errors: OutOfRangeError, which ends the step alone, once it is `limit`.
+    """
+    graph = ref.graph
+    attrs = {"dtype": ref.dtype, "shape": ref.shape, "limit": int(limit)}
+    with graph.colocate_with(ref.op):
+        counted = graph.create_op("CountUpTo", [ref.handle], attrs, name or "CountUpTo")
+    return counted.outputs[0]
 
 
 def global_variables(scope: str | None = None) -> list[Variable]:

@@ -131,6 +131,14 @@ class Context:
         if world is not None and self.size > 1:
             self._join(world)
 
+    def task_name(self, rank: int) -> str:
+        """`/job:worker/task:3` as users count: workers over all replicas."""
+        task, replica = self.roles.task_of(rank)
+        name = parse(task)
+        if name.job == "ps":
+            return task
+        return f"/job:worker/task:{replica * self.settings.tasks_per_replica + (name.task or 0)}"
+
     @property
     def is_server(self) -> bool:
         """True on ranks that host variables for all replicas."""
@@ -165,7 +173,7 @@ class Context:
     def _join(self, world: Communicator) -> None:
         # apart from the sums: a driver that waits here must not meet another's collective
         if self.settings.survive:
-            self.names = tuple(task_name(rank, self) for rank in range(self.size))
+            self.names = tuple(self.task_name(rank) for rank in range(self.size))
             survival.bear(self, world)
         else:
             self.drivers = world.split(self.roles.drivers)
@@ -226,7 +234,7 @@ class Context:
         token = self.world.broadcast_text(secrets.token_hex(16))
         sweep(base(), self.hosts[self.rank])
         folder = os.path.join(base(), PREFIX + token)
-        host, task = self.hosts[self.rank], task_name(self.rank, self)
+        host, task = self.hosts[self.rank], self.task_name(self.rank)
         place = -1 if self.is_server else parse(self.task).task or 0
         ledger = self.engine.ledger = Ledger(folder, self.rank, host, task, place)
         waiting.ledger = ledger
@@ -443,7 +451,7 @@ class Context:
             logger.warning("%s (%s)", words, who)
         alike: dict[tuple[str, str, str], dict[int, int]] = {}
         for rank, row in enumerate(rows):
-            job, _, task = task_name(rank, self).rpartition(":")
+            job, _, task = self.task_name(rank).rpartition(":")
             alike.setdefault((self.hosts[rank], job, row[0]), {})[rank] = int(task)
         return "\n".join(
             f"  {logs.spans(who)}  {host}  {job}:{logs.numbers(who.values())}  {rest}"
@@ -530,12 +538,3 @@ def _serving(settings: Settings, world: Communicator | None) -> list[int]:
     if world is not None and world.size > 1:
         told = world.all_gather_text(told[0])
     return [rank for rank, text in enumerate(told) if text == "1"]
-
-
-def task_name(rank: int, context: Context) -> str:
-    """`/job:worker/task:3` as users count: workers over all replicas."""
-    task, replica = context.roles.task_of(rank)
-    name = parse(task)
-    if name.job == "ps":
-        return task
-    return f"/job:worker/task:{replica * context.settings.tasks_per_replica + (name.task or 0)}"

@@ -201,8 +201,6 @@ def facts_of(context: Context, error: BaseException, text: str) -> dict[str, Any
     `rank` is where it came up, `told_by` whose program it ended; `line` is the user's own line of
     the traceback, `made_at` that which made the operation.
     """
-    from hpcflow.runtime.context import task_name
-
     kinds = {StallError: "stall", DeathError: "death"}
     rank = getattr(error, "died", None)
     rank = getattr(error, "rank", None) if rank is None else rank
@@ -213,7 +211,7 @@ def facts_of(context: Context, error: BaseException, text: str) -> dict[str, Any
     return {
         "kind": kinds.get(type(error), "error"),
         "rank": rank,
-        "task": task_name(rank, context),
+        "task": context.task_name(rank),
         "host": context.hosts[rank],
         "told_by": context.rank,
         "time": failure.now(),

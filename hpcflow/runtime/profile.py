@@ -8,7 +8,6 @@ found to the run directory. A program that ends before has what it made.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import threading
@@ -25,8 +24,8 @@ from hpcflow.graph.shape import Spec
 from hpcflow.logs import logger
 from hpcflow.peaks import Peaks, kept, measure
 from hpcflow.plan.ir import Node
-from hpcflow.runtime.context import task_name
 from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.seen import Place, Window
 from hpcflow.runtime.timed import timed
 from hpcflow.runtime.trace import Watched
 
@@ -35,43 +34,6 @@ OTHERS = 20  # steps of a plan that does not train, before it is taken for what 
 MOST_EVENTS = 200_000  # kept at a rank; more end the profile early
 ONE_WAIT_NS = 20_000  # between two polls of one wait
 MOST_RANKS = 64  # of a job are profiled, evenly spread
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """What an event is about: a line of a part's code, or with no kind but "strand" a strand."""
-
-    compiled: Compiled
-    kind: str
-    node: str = ""
-    strand: int = -1
-
-
-@dataclasses.dataclass
-class Window:
-    """What was seen between two beginnings of steps, in nanoseconds of one clock."""
-
-    label: str
-    trains: bool
-    start: int
-    end: int = 0
-    steps: int = -1  # that have ended; -1: the last one to warm up runs, timed for practice
-    offset: int = 0  # what the host's clock, time.time_ns, is ahead of it
-    places: list[Place] = dataclasses.field(default_factory=list)
-    made: dict[Compiled, tuple[Callable[..., Any], list[int]]] = dataclasses.field(
-        default_factory=dict
-    )
-    events: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
-    steps_seen: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
-    idle: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    waits: list[tuple[str, str, str, int, int, int]] = dataclasses.field(default_factory=list)
-    is_full: bool = False
-
-    def restart(self, now: int) -> None:
-        """What has been seen does not count."""
-        self.start, self.steps, self.is_full = now, 0, False
-        for seen in (self.events, self.steps_seen, self.idle, self.waits):
-            seen.clear()
 
 
 def install(context: Any) -> Profile | None:
@@ -265,7 +227,7 @@ class Profile:
         from hpcflow.runtime import profile_text, spent
 
         rank = self.context.rank
-        facts = {"rank": rank, "task": task_name(rank, self.context)}
+        facts = {"rank": rank, "task": self.context.task_name(rank)}
         facts |= {"host": self.context.hosts[rank], "threads": threads.chosen().threads}
         data = spent.as_data(window, facts, self.peaks)
         trace = {"traceEvents": spent.as_trace(window, facts)}

@@ -17,7 +17,7 @@ from hpcflow.plan.ir import Node
 from hpcflow.plan.storage import has_kernel
 from hpcflow.plan.work import given, product, work
 from hpcflow.runtime.instance import Compiled
-from hpcflow.runtime.profile import Place, Window
+from hpcflow.runtime.seen import Place, Window
 
 FORMAT = "hpcflow-profile-1"
 MESSAGES = ("Send", "Parcel")  # nodes that fill what is sent; collectives too

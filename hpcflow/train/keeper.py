@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.load import newest_good
@@ -17,16 +17,15 @@ from hpcflow.errors import CheckpointError, HpcflowError
 from hpcflow.logs import logger
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.session import Session
 from hpcflow.runtime.stop import LOSS, RESTARTS, TIME
+from hpcflow.train.heirs import Heirs
 from hpcflow.train.often import AUTO, FIRST_S, Often, of_job
 from hpcflow.train.preempt import NO_PROGRESS, TOO_OFTEN, Outlook, leave
 from hpcflow.train.saver import Saver
 from hpcflow.train.saves import Saves, Took
 from hpcflow.train.slurm import AGAIN, TEMPORARY_FAILURE
 from hpcflow.train.starts import Starts
-
-if TYPE_CHECKING:
-    from hpcflow.train.session import TrainingSession
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -41,17 +40,18 @@ class Keeper:
 
     def __init__(
         self,
-        session: TrainingSession,
+        session: Session,
         directory: Path,
         every: int | str | None,
         saver: Saver,
         resumes: bool,
-        counter: Variable | None = None,
+        counter: Variable | None,
+        heirs: Heirs | None,
     ) -> None:
         self.session, self.context, self.directory = session, session.context, directory
         every = AUTO if every is None else every
         self.steps_between, self._seconds_between = interval(every)
-        self.saver, self._counter = saver, counter
+        self.saver, self._counter, self._heirs = saver, counter, heirs
         self.datasets: list[Any] = session.graph.get_collection("datasets")
         self._resumes = resumes  # the same job, started again, goes on
         self.first_step = self.first_samples = 0  # what was done before this run
@@ -258,10 +258,9 @@ class Keeper:
             row["worker"]: {line: tuple(place) for line, place in row["last"][number]}
             for row in rows
         }
-        heirs = self.session.heirs
-        if heirs is not None:
-            heirs.ask()  # of workers that were lost on the way here
-            return heirs.lines(self.datasets[number]).together(told)
+        if self._heirs is not None:
+            self._heirs.ask()  # of workers that were lost on the way here
+            return self._heirs.lines(self.datasets[number]).together(told)
         return [told[worker].get(0) for worker in sorted(told)]
 
     def resume(self) -> bool:

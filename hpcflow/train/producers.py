@@ -16,11 +16,10 @@ from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.shape import Shape, as_shape, is_known, merge
 from hpcflow.ops.array import identity
 from hpcflow.ops.array import range as range_
-from hpcflow.ops.counting import count_up_to
 from hpcflow.ops.gather import gather
 from hpcflow.ops.queues import FIFOQueue
 from hpcflow.ops.random_order import random_shuffle
-from hpcflow.ops.state import Variable
+from hpcflow.ops.state import Variable, count_up_to
 from hpcflow.train.runners import QueueRunner, add_queue_runner
 
 

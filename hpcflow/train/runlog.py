@@ -23,7 +23,7 @@ from typing import Any
 from hpcflow import launch
 from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.logs import logger
-from hpcflow.runtime.context import Context, task_name
+from hpcflow.runtime.context import Context
 from hpcflow.train.gitstate import git_state
 from hpcflow.train.pace import Row
 from hpcflow.train.written import versions, write_json
@@ -240,7 +240,7 @@ def manifest(context: Context) -> dict[str, Any]:
         "launcher": place.launcher if place is not None else None,
         "mode": context.cluster.mode,
         "nodes": nodes,
-        "roles": [task_name(rank, context) for rank in range(context.size)],
+        "roles": [context.task_name(rank) for rank in range(context.size)],
         "settings": {k: str(v) for k, v in dataclasses.asdict(context.settings).items()},
         "environment": environment(os.environ),
     }

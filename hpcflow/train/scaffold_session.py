@@ -72,7 +72,7 @@ class ScaffoldSession(TrainingSession):
         if said["folder"] is None:
             return False
         self._resumes = True
-        self._restored_by = Keeper(self, Path(said["folder"]), None, saver, True)
+        self._restored_by = Keeper(self, Path(said["folder"]), None, saver, True, None, self.heirs)
         return self._restored_by.resume()
 
     def save_in(

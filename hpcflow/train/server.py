@@ -13,7 +13,7 @@ from typing import Any
 from hpcflow import launch
 from hpcflow.errors import LaunchError
 from hpcflow.logs import show
-from hpcflow.runtime.context import Context, task_name
+from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import current, joined
 from hpcflow.runtime.target import Target
 from hpcflow.settings import PREFIX, Settings
@@ -122,7 +122,7 @@ class Server:
 
 
 def _name(context: Context) -> str:
-    return task_name(context.rank, context)
+    return context.task_name(context.rank)
 
 
 def _told(job_name: str | None, task_index: int | None) -> str:
@@ -190,7 +190,7 @@ def _check_told(told: str, context: Context) -> bool:
     if drivers is not None and drivers.size > 1:
         context.meet("making an hf.train.Server")
         said = drivers.all_gather_text(told)
-    names = [task_name(rank, context) for rank in context.roles.drivers]
+    names = [context.task_name(rank) for rank in context.roles.drivers]
     if len(set(said)) == 1:
         return bool(told) and (len(names) > 1 or told != names[0])
     wrong = [

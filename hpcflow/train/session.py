@@ -145,7 +145,8 @@ class TrainingSession(Session):
         """Save the state of the job in `folder` from now on."""
         from hpcflow.train.keeper import Keeper
 
-        self._keeper = Keeper(self, folder, save_every, saver, self._resumes, counter)
+        resumes, heirs = self._resumes, self.heirs
+        self._keeper = Keeper(self, folder, save_every, saver, resumes, counter, heirs)
         return self._keeper
 
     @property
