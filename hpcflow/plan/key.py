@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,12 @@ def key(
     settings: Settings,
     homes: Mapping[str, Home],
     replica: int,
-    about: Any,
+    about: Callable[[], Any],
 ) -> str | None:
     """What the plan of `program` is called; None if it is not worth keeping, or cannot be.
 
-    `about` is what else it follows from: devices, libraries, versions; its `repr` counts.
+    `about()` is what else it follows from: devices, libraries, versions. Its `repr` counts, and it
+    is asked only if need be.
     """
     nodes = [*program.nodes.values(), *within(program.nodes)]
     if len(nodes) < LEAST_NODES or any(node.row.script for node in nodes):
@@ -55,7 +56,7 @@ def key(
         chosen(settings),
         sorted(homes.items()),
         as_planned(program, cluster, replica),
-        about,
+        about(),
     ]
     try:
         data = [data_of(program), share, list(_beside(program, graph)), repr(facts)]

@@ -147,7 +147,8 @@ class Plans:
             return None
         cluster, settings = self.context.cluster, self.context.settings
         homes = assign_variables(graph, cluster, settings)
-        return key(program, graph, cluster, settings, homes, self.context.replica, self._about)
+        replica = self.context.replica
+        return key(program, graph, cluster, settings, homes, replica, lambda: self._about)
 
     def _keeps(self, program: Program | Part) -> bool:
         """Whether there is a folder, and no operation has a kernel of the user's."""

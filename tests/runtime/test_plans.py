@@ -269,7 +269,7 @@ def names(draws: bool, mode: str) -> list[str | None]:
         specs = {t: Spec(a.dtype, a.shape) for t, a in net.feeds.items()}
         program = prune(graph, net.fetches, specs)
         given = program, graph, cluster, Settings(), {}
-        return [key.key(*given, replica, "") for replica in range(4)]
+        return [key.key(*given, replica, lambda: "") for replica in range(4)]
 
 
 def test_replicas_with_the_same_plan_share_a_file() -> None:
