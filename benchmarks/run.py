@@ -48,6 +48,11 @@ PLAN = (
     Benchmark("convnets", "convnets.py --batch 2 --rounds 1 --repeats 2", ALL),
     Benchmark("imports", "imports.py --rounds 1", ALL),
     Benchmark("first_step", "first_step.py --repeats 4", ALL),
+    Benchmark(
+        "compile_cost",
+        "compile_cost.py --nets mlp_sgd lenet transformer lstm_full --repeats 2",
+        ("torch", "jax"),
+    ),
     Benchmark("draws", "draws.py --rounds 1"),
     Benchmark("null_step", "null_step.py --rounds 2", ["tf"]),
     Benchmark("server_training", "server_training.py --rounds 1 --repeats 5", ["tf"]),
