@@ -35,7 +35,8 @@ SRC, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCH = 1, 17, 33, 41, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
 POST_OP = 32768  # times the number of the operation that follows, from 1
 # what a primitive descriptor is asked for
-IMPLEMENTATION, OF_WEIGHTS, OF_DIFF_WEIGHTS, OF_WORKSPACE, OF_SCRATCH = 8, 131, 132, 135, 136
+IMPLEMENTATION, OF_SRC, OF_DIFF_SRC, OF_WEIGHTS, OF_DIFF_WEIGHTS = 8, 129, 130, 131, 132
+OF_DST, OF_DIFF_DST, OF_WORKSPACE, OF_SCRATCH = 133, 134, 135, 136
 ALIGNED = 64  # bytes: a cache line
 MANY = 32  # kinds of programs of one kernel: of as many shapes
 

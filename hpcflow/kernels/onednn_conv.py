@@ -1,7 +1,8 @@
-"""Convolutions by oneDNN, in all three directions, on arrays as they lie: NHWC or NCHW, HWIO.
+"""Convolutions by oneDNN, in all three directions: NHWC or NCHW, filters HWIO.
 
 Filters are brought into the layout that suits the primitive in each call, which costs a few percent
-of it; nothing else is copied.
+of it. Of NHWC nothing else is copied; NCHW, for which the library has slow primitives only, is
+brought into blocks of channels and back.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hpcflow.kernels.table import Node, fast
 from hpcflow.kernels.window import Windows
 
 FORWARD, DIRECT = 64, 1  # a forward pass of training; the algorithm
+FEW = 5  # channels: blocks of sixteen of fewer are mostly empty, their gradient is slower than gemm
 Sizes = tuple[int, ...]
 
 
@@ -33,7 +35,10 @@ class Geometry(NamedTuple):
 
 
 class Sliding:
-    """The descriptors of one convolution: x, w and y as they lie, and how windows move."""
+    """The descriptors of one convolution: x, w and y as they lie, and how windows move.
+
+    `inner` are those of x and y that the primitive has: any, where channels come first.
+    """
 
     def __init__(self, of: Geometry, x: Sizes, w: Sizes, y: Sizes) -> None:
         before, after = padding(of, x, w[:-2], y)
@@ -43,27 +48,34 @@ class Sliding:
         self.y = onednn.strided(*channels_second(y, of.first))
         self.w = onednn.strided(*_filters_first(w, of.groups))
         self.free = onednn.free_layout(_filters_first(w, of.groups)[0])
+        lying = (self.x, self.y)
+        sizes = (channels_second(shape, True)[0] for shape in (x, y))
+        self.few = x[1 if of.first else -1] < FEW
+        self.inner = tuple(map(onednn.free_layout, sizes)) if of.first else lying
 
     def forward(self, bias: Handle | None = None, relu: bool = False) -> Handle:
         """The forward primitive's descriptor; the two others take it as a hint."""
+        x, y = self.inner
         return onednn.create(
             "primitive_desc", "dnnl_convolution_forward_primitive_desc_create", onednn.engine(),
-            FORWARD, DIRECT, self.x, self.free, bias, self.y, *self.moves, onednn.attributes(relu),
+            FORWARD, DIRECT, x, self.free, bias, y, *self.moves, onednn.attributes(relu),
         )  # fmt: skip
 
     def back_to_input(self) -> Handle:
         """The descriptor of the gradient by the input."""
+        x, y = (self.x, self.y) if self.few else self.inner
         return onednn.create(
             "primitive_desc", "dnnl_convolution_backward_data_primitive_desc_create",
-            onednn.engine(), DIRECT, self.x, self.free, self.y, *self.moves, self.forward(),
+            onednn.engine(), DIRECT, x, self.free, y, *self.moves, self.forward(),
             onednn.attributes(),
         )  # fmt: skip
 
     def back_to_filters(self) -> Handle:
         """The descriptor of the gradient by the filters."""
+        x, y = self.inner
         return onednn.create(
             "primitive_desc", "dnnl_convolution_backward_weights_primitive_desc_create",
-            onednn.engine(), DIRECT, self.x, self.free, None, self.y, *self.moves, self.forward(),
+            onednn.engine(), DIRECT, x, self.free, None, y, *self.moves, self.forward(),
             onednn.attributes(),
         )  # fmt: skip
 
@@ -93,15 +105,45 @@ def _filters_first(shape: Sizes, groups: int) -> tuple[Sizes, Sizes]:
     return (groups, each, channels, *kernel), (each, 1, step, *steps)
 
 
-def _weights(given: Place, primitive: Handle, steps: list[Step]) -> Place:
-    """The filters in the layout of a primitive, which a step brings them into if need be."""
-    wanted = onednn.layout_of(primitive, onednn.OF_WEIGHTS)
-    if onednn.equal(wanted, given.layout):
-        return given
-    made = Place(wanted)
-    arguments = {onednn.SRC: given, onednn.DST: made}
-    steps.append(Step(onednn.reorder(given.layout, wanted), arguments))
-    return made
+class _Lines:
+    """A program in the making: `primitive`, and reorders before and behind it."""
+
+    def __init__(self, primitive: Handle) -> None:
+        self.primitive = primitive
+        self.given: list[Place] = []
+        self.memories: dict[int, Place] = {}
+        self.before: list[Step] = []
+        self.behind: list[Step] = []
+
+    def reads(self, argument: int, lying: Handle, what: int = 0) -> None:
+        """The next array given is read; `what` asks for the layout it has inside."""
+        given, inner = self._places(lying, what)
+        if inner is not given:
+            self.before.append(_copy(given, inner))
+        self.memories[argument] = inner
+
+    def writes(self, argument: int, lying: Handle, what: int) -> None:
+        """The next array given is written."""
+        given, inner = self._places(lying, what)
+        if inner is not given:
+            self.behind.append(_copy(inner, given))
+        self.memories[argument] = inner
+
+    def _places(self, lying: Handle, what: int) -> tuple[Place, Place]:
+        given = Place(lying)
+        self.given.append(given)
+        wanted = onednn.layout_of(self.primitive, what) if what else lying
+        return given, given if onednn.equal(wanted, lying) else Place(wanted)
+
+    def program(self) -> Program:
+        """All lines, over the arrays in the order in which they were given."""
+        middle = Step(self.primitive, self.memories)
+        return Program(self.given, [*self.before, middle, *self.behind])
+
+
+def _copy(source: Place, dest: Place) -> Step:
+    arguments = {onednn.SRC: source, onednn.DST: dest}
+    return Step(onednn.reorder(source.layout, dest.layout), arguments)
 
 
 def forward(
@@ -110,40 +152,35 @@ def forward(
     """x, w, with `bias` one number a filter, then y = the convolution, plus bias, then relu."""
     sliding = Sliding(of, x, w, y)
     each = onednn.strided(w[-1:], (1,)) if bias else None
-    primitive = sliding.forward(each, relu)
-    given, steps = [Place(sliding.x), Place(sliding.w), Place(sliding.y)], list[Step]()
-    memories = {onednn.SRC: given[0], onednn.DST: given[2]}
-    memories[onednn.WEIGHTS] = _weights(given[1], primitive, steps)
+    lines = _Lines(sliding.forward(each, relu))
+    lines.reads(onednn.SRC, sliding.x, onednn.OF_SRC)
+    lines.reads(onednn.WEIGHTS, sliding.w, onednn.OF_WEIGHTS)
     if each is not None:
-        given.insert(2, Place(each))
-        memories[onednn.BIAS] = given[2]
+        lines.reads(onednn.BIAS, each)
+    lines.writes(onednn.DST, sliding.y, onednn.OF_DST)
     if relu:
-        memories[onednn.POST_OP | onednn.WEIGHTS] = onednn.zero_slope(len(x))
-    return Program(given, [*steps, Step(primitive, memories)])
+        lines.memories[onednn.POST_OP | onednn.WEIGHTS] = onednn.zero_slope(len(x))
+    return lines.program()
 
 
 def input_gradient(of: Geometry, y: Sizes, w: Sizes, x: Sizes) -> Program:
     """g of y's shape, w, then the gradient by x."""
     sliding = Sliding(of, x, w, y)
-    primitive = sliding.back_to_input()
-    given, steps = [Place(sliding.y), Place(sliding.w), Place(sliding.x)], list[Step]()
-    memories = {onednn.DIFF_DST: given[0], onednn.DIFF_SRC: given[2]}
-    memories[onednn.WEIGHTS] = _weights(given[1], primitive, steps)
-    return Program(given, [*steps, Step(primitive, memories)])
+    lines = _Lines(sliding.back_to_input())
+    lines.reads(onednn.DIFF_DST, sliding.y, onednn.OF_DIFF_DST)
+    lines.reads(onednn.WEIGHTS, sliding.w, onednn.OF_WEIGHTS)
+    lines.writes(onednn.DIFF_SRC, sliding.x, onednn.OF_DIFF_SRC)
+    return lines.program()
 
 
 def filter_gradient(of: Geometry, x: Sizes, y: Sizes, w: Sizes) -> Program:
     """x, g of y's shape, then the gradient by w."""
     sliding = Sliding(of, x, w, y)
-    primitive = sliding.back_to_filters()
-    given = [Place(sliding.x), Place(sliding.y), Place(sliding.w)]
-    made = onednn.layout_of(primitive, onednn.OF_DIFF_WEIGHTS)
-    memories = {onednn.SRC: given[0], onednn.DIFF_DST: given[1], onednn.DIFF_WEIGHTS: given[2]}
-    if onednn.equal(made, sliding.w):
-        return Program(given, [Step(primitive, memories)])
-    memories[onednn.DIFF_WEIGHTS] = own = Place(made)
-    back = Step(onednn.reorder(made, sliding.w), {onednn.SRC: own, onednn.DST: given[2]})
-    return Program(given, [Step(primitive, memories), back])
+    lines = _Lines(sliding.back_to_filters())
+    lines.reads(onednn.SRC, sliding.x, onednn.OF_SRC)
+    lines.reads(onednn.DIFF_DST, sliding.y, onednn.OF_DIFF_DST)
+    lines.writes(onednn.DIFF_WEIGHTS, sliding.w, onednn.OF_DIFF_WEIGHTS)
+    return lines.program()
 
 
 # -- rows
