@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.runtime.device import Device
 from hpcflow.runtime.held import Expected
@@ -16,7 +18,7 @@ from hpcflow.runtime.instance import Take
 class _Room:
     """The arenas there are, by device; `take` gives them out from their first byte on."""
 
-    def __init__(self, arenas: dict[str, Any]) -> None:
+    def __init__(self, arenas: dict[str, tuple[Device, Any]]) -> None:
         self.arenas = arenas
 
     def taker(self) -> Take:
@@ -25,7 +27,8 @@ class _Room:
         def take(device: str, size: int) -> Any:
             start = taken[device]
             taken[device] += size
-            return self.arenas[device][start : start + size]
+            kind, arena = self.arenas[device]
+            return kind.view(arena, (size,), np.dtype(np.uint8), start)
 
         return take
 
@@ -60,8 +63,9 @@ class SharedArena:
         self._sizes, self._room = most, _Room(arenas)
         self._expected.step(self._room, sum(size + ALIGNED for size in most.values()))
 
-    def _arena(self, name: str, size: int) -> Any:
-        return self._devices[name.rpartition("/")[2]].arena(size)
+    def _arena(self, name: str, size: int) -> tuple[Device, Any]:
+        device = self._devices[name.rpartition("/")[2]]
+        return device, device.arena(size)
 
     def close(self) -> None:
         """Let go of the arenas; no step of it runs."""
