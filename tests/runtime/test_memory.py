@@ -143,12 +143,15 @@ def ran(script: str, *arguments: str, threads: int) -> str:
     """What a script prints that runs in a process of its own, with so many threads."""
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        env=os.environ | {"HPCFLOW_THREADS": str(threads)},
+        env=os.environ | {"HPCFLOW_THREADS": str(threads)} | RETURNED,
         capture_output=True,
         text=True,
         timeout=300,
         check=True,
     ).stdout
+
+
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": "1000000"}  # large pieces go back to the system when freed
 
 
 def limited(text: str) -> Context:
