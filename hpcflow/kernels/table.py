@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from hpcflow.errors import DeviceError, HpcflowError
@@ -104,7 +105,7 @@ _HOMES = {
     op: [f"{__package__}.{family}" for family, ops in FAMILIES.items() if op in ops.split()]
     for op in " ".join(FAMILIES.values()).split()
 }
-_OWN: set[str] = set()  # ops with kernels of a user's
+_OWN: set[tuple[str, str]] = set()  # ops with kernels of a user's, and for which kind of device
 ANY = "xp"  # the kind of device of kernels written against the array module `xp`
 
 
@@ -132,9 +133,9 @@ def provider(name: str, absent: Callable[[], str]) -> None:
     _PROVIDERS[name] = absent
 
 
-def are_own(types: Iterable[str]) -> bool:
-    """Whether a user has given kernels to some of these ops."""
-    return not _OWN.isdisjoint(types)
+def are_own(types: Iterable[str], kinds: Iterable[str]) -> bool:
+    """Whether a user has given kernels to some of these ops, on some of these kinds of devices."""
+    return not _OWN.isdisjoint(product(types, (ANY, *kinds)))
 
 
 def versions(wanted: Wish) -> list[tuple[str, str]]:
@@ -164,7 +165,7 @@ def kernel(
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
         if make.__module__ not in _HOMES.get(type, ()):
             _load(type)  # what a user's own kernel replaces
-            _OWN.add(type)
+            _OWN.add((type, on))
         direct = moves or form in ("ufunc", "view")
         made = make if direct else widened(form, make)
         _TABLE[type, on] = Kernel(form, made, inplace, tiles, scratch=scratch)

@@ -153,7 +153,8 @@ class Plans:
     def _keeps(self, program: Program | Part) -> bool:
         """Whether there is a folder, and no operation has a kernel of the user's."""
         nodes = chain(program.nodes.values(), within(program.nodes))
-        return self.folder is not None and not are_own(node.type for node in nodes)
+        kinds = [device.kind for device in self.context.devices.values()]
+        return self.folder is not None and not are_own((node.type for node in nodes), kinds)
 
     def _found(
         self,

@@ -50,7 +50,7 @@ class SharedArena:
         Errors: MemoryError; there are no arenas then.
         """
         needed: Mapping[str, int] = step.compiled.arenas
-        if any(size > self._sizes.get(device, 0) for device, size in needed.items()):
+        if any(size > self._sizes.get(device, -1) for device, size in needed.items()):
             self._grow(needed)
         self._steps.add(step)
         return self._room.taker()

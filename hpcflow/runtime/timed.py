@@ -6,12 +6,15 @@ Lines keep their numbers, so that errors in it name their operation as ever.
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 from hpcflow.plan.code import Code
 
 CLOCK, NOTE, PULLED = "_clock", "_note", "_pulled"
+_alone = threading.Lock()  # CPython 3.11 has one depth of trees for all threads that make some
 Note = Callable[[int, int], None]  # of a place and the clock at its start
 MESSAGES = frozenset("send send_sized send_loose begin poll lend take".split())
 
@@ -36,6 +39,14 @@ def timed(code: Code, file: str, scope: dict[str, Any], clock: Callable[[], int]
             note(number, start)
             yield
 
+    given = {**scope, CLOCK: clock, NOTE: note, PULLED: pulled}
+    with _alone:
+        exec(_compiled(code, file, place), given)
+    made: Callable[..., Any] = given["make"]
+    return made
+
+
+def _compiled(code: Code, file: str, place: Callable[[int, str], int]) -> CodeType:
     tree = ast.parse(code.source)
     make = tree.body[0]
     assert isinstance(make, ast.FunctionDef)
@@ -43,10 +54,7 @@ def timed(code: Code, file: str, scope: dict[str, Any], clock: Callable[[], int]
         if isinstance(strand, ast.FunctionDef) and strand.name != "release":
             strand.body = _Rewriting(code, place).block(strand.body)
     ast.fix_missing_locations(tree)
-    given = {**scope, CLOCK: clock, NOTE: note, PULLED: pulled}
-    exec(compile(tree, file, "exec"), given)
-    made: Callable[..., Any] = given["make"]
-    return made
+    return compile(tree, file, "exec")
 
 
 class _Rewriting:

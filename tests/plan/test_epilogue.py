@@ -134,7 +134,7 @@ def test_training_is_as_without(monkeypatch):
     joined = [node.type for part in made for node in part.nodes.values()]
     assert joined.count("ConvBias") == joined.count("MatMulBias") == 1
     made.clear()
-    plain, exact = trained(kernels="plain"), trained(exact=True)
+    plain, exact = trained(kernels="plain", exact=True), trained(exact=True)
     assert not any("Bias" in n.type and "Add" not in n.type for p in made for n in p.nodes.values())
     for a, b, c in zip(fast, plain, exact, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -68,7 +68,7 @@ def arena_bytes(session):
 
 def spoil(session):
     """Fill the arena with NaN: nothing in there is of use to another step."""
-    for arena in session._arena._room.arenas.values():
+    for _, arena in session._arena._room.arenas.values():
         arena[...] = 0xFF
 
 

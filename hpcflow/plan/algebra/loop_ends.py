@@ -48,10 +48,12 @@ def _axes(draft: Draft, node: Node) -> tuple[int, ...]:
 def _by_columns(draft: Draft, node: Node) -> Ref | None:
     """The sum over the first axes of what is reshaped, in place of that over those that it has."""
     source, axes = draft.nodes[node.inputs[0].node], _axes(draft, node)
-    if source.type != "Reshape" or node.attrs.get("keepdims") or axes != tuple(range(len(axes))):
+    if not axes or axes != tuple(range(len(axes))):
+        return None
+    if source.type != "Reshape" or node.attrs["keepdims"]:
         return None
     old, row = draft.spec(source.inputs[0]).shape, known(source.specs[0].shape)[len(axes) :]
-    if not axes or not row or not is_known(old) or known(old)[-len(row) :] != row:
+    if not row or not is_known(old) or known(old)[-len(row) :] != row:
         return None
     first = tuple(range(len(known(old)) - len(row)))
     return draft.add(node, node.type, source.inputs[:1], "columns", axis=first, keepdims=False)
@@ -85,7 +87,7 @@ def _of_number(draft: Draft, node: Node) -> Ref | None:
 
 def _number(draft: Draft, spread: Node, like: Node) -> Ref | None:
     """The number that all elements of a node are; None if they are not all alike."""
-    if spread.type not in ("SumGrad", "MeanGrad") or spread.control:
+    if spread.type not in ("SumGrad", "MeanGrad") or spread.control or not spread.specs[0].known:
         return None
     ref = spread.inputs[0]
     maker, given = draft.nodes[ref.node], draft.spec(ref)
