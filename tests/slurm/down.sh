@@ -20,19 +20,25 @@ end_jobs() {
   done
 }
 
-stop() { # files with process ids
+stop() { # files with process ids, which daemons remove when they end
   local file pid
+  local -A pids=()
   for file in "$@"; do
-    if running_of "$file"; then kill "$(<"$file")" 2>/dev/null || true; fi
+    pid=$(cat "$file" 2>/dev/null) || continue
+    if [[ -n $pid ]] && running "$pid"; then
+      pids[$file]=$pid
+      kill "$pid" 2>/dev/null || true
+    fi
   done
   for file in "$@"; do
-    [[ -s $file ]] || continue
-    pid=$(<"$file")
-    for _ in $(seq 50); do
-      running "$pid" || break
-      sleep 0.1
-    done
-    if running "$pid"; then kill -9 "$pid" 2>/dev/null || true; fi
+    pid=${pids[$file]:-}
+    if [[ -n $pid ]]; then
+      for _ in $(seq 50); do
+        running "$pid" || break
+        sleep 0.1
+      done
+      if running "$pid"; then kill -9 "$pid" 2>/dev/null || true; fi
+    fi
     rm -f "$file"
   done
 }

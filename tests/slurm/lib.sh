@@ -12,7 +12,6 @@ running() {
 
 running_of() { # file with a process id
   local pid
-  [[ -s $1 ]] || return 1
-  pid=$(<"$1")
-  running "$pid"
+  pid=$(cat "$1" 2>/dev/null) || return 1
+  [[ -n $pid ]] && running "$pid"
 }
