@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.kernels import onednn
-from hpcflow.kernels.fused import plain
 from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
 from hpcflow.kernels.onednn_conv import no_fast_one, unfit
 from hpcflow.kernels.onednn_matmul import slow
 from hpcflow.kernels.table import Node, fast, kernel
+from hpcflow.native.call import plain
 
 Lay = tuple[int, tuple[int, ...], tuple[int, ...]]  # the first element, sizes, strides
 

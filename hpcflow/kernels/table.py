@@ -125,14 +125,6 @@ _PROVIDERS: dict[str, Callable[[], str]] = {
 }
 
 
-def provider(name: str, absent: Callable[[], str]) -> None:
-    """Let there be kernels of `name`; of several providers the one named first is the better.
-
-    `absent()` says why none of them can be used here, "" if they can.
-    """
-    _PROVIDERS[name] = absent
-
-
 def are_own(types: Iterable[str], kinds: Iterable[str]) -> bool:
     """Whether a user has given kernels to some of these ops, on some of these kinds of devices."""
     return not _OWN.isdisjoint(product(types, (ANY, *kinds)))

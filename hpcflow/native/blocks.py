@@ -9,9 +9,6 @@ from hpcflow.native import call
 from hpcflow.native.loop import DATA, RANK, SIZES
 from hpcflow.native.words import Lines, Value, number
 
-LINE = 64  # bytes of memory that a processor moves at once
-
-
 BEGIN = Value("%begin", "i64")  # the range of a kernel that a function does
 COUNT = Value("%count", "i64")  # how many there are in it
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcflow.native import team
 from hpcflow.native.loop import DATA
+from hpcflow.native.words import LINE
 
 CALLED = {
     "declare i64 @PyLong_AsSsize_t(ptr)",
@@ -99,7 +100,7 @@ def numbers(name: str, array: str) -> list[str]:
 
 def lines(bytes: int) -> int:
     """So many bytes in whole lines of memory."""
-    return -(-bytes // 64) * 64
+    return -(-bytes // LINE) * LINE
 
 
 def integer(name: str, argument: int) -> list[str]:

@@ -123,7 +123,7 @@ def _divide_no_nan(b: Lines, x: Value, y: Value, **_: Any) -> Value:
 
 @formula("IsNan")
 def _is_nan(b: Lines, x: Value, **_: Any) -> Value:
-    return _nan(b, x)
+    return b.is_nan(x)
 
 
 @formula("IsInf")
@@ -141,7 +141,7 @@ def _larger(b: Lines, x: Value, y: Value, **_: Any) -> Value:
     """NaN if one is, as NumPy has it."""
     above = b.compare("gt", x, y)
     if x.is_float:
-        above = b.add(f"or i1 {above.text}, {_nan(b, x).text}", "i1")
+        above = b.add(f"or i1 {above.text}, {b.is_nan(x).text}", "i1")
     return b.choose(above, x, y)
 
 
@@ -149,12 +149,8 @@ def _larger(b: Lines, x: Value, y: Value, **_: Any) -> Value:
 def _smaller(b: Lines, x: Value, y: Value, **_: Any) -> Value:
     below = b.compare("lt", x, y)
     if x.is_float:
-        below = b.add(f"or i1 {below.text}, {_nan(b, x).text}", "i1")
+        below = b.add(f"or i1 {below.text}, {b.is_nan(x).text}", "i1")
     return b.choose(below, x, y)
-
-
-def _nan(b: Lines, x: Value) -> Value:
-    return b.add(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
 
 
 @formula("Relu")

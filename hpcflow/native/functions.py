@@ -96,11 +96,7 @@ def _ends(b: Lines, x: Value, least: Value, made: Value) -> Value:
     """Exponentials with those of very small and large numbers, and of NaN."""
     made = b.choose(b.compare("lt", x, f(UNDER)), least, made)
     made = b.choose(b.compare("gt", x, f(OVER)), f(float("inf")), made)
-    return b.choose(_nan(b, x), x, made)
-
-
-def _nan(b: Lines, x: Value) -> Value:
-    return b.add(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
+    return b.choose(b.is_nan(x), x, made)
 
 
 def _power(b: Lines, n: Value) -> Value:
@@ -191,7 +187,7 @@ def power(b: Lines, x: Value, y: Value) -> Value:
     real = b.two("or", whole, b.compare("ge", x, f(0.0)))
     real = b.two("or", real, b.two("xor", finite, number(1, "i1")))
     made = b.choose(real, made, f(float("nan")))
-    made = b.choose(b.two("or", _nan(b, x), _nan(b, y)), f(float("nan")), made)
+    made = b.choose(b.two("or", b.is_nan(x), b.is_nan(y)), f(float("nan")), made)
     always = b.two("or", b.compare("eq", x, f(1.0)), b.compare("eq", y, f(0.0)))
     return b.choose(always, f(1.0), made)
 

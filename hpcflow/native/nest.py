@@ -31,7 +31,7 @@ from hpcflow.native.loop import (
     Schedule,
     Step,
 )
-from hpcflow.native.words import FREE, MEMORY, TYPES, Lines, Value, metadata, number
+from hpcflow.native.words import BYTES, FREE, MEMORY, TYPES, Lines, Value, metadata, number
 
 MOST_KEPT = 1 << 18  # bytes on the stack for values of a row that more than one loop needs
 COSTLY = LONG | CLOSE.keys()
@@ -242,18 +242,20 @@ class _Writer:
 
     def places(self) -> list[int]:
         """Where each of them begins, in bytes, and where the last one ends."""
-        sizes = [8 if self.types[self.body.results[y]] == "double" else 4 for y in self.sums()]
-        return list(accumulate((call.lines(self.body.cols * size) for size in sizes), initial=0))
+        return list(accumulate((call.lines(self.size(y)) for y in self.sums()), initial=0))
+
+    def size(self, y: int) -> int:
+        """The bytes of one of them."""
+        return self.body.cols * BYTES[self.types[self.body.results[y]]]
 
     def zeros(self) -> list[str]:
         """Find the place of each, %s, and begin with zeros there."""
         found = ["  %own = icmp ne ptr %sums, null"] if self.sums() else []
         for y, place in zip(self.sums(), self.places(), strict=False):
-            size = self.body.cols * (8 if self.types[self.body.results[y]] == "double" else 4)
             found += [
                 f"  %s{y}.own = getelementptr i8, ptr %sums, i64 {place}",
                 f"  %s{y} = select i1 %own, ptr %s{y}.own, ptr %y{y}",
-                f"  call void @llvm.memset.p0.i64(ptr %s{y}, i8 0, i64 {size}, i1 false)",
+                f"  call void @llvm.memset.p0.i64(ptr %s{y}, i8 0, i64 {self.size(y)}, i1 false)",
             ]
         return found
 

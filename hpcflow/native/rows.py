@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.native import call
-from hpcflow.native.blocks import BEGIN, COUNT, LINE, Blocks, module, whole
+from hpcflow.native.blocks import BEGIN, COUNT, Blocks, module, whole
 from hpcflow.native.formulas import written
 from hpcflow.native.loop import ONE, Operand, Step
-from hpcflow.native.words import TYPES, Value
+from hpcflow.native.words import BYTES, LINE, TYPES, Value
 
 AHEAD = 8  # rows that are fetched before their turn: memory answers late
 MOST_LINES = 16  # of a row that are; a processor guesses the others
@@ -24,7 +24,6 @@ CHANGES = {  # name -> operation on an element and what is given for it; "": tha
     **{"Min": "Minimum", "Max": "Maximum", "Update": ""},
 }
 DTYPES = frozenset(TYPES) - {"bool"}  # of elements that are changed
-SIZE = {type: np.dtype(name).itemsize for name, type in TYPES.items()}  # bytes of an element
 INDICES = ("int32", "int64")
 
 
@@ -246,6 +245,6 @@ class _Rows:
         for k in range(lines):
             away = whole(k * LINE)
             if part is not None:
-                inside = b.compare("lt", whole(k * LINE // SIZE[of]), part)
+                inside = b.compare("lt", whole(k * LINE // BYTES[of]), part)
                 away = b.choose(inside, away, whole(0))
             b.prefetch(b.place(start, away, "i8"), write)

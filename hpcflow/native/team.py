@@ -97,22 +97,19 @@ JOB = (  # what the threads are told, 8 bytes each; thread 0 tells how many ther
     ("sums", "ptr"),
     ("bytes", "i64"),
 )
-TOLD = [
-    line
-    for k, (name, type) in enumerate(JOB)
-    for line in (
-        f"  %{name}.at = getelementptr i64, ptr %job, i64 {k}",
-        f"  store {type} %{name}, ptr %{name}.at",
-    )
-]
-HEARD = [
-    line
-    for k, (name, type) in enumerate(JOB)
-    for line in (
-        f"  %{name}.at = getelementptr i64, ptr %job, i64 {k}",
-        f"  %{name} = load {type}, ptr %{name}.at",
-    )
-]
+
+
+def _each(line: str) -> list[str]:
+    """A line for each of them, which is at %NAME.at."""
+    found = []
+    for k, (name, type) in enumerate(JOB):
+        found.append(f"  %{name}.at = getelementptr i64, ptr %job, i64 {k}")
+        found.append(line.format(name=name, type=type))
+    return found
+
+
+TOLD = _each("  store {type} %{name}, ptr %{name}.at")
+HEARD = _each("  %{name} = load {type}, ptr %{name}.at")
 
 
 def _of_team(name: str, place: int) -> list[str]:

@@ -10,6 +10,8 @@ import numpy as np
 
 # NumPy's dtype -> type of a value; a boolean is a byte in memory
 TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
+BYTES = {type: np.dtype(name).itemsize for name, type in TYPES.items()}  # bytes of an element
+LINE = 64  # bytes of memory that a processor moves at once
 MEMORY = {"float": "float", "double": "double", "i32": "i32", "i64": "i64", "i1": "i8"}
 
 
@@ -81,6 +83,10 @@ class Lines:
         what = f"{type} @llvm.{name}.{suffix}"
         self.declared.add(f"declare {what}({', '.join(v.type for v in given)})")
         return self.add(f"call {what}({', '.join(f'{v.type} {v.text}' for v in given)})", type)
+
+    def is_nan(self, x: Value) -> Value:
+        """Whether a floating-point number is none."""
+        return self.add(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
 
     def two(self, name: str, x: Value, y: Value) -> Value:
         """An instruction of two operands of one type: "add", "sub", "mul", or "fdiv" by itself."""

@@ -129,9 +129,8 @@ def _loop(held: Held, instance: Instance) -> Run:
         "poll": instance.link.engine.poll,
     }
     exec(compile(source, "<hpcflow loop>", "exec"), scope)
-    run: Run = scope.pop(
-        "run"
-    )  # else they know each other, and nothing goes before it is collected
+    # popped: if they knew each other, nothing would go before it is collected
+    run: Run = scope.pop("run")
     return run
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcflow.graph.shape import is_known, known, size_of
+from hpcflow.graph.shape import is_known, known, normalize_axes, size_of
 from hpcflow.plan.algebra.draft import Draft, followed
 from hpcflow.plan.algebra.reshapes import BY_ELEMENT
 from hpcflow.plan.ir import Node, Program, Ref
@@ -36,13 +36,10 @@ def _axes(draft: Draft, node: Node) -> tuple[int, ...]:
     """The axes that a node sums over; none if it sums nothing large."""
     if node.type not in ("Sum", "Mean"):
         return ()
-    spec, axis = draft.spec(node.inputs[0]), node.attrs["axis"]
+    spec = draft.spec(node.inputs[0])
     if not is_known(spec.shape) or spec.dtype.kind != "f" or size_of(spec.shape) < LARGE:
         return ()
-    rank = len(known(spec.shape))
-    if axis is None:
-        return tuple(range(rank))
-    return tuple(sorted(a % rank for a in ((axis,) if isinstance(axis, int) else axis)))
+    return normalize_axes(node.attrs["axis"], len(known(spec.shape)))
 
 
 def _by_columns(draft: Draft, node: Node) -> Ref | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from hpcflow.graph.dtypes import OPAQUE
-from hpcflow.graph.shape import Shape, is_known, known, size_of
+from hpcflow.graph.shape import Shape, Spec, is_known, known, size_of
 from hpcflow.plan.algebra.draft import Draft
 from hpcflow.plan.ir import Node, Program, Ref
 
@@ -61,7 +62,10 @@ def taken_apart(program: Program) -> Program:
 
 def sized(program: Program, node: Node) -> bool:
     """Whether a node and its inputs have known sizes and elements of plain numbers."""
-    specs = [*node.specs, *map(program.spec, node.inputs)]
+    return _sized([*node.specs, *map(program.spec, node.inputs)])
+
+
+def _sized(specs: Sequence[Spec]) -> bool:
     return all(s.known and s.dtype not in OPAQUE and s.dtype.kind in "iufcb" for s in specs)
 
 
@@ -82,7 +86,7 @@ def sliced_rows(node: Node, shape: Shape) -> tuple[int, int] | None:
 def _first_axis(node: Node, program: Program) -> bool:
     """Whether a node cuts, or joins, values of known sizes along their first axis."""
     specs = [*node.specs, *(program.spec(r) for r in node.inputs[: _values(node)])]
-    if not all(s.known and s.dtype not in OPAQUE and s.dtype.kind in "iufcb" for s in specs):
+    if not _sized(specs):
         return False
     rank = max(len(s.shape or ()) for s in specs)
     axis: int = node.attrs["axis"]

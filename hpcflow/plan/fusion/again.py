@@ -136,7 +136,7 @@ class _Work:
         instead = {ref: Ref(new[ref.node], ref.index) for ref in given}
         for name in self.groups[dest]:
             node = nodes[name]
-            nodes[name] = node.but(inputs=tuple(instead.get(ref, ref) for ref in node.inputs))
+            nodes[name] = node.taking(instead)
         self.groups[dest] = [*new.values(), *self.groups[dest]]
         self.part = dataclasses.replace(self.part, nodes=nodes)
         self.users = users(self.part)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpcflow.graph.shape import is_known, size_of
+from hpcflow.graph.shape import is_known, normalize_axes, size_of
 from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ONE, ROW
@@ -146,12 +146,6 @@ def _over_rows(node: Node, shapes: list[tuple], made: list[tuple]) -> Reading | 
     return Reading(size, cols, full, (FULL,), {})
 
 
-def _axes(axis: Any, rank: int) -> tuple[int, ...]:
-    if axis is None:
-        return tuple(range(rank))
-    return tuple(a % rank for a in ((axis,) if isinstance(axis, int) else axis))
-
-
 def _summed(node: Node, shapes: list[tuple], made: tuple) -> Reading | None:
     """Sums over the last axes, or over the first."""
     x = shapes[0]
@@ -159,7 +153,7 @@ def _summed(node: Node, shapes: list[tuple], made: tuple) -> Reading | None:
         kept = (1,) * (len(x) - len(made)) + made
         axes = [i for i, n in enumerate(x) if n != kept[i]]
     else:
-        axes = [i for i in _axes(node.attrs["axis"], len(x)) if x[i] > 1]
+        axes = [i for i in normalize_axes(node.attrs["axis"], len(x)) if x[i] > 1]
     long = [i for i, n in enumerate(x) if n > 1]
     if not axes or len(axes) == len(long):
         return None
@@ -176,7 +170,7 @@ def _summed(node: Node, shapes: list[tuple], made: tuple) -> Reading | None:
 def _spread(node: Node, g: tuple, made: tuple) -> Reading | None:
     """What is the same for all elements of some axes."""
     if node.type != "BroadcastTo":
-        axes = _axes(node.attrs["axis"], len(made))
+        axes = normalize_axes(node.attrs["axis"], len(made))
         g = tuple(1 if i in axes else n for i, n in enumerate(made))
     way = way_of(g, made)
     if way is None or way[0] == FULL:

@@ -246,8 +246,7 @@ def _replaced(part: Part, made: Sequence[Made]) -> Part:
     for name, old in part.nodes.items():
         if instead.get(name, name) == name:
             node = new.get(name, old)
-            inputs = tuple(values.get(ref, ref) for ref in node.inputs)
             control = dict.fromkeys(instead.get(c, c) for c in node.control)
-            nodes[name] = node.but(inputs=inputs, control=tuple(control))
+            nodes[name] = node.taking(values).but(control=tuple(control))
     fetches = tuple(values.get(ref, ref) for ref in part.fetches)
     return dataclasses.replace(part, nodes=nodes, fetches=fetches)

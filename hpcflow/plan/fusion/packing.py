@@ -100,8 +100,8 @@ def _feed(packed: Node) -> Node:
 
 
 def _attrs(part: Part, node: Node) -> dict[str, object]:
-    left = part.nodes[node.inputs[0].node].specs[node.inputs[0].index]
-    return {"transpose_b": node.attrs["transpose_b"], "rows": (left.shape or ())[0]}
+    left = part.spec(node.inputs[0]).shape or ()
+    return {"transpose_b": node.attrs["transpose_b"], "rows": left[0]}
 
 
 def _groups(part: Part) -> dict[Hashable, list[Node]]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from hpcflow.plan.fusion.lay import SAME_ORDER
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.strands import users
-
-SEEN_THROUGH = ("Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze")  # the same memory
 
 
 def without_copies(part: Part) -> Part:
@@ -111,6 +110,6 @@ class _Rewriter:
     def is_computed(self, ref: Ref) -> bool:
         """Whether a value has memory of its own: no variable, which the update might change."""
         node = self.part.nodes[ref.node]
-        while node.type in SEEN_THROUGH:
+        while node.type in SAME_ORDER:
             node = self.part.nodes[node.inputs[0].node]
         return node.type != "ReadVariable"

@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hpcflow.graph.shape import Spec, is_known, known, size_of
-from hpcflow.plan.fusion.lay import Lay, packed
+from hpcflow.plan.fusion.lay import SAME_ORDER, Lay, packed
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.strands import cut, home, users
 
 Serves = Callable[[Node, list[Spec]], bool]
-SAME_ORDER = {"Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient"}
 SEEN = {*SAME_ORDER, "Transpose", "Rows", "Split", "Unpack", "StridedSlice"}
 
 
@@ -188,10 +187,7 @@ class _Rewriter:
 
     def done(self) -> Part:
         """The new part, without the nodes whose values were needed by products alone."""
-        nodes = {
-            name: node.but(inputs=tuple(self.values.get(ref, ref) for ref in node.inputs))
-            for name, node in self.nodes.items()
-        }
+        nodes = {name: node.taking(self.values) for name, node in self.nodes.items()}
         fetches = tuple(self.values.get(ref, ref) for ref in self.part.fetches)
         uses = Counter(ref.node for node in nodes.values() for ref in node.inputs)
         uses.update([*self.followed, *(ref.node for ref in fetches)])
