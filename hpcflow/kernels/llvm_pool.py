@@ -19,7 +19,9 @@ def _pool(node: Node) -> pooling.Pool:
     """The pooling of x, input 0, to y: the output, or input 1 of a gradient."""
     x, y = node.inputs[0].shape, (*node.inputs, node.outputs[0])[1].shape
     window, strides = tuple(node.attrs["window"]), tuple(node.attrs["strides"])
-    return pooling.Pool(x[0], tuple(x[1:3]), x[3], tuple(y[1:3]), window, strides)
+    space, out = tuple(x[1:3]), tuple(y[1:3])
+    before = Windows(node.attrs, space, window, out).before
+    return pooling.Pool(x[0], space, x[3], out, window, strides, before)
 
 
 def _refuses(node: Node) -> str:
@@ -33,10 +35,9 @@ def _refuses(node: Node) -> str:
     if any(0 in s.shape for s in specs):
         return "it is empty"
     pool = _pool(node)
-    windows = Windows(attrs, pool.space, pool.window, pool.out)
-    fits = zip(windows.reach, pool.space, strict=True)
-    if any(windows.before) or any(r > n for r, n in fits):
-        return "it pads"
+    steps = zip(pool.space, pool.out, pool.window, pool.strides, pool.before, strict=True)
+    if any(b >= k or (o - 1) * s - b >= n for n, o, k, s, b in steps):
+        return "some of its windows have nothing but padding"
     return "" if pool.window[0] * pool.window[1] <= MOST else "its windows are large"
 
 

@@ -1,12 +1,14 @@
 """The text of kernels of max pooling over two axes, channels last, all sizes known.
 
-Windows lie inside the data. A kernel is called with NumPy arrays, as those of `native/nest.py`; its
-arrays lie in C order.
+Each window has some of the data in it. For an element that lies in the padding stands the nearest
+one of the data: it is of the same window, so the largest is the same, and so is the first that is
+as large. A kernel is called with NumPy arrays, as those of `native/nest.py`; its arrays lie in C
+order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from typing import NamedTuple
 
 from hpcflow.native import call
@@ -22,6 +24,13 @@ class Pool(NamedTuple):
     out: tuple[int, int]
     window: tuple[int, int]
     strides: tuple[int, int]
+    before: tuple[int, int]  # padding in front of the data
+
+    @property
+    def pads(self) -> bool:
+        """Whether some windows reach out of the data."""
+        sizes = zip(self.space, self.out, self.window, self.strides, strict=True)
+        return any(self.before) or any((o - 1) * s + k > n for n, o, k, s in sizes)
 
     @property
     def apart(self) -> bool:
@@ -32,15 +41,16 @@ class Pool(NamedTuple):
     def covers(self) -> bool:
         """Whether each element is in exactly one window."""
         sizes = zip(self.space, self.out, self.window, self.strides, strict=True)
-        return all(n == o * k and s == k for n, o, k, s in sizes)
+        return not self.pads and all(n == o * k and s == k for n, o, k, s in sizes)
 
-    def taps(self) -> Iterator[int]:
-        """How far each element of a window is from its first, in elements."""
-        for i in range(self.window[0]):
-            for j in range(self.window[1]):
-                yield (i * self.space[1] + j) * self.channels
+    @property
+    def taps(self) -> list[tuple[int, int]]:
+        """Row and column of each element of a window."""
+        high, wide = self.window
+        return list(itertools.product(range(high), range(wide)))
 
 
+CLAMPS = [f"declare i64 @llvm.{which}.i64(i64, i64)" for which in ("smin", "smax")]
 ZERO, LOWEST = number(0.0, "float").text, number(float("-inf"), "float").text
 
 
@@ -48,8 +58,8 @@ def largest(pool: Pool) -> str:
     """x, then y = the largest element of each window, NaN if there is one."""
     body = []
     best = LOWEST
-    for i, tap in enumerate(pool.taps()):
-        body += _load(f"v{i}", "%x", "%from", tap)
+    for i, tap in enumerate(pool.taps):
+        body += _load(f"v{i}", "%x", *_place(pool, tap))
         body.append(f"  %m{i} = call float @llvm.maximum.f32(float {best}, float %v{i})")
         best = f"%m{i}"
     body += [
@@ -57,7 +67,7 @@ def largest(pool: Pool) -> str:
         f"  store float {best}, ptr %yp{FREE}",
     ]
     lines = _windows(pool, _channels(pool, body))
-    declared = ["declare float @llvm.maximum.f32(float, float)"]
+    declared = ["declare float @llvm.maximum.f32(float, float)", *CLAMPS]
     return _function(pool, declared, ["x", "y"], lines)
 
 
@@ -72,18 +82,18 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
     body.append(f"  %g1 = select i1 %on, float %g0, float {ZERO}" if relu else "  ; all of it")
     mine = "%g1" if relu else "%g0"
     taken = "false"
-    for i, tap in enumerate(pool.taps()):
+    for i, tap in enumerate(pool.taps):
         body += [
-            *_load(f"v{i}", "%x", "%from", tap),
+            *_load(f"v{i}", "%x", *_place(pool, tap)),
             f"  %is{i} = fcmp oeq float %v{i}, %y1",
             f"  %free{i} = xor i1 {taken}, true",
             f"  %hit{i} = and i1 %is{i}, %free{i}",
             f"  %t{i} = or i1 {taken}, %hit{i}",
             f"  %d{i} = select i1 %hit{i}, float {mine}, float {ZERO}",
-            *_address(f"dp{i}", "%d", "%from", tap),
+            *_address(f"dp{i}", "%d", *_place(pool, tap)),
         ]
         value = f"%d{i}"
-        if not pool.apart:
+        if pool.pads or not pool.apart:
             body.append(f"  %o{i} = load float, ptr %dp{i}{FREE}")
             body.append(f"  %s{i} = fadd float %o{i}, %d{i}")
             value = f"%s{i}"
@@ -112,7 +122,7 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
     if bias:
         lines = [*_own_total(pool.channels), *lines]
     names = ["x", "y", "g", "d", *(["outs"] if bias else [])]
-    declared = ["declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"]
+    declared = ["declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)", *CLAMPS]
     return _function(pool, declared, names, lines, pool.channels if bias else 0)
 
 
@@ -134,6 +144,28 @@ def _load(name: str, array: str, at: str, offset: int) -> list[str]:
         *_address(f"a{name}", array, at, offset),
         f"  %{name} = load float, ptr %a{name}{FREE}",
     ]
+
+
+def _place(pool: Pool, tap: tuple[int, int]) -> tuple[str, int]:
+    """Where the element of a window lies: so many behind that number."""
+    i, j = tap
+    if pool.pads:
+        return f"%tap{i}.{j}", 0
+    return "%from", (i * pool.space[1] + j) * pool.channels
+
+
+def _clamped(pool: Pool, axis: int, first: str, size: int) -> list[str]:
+    """The places of a window's elements along an axis, %rowI or %colJ, of `size` elements each."""
+    lines, (name, last) = [], (("row", "col")[axis], pool.space[axis] - 1)
+    for k in range(pool.window[axis]):
+        v = f"%{name}{k}"
+        lines += [
+            f"  {v}.at = add i64 {first}, {k - pool.before[axis]}",
+            f"  {v}.low = call i64 @llvm.smax.i64(i64 {v}.at, i64 0)",
+            f"  {v}.in = call i64 @llvm.smin.i64(i64 {v}.low, i64 {last})",
+            f"  {v} = mul nuw nsw i64 {v}.in, {size}",
+        ]
+    return lines
 
 
 def _address(name: str, array: str, at: str, offset: int) -> list[str]:
@@ -165,25 +197,43 @@ def _loop(
 
 
 def _channels(pool: Pool, body: list[str]) -> list[str]:
-    """A loop over the channels of a window: %from is in x, %to in y."""
-    begin = ["  %from = add nuw nsw i64 %window, %c", "  %to = add nuw nsw i64 %place, %c"]
-    return _loop("c", pool.channels, [*begin, *body], ", !llvm.loop !2")
+    """A loop over the channels of a window: %from, or %tapI.J each, is in x, %to in y."""
+    begin, before = ["  %to = add nuw nsw i64 %place, %c"], []
+    if pool.pads:
+        for i, j in pool.taps:
+            before.append(f"  %base{i}.{j}.row = add nuw nsw i64 %bx, %row{i}")
+            before.append(f"  %base{i}.{j} = add nuw nsw i64 %base{i}.{j}.row, %col{j}")
+            begin.append(f"  %tap{i}.{j} = add nuw nsw i64 %base{i}.{j}, %c")
+    else:
+        begin.append("  %from = add nuw nsw i64 %window, %c")
+    return [*before, *_loop("c", pool.channels, [*begin, *body], ", !llvm.loop !2")]
 
 
 def _windows(
     pool: Pool, body: list[str], before: list[str] | None = None, behind: list[str] | None = None
 ) -> list[str]:
-    """A loop over samples %b, rows and columns: %window in x, %place in y begin a window's."""
+    """A loop over samples %b, rows and columns: %window in x, %place in y begin a window's.
+
+    With padding its elements are in rows %rowI and columns %colJ of the sample, %bx.
+    """
     (height, width), channels = pool.space, pool.channels
+    down, right = pool.strides
+    if pool.pads:
+        high = [f"  %h1 = mul nuw nsw i64 %h, {down}"]
+        high += _clamped(pool, 0, "%h1", width * channels)
+        wide = [f"  %w1 = mul nuw nsw i64 %w, {right}", *_clamped(pool, 1, "%w1", channels)]
+    else:
+        high = [f"  %h1 = mul nuw nsw i64 %h, {down * width * channels}"]
+        high.append("  %hx = add nuw nsw i64 %bx, %h1")
+        wide = [f"  %w1 = mul nuw nsw i64 %w, {right * channels}"]
+        wide.append("  %window = add nuw nsw i64 %hx, %w1")
     row = [
-        f"  %w1 = mul nuw nsw i64 %w, {pool.strides[1] * channels}",
-        "  %window = add nuw nsw i64 %hx, %w1",
+        *wide,
         f"  %w2 = mul nuw nsw i64 %w, {channels}",
         "  %place = add nuw nsw i64 %hy, %w2",
     ]
     sample = [
-        f"  %h1 = mul nuw nsw i64 %h, {pool.strides[0] * width * channels}",
-        "  %hx = add nuw nsw i64 %bx, %h1",
+        *high,
         f"  %h2 = mul nuw nsw i64 %h, {pool.out[1] * channels}",
         "  %hy = add nuw nsw i64 %by, %h2",
         *_loop("w", pool.out[1], [*row, *body]),

@@ -131,13 +131,14 @@ def _convolution(data: st.DataObject, type: str) -> Case:
 
 
 def pooling(data: st.DataObject, apart: bool) -> tuple[dict[str, Any], np.ndarray]:
-    """Attributes without padding, and x with many equal elements."""
+    """Attributes, and x with many equal elements."""
     window = shape(data, 2, 4)
     strides = window if apart else shape(data, 2, 4)
     space = tuple(number(data, k, 12) for k in window)
-    attrs = {"window": window, "strides": strides, "dilations": (1, 1), "padding": "VALID"}
+    attrs = {"window": window, "strides": strides, "dilations": (1, 1)}
+    padding = "SAME" if chance(data) else "VALID"
     x = array(data, number(data, 1, 4), *space, number(data, 1, 20))
-    return {**attrs, "first": False}, np.round(x)
+    return {**attrs, "padding": padding, "first": False}, np.round(x)
 
 
 @case("MaxPool")

@@ -16,12 +16,17 @@ CASES = [  # batch, space, channels, window, strides
     (2, (4, 4), 3, (4, 4), (4, 4)),
     (2, (7, 9), 8, (1, 1), (1, 1)),
     (2, (7, 9), 8, (1, 1), (3, 2)),
+    (2, (7, 8), 5, (3, 3), (2, 2), "SAME"),
+    (2, (7, 6), 16, (3, 2), (1, 1), "SAME"),
+    (1, (5, 5), 7, (2, 2), (2, 2), "SAME"),
+    (2, (4, 6), 9, (3, 4), (3, 4), ((1, 2), (2, 1))),
+    (1, (6, 1), 4, (5, 3), (2, 1), ((2, 4), (1, 1))),
 ]
 
 
-def pooled(rng, batch, space, channels, window, strides, low=-9):
+def pooled(rng, batch, space, channels, window, strides, padding="VALID", low=-9):
     """Attributes and x with many equal elements."""
-    attrs = dict(strides=strides, dilations=(1, 1), window=window, padding="VALID", first=False)
+    attrs = dict(strides=strides, dilations=(1, 1), window=window, padding=padding, first=False)
     x = np.maximum(rng.integers(-3, 3, (batch, *space, channels)), low).astype(np.float32)
     return attrs, x
 
@@ -81,7 +86,8 @@ def test_inputs_need_not_be_contiguous():
 @pytest.mark.parametrize(
     ("changed", "dtype", "unknown", "why"),
     [
-        ({"padding": "SAME"}, "f4", (), "pads"),
+        ({"padding": ((2, 0), (0, 0))}, "f4", (), "nothing but padding"),
+        ({"padding": ((0, 3), (0, 0)), "window": (1, 2)}, "f4", (), "nothing but padding"),
         ({"dilations": (2, 2)}, "f4", (), "gaps"),
         ({"first": True}, "f4", (), "channels"),
         ({"window": (6, 6)}, "f4", (), "large"),
