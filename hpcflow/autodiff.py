@@ -11,7 +11,6 @@ from hpcflow.errors import DTypeError, GradientError, ShapeError
 from hpcflow.graph.body import Body
 from hpcflow.graph.dtypes import is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
-    OPERATORS,
     Graph,
     Operation,
     Tensor,
@@ -19,6 +18,7 @@ from hpcflow.graph.graph import (
     get_default_graph,
     user_line,
 )
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import NoGrad, lookup
 from hpcflow.graph.shape import is_known, merge, show, size_of
 from hpcflow.logs import say_once

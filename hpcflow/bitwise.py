@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcflow.ops.elementwise import (
+from hpcflow.ops.bits import (
     bitwise_and,
     bitwise_or,
     bitwise_xor,

@@ -35,6 +35,11 @@ def test_a_graph_loads_numpy_and_little_else() -> None:
     assert len(others) < MOST_MODULES, sorted(others)
 
 
+def test_operators_need_no_family_but_those_that_come_with_a_graph() -> None:
+    made = "x = hf.constant([6]); y = hf.Variable([3]); (x & y, 1 | y, ~x, x[None] @ y[:, None])"
+    assert "hpcflow.ops.all" not in loaded_by(f"import hpcflow as hf; {made}")
+
+
 def test_the_command_starts_light() -> None:
     more = loaded_by("import hpcflow.cli.main, hpcflow.cli.run") - loaded_by("import numpy")
     assert not {name.split(".")[0] for name in more} & FORBIDDEN

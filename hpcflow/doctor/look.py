@@ -82,14 +82,14 @@ def _mapped(library: re.Pattern[str], maps: str | None = None) -> list[str]:
 
 
 def _see_mpi(facts: Facts, place: launch.Launch | None) -> None:
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi, mpi_library
 
-    facts.library = mpi.library_version()
+    facts.library = mpi_library.library_version()
     if place is not None:
         launch.check_library(place, facts.library)
     world = mpi.world()
     facts.rank, facts.world_size = world.rank, world.size
-    facts.thread_level = mpi.thread_level()
+    facts.thread_level = mpi_library.thread_level()
     files = mapped_libmpi()
     library = ctypes.CDLL(files[0]) if files else ctypes.CDLL(None)
     facts.ulfm = hasattr(library, "MPIX_Comm_revoke") or hasattr(library, "MPI_Comm_revoke")

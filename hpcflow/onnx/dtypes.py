@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from hpcflow.errors import DTypeError, OnnxError
 from hpcflow.graph.dtypes import as_dtype, float32, int8, uint8
 from hpcflow.graph.graph import Tensor
-from hpcflow.ops import elementwise, math
+from hpcflow.ops import math
+from hpcflow.ops.bits import bitwise_and, bitwise_xor
 from hpcflow.ops.narrow import round_to_format
 
 FLOATS: dict[int, str] = {
@@ -71,9 +72,9 @@ def cast(x: Tensor, elem_type: int, saturate: bool = True) -> Tensor:
         return math.cast(round_to_format(wide, format, saturate and "float8" in format), dtype)
     if elem_type in INTEGERS:
         bits, signed = INTEGERS[elem_type]
-        low = elementwise.bitwise_and(math.cast(x, dtype), dtype.type(2**bits - 1))
+        low = bitwise_and(math.cast(x, dtype), dtype.type(2**bits - 1))
         if not signed:
             return low
         sign = dtype.type(2 ** (bits - 1))
-        return math.subtract(elementwise.bitwise_xor(low, sign), sign)
+        return math.subtract(bitwise_xor(low, sign), sign)
     return math.cast(x, dtype)

@@ -13,9 +13,8 @@ from hpcflow.graph.graph import Tensor
 from hpcflow.onnx import dtypes
 from hpcflow.onnx.node import Node
 from hpcflow.onnx.table import imports
-from hpcflow.ops import elementwise, math, nn, special
+from hpcflow.ops import bits, elementwise, math, nn, special
 from hpcflow.ops.array import identity
-from hpcflow.ops.bits import bitcast
 
 # -- operators that are functions of ours, input by input
 
@@ -33,8 +32,8 @@ _SAME: dict[str, Callable[..., Tensor]] = {
     **{"Greater": math.greater, "GreaterOrEqual": math.greater_equal},
     **{"And": math.logical_and, "Or": math.logical_or, "Xor": math.logical_xor},
     **{"Not": math.logical_not, "Where": math.where},
-    **{"BitwiseAnd": elementwise.bitwise_and, "BitwiseOr": elementwise.bitwise_or},
-    **{"BitwiseXor": elementwise.bitwise_xor, "BitwiseNot": elementwise.invert},
+    **{"BitwiseAnd": bits.bitwise_and, "BitwiseOr": bits.bitwise_or},
+    **{"BitwiseXor": bits.bitwise_xor, "BitwiseNot": bits.invert},
 }
 
 
@@ -93,7 +92,7 @@ def _pow(node: Node, x: Tensor, y: Tensor) -> Tensor:
 @imports("BitShift")
 def _bit_shift(node: Node, x: Tensor, y: Tensor) -> Tensor:
     left = node.attr("direction") == "LEFT"
-    return (elementwise.left_shift if left else elementwise.right_shift)(x, y)
+    return (bits.left_shift if left else bits.right_shift)(x, y)
 
 
 @imports("IsInf")
@@ -124,7 +123,7 @@ def _bit_cast(node: Node, x: Tensor) -> Tensor:
     elem_type = node.attr("to")
     if dtypes.is_narrow(elem_type) or dtypes.is_narrow(node.elem_type(x)):
         raise node.declined("the bits of narrow types are not kept")
-    return bitcast(x, dtypes.from_onnx(elem_type))
+    return bits.bitcast(x, dtypes.from_onnx(elem_type))
 
 
 @imports("Binarizer", domain="ai.onnx.ml")

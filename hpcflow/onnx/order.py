@@ -12,6 +12,7 @@ from hpcflow.onnx.node import Node
 from hpcflow.onnx.table import imports
 from hpcflow.ops import math, positions, scans
 from hpcflow.ops.array import constant, reshape, transpose
+from hpcflow.ops.bits import invert
 from hpcflow.ops.boxes import best_boxes
 from hpcflow.ops.distinct import distinct_slices
 from hpcflow.ops.gather import gather
@@ -55,8 +56,6 @@ def _backwards(x: Tensor) -> Tensor:
     """Numbers in the opposite order; also of unsigned integers and the smallest of signed ones."""
     if x.dtype.kind == "f":
         return math.negative(x)
-    from hpcflow.ops.elementwise import invert
-
     return invert(x)
 
 

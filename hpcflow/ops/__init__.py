@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.graph.graph import OPERATORS, Graph
+from hpcflow.graph.graph import Graph
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.ops import (
+    bits,
     comm,
     epilogues,
     join,
@@ -25,6 +27,7 @@ from hpcflow.ops import (
 )
 
 __all__ = [
+    "bits",
     "comm",
     "epilogues",
     "join",

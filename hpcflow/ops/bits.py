@@ -1,16 +1,29 @@
-"""The same bytes read as another data type."""
+"""Bits: of integers, by which `&` and its like go; the same bytes read as another data type."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Tensor, convert_to_tensor
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, show
-from hpcflow.ops.rules import Attrs, one
+from hpcflow.ops.math import (
+    Binary,
+    Unary,
+    binary,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    unary,
+)
+from hpcflow.ops.rules import Attrs, one, operands
 
 
 def _bitcast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -40,3 +53,47 @@ def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
             adds one.
     """
     return one("Bitcast", [convert_to_tensor(input)], {"dtype": as_dtype(type)}, name)
+
+
+# -- bits of integers
+
+
+def _bits(type: str, doc: str, value: Any) -> Binary:
+    return binary(type, "iu", NoGrad("its output is integers"), doc, value)
+
+
+bitwise_and: Binary = _bits("BitwiseAnd", "The bits set in both `x` and `y`.", np.bitwise_and)
+bitwise_or: Binary = _bits("BitwiseOr", "The bits set in `x` or `y`.", np.bitwise_or)
+bitwise_xor: Binary = _bits("BitwiseXor", "The bits set in one of `x`, `y`.", np.bitwise_xor)
+left_shift: Binary = _bits("LeftShift", "The bits of `x` moved up by `y` places.", np.left_shift)
+right_shift: Binary = _bits(
+    "RightShift", "The bits of `x` moved down by `y`; the sign stays.", np.right_shift
+)
+invert: Unary = unary(
+    "Invert", "iu", NoGrad("its output is integers"), "All bits of `x` turned.", np.invert
+)
+
+
+def _either(logical: Binary, bits: Binary) -> Binary:
+    """The operator of booleans, or of the bits of integers."""
+
+    def function(x: Any, y: Any, name: str | None = None) -> Tensor:
+        a, b = operands(x, y)
+        return (bits if a.dtype.kind in "iu" else logical)(a, b, name)
+
+    return function
+
+
+def _not(x: Any, name: str | None = None) -> Tensor:
+    x = convert_to_tensor(x)
+    return invert(x, name) if x.dtype.kind in "iu" else logical_not(x, name)
+
+
+OPERATORS.update(
+    {
+        "and": _either(logical_and, bitwise_and),
+        "or": _either(logical_or, bitwise_or),
+        "xor": _either(logical_xor, bitwise_xor),
+        "invert": _not,
+    }
+)

@@ -21,7 +21,7 @@ def _sizes(x: Tensor) -> list[Any]:
     """The size of each axis: an int, or a scalar tensor where it is not known."""
     assert x.shape is not None
     told = shape(x) if None in x.shape else None
-    return [getitem(told, i) if d is None else d for i, d in enumerate(x.shape)]  # type: ignore
+    return [getitem(told, i) if d is None else d for i, d in enumerate(x.shape)]
 
 
 def _rank(x: Tensor, what: str) -> int:

@@ -22,7 +22,7 @@ from hpcflow.graph.dtypes import (
     kind_of,
     limits,
 )
-from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge, show
 from hpcflow.ops.math import (
@@ -36,10 +36,6 @@ from hpcflow.ops.math import (
     clip_by_value,
     divide,
     floordiv,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
     mod,
     multiply,
     negative,
@@ -214,50 +210,6 @@ def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
     """The cross product of vectors in space: `a` and `b` are [..., 3], of one shape."""
     x, y = operands(a, b)
     return one("Cross", [x, y], {}, name)
-
-
-# -- bits of integers
-
-
-def _bits(type: str, doc: str, value: Any) -> Binary:
-    return binary(type, "iu", NoGrad("its output is integers"), doc, value)
-
-
-bitwise_and: Binary = _bits("BitwiseAnd", "The bits set in both `x` and `y`.", np.bitwise_and)
-bitwise_or: Binary = _bits("BitwiseOr", "The bits set in `x` or `y`.", np.bitwise_or)
-bitwise_xor: Binary = _bits("BitwiseXor", "The bits set in one of `x`, `y`.", np.bitwise_xor)
-left_shift: Binary = _bits("LeftShift", "The bits of `x` moved up by `y` places.", np.left_shift)
-right_shift: Binary = _bits(
-    "RightShift", "The bits of `x` moved down by `y`; the sign stays.", np.right_shift
-)
-invert: Unary = unary(
-    "Invert", "iu", NoGrad("its output is integers"), "All bits of `x` turned.", np.invert
-)
-
-
-def _either(logical: Binary, bits: Binary) -> Binary:
-    """The operator of booleans, or of the bits of integers."""
-
-    def function(x: Any, y: Any, name: str | None = None) -> Tensor:
-        a, b = operands(x, y)
-        return (bits if a.dtype.kind in "iu" else logical)(a, b, name)
-
-    return function
-
-
-def _not(x: Any, name: str | None = None) -> Tensor:
-    x = convert_to_tensor(x)
-    return invert(x, name) if x.dtype.kind in "iu" else logical_not(x, name)
-
-
-OPERATORS.update(
-    {
-        "and": _either(logical_and, bitwise_and),
-        "or": _either(logical_or, bitwise_or),
-        "xor": _either(logical_xor, bitwise_xor),
-        "invert": _not,
-    }
-)
 
 
 # -- casts, sums of many

@@ -15,13 +15,13 @@ from hpcflow.errors import GradientError
 from hpcflow.graph.body import Body, Function, closed, last_name, variable_of
 from hpcflow.graph.dtypes import int32, is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
-    OPERATORS,
     Graph,
     Operation,
     Tensor,
     convert_to_tensor,
     get_default_graph,
 )
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec
 from hpcflow.ops import lists

@@ -10,13 +10,13 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import (
-    OPERATORS,
     Operation,
     Tensor,
     convert_to_tensor,
     get_default_graph,
     user_line,
 )
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.array import constant, reshape, shape

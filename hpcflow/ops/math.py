@@ -9,7 +9,8 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, NumericError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, is_floating
-from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, broadcast
 from hpcflow.ops.array import constant
@@ -421,7 +422,6 @@ def clip_by_value(
 _TABLE: dict[str, Callable[..., Tensor]] = {
     **{"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "floordiv": floordiv},
     **{"mod": mod, "pow": pow, "neg": negative, "abs": abs},
-    **{"and": logical_and, "or": logical_or, "xor": logical_xor, "invert": logical_not},
     **{"lt": less, "le": less_equal, "gt": greater, "ge": greater_equal},
 }
 OPERATORS.update(_TABLE)

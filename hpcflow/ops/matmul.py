@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.graph import OPERATORS, Operation, Tensor
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, broadcast, show
 from hpcflow.ops.broadcast import sum_to

@@ -12,11 +12,12 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
+from hpcflow.graph.operators import Operand
 from hpcflow.graph.shape import show
 from hpcflow.ops.control import group
 from hpcflow.ops.join import concat
 from hpcflow.ops.slicing import slice
-from hpcflow.ops.state import Variable, act_as_tensor
+from hpcflow.ops.state import Variable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,7 @@ class PartitionInfo:
     var_offset: tuple[int, ...]
 
 
-class PartitionedVariable:
+class PartitionedVariable(Operand[Tensor]):
     """Variables that are pieces of one, cut along one axis; it is used like their concatenation.
 
     `partitions` says how many pieces there are along each axis. Iterating gives the pieces.
@@ -114,9 +115,6 @@ class PartitionedVariable:
 
     def __hash__(self) -> int:
         return id(self)
-
-
-act_as_tensor(PartitionedVariable)
 
 
 def check_partitions(partitions: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import bool_, int32
-from hpcflow.graph.graph import OPERATORS, Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, broadcast, is_known, merge, show
 from hpcflow.ops.array import constant, reshape, shape, shape_argument, sizes
@@ -62,14 +63,14 @@ op("StridedSlice", infer=_strided, grad=_strided_back)
 op("StridedSliceGrad", infer=_strided_grad, grad=_strided_grad_back)
 
 
-def getitem(x: Tensor, key: Any) -> Tensor:
+def getitem(x: Any, key: Any) -> Tensor:
     """`x[key]`: ints, slices, `...`, None, with scalar tensors as ints; one mask; tensors of ints.
 
     Ints and limits count from the end if negative, as in Python; those in a tensor of ints do not
     (`gather`). Several tensors of ints stand side by side at the front (`gather_nd`).
     Errors: an index outside raises ShapeError now or RangeError when it runs.
     """
-    parts = key if isinstance(key, tuple) else (key,)
+    x, parts = convert_to_tensor(x), key if isinstance(key, tuple) else (key,)
     if any(_is_many(part) for part in parts):
         return _advanced(x, parts)
     if x.op.type == "Shape" and isinstance(key, (int, np.integer)):

@@ -19,6 +19,7 @@ from hpcflow.graph.graph import (
     get_default_graph,
 )
 from hpcflow.graph.keys import GraphKeys
+from hpcflow.graph.operators import Operand
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
 from hpcflow.ops.array import placeholder
@@ -88,7 +89,7 @@ op("CountUpTo", infer=_counted, grad=NoGrad("a count"), writes=(0,), waits=True,
 op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=True, waits=True)
 
 
-class Variable(RowUpdates):
+class Variable(RowUpdates, Operand[Tensor]):
     """Mutable state that lives between steps.
 
     `initial_value` is a value, a tensor, or a function of no arguments giving one; its static shape
@@ -281,24 +282,6 @@ def update(
     handles = [v.handle for v in variables]
     with graph.colocate_with(first.op):
         return graph.create_op(type, [*handles, *inputs], attrs, name or f"{first.name}/{type}")
-
-
-def act_as_tensor(kind: type) -> None:
-    """Give a class with `value()` the operators of tensors, computed with that value."""
-    binary = "add sub mul truediv floordiv mod pow matmul and or xor".split()
-    others = "neg abs invert lt le gt ge getitem".split()
-    for name in [*binary, *(f"r{name}" for name in binary), *others]:
-        setattr(kind, f"__{name}__", _through_value(f"__{name}__"))
-
-
-def _through_value(name: str) -> Callable[..., Tensor]:
-    def call(self: Any, *operands: Any) -> Tensor:
-        return getattr(self.value(), name)(*operands)
-
-    return call
-
-
-act_as_tensor(Variable)
 
 
 def is_variable_initialized(variable: Variable) -> Tensor:

@@ -16,9 +16,9 @@ def library() -> Any:
     Where MPI is in use, it was loaded before: an h5py built with MPI then takes the same libmpi.
     """
     if "mpi4py" in sys.modules:
-        from hpcflow.comm import mpi
+        from hpcflow.comm import mpi_library
 
-        mpi.library_version()
+        mpi_library.running()
     try:
         import h5py
     except ImportError as error:

@@ -111,12 +111,12 @@ def leave_first() -> None:
 
 
 def _join(settings: Settings, place: launch.Launch) -> Context:
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi, mpi_library
     from hpcflow.comm.waiting import ranks_outnumber_cores
 
-    launch.check_library(place, mpi.build_facts())
+    launch.check_library(place, mpi_library.build_facts())
     world = mpi.world()
-    launch.check_world(place, world.size, mpi.library_version())
+    launch.check_world(place, world.size, mpi_library.library_version())
     logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
     if world.rank == 0:  # what follows is collective: no rank can fail before
         failure.put_aside(settings.run_dir)

@@ -20,7 +20,7 @@ def versions() -> dict[str, str]:
     found: dict[str, str] = {name: sys.modules[name].__version__ for name in packages}
     found["python"] = platform.python_version()
     if "mpi4py.MPI" in sys.modules:
-        from hpcflow.comm.mpi import build_facts
+        from hpcflow.comm.mpi_library import build_facts
 
         found["MPI"] = first_words(build_facts())
     return found

@@ -15,10 +15,10 @@ FULL = (
     "&& export TMPDIR={0}"
 )
 FIND = """
-from hpcflow.comm import mpi
+from hpcflow.comm import mpi_library
 from hpcflow.doctor import look
 
-mpi.library_version()
+mpi_library.library_version()
 print(look.mapped_libmpi()[0])
 """
 H5PY = """

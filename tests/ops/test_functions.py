@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,10 +62,24 @@ def test_logic_and_matrix_operators() -> None:
 
 
 def test_variables_in_operators() -> None:
-    v = hf.Variable([1.0, 2.0])
+    """Each operator of `a` and `v`, which are the same array, on either side."""
+    a = np.array([1.0, 2.0])
+    v = hf.Variable(a)
     state: dict = {}
     evaluate(v.initializer, state=state)
-    assert evaluate([2 * v, v / 2, -v, v[0]], state=state)[1].tolist() == [0.5, 1]
+    pairs: list[Any] = [(-v, -a), (abs(v), a), (v[1:], a[1:]), (v[None] @ v[:, None], [[5]])]
+    pairs += [(a[None] @ v[:, None], [[5]])]
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "gt", "ge"):
+        both = getattr(operator, name)
+        pairs += [(both(v, 1.5), both(a, 1.5)), (both(3.0, v), both(3.0, a))]
+        pairs += [(both(v, a[::-1]), both(a, a[::-1])), (both(a[::-1], v), both(a[::-1], a))]
+    for tensor, expected in pairs:
+        np.testing.assert_allclose(evaluate(tensor, state=state), expected, rtol=1e-12)
+    bits = hf.Variable(np.array([1, 6]), name="bits")
+    evaluate(bits.initializer, state=state)
+    for tensor, expected in [(bits & 3, [1, 2]), (8 | bits, [9, 14]), (bits ^ 1, [0, 7])]:
+        assert evaluate(tensor, state=state).tolist() == expected
+    assert evaluate(~bits, state=state).tolist() == [-2, -7]
     assert evaluate(hf.add(v, v), state=state).tolist() == [2, 4]
 
 

@@ -1,0 +1,106 @@
+"""Python's operators: `a + b` of tensors and variables makes an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Result = TypeVar("Result")
+OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by hpcflow.ops: how `a + b` makes an op
+
+
+class Operand(Generic[Result]):
+    """What may stand beside an operator; `Result` is the class of tensors."""
+
+    __array_priority__ = 100  # NumPy lets us handle `array + tensor`
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Result:
+        return OPERATORS["add"](self, other)
+
+    def __radd__(self, other: Any) -> Result:
+        return OPERATORS["add"](other, self)
+
+    def __sub__(self, other: Any) -> Result:
+        return OPERATORS["sub"](self, other)
+
+    def __rsub__(self, other: Any) -> Result:
+        return OPERATORS["sub"](other, self)
+
+    def __mul__(self, other: Any) -> Result:
+        return OPERATORS["mul"](self, other)
+
+    def __rmul__(self, other: Any) -> Result:
+        return OPERATORS["mul"](other, self)
+
+    def __truediv__(self, other: Any) -> Result:
+        return OPERATORS["truediv"](self, other)
+
+    def __rtruediv__(self, other: Any) -> Result:
+        return OPERATORS["truediv"](other, self)
+
+    def __floordiv__(self, other: Any) -> Result:
+        return OPERATORS["floordiv"](self, other)
+
+    def __rfloordiv__(self, other: Any) -> Result:
+        return OPERATORS["floordiv"](other, self)
+
+    def __mod__(self, other: Any) -> Result:
+        return OPERATORS["mod"](self, other)
+
+    def __rmod__(self, other: Any) -> Result:
+        return OPERATORS["mod"](other, self)
+
+    def __pow__(self, other: Any) -> Result:
+        return OPERATORS["pow"](self, other)
+
+    def __rpow__(self, other: Any) -> Result:
+        return OPERATORS["pow"](other, self)
+
+    def __matmul__(self, other: Any) -> Result:
+        return OPERATORS["matmul"](self, other)
+
+    def __rmatmul__(self, other: Any) -> Result:
+        return OPERATORS["matmul"](other, self)
+
+    def __and__(self, other: Any) -> Result:
+        return OPERATORS["and"](self, other)
+
+    def __rand__(self, other: Any) -> Result:
+        return OPERATORS["and"](other, self)
+
+    def __or__(self, other: Any) -> Result:
+        return OPERATORS["or"](self, other)
+
+    def __ror__(self, other: Any) -> Result:
+        return OPERATORS["or"](other, self)
+
+    def __xor__(self, other: Any) -> Result:
+        return OPERATORS["xor"](self, other)
+
+    def __rxor__(self, other: Any) -> Result:
+        return OPERATORS["xor"](other, self)
+
+    def __lt__(self, other: Any) -> Result:
+        return OPERATORS["lt"](self, other)
+
+    def __le__(self, other: Any) -> Result:
+        return OPERATORS["le"](self, other)
+
+    def __gt__(self, other: Any) -> Result:
+        return OPERATORS["gt"](self, other)
+
+    def __ge__(self, other: Any) -> Result:
+        return OPERATORS["ge"](self, other)
+
+    def __neg__(self) -> Result:
+        return OPERATORS["neg"](self)
+
+    def __abs__(self) -> Result:
+        return OPERATORS["abs"](self)
+
+    def __invert__(self) -> Result:
+        return OPERATORS["invert"](self)
+
+    def __getitem__(self, key: Any) -> Result:
+        return OPERATORS["getitem"](self, key)
