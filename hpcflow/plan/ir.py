@@ -60,7 +60,9 @@ class Node:
         return made
 
     def taking(self, values: Mapping[Ref, Ref]) -> Node:
-        """A copy that takes other values in place of those in `values`."""
+        """The node with other values in place of those in `values`."""
+        if values.keys().isdisjoint(self.inputs):
+            return self
         return self.but(inputs=tuple(values.get(ref, ref) for ref in self.inputs))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,8 +12,11 @@ import numpy as np
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec
-from hpcflow.plan.ir import Node, Program, Ref
+from hpcflow.plan.ir import Node, Part, Program, Ref
 from hpcflow.plan.nested import FRAMES
+
+# operations of which the elements lie as those of their input
+SAME_ORDER = frozenset(("Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient"))
 
 
 def infer(
@@ -68,6 +72,24 @@ def substitute(
     targets = dict.fromkeys(t for old in program.targets for t in _followed(old, order))
     fetches = tuple(final(ref, values) for ref in program.fetches)
     return program.but(nodes=nodes, fetches=fetches, targets=tuple(targets))
+
+
+def exchange(
+    part: Part, made: Mapping[str, Node], values: Mapping[Ref, Ref], gone: Mapping[str, str]
+) -> Part:
+    """The part with nodes in place of those of their names, and without those that are `gone`.
+
+    `values` says where values are then, `gone` whom to follow in place of a node.
+    """
+    nodes = {}
+    for name, old in part.nodes.items():
+        if name not in gone:
+            node = made.get(name, old).taking(values)
+            if not gone.keys().isdisjoint(node.control):
+                node = node.but(control=tuple(dict.fromkeys(gone.get(c, c) for c in node.control)))
+            nodes[name] = node
+    fetches = tuple(values.get(ref, ref) for ref in part.fetches)
+    return dataclasses.replace(part, nodes=nodes, fetches=fetches)
 
 
 def bypass(program: Program, names: Iterable[str]) -> Program:

@@ -48,8 +48,8 @@ def results(program: Any, fuse: bool) -> tuple[list[bytes], int]:
     """What a random program leaves in its variables and fetches; how many kernels were fused."""
     made: list[Part] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        original = module._replaced
-        patch.setattr(module, "_replaced", lambda *a: made.append(original(*a)) or made[-1])
+        original = module.exchange
+        patch.setattr(module, "exchange", lambda *a: made.append(original(*a)) or made[-1])
         rng = np.random.default_rng(3)
         variables = [
             hf.Variable(rng.standard_normal(shape).astype("f4"), name=f"v{i}")
@@ -176,8 +176,8 @@ def kinds(build: Any, rows: int = 4) -> list[list[str]]:
     """The types of the operations in each fused kernel of what `build` makes of a [rows, 6]."""
     made: list[Part] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        original = module._replaced
-        patch.setattr(module, "_replaced", lambda *a: made.append(original(*a)) or made[-1])
+        original = module.exchange
+        patch.setattr(module, "exchange", lambda *a: made.append(original(*a)) or made[-1])
         x = hf.placeholder(hf.float32, [rows, 6])
         hf.Session().run(build(x), {x: np.ones((rows, 6), "f4")})
     nodes = [node for part in made for node in part.nodes.values()]
@@ -221,8 +221,8 @@ def outputs_of_forward(shape: list[int]) -> int:
     """How many values the first kernel of gelu and its gradient writes."""
     made: list[Part] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        original = module._replaced
-        patch.setattr(module, "_replaced", lambda *a: made.append(original(*a)) or made[-1])
+        original = module.exchange
+        patch.setattr(module, "exchange", lambda *a: made.append(original(*a)) or made[-1])
         x, w = hf.placeholder(hf.float32, shape), hf.placeholder(hf.float32, [shape[1], 2])
         y = x * (1.0 + hf.tanh(0.8 * (x + 0.04 * hf.square(x) * x)))
         g = hf.gradients(hf.matmul(y, w), x)[0]

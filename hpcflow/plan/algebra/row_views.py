@@ -11,8 +11,7 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import Shape, Spec, is_known, known, size_of
 from hpcflow.plan.algebra.draft import Draft
 from hpcflow.plan.ir import Node, Program, Ref
-
-SAME_ORDER = {"Reshape", "ExpandDims", "Squeeze", "Identity"}
+from hpcflow.plan.rewrite import SAME_ORDER
 
 
 class Span(NamedTuple):

@@ -5,11 +5,11 @@ The result is then written once, instead of once a node.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.rewrite import exchange
 from hpcflow.plan.strands import Strand, home, users
 
 ENDED = {"MatMul": "MatMulBias", "Conv": "ConvBias"}  # what becomes what
@@ -26,7 +26,8 @@ def with_epilogues(part: Part, strands: list[Strand], serves: Serves) -> Part:
     """
     taken, where = users(part), home(strands)
     controlled = {c for node in part.nodes.values() for c in node.control}
-    nodes = dict(part.nodes)
+    new: dict[str, Node] = {}
+    gone: dict[str, str] = {}
     for first in part.nodes.values():
         if first.type not in ENDED or first.attrs.get("first"):
             continue
@@ -40,11 +41,10 @@ def with_epilogues(part: Part, strands: list[Strand], serves: Serves) -> Part:
             chain.append(node)
         for made, replaced in _joined(chain):
             if serves(made, [part.spec(ref) for ref in made.inputs]):
-                for node in replaced[:-1]:
-                    del nodes[node.name]
-                nodes[made.name] = made
+                new[made.name] = made
+                gone.update({node.name: made.name for node in replaced[:-1]})
                 break
-    return dataclasses.replace(part, nodes=nodes)
+    return exchange(part, new, {}, gone)
 
 
 def _only_user(node: Node, part: Part, taken: dict[Ref, list[str]]) -> Node | None:

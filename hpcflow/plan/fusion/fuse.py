@@ -23,7 +23,7 @@ from hpcflow.plan.fusion.domains import IGNORED, Domain, Reading, read, steps_of
 from hpcflow.plan.fusion.tiles import grouped, is_loose
 from hpcflow.plan.fusion.updates import Writer
 from hpcflow.plan.ir import Node, Part, Ref
-from hpcflow.plan.rewrite import topological
+from hpcflow.plan.rewrite import exchange, topological
 from hpcflow.plan.strands import Strand, home, users
 
 Infos = Callable[[Part], Callable[[Node], Any]]
@@ -45,6 +45,7 @@ def fuse(part: Part, strands: list[Strand], infos: Infos, exact: bool) -> Part:
     if not found.readings:
         return part
     made: list[Made] = []
+    gone: dict[str, str] = {}
     orders: list[list[str]] = []
     for strand in strands:
         items = Items(part, Domain.joined)
@@ -54,14 +55,15 @@ def fuse(part: Part, strands: list[Strand], infos: Infos, exact: bool) -> Part:
         groups = [group for item in items.items for group in found.groups(item)]
         for names in found.remade(groups):
             new = found.nodes(names)
-            gone = {name for one in new for name in one.names if name != one.node.name}
+            gone.update((n, one.node.name) for one in new for n in one.names if n != one.node.name)
             order += [name for name in names if name not in gone]
             made += new
         orders.append(order)
     part = found.part
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for order in orders for pair in pairwise(order)]
-    part = _replaced(part, made)
+    values = {old: new for one in made for old, new in one.values.items()}
+    part = exchange(part, {one.node.name: one.node for one in made}, values, gone)
     names = topological(part.nodes, position.__getitem__, inside)
     return dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
 
@@ -235,18 +237,3 @@ def _connected(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
         yield from part.nodes[name].inputs
 
     return clusters(names, values)
-
-
-def _replaced(part: Part, made: Sequence[Made]) -> Part:
-    """The part with nodes in place of others."""
-    values = {old: new for _, _, moved in made for old, new in moved.items()}
-    instead = {name: node.name for node, names, _ in made for name in names}
-    new = {node.name: node for node, _, _ in made}
-    nodes = {}
-    for name, old in part.nodes.items():
-        if instead.get(name, name) == name:
-            node = new.get(name, old)
-            control = dict.fromkeys(instead.get(c, c) for c in node.control)
-            nodes[name] = node.taking(values).but(control=tuple(control))
-    fetches = tuple(values.get(ref, ref) for ref in part.fetches)
-    return dataclasses.replace(part, nodes=nodes, fetches=fetches)

@@ -6,9 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# operations of which the elements lie as those of their input
-SAME_ORDER = frozenset(("Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient"))
-
 
 class Lay(NamedTuple):
     """An array of `sizes`, whose elements begin at `start` and lie `strides` apart, in elements."""

@@ -6,10 +6,9 @@ neither masked nor summed in passes of their own.
 
 from __future__ import annotations
 
-import dataclasses
-
 from hpcflow.plan.fusion.epilogue import Serves
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.rewrite import exchange
 from hpcflow.plan.strands import Strand, home, users
 
 
@@ -23,7 +22,7 @@ def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Pa
     fixed = {c for node in part.nodes.values() for c in node.control}
     fixed |= {ref.node for ref in part.fetches}
     made: dict[str, Node] = {}
-    gone: dict[str, Ref] = {}  # node -> what its value is now
+    values: dict[Ref, Ref] = {}  # of nodes that are gone
     for first in part.nodes.values():
         names = taken.get(Ref(first.name), [])
         if first.type != "MaxPoolGrad" or first.attrs["first"] or len(names) != 1:
@@ -43,14 +42,9 @@ def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Pa
         )
         if serves(node, [part.spec(ref) for ref in node.inputs]):
             made[relu.name] = node
-            gone[first.name] = Ref(relu.name)
-            gone.update({n.name: Ref(relu.name, 1) for n in sums})
-    nodes = {name: made.get(name, n) for name, n in part.nodes.items() if name not in gone}
-    for node in nodes.values():
-        if any(ref.node in gone for ref in node.inputs):
-            inputs = tuple(gone.get(ref.node, ref) for ref in node.inputs)
-            nodes[node.name] = node.but(inputs=inputs)
-    return dataclasses.replace(part, nodes=nodes)
+            values[Ref(first.name)] = Ref(relu.name)
+            values.update({Ref(n.name): Ref(relu.name, 1) for n in sums})
+    return exchange(part, made, values, {old.node: new.node for old, new in values.items()})
 
 
 def _beside(a: Node, b: Node, where: dict[str, int]) -> bool:

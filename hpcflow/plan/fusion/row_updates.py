@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from hpcflow.plan.fusion.lay import SAME_ORDER
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.rewrite import SAME_ORDER
 from hpcflow.plan.strands import users
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hpcflow.graph.shape import Spec, is_known, known, size_of
-from hpcflow.plan.fusion.lay import SAME_ORDER, Lay, packed
+from hpcflow.plan.fusion.lay import Lay, packed
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.rewrite import SAME_ORDER, exchange
 from hpcflow.plan.strands import cut, home, users
 
 Serves = Callable[[Node, list[Spec]], bool]
@@ -47,7 +48,9 @@ class _Rewriter:
         self.users, self.home = users(part), home(cut(part))
         self.followed = {c for node in part.nodes.values() for c in node.control}
         self.fetched = set(part.fetches)
-        self.nodes, self.values = dict(part.nodes), dict[Ref, Ref]()
+        self.new: dict[str, Node] = {}
+        self.values: dict[Ref, Ref] = {}
+        self.gone: dict[str, str] = {}
 
     def run(self) -> Part:
         """All products, those first that are joined to one array."""
@@ -61,9 +64,9 @@ class _Rewriter:
             if len(nodes) != len(self.part.nodes[name].inputs) or not self.join(nodes, ways):
                 ways.update({n.name: self.way(n, join=False) for n in nodes})
         for node in products:
-            if self.nodes[node.name] is node:
+            if node.name not in self.new:
                 self.alone(node, ways[node.name])
-        return self.done() if self.values or self.nodes != self.part.nodes else self.part
+        return self.done() if self.new else self.part
 
     def is_product(self, node: Node) -> bool:
         """Whether it is a product of batches of matrices, of known sizes, on a CPU."""
@@ -179,24 +182,23 @@ class _Rewriter:
 
     def put(self, new: Sequence[Node], gone: Sequence[Node]) -> None:
         """New nodes by their names; the last of them has the value of the last one that is gone."""
-        self.nodes.update({node.name: node for node in new})
+        self.new.update({node.name: node for node in new})
         if gone:
             self.values[Ref(gone[-1].name)] = Ref(new[-1].name)
-        for node in gone:
-            del self.nodes[node.name]
+        self.gone.update({node.name: new[-1].name for node in gone})
 
     def done(self) -> Part:
         """The new part, without the nodes whose values were needed by products alone."""
-        nodes = {name: node.taking(self.values) for name, node in self.nodes.items()}
-        fetches = tuple(self.values.get(ref, ref) for ref in self.part.fetches)
+        part = exchange(self.part, self.new, self.values, self.gone)
+        nodes = dict(part.nodes)
         uses = Counter(ref.node for node in nodes.values() for ref in node.inputs)
-        uses.update([*self.followed, *(ref.node for ref in fetches)])
+        uses.update([*self.followed, *(ref.node for ref in part.fetches)])
         had = {ref.node for ref in self.users}
         for name, node in reversed(list(nodes.items())):
             if node.type in SEEN and name in had and not uses[name]:
                 uses.subtract(ref.node for ref in node.inputs)
                 del nodes[name]
-        return dataclasses.replace(self.part, nodes=nodes, fetches=fetches)
+        return dataclasses.replace(part, nodes=nodes)
 
 
 def _labels(node: Node) -> tuple[list[str], list[str]]:

@@ -21,14 +21,13 @@ from hpcflow.plan.fusion.alike import Items
 from hpcflow.plan.fusion.updates import Described, Writer, apart, described, shape_of
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES
-from hpcflow.plan.rewrite import topological
+from hpcflow.plan.rewrite import SAME_ORDER, topological
 from hpcflow.plan.shard import ELEMENTWISE
 from hpcflow.plan.strands import Strand, home, users
 
 TILE = 32 << 10  # elements: those of a formula's values together fit a core's L2 cache
 LARGE = 4 * TILE  # elements: smaller values are in the cache as they are
-SAME_ELEMENTS = {"Identity", "Reshape", "ExpandDims", "Squeeze"}  # views in the order they had
-SAME_ORDER = {"Reshape", "Rows"}  # views of which the elements lie as those of what they show
+LOOSE_VIEWS = {"Reshape", "Rows"}  # as loose as what they show
 TILED = {"Assign", "AssignAdd", "AssignSub"}  # the updates that can be computed in tiles
 
 
@@ -178,7 +177,7 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
 def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
     """Whether a value's elements lie in the order of its indices, or in memory of their own."""
     node = part.nodes[ref.node]
-    while node.type in SAME_ELEMENTS and info(node).form == "view":
+    while node.type in SAME_ORDER and info(node).form == "view":
         node = part.nodes[node.inputs[0].node]
     has_kernel = bool(node.inputs) and node.type not in FRAMES and not node.row.waits
     if not has_kernel or node.type in ("ReadVariable", "Recv", "Copy"):
@@ -189,7 +188,7 @@ def _in_order(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
 def is_loose(part: Part, ref: Ref, info: Callable[[Node], Any]) -> bool:
     """Whether a value may be no array, or none whose elements lie in their order."""
     node = part.nodes[ref.node]
-    while node.type in SAME_ORDER and ref not in part.fetches:
+    while node.type in LOOSE_VIEWS and ref not in part.fetches:
         ref = node.inputs[0]
         node = part.nodes[ref.node]
     if node.type == "Const":
