@@ -29,15 +29,25 @@ def product(a: Any, m: Any) -> tuple[Any, Any]:
     return a1 * m1 + (middle >> _HALF) + (other >> _HALF), a * m
 
 
-def rounds(xp: Any, key: int, c0: Any, c1: int, c2: int, c3: int = 0) -> tuple[Any, Any, Any, Any]:
-    """The four words at each counter; `c0` is an array of uint64, the others are numbers."""
-    even, odd = xp.empty((2, *c0.shape), u64), xp.empty((2, *c0.shape), u64)
-    even[0], even[1] = c0, u64(c2)
-    odd[0], odd[1] = u64(c1), u64(c3)
+def constants(xp: Any, key: int) -> tuple[Any, Any]:
+    """The key of each round, and the multipliers."""
     keys = [[(k + i * w) & ALL for k, w in zip((key & ALL, key >> 64), _WEYL, strict=True)]
             for i in range(_ROUNDS)]  # fmt: skip
     by_round = xp.asarray(np.array(keys, u64)[..., None])
-    multipliers = xp.asarray(np.array(_MULTIPLIERS, u64)[:, None])
+    return by_round, xp.asarray(np.array(_MULTIPLIERS, u64)[:, None])
+
+
+def rounds(
+    xp: Any, known: tuple[Any, Any], c0: Any, c1: int, c2: Any, c3: int = 0
+) -> tuple[Any, Any, Any, Any]:
+    """The four words at each counter; `c0` is an array of uint64, the others are numbers.
+
+    So may be `c2`, of one element. `known` are the `constants` of the key.
+    """
+    even, odd = xp.empty((2, *c0.shape), u64), xp.empty((2, *c0.shape), u64)
+    even[0], even[1] = c0, u64(c2) if isinstance(c2, int) else c2
+    odd[0], odd[1] = u64(c1), u64(c3)
+    by_round, multipliers = known
     for i in range(_ROUNDS):
         high, low = product(even, multipliers)
         even, odd = high[::-1] ^ odd ^ by_round[i], low[::-1]
@@ -45,10 +55,15 @@ def rounds(xp: Any, key: int, c0: Any, c1: int, c2: int, c3: int = 0) -> tuple[A
 
 
 class Words:
-    """The words of one draw: `key` and `ordinal` say which."""
+    """The words of one draw: `key` and `ordinal` say which.
+
+    Of another module than NumPy the ordinal may be an array of it, of one element.
+    """
 
     def __init__(self, xp: Any) -> None:
-        self.xp, self.key, self.ordinal = xp, 0, 0
+        self.xp, self.key = xp, 0
+        self.ordinal: Any = 0
+        self._known: dict[int, tuple[Any, Any]] = {}  # key -> constants, of the last one
         if xp is np:
             self._bits = np.random.Philox(key=0)
             self._state: Any = self._bits.state  # of which only counter and key change
@@ -58,7 +73,9 @@ class Words:
         if self.xp is np and len(blocks) <= FEW:
             found = [self._raw(int(block), 4, attempt) for block in blocks]
             return tuple(np.array(found, u64).reshape(-1, 4).T)
-        return rounds(self.xp, self.key, blocks, attempt, self.ordinal)
+        if self.key not in self._known:
+            self._known = {self.key: constants(self.xp, self.key)}
+        return rounds(self.xp, self._known[self.key], blocks, attempt, self.ordinal)
 
     def run(self, first: int, count: int) -> Any:
         """The words from `first` on, an array of `count`."""

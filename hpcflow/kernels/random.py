@@ -45,7 +45,7 @@ class _Drawer:
         offset = node.inputs[-1].value if self.by_sample else 0
         self.offset: int | None = None if offset is None else int(offset)
 
-    def draw(self, key: int, ordinal: int, given: Any, out: Any) -> None:
+    def draw(self, key: int, ordinal: Any, given: Any, out: Any) -> None:
         """Draw number `ordinal` of `key`; `given` are the inputs without a seed."""
         first, parameters = self.first, given
         if self.by_sample:
@@ -59,16 +59,17 @@ class _Drawer:
 
 
 class _Stateful(_Drawer):
-    """The next draw of `draws` at each call."""
+    """The next draw of `draws` at each call; its number is read from `counter` if that is there."""
 
     def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
         super().__init__(xp, node, fill, parameters)
         self.draws = Draws()
+        self.counter: Any = None
 
     def __call__(self, *args: Any) -> None:
-        draws = self.draws
+        draws, counter = self.draws, self.counter
         ordinal, draws.made = draws.made, draws.made + 1
-        self.draw(self.key, ordinal, args[:-1], args[-1])
+        self.draw(self.key, ordinal if counter is None else counter, args[:-1], args[-1])
 
 
 class _Stateless(_Drawer):

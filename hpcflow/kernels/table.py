@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from hpcflow.errors import DeviceError, HpcflowError
 from hpcflow.kernels.families import FAMILIES, PROVIDERS
 from hpcflow.kernels.half import widened
+from hpcflow.kernels.uncaptured import REASONS
 
 Form = Literal["ufunc", "out", "new", "view", "update"]
 # ufunc   f(*inputs, out=o), or f(*inputs) -> a new value: NumPy's convention, no wrapper between
@@ -61,6 +62,10 @@ class Kernel:
     its results are those of the plain kernel, to the last bit. `scratch(node)`, asked where all
     sizes are known, is dtype and shape of each array that it uses while it runs: the step hands
     them over as `room=(...)`, of values that nobody needs; without, it makes them itself.
+    `uncaptured(node)` says why a CUDA graph cannot hold what the kernel launches, "" if it can:
+    it neither looks at values nor keeps anything on the host from call to call, but for an object
+    that draws random numbers: it counts them in `draws.made` and, while its `counter` is an array
+    (one uint64 on the device), reads there how many were made before.
     """
 
     form: Form
@@ -71,6 +76,7 @@ class Kernel:
     refuses: Callable[[Node], str] = _never
     exact: bool = False
     scratch: Scratch = _none
+    uncaptured: Callable[[Node], str] = _never
 
 
 class Wish(NamedTuple):
@@ -145,6 +151,7 @@ def kernel(
     moves: bool = False,
     tiles: bool = False,
     scratch: Scratch = _none,
+    captured: bool = False,
 ) -> Callable[
     [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
 ]:
@@ -152,15 +159,19 @@ def kernel(
 
     Floats of 16 bits reach it as float32 and its results are rounded, so that sums have 32 bits.
     Not so those of ufuncs, which do it themselves, and of a kernel that only `moves` elements.
+    Of a user's own kernel for GPUs, `captured` says that a CUDA graph may hold what it launches.
     """
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
+        why = REASONS.get(type, "")
         if make.__module__ not in _HOMES.get(type, ()):
             _load(type)  # what a user's own kernel replaces
             _OWN.add((type, on))
+            why = "" if captured else "it is a kernel of one's own, not said to be captured=True"
         direct = moves or form in ("ufunc", "view")
         made = make if direct else widened(form, make)
-        _TABLE[type, on] = Kernel(form, made, inplace, tiles, scratch=scratch)
+        row = Kernel(form, made, inplace, tiles, scratch=scratch, uncaptured=lambda node: why)
+        _TABLE[type, on] = row
         return make
 
     return add
@@ -177,6 +188,7 @@ def fast(
     tiles: bool = False,
     exact: bool = False,
     scratch: Scratch = _none,
+    uncaptured: Callable[[Node], str] = _never,
 ) -> Callable[
     [Callable[[Any, Node], Callable[..., Any]]], Callable[[Any, Node], Callable[..., Any]]
 ]:
@@ -186,7 +198,7 @@ def fast(
     """
 
     def add(make: Callable[[Any, Node], Callable[..., Any]]) -> Any:
-        row = Kernel(form, make, inplace, tiles, provider, refuses, exact, scratch)
+        row = Kernel(form, make, inplace, tiles, provider, refuses, exact, scratch, uncaptured)
         _FAST.setdefault((type, on), {})[provider] = row
         return make
 

@@ -74,6 +74,10 @@ class Device:
             team.beside_blas()
         return row.make(self.xp, _known(node, inputs))
 
+    def uncaptured(self, node: Node, inputs: list[Any]) -> str:
+        """Why a CUDA graph cannot hold the kernel that will run `node`, "" if it can."""
+        return self.choose(node, inputs).kernel.uncaptured(_known(node, inputs))
+
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array; a large one begins where a cache line does."""
         nbytes = math.prod(shape) * dtype.itemsize

@@ -1,0 +1,39 @@
+"""Plain kernels of which a CUDA graph can never hold what they launch, and why.
+
+Others may be refused for some of their nodes: that is found out when they are captured.
+tests/kernels/test_uncaptured.py tries all, on a double of CuPy.
+"""
+
+from __future__ import annotations
+
+_WHY = {
+    "CuPy does not call cuBLAS while a stream is captured": (
+        "L2Loss MatMul MatMulBias MatrixTriangularSolve StridedMatMul"
+    ),
+    "CuPy does not call cuSOLVER while a stream is captured": (
+        "Cholesky LogMatrixDeterminant MatrixDeterminant MatrixInverse MatrixSolve Qr "
+        "SelfAdjointEig Svd"
+    ),
+    "cuFFT is not tried while a stream is captured": "Irfft Rfft",
+    "the size of what it makes on the way depends on values": (
+        "Betainc Digamma DistinctSlices Erfc Igamma Igammac Lgamma ListDiff Polygamma "
+        "SumEqualRows Unique Where"
+    ),
+    "it looks at values": (
+        "Assert BestBoxes BroadcastArgs CTCLossGrad CheckNumerics DynamicPartition "
+        "InvertPermutation PieceRows RandomGamma RandomPoisson Range SampleCandidates Slice "
+        "SliceGrad TruncateDiv UnravelIndex UnsortedSegmentMax UnsortedSegmentMin "
+        "UnsortedSegmentProd UnsortedSegmentSum Zeta StatelessRandomGamma StatelessRandomNormal "
+        "StatelessRandomPermutation StatelessRandomPoisson StatelessRandomUniform "
+        "StatelessRandomUniformInt StatelessTruncatedNormal"
+    ),
+    "it gives the GPU values of the host": "Shape",
+    "it runs on the host": "Print PyFunc PyFuncStateless",
+    "it keeps something on the host": (
+        "IsVariableInitialized ListEmpty ListPop ListPush ListRows TensorArrayAccumulate "
+        "TensorArrayAddN TensorArrayConcat TensorArrayEmpty TensorArrayGather TensorArrayNew "
+        "TensorArrayRead TensorArrayScatter TensorArraySize TensorArraySplit TensorArrayStack "
+        "TensorArrayUnstack TensorArrayWrite"
+    ),
+}
+REASONS = {op: why for why, ops in _WHY.items() for op in ops.split()}

@@ -1,0 +1,113 @@
+"""Which plain kernels a CUDA graph can hold: all cases of the op table, on a double of CuPy.
+
+What is captured is launched with other values in the same memory, so that a number that a kernel
+took from the values it was captured with is found out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DeviceError
+from hpcflow.graph.shape import Spec
+from hpcflow.kernels.random import Draws
+from hpcflow.kernels.table import Node, find
+from hpcflow.kernels.uncaptured import REASONS
+from tests.ops.cases import Case
+from tests.ops.test_table import CASES, OPS, bits, made
+from tests.runtime import fake_cupy
+
+ELSEWHERE = {  # have no cases in the walk over the op table
+    *"ListEmpty ListPop ListPush ListRows StridedMatMul MatMulBias".split(),
+    *"PyFunc PyFuncStateless IsVariableInitialized".split(),
+    *(op for op in OPS if op.startswith(("TensorArray", "StatelessRandom"))),
+    *("RandomGamma", "RandomPoisson", "StatelessTruncatedNormal"),
+}
+
+
+def refusal(case: Case, cupy: Any) -> str | None:
+    """Why the kernel of a case is not captured, "" if it is; None if it is none of a GPU."""
+    inputs = made(case, case.dtypes[0])
+    with contextlib.suppress(DeviceError):
+        kernel = find(case.type, "gpu")
+        specs = [Spec(x.dtype, x.shape, x) for x in inputs]
+        outputs = OPS[case.type].infer(specs, case.attrs)
+        if any(spec.dtype.kind in "OSU" for spec in (*specs, *outputs)):
+            return None
+        run = kernel.make(cupy, Node(case.type, case.attrs, specs, outputs))
+        given = [cupy.array(x) for x in inputs]
+
+        def called() -> list[Any]:
+            if kernel.form in ("view", "new"):
+                found = run(*given)
+                return list(found) if len(outputs) > 1 else [found]
+            outs = [cupy.empty(spec.shape, spec.dtype) for spec in outputs]
+            if case.type in ("Maximum", "Minimum"):
+                run(*given, out=outs[0])
+            else:
+                run(*given, *outs)
+            return outs
+
+        plain = [x.get() for x in called()]
+        stream, pool = fake_cupy.Stream(non_blocking=True), fake_cupy.MemoryPool()
+        with stream, fake_cupy.using_allocator(pool.malloc):
+            stream.begin_capture()
+            try:
+                held = called()
+            except (fake_cupy.CudaError, NotImplementedError) as error:
+                return str(error)
+            finally:
+                with contextlib.suppress(fake_cupy.CudaError):
+                    graph = stream.end_capture()
+        again = [x[::-1].copy() if x.ndim and _any_values(case) else x for x in inputs]
+        for array, values in zip(given, again, strict=True):
+            array[...] = cupy.array(values)
+        plain = [x.get() for x in called()]
+        graph.launch()
+        assert [bits(x.get()) for x in held] == [bits(x) for x in plain], case
+        return ""
+    return None
+
+
+def _any_values(case: Case) -> bool:
+    """Whether its inputs may be turned round: they are numbers, not places or sizes."""
+    return all(x.dtype.kind in "fc" for x in made(case, case.dtypes[0]))
+
+
+def test_the_page_names_what_is_refused_whatever_the_node(monkeypatch: Any) -> None:
+    """And of others what is captured is right."""
+    cupy = fake_cupy.install(monkeypatch)
+    by_op: dict[str, set[bool]] = {}
+    for case in CASES:
+        why = refusal(case, cupy)
+        if why is not None:
+            by_op.setdefault(case.type, set()).add(bool(why))
+    always = {op for op, refused in by_op.items() if refused == {True}}
+    assert always == set(REASONS) - ELSEWHERE - {"Print"}  # which may be silent
+
+
+def test_draws_are_counted_on_the_device(monkeypatch: Any) -> None:
+    """The words are those of the ordinal that the device's counter has when it is launched."""
+    cupy = fake_cupy.install(monkeypatch)
+    attrs = {"minval": 0.0, "maxval": 1.0, "dtype": np.dtype("f4"), "key": 7, "shape": (64,)}
+    node = Node("RandomUniform", attrs, [Spec(np.dtype("i4"), (1,))], [Spec(np.dtype("f4"), (64,))])
+    run = find("RandomUniform", "gpu").make(cupy, node)
+    drawn = np.empty(64, "f4")
+    on_host = find("RandomUniform", "cpu").make(np, node)
+    shape, out = cupy.array(np.array([64], "i4")), cupy.empty(64, "f4")
+    run(shape, out)
+    run.counter = cupy.array(np.array([0], "u8"))
+    stream, pool = fake_cupy.Stream(non_blocking=True), fake_cupy.MemoryPool()
+    with stream, fake_cupy.using_allocator(pool.malloc):
+        stream.begin_capture()
+        run(shape, out)
+        graph = stream.end_capture()
+    for ordinal in (0, 5, 3):
+        run.counter[...] = ordinal
+        graph.launch()
+        on_host.draws = Draws(ordinal)
+        on_host(np.array([64], "i4"), drawn)
+        assert bits(out.get()) == bits(drawn)
