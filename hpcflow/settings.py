@@ -53,6 +53,7 @@ class Settings:
     save: str = "background"  # training goes on while checkpoints are written; or: foreground
     check_numerics: bool = False  # look at every float result for NaN and infinity
     exact: bool = False  # forbid rewrites and kernels that change rounding
+    allow_tf32: bool = False  # float32 products on GPUs multiply numbers of 10 bits (docs/gpu.md)
     kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
     kernel_cache: str = ""  # folder of compiled kernels, "": of the user's caches; none: no folder
     plan_cache: str = ""  # folder of plans with their code, as kernel_cache

@@ -48,7 +48,7 @@ MAY_KNOW = {
     "onnx": RUNTIME | {"onnx"},
     **dict.fromkeys(("cli", "__main__", "__init__")),  # know all
 }
-ONE_FILE_ONLY = ("mpi4py", "cupy.cuda.nccl", "h5py", "libdnnl")
+ONE_FILE_ONLY = ("mpi4py", "cupy.cuda.nccl", "cudnn", "h5py", "libdnnl")
 
 
 def name_of(file: Path) -> str:

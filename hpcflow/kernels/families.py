@@ -9,6 +9,8 @@ from __future__ import annotations
 PROVIDERS = {  # the better first -> the module whose `absent()` says why it cannot be used here
     "llvm": "hpcflow.native.machine",
     "onednn": "hpcflow.kernels.onednn",
+    "cublaslt": "hpcflow.kernels.cublaslt",
+    "cudnn": "hpcflow.kernels.cudnn",
 }
 FAMILIES = {  # modules of hpcflow.kernels -> ops
     "array": (
@@ -24,6 +26,8 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     "conv": "Conv ConvFilterGrad ConvInputGrad",
     "count": "Bincount",
     "ctc": "CTCBeamSearch CTCLoss CTCLossGrad",
+    "cublaslt": "MatMul MatMulBias",
+    "cudnn": "Conv ConvBias ConvFilterGrad ConvInputGrad",
     "distinct": "DistinctSlices",
     "einsum": "Einsum",
     "elementwise": (

@@ -191,7 +191,8 @@ def hashable(padding: Any) -> Any:
     return padding if isinstance(padding, str) else tuple(map(tuple, padding))
 
 
-def _geometry(attrs: dict[str, Any]) -> Geometry:
+def geometry(attrs: dict[str, Any]) -> Geometry:
+    """What the attributes of a row say."""
     steps = tuple(attrs["strides"]), tuple(attrs["dilations"])
     return Geometry(*steps, hashable(attrs["padding"]), bool(attrs["first"]), attrs["groups"])
 
@@ -223,7 +224,7 @@ def no_fast_one(make: Callable[[], Handle]) -> str:
 
 def _refuses(kind: str) -> Callable[[Node], str]:
     def refuses(node: Node) -> str:
-        specs, of = [*node.inputs[:2], node.outputs[0]], _geometry(node.attrs)
+        specs, of = [*node.inputs[:2], node.outputs[0]], geometry(node.attrs)
         why = unfit(specs, len(of.strides))
         if why or not sizes_known(specs):
             return why
@@ -252,7 +253,7 @@ def _scratch(program: Callable[..., Program]) -> Callable[[Node], Any]:
 
     def scratch(node: Node) -> Any:
         shapes = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
-        return onednn.scratch(program, _geometry(node.attrs), *shapes)
+        return onednn.scratch(program, geometry(node.attrs), *shapes)
 
     return scratch
 
@@ -260,7 +261,7 @@ def _scratch(program: Callable[..., Program]) -> Callable[[Node], Any]:
 def _row(kind: str, program: Callable[..., Program]) -> None:
     @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind), scratch=_scratch(program))
     def make(xp: Any, node: Node) -> Callable[..., Any]:
-        of, programs = _geometry(node.attrs), Programs(program)
+        of, programs = geometry(node.attrs), Programs(program)
 
         def run(a: Any, b: Any, *more: Any, room: Any = ()) -> None:
             out = more[-1]
@@ -286,7 +287,7 @@ def _of_biased(node: Node) -> Any:
 
 @fast(NAME, "ConvBias", "out", on="cpu", refuses=_refuses("Conv"), scratch=_of_biased)
 def _conv_bias(xp: Any, node: Node) -> Callable[..., Any]:
-    of, programs = _geometry(node.attrs), Programs(BIASED[node.attrs["relu"]])
+    of, programs = geometry(node.attrs), Programs(BIASED[node.attrs["relu"]])
 
     def run(x: Any, w: Any, bias: Any, out: Any, room: Any = ()) -> None:
         if out.size:

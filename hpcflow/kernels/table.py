@@ -31,12 +31,14 @@ class Node:
     """What a kernel may know when it is made for one operation: attributes, dtypes and shapes.
 
     `inputs` and `outputs` have `.dtype` and `.shape` (None for unknown sizes), as graph.shape.Spec.
+    `tf32`: a GPU may round float32 before it multiplies (setting allow_tf32).
     """
 
     type: str
     attrs: dict[str, Any]
     inputs: Sequence[Any]
     outputs: Sequence[Any]
+    tf32: bool = False
 
 
 Make = Callable[[Any, Node], Callable[..., Any]]
@@ -80,10 +82,11 @@ class Kernel:
 
 
 class Wish(NamedTuple):
-    """Which kernels a user wants: of these providers, the best first; `exact` as the setting."""
+    """Which kernels a user wants: of these providers, the best first; the others as settings."""
 
     providers: tuple[str, ...]
     exact: bool = False
+    tf32: bool = False
 
 
 class Choice(NamedTuple):
@@ -205,13 +208,13 @@ def fast(
     return add
 
 
-def wish(kernels: str = "auto", exact: bool = False) -> Wish:
-    """What the settings `kernels` and `exact` ask for: "auto", "plain", or names and commas.
+def wish(kernels: str = "auto", exact: bool = False, tf32: bool = False) -> Wish:
+    """What the settings of kernels ask for: `kernels` is "auto", "plain", or names and commas.
 
     Errors: HpcflowError if there is no such provider.
     """
     if kernels in ("auto", PLAIN):
-        return Wish(tuple(_PROVIDERS) if kernels == "auto" else (), exact)
+        return Wish(tuple(_PROVIDERS) if kernels == "auto" else (), exact, tf32)
     names = tuple(name.strip() for name in kernels.split(","))
     for name in names:
         if name not in _PROVIDERS:
@@ -219,7 +222,7 @@ def wish(kernels: str = "auto", exact: bool = False) -> Wish:
                 f"setting kernels={kernels!r}: there is no provider {name!r}",
                 hint=f"known: auto, {PLAIN}, {', '.join(_PROVIDERS)}",
             )
-    return Wish(names, exact)
+    return Wish(names, exact, tf32)
 
 
 def choose(node: Node, kind: str, wanted: Wish, xp: bool = True) -> Choice:

@@ -41,7 +41,6 @@ from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, heade
 from hpcflow.runtime.held import Expected, report
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.plans import Plans
-from hpcflow.runtime.shared_arena import Lanes
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
 from hpcflow.runtime.survival import Follower, Survival
@@ -84,7 +83,7 @@ class Context:
             name: device.make(name) for name in device.names(self.is_server, self._index_on_node())
         }
         for one in self.devices.values():
-            one.wish = wish(settings.kernels, settings.exact)
+            one.wish = wish(settings.kernels, settings.exact, settings.allow_tf32)
             one.limit(as_bytes(settings.memory_limit))
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
         if settings.placement and self.cluster.servers:
@@ -186,7 +185,7 @@ class Context:
             if group is not None:
                 self.join_sums(group)
         self.control = Control(
-            self.engine, self._serve, self.report, self.group, self.stop, self.counts, Lanes(self)
+            self.engine, self._serve, self.report, self.group, self.stop, self.counts
         )
         self.control.answer = functools.partial(services.answer, self)
         if self.settings.survive:

@@ -13,7 +13,7 @@ import numpy as np
 from hpcflow.errors import DeviceError, KernelError, MissingPackageError
 from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.shape import Spec, is_known
-from hpcflow.kernels.table import PLAIN, Choice, Kernel, choose, wish
+from hpcflow.kernels.table import PLAIN, Choice, Kernel, Wish, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
 from hpcflow.native import team
 from hpcflow.plan.arena import ALIGNED
@@ -48,7 +48,7 @@ class Device:
     def choose(self, node: Node, inputs: list[Any]) -> Choice:
         """The kernel that will run `node`, whose inputs have the specs `inputs`."""
         services.load_kernel(node.type)
-        return choose(_known(node, inputs), self.kind, self.wish, self.xp is not None)
+        return choose(_known(node, inputs, self.wish), self.kind, self.wish, self.xp is not None)
 
     def is_fast(self, node: Node, inputs: list[Any]) -> bool:
         """Whether a provider's kernel, not a plain one, will run `node`."""
@@ -65,18 +65,18 @@ class Device:
         row = self.choose(node, inputs).kernel
         tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
         inplace = node.attrs.get("inplace", row.inplace)
-        return KernelInfo(row.form, inplace, _scratch(row, _known(node, inputs)), tiles)
+        return KernelInfo(row.form, inplace, _scratch(row, _known(node, inputs, self.wish)), tiles)
 
     def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
         """The function that computes `node`, whose inputs have the specs `inputs`."""
         row = self.choose(node, inputs).kernel
         if row.provider == PLAIN and node.type in PRODUCTS:
             team.beside_blas()
-        return row.make(self.xp, _known(node, inputs))
+        return row.make(self.xp, _known(node, inputs, self.wish))
 
     def uncaptured(self, node: Node, inputs: list[Any]) -> str:
         """Why a CUDA graph cannot hold the kernel that will run `node`, "" if it can."""
-        return self.choose(node, inputs).kernel.uncaptured(_known(node, inputs))
+        return self.choose(node, inputs).kernel.uncaptured(_known(node, inputs, self.wish))
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array; a large one begins where a cache line does."""
@@ -156,14 +156,15 @@ class Device:
         return block[start : start + count].view(dtype).reshape(shape)
 
 
-def _known(node: Node, inputs: list[Any]) -> KernelNode:
-    return KernelNode(node.type, node.attrs, inputs, node.specs)
+def _known(node: Node, inputs: list[Any], wanted: Wish) -> KernelNode:
+    return KernelNode(node.type, node.attrs, inputs, node.specs, wanted.tf32)
 
 
 def _scratch(row: Kernel, node: KernelNode) -> tuple[Spec, ...]:
-    """The scratch memory of a kernel whose sizes are known; those of 16-bit floats make theirs."""
+    """The scratch memory of a kernel whose sizes are known; plain ones of 16-bit floats make it."""
     specs = (*node.inputs, *node.outputs)
-    if any(is_half(spec.dtype) or not is_known(spec.shape) for spec in specs):
+    widened = row.provider == PLAIN and any(is_half(spec.dtype) for spec in specs)
+    if widened or not all(is_known(spec.shape) for spec in specs):
         return ()
     return tuple(Spec(np.dtype(dtype), tuple(shape)) for dtype, shape in row.scratch(node))
 

@@ -1,4 +1,7 @@
-"""Every kernel of a provider equals the plain one of the same node, on random sizes and inputs."""
+"""Every kernel of a provider equals the plain one of the same node, on random sizes and inputs.
+
+Those for GPUs run on a real one alone (`make test-gpu`).
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,10 @@ from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec
 from hpcflow.kernels import table
 from hpcflow.kernels.table import Kernel, Node, choose, find, wish
+from hpcflow.runtime import device
 
 table.names()  # all kernels are imported
-ROWS = {
-    (type, name): row
-    for (type, kind), rows in table._FAST.items()
-    for name, row in rows.items()
-    if kind == "cpu"
-}
+ROWS = [(type, kind, name) for (type, kind), rows in table._FAST.items() for name in rows]
 TEXT = "the text of the loop comes with the node; "
 ELSEWHERE = {  # where a fast kernel is held to its reference that is not among CASES
     "Fused": f"{TEXT}tests/plan/test_fuse.py",
@@ -233,20 +232,23 @@ def node_of(type: str, one: Case) -> Node:
     return Node(type, one.attrs, specs, lookup(type).infer(specs, one.attrs))
 
 
-def computed(kernel: Kernel, node: Node, one: Case) -> list[np.ndarray]:
+def computed(kernel: Kernel, node: Node, one: Case, kind: str = "cpu") -> list[np.ndarray]:
     """The outputs, which start as garbage, or the table that is changed."""
-    run, given = kernel.make(np, node), one.inputs
+    xp = np if kind == "cpu" else device.make("gpu:0").xp
+    run, given = kernel.make(xp, node), one.inputs
     if one.rows is not None:
         given = [one.rows.copy(), *given[1:]]
+    given = [xp.asarray(x) for x in given]
     if kernel.form == "update":
         run(*given)
-        return [given[0]]
-    if kernel.form == "new":
-        return list(run(*given))
-    shapes = sized(node, one)
-    outs = [np.full(s, 77, spec.dtype) for s, spec in zip(shapes, node.outputs, strict=True)]
-    run(*given, *outs)
-    return outs
+        outs = [given[0]]
+    elif kernel.form == "new":
+        outs = list(run(*given))
+    else:
+        rows = zip(sized(node, one), node.outputs, strict=True)
+        outs = [xp.asarray(np.full(shape, 77, spec.dtype)) for shape, spec in rows]
+        run(*given, *outs)
+    return outs if kind == "cpu" else [out.get() for out in outs]
 
 
 def sized(node: Node, one: Case) -> list[tuple[int, ...]]:
@@ -270,17 +272,26 @@ def positive(one: Case) -> Case:
     return one._replace(inputs=[abs(x) if x.dtype.kind == "f" else x for x in one.inputs])
 
 
-@pytest.mark.parametrize(("type", "name"), [key for key in ROWS if key[0] in CASES])
+def marked(row: tuple[str, str, str]) -> Any:
+    marks = [pytest.mark.gpu] if row[1] == "gpu" else []
+    return pytest.param(*row, marks=marks, id="-".join(n for n in row if n != "cpu"))
+
+
+@pytest.mark.parametrize(("type", "kind", "name"), [marked(r) for r in ROWS if r[0] in CASES])
 @given(data=st.data())
 @settings(max_examples=25)
-def test_a_fast_kernel_equals_its_reference(type: str, name: str, data: st.DataObject) -> None:
+def test_a_fast_kernel_equals_its_reference(
+    type: str, kind: str, name: str, data: st.DataObject
+) -> None:
+    if kind == "gpu" and not device.names(False, 0)[0].startswith("gpu"):
+        pytest.skip("needs a GPU")
     if why := table._PROVIDERS[name]():
         pytest.skip(f"needs {name}: {why}")
     one = CASES[type](data)
     node = node_of(type, one)
-    kernel = choose(node, "cpu", wish(name)).kernel
+    kernel = choose(node, kind, wish(name)).kernel
     assume(kernel.provider == name)
-    fast, plain = computed(kernel, node, one), by_plain(type, one)
+    fast, plain = computed(kernel, node, one, kind), by_plain(type, one)
     scale = max(size(plain), size(by_plain(type, positive(one))))
     for a, b in zip(fast, plain, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
@@ -293,5 +304,5 @@ def test_a_fast_kernel_equals_its_reference(type: str, name: str, data: st.DataO
 
 def test_every_fast_kernel_is_held_to_its_reference() -> None:
     """A row without a case here fails: add one."""
-    types = {type for type, _ in ROWS}
+    types = {type for type, _, _ in ROWS}
     assert types == CASES.keys() | ELSEWHERE.keys() and not CASES.keys() & ELSEWHERE.keys()

@@ -1,0 +1,98 @@
+"""NVIDIA's libraries in whole steps: doubles on a double of a GPU, the real ones where one is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.kernels import cublaslt, cuda, cudnn
+from hpcflow.runtime import device
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
+from hpcflow.runtime.serving import kernels_data
+from hpcflow.settings import Settings
+from tests.kernels.fake_gpu import FakeCudnn, FakeCupy, FakeLt
+from tests.runtime.test_gpu import DoubleGpu, GpuModule
+
+
+class Gpu(DoubleGpu):
+    """With a stream, as CuPy has one."""
+
+    xp = type("Module", (GpuModule,), {"cuda": FakeCupy().cuda})()
+
+
+def forget():
+    for cached in (cublaslt.planned, cublaslt.context, cudnn.planned):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Call it: from then on the rank has a GPU, whose cuBLASLt it returns."""
+
+    def use_it():
+        xp, lt, lib = FakeCupy(), FakeLt(keeps_nan=False), FakeCudnn()
+        monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": Gpu})
+        monkeypatch.setattr(device, "names", lambda server, index: ["gpu:0", "cpu:0"])
+        monkeypatch.setattr(cuda, "cupy", lambda: xp)
+        monkeypatch.setattr(cublaslt, "_loaded", lambda: lt)
+        monkeypatch.setattr(cudnn, "_loaded", lambda: (lib, ""))
+        monkeypatch.setattr(cudnn, "_own", type("Own", (), {})())
+        forget()
+        return lt
+
+    yield use_it
+    forget()
+
+
+def trained(dtype, **settings):
+    """A small convolutional net's losses and weights, and who served each operation."""
+    rng = np.random.default_rng(0)
+    with use(Context(Settings(**settings))) as context, hf.Graph().as_default():
+        x, y = hf.placeholder(dtype, [6, 8, 8, 3]), hf.placeholder(hf.int32, [6])
+        shapes = {"w": (3, 3, 3, 4), "b": (4,), "v": (64, 5), "c": (5,), "u": (5, 3)}
+        by = {
+            name: hf.Variable((rng.standard_normal(shape) / 3).astype(dtype))
+            for name, shape in shapes.items()
+        }
+        h = hf.nn.relu(hf.nn.conv2d(x, by["w"], [1, 2, 2, 1], "SAME") + by["b"])
+        h = hf.nn.relu(hf.matmul(hf.reshape(h, [6, 64]), by["v"]) + by["c"])
+        logits = hf.cast(hf.matmul(h, by["u"]), hf.float32)
+        losses = hf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+        loss = hf.reduce_mean(losses)
+        train = hf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        feeds = {x: rng.standard_normal((6, 8, 8, 3)).astype(dtype), y: np.int32([0, 1, 2] * 2)}
+        with hf.Session() as session:
+            session.run(hf.global_variables_initializer())
+            losses = [session.run([loss, train], feeds)[0] for _ in range(4)]
+            weights = session.run(list(by.values()))
+            plan = session.plan([loss, train], feeds)
+        told = {(one["type"], one["provider"]) for one in kernels_data(plan, context.devices)}
+        return [np.array(losses), *weights], told
+
+
+@pytest.mark.parametrize("dtype", [hf.float32, hf.bfloat16])
+def test_a_net_trains_by_them_as_it_does_by_numpy(gpu, dtype):
+    wanted, _ = trained(dtype, kernels="plain")
+    lt = gpu()
+    found, told = trained(dtype, kernels="cublaslt,cudnn")
+    for mine, theirs in zip(found, wanted, strict=True):
+        tolerance = 1e-5 if dtype == hf.float32 else 2e-2
+        np.testing.assert_allclose(mine.astype("f4"), theirs.astype("f4"), rtol=0, atol=tolerance)
+    assert {("MatMul", "cublaslt"), ("MatMulBias", "cublaslt")} <= told
+    assert {("ConvBias", "cudnn"), ("ConvFilterGrad", "cudnn")} <= told
+    assert {one["epilogue"] for one in lt.seen} == {1, 4, 6}  # 6: the relu was tried
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [hf.float32, hf.float16, hf.bfloat16, hf.float64])
+def test_a_net_trains_on_a_real_gpu(dtype):
+    if not device.names(False, 0)[0].startswith("gpu"):
+        pytest.skip("needs a GPU")
+    found, told = trained(dtype)
+    wanted, _ = trained(dtype, kernels="plain")
+    assert {"cublaslt", "cudnn"} <= {name for _, name in told}
+    for mine, theirs in zip(found, wanted, strict=True):
+        tolerance = {hf.float32: 1e-4, hf.float64: 1e-9}.get(dtype, 3e-2)
+        np.testing.assert_allclose(mine.astype("f8"), theirs.astype("f8"), rtol=0, atol=tolerance)
