@@ -27,6 +27,8 @@ from hpcflow.native.loop import (
     Step,
 )
 
+INDEX = np.dtype("int64")
+
 
 class Steps:
     """Steps that are added one by one; values are numbers, those of operands first."""
@@ -128,7 +130,12 @@ def _sparse_cross_entropy(
     s: Steps, dtype: Any, attrs: Mapping[str, Any], logits: int, labels: int
 ) -> tuple[int, ...]:
     shifted, powers, total = exponentials(s, logits)
-    mine = s("Equal", s(PLACE), s("Cast", labels, dtype=np.dtype("int64")))
+    label = s("Cast", labels, dtype=INDEX)
+    if attrs.get("device") == "gpu":  # which nobody waits for: what is wrong gives NaN
+        within = s("GreaterEqual", label, s.number(0, INDEX))
+        within = s("LogicalAnd", within, s("Less", label, s.number(s.cols, INDEX)))
+        total = s("Select", within, total, s.number(np.nan, dtype))
+    mine = s("Equal", s(PLACE), label)
     chosen = s("Select", mine, shifted, s.number(0, dtype))
     share = s("Mul", powers, s("Reciprocal", total))
     return s("Sub", s("Log", total), s(SUM, chosen)), s("Sub", share, s("Cast", mine, dtype=dtype))

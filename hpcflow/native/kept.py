@@ -10,15 +10,30 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from hpcflow import folders
 from hpcflow.folders import Folder
-from hpcflow.native.machine import Machine, machine
+from hpcflow.native import ptx
+from hpcflow.native.machine import machine
 
 NAME = "@NAME"  # in a kernel's text, where the name of its function is to stand
+
+
+class Maker(Protocol):
+    """What makes code of kernels' texts: `native.machine` for processors, `native.ptx` for GPUs."""
+
+    identity: str
+
+    def build(self, texts: Iterable[str]) -> bytes:
+        """The code of several modules together."""
+
+    def load(self, code: bytes, names: Iterable[str]) -> None:
+        """Make the kernels of some code, which have these names, ready to be called."""
+
+
 _lock = threading.Lock()  # one compiler, whatever threads ask for kernels
-_loaded: set[str] = set()  # names of functions
+_loaded: set[tuple[Any, str]] = set()  # for what, and names of functions
 compiled, loaded, seconds = 0, 0, 0.0  # kernels so far, and how long that has taken
 folder: Folder | None = None  # where files are; None: kernels are kept in memory alone
 
@@ -28,16 +43,20 @@ def name_of(text: str) -> str:
     return f"k{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
-def prepare(texts: Iterable[str]) -> None:
-    """Have the kernels of these texts compiled or loaded, together those that are not."""
+def prepare(texts: Iterable[str], here: Maker | None = None) -> None:
+    """Have the kernels of these texts compiled or loaded, together those that are not.
+
+    They are for this processor, or for the GPU `here`.
+    """
     global seconds
     with _lock:
         missing = {name_of(text): text for text in texts}
-        missing = {name: missing[name] for name in sorted(missing) if name not in _loaded}
+        here = here or machine()
+        missing = {n: missing[n] for n in sorted(missing) if (here, n) not in _loaded}
         if missing:
-            start, here = time.perf_counter(), machine()
-            here.load(_code(here, missing))
-            _loaded.update(missing)
+            start = time.perf_counter()
+            here.load(_code(here, missing), missing)
+            _loaded.update((here, name) for name in missing)
             seconds += time.perf_counter() - start
 
 
@@ -48,13 +67,20 @@ def builtin(text: str) -> Callable[..., Any]:
     return machine().builtin(name_of(text))
 
 
+def on_gpu(cuda: Any, text: str, part: str = "") -> Callable[..., None]:
+    """The function of a kernel's text, or a part of it: `f(grid, block, arguments)`, by CuPy."""
+    here = ptx.gpu(cuda)
+    prepare([text], here)
+    return here.kernel(name_of(text), part)
+
+
 def use(path: str) -> None:
     """Keep files in the folder `path`; by default in one of the user's folder of caches."""
     global folder
     folder = folders.own(path, "kernels", ".o", "HPCFLOW_KERNEL_CACHE")
 
 
-def _code(here: Machine, texts: dict[str, str]) -> bytes:
+def _code(here: Maker, texts: dict[str, str]) -> bytes:
     """The object code of kernels, by name: from its file, or compiled and put there."""
     global loaded
     if folder is None:
@@ -72,7 +98,7 @@ def _code(here: Machine, texts: dict[str, str]) -> bytes:
     return found
 
 
-def _built(here: Machine, texts: dict[str, str]) -> bytes:
+def _built(here: Maker, texts: dict[str, str]) -> bytes:
     global compiled
     compiled += len(texts)
     return here.build(text.replace(NAME, f"@{name}") for name, text in texts.items())

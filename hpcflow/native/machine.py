@@ -63,7 +63,7 @@ class Machine:
         builder.getModulePassManager().run(joined, builder)
         return bytes(self.target.emit_object(joined))
 
-    def load(self, code: bytes) -> None:
+    def load(self, code: bytes, names: Iterable[str]) -> None:
         """Make the functions of some object code ready to be called."""
         self.engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
         self.engine.finalize_object()

@@ -51,19 +51,19 @@ def text(body: Body, exact: bool) -> str | None:
     """
     if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
         return None
-    writer = _Writer(body, exact)
+    writer = _Nest(body, exact, schedule(body))
     return writer.text() if writer.write() else None
 
 
-class _Writer:
-    def __init__(self, body: Body, exact: bool) -> None:
-        self.body, self.exact = body, exact
-        self.plan = schedule(body)
+class Writer:
+    """The lines of a kernel; what is around them, and how threads share rows, subclasses know."""
+
+    def __init__(self, body: Body, exact: bool, plan: Schedule) -> None:
+        self.body, self.exact, self.plan = body, exact, plan
         loops = range(len(self.plan.used))
         self.entry = Lines("e")
         self.heads = [Lines(f"h{k}.") for k in (*loops, len(loops))]  # the last behind all loops
         self.bodies = [Lines(f"v{k}.") for k in loops]
-        self.carried: list[list[str]] = [[] for _ in loops]  # phis of what a loop makes of a row
         self.scalars: dict[int, Value] = {}  # values of which a row has one
         self.types: dict[int, str] = {}
         self.kept = 0  # bytes
@@ -87,9 +87,7 @@ class _Writer:
                 return False
         for y, value in enumerate(body.results):
             if body.way(value) == COLUMN:
-                lines = self.heads[self.plan.loop[value]]
-                made = self.scalars[value]
-                lines.store(made, lines.at(f"%y{y}", "%i", made.type))
+                self.column(self.heads[self.plan.loop[value]], y, self.scalars[value])
         return self.kept <= MOST_KEPT
 
     def scalar(self, k: int, value: int, step: Step) -> bool:
@@ -160,6 +158,26 @@ class _Writer:
         self.kept += self.body.cols * 8
         self.entry.add(f"  %kept{value} = alloca [{self.body.cols} x {memory}], align 64")
         lines.store(made, lines.at(f"%kept{value}", place, made.type), FREE)
+
+    def column(self, lines: Lines, y: int, made: Value) -> None:
+        """Store a value of which a row has one."""
+        raise NotImplementedError
+
+    def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
+        """Add an element to what a loop makes of a row, or of a column; False if that cannot be."""
+        raise NotImplementedError
+
+
+class _Nest(Writer):
+    """The kernel of a processor: a thread goes over the rows of its range, one after the other."""
+
+    def __init__(self, body: Body, exact: bool, plan: Schedule) -> None:
+        super().__init__(body, exact, plan)
+        self.carried: list[list[str]] = [[] for _ in self.bodies]  # phis of what loops make of rows
+
+    def column(self, lines: Lines, y: int, made: Value) -> None:
+        """Store a value of which a row has one."""
+        lines.store(made, lines.at(f"%y{y}", "%i", made.type))
 
     def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
         """Add an element to what a loop makes of a row, or of a column."""

@@ -43,6 +43,11 @@ class Node:
         return lookup(self.type)
 
     @property
+    def kind(self) -> str:
+        """The kind of its device, `cpu` or `gpu`."""
+        return self.device.rpartition("/")[2].partition(":")[0]
+
+    @property
     def is_state(self) -> bool:
         """True if it makes a handle: of a variable, or of other state that outlives the step."""
         return bool(self.specs) and self.specs[0].dtype == resource

@@ -15,7 +15,9 @@ from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.kernels.table import PLAIN, Choice, Kernel, Wish, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
-from hpcflow.native import team
+from hpcflow.native import ptx, team
+from hpcflow.native.kept import Maker
+from hpcflow.native.machine import machine
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
@@ -77,6 +79,11 @@ class Device:
     def uncaptured(self, node: Node, inputs: list[Any]) -> str:
         """Why a CUDA graph cannot hold the kernel that will run `node`, "" if it can."""
         return self.choose(node, inputs).kernel.uncaptured(_known(node, inputs, self.wish))
+
+    @property
+    def maker(self) -> Maker:
+        """What compiles the loops that are generated for it."""
+        return ptx.gpu(self.xp.cuda) if self.kind == "gpu" else machine()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array; a large one begins where a cache line does."""

@@ -55,7 +55,11 @@ class Compiled:
             for name, bodies in made.inner.items()
         }
         self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
-        prepare(_loops(part, self.code))
+        loops: dict[Device, list[str]] = {}
+        for node, text in _loops(part, self.code):
+            loops.setdefault(self.device(node), []).append(text)
+        for device, texts in loops.items():
+            prepare(texts, device.maker)
         self.file = f"<hpcflow {part.task} {id(self):x}>"
         weakref.finalize(self, linecache.cache.pop, self.file, None).atexit = False
         lines = self.code.source.splitlines(keepends=True)
@@ -224,14 +228,14 @@ class Compiled:
         )
 
 
-def _loops(part: Part, code: Code) -> Iterator[str]:
-    """The texts of the loops that are generated for a part."""
+def _loops(part: Part, code: Code) -> Iterator[tuple[Node, str]]:
+    """The texts of the loops that are generated for a part, each with a node that it computes."""
     for node in part.nodes.values():
         if node.type == "Fused" or node.type.startswith("UpdateRows"):
-            yield node.attrs["text"]
+            yield node, node.attrs["text"]
     for what in code.binds.values():
         if what[0] == "loop":
-            yield what[2]
+            yield part.nodes[what[1]], what[2]
 
 
 def _is_fetched(node: Node, part: Part) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hpcflow.graph.shape import Spec
+from hpcflow.kernels.table import Wish
+from hpcflow.native import ptx
 from hpcflow.native.machine import absent
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.cost import given_specs
@@ -71,7 +73,12 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
     part = with_strides(combined(pack_weights(part, is_fast), is_fast), is_fast)
     if not generates:
         return part
-    return fuse(part, cut(part), infos_of(devices), wish.exact)
+    return fuse(part, cut(part), infos_of(devices), wish.exact, generating(wish))
+
+
+def generating(wish: Wish) -> tuple[str, ...]:
+    """The kinds of devices for which loops are generated. A GPU's may round otherwise."""
+    return ("cpu",) if wish.exact or ptx.absent() else ("cpu", "gpu")
 
 
 def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:

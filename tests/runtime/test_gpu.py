@@ -16,6 +16,7 @@ from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from hpcflow.train.pace import Pace
 from tests.comm.fake_cuda import fake_packages
+from tests.native import emulated
 from tests.runtime.nets import data, net, plain, trained
 from tests.runtime.ranks import run_ranks
 
@@ -44,7 +45,9 @@ class GpuArray(np.ndarray):
 
 
 class GpuModule:
-    """NumPy's functions on device memory, as CuPy offers them."""
+    """NumPy's functions on device memory, as CuPy offers them; kernels run in an emulator."""
+
+    cuda = emulated.cuda
 
     def __getattr__(self, name):
         of_numpy = getattr(np, name)
@@ -80,6 +83,7 @@ class DoubleGpu(device.Device):
 @pytest.fixture
 def gpus(monkeypatch):
     """Each rank has a GPU of its own, default for its operations."""
+    emulated.install(monkeypatch)
     monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": DoubleGpu})
     monkeypatch.setattr(
         device, "names", lambda server, index: ["cpu:0"] if server else ["gpu:0", "cpu:0"]
@@ -90,6 +94,7 @@ def gpus(monkeypatch):
 @pytest.fixture
 def one_gpu(monkeypatch):
     """The first worker of the node has a GPU, the others have none."""
+    emulated.install(monkeypatch)
     monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": DoubleGpu})
     monkeypatch.setattr(
         device,

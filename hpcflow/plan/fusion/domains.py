@@ -131,7 +131,7 @@ def _over_rows(node: Node, shapes: list[tuple], made: list[tuple]) -> Reading | 
     size, cols = size_of(x), x[-1]
     full = tuple(FULL for _ in shapes)
     if type == "SparseSoftmaxCrossEntropy":
-        return Reading(size, cols, (FULL, COLUMN), (COLUMN, FULL), {})
+        return Reading(size, cols, (FULL, COLUMN), (COLUMN, FULL), {"device": node.kind})
     if type == "SoftmaxCrossEntropy":
         return Reading(size, cols, full, (COLUMN, FULL), {}) if shapes[1] == x else None
     axes = node.attrs["axis"]

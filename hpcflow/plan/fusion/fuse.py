@@ -9,7 +9,7 @@ writes it, `names` and `types` what its operations are in the graph.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -36,12 +36,15 @@ SUMS = frozenset(("Sum", "SumToShape", "Mean"))  # so are these, if they are of 
 LARGE = 1 << 15  # so many, and all other operations where a kernel runs on several threads
 
 
-def fuse(part: Part, strands: list[Strand], infos: Infos, exact: bool) -> Part:
+def fuse(
+    part: Part, strands: list[Strand], infos: Infos, exact: bool, kinds: Collection[str] = ("cpu",)
+) -> Part:
     """The part with its elementwise nodes fused; with `exact` only what changes no bit.
 
-    `infos(part)` tells of a node of that part which form its kernel has.
+    `infos(part)` tells of a node of that part which form its kernel has, `kinds` on which kinds of
+    devices there are kernels of several operations.
     """
-    found = _Finder(part, strands, infos, exact)
+    found = _Finder(part, strands, infos, exact, kinds)
     if not found.readings:
         return part
     made: list[Made] = []
@@ -71,14 +74,21 @@ def fuse(part: Part, strands: list[Strand], infos: Infos, exact: bool) -> Part:
 class _Finder:
     """What may be fused with what."""
 
-    def __init__(self, part: Part, strands: list[Strand], infos: Infos, exact: bool) -> None:
+    def __init__(
+        self,
+        part: Part,
+        strands: list[Strand],
+        infos: Infos,
+        exact: bool,
+        kinds: Collection[str],
+    ) -> None:
         self.part, self.infos, self.exact = part, infos, exact
         self.info = infos(part)
         self.users, self.home = users(part), home(strands)
         others = grouped(part, strands, self.info, Writer(exact))
         self.readings: dict[str, Reading] = {}
         for name, node in part.nodes.items():
-            if name not in others and "/cpu:" in node.device:
+            if name not in others and node.kind in kinds:
                 reading = read(part, node, exact)
                 if reading is not None:
                     self.readings[name] = reading
@@ -172,7 +182,7 @@ class _Finder:
                     dtype = self.part.spec(ref).dtype
                     taken.setdefault((ref, way), Operand(dtype, way))
         cols = max(self.settled[name].cols for name in names)
-        steps = Steps(tuple(taken.values()), cols)
+        steps, on_gpu = Steps(tuple(taken.values()), cols), nodes[0].kind == "gpu"
         operand = {key: i for i, key in enumerate(taken)}
         value: dict[Ref, int] = {}
         checks = []
@@ -182,14 +192,17 @@ class _Finder:
             given = [value[p[0]] if p[0] in value else operand[p] for p in pairs]
             made = steps_of(steps, node, reading, given)
             value.update({Ref(node.name, i): made[i] for i in range(len(made))})
-            if node.type == "SparseSoftmaxCrossEntropy":
+            if node.type == "SparseSoftmaxCrossEntropy" and not on_gpu:
                 if given[1] >= len(taken):  # labels that nobody could check
                     return None
                 checks.append((given[1], reading.cols))
         kept = [ref for ref in value if self.leaves(ref, mine)]
         kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may be in place of an operand
         body = steps.body(tuple(value[ref] for ref in kept))
-        written = texts.kernel(body, self.exact) if kept else None
+        size = max(self.settled[name].size for name in names)
+        written = None
+        if kept:
+            written = texts.on_gpu(body, size) if on_gpu else texts.kernel(body, self.exact)
         if written is None:
             return None
         inputs = [ref for ref, _ in taken]
@@ -203,7 +216,7 @@ class _Finder:
             "inplace": written.inplace,
             "checks": tuple(checks),
             "types": tuple(node.type for node in nodes),
-            "size": max(self.settled[name].size for name in names),
+            "size": size,
         }
         last = nodes[-1]
         control = dict.fromkeys(c for n in nodes for c in n.control if c not in mine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from hpcflow.native import change, nest
+from hpcflow.native import change, grid, nest
 from hpcflow.native.change import Update
 from hpcflow.native.loop import Body
 from hpcflow.plan.attrs import Same
@@ -25,6 +25,11 @@ def kernel(body: Body, exact: bool) -> Written | None:
     return _kernel(Same(body), exact)
 
 
+def on_gpu(body: Body, size: int) -> Written | None:
+    """The kernel of a body whose domain has `size` elements, for GPUs."""
+    return _on_gpu(Same(body), size < grid.SMALL)
+
+
 def update(of: Update, exact: bool) -> str | None:
     """The text of an update; None if an operation has no formula."""
     return _update(Same(of), exact)
@@ -34,6 +39,12 @@ def update(of: Update, exact: bool) -> str | None:
 def _kernel(body: Same, exact: bool) -> Written | None:
     text = nest.text(body.value, exact)
     return None if text is None else Written(text, tuple(nest.schedule(body.value).writable()))
+
+
+@functools.lru_cache(KEPT)
+def _on_gpu(body: Same, small: bool) -> Written | None:
+    text = grid.text(body.value, small)
+    return None if text is None else Written(text, tuple(grid.schedule(body.value).writable()))
 
 
 @functools.lru_cache(KEPT)

@@ -1,0 +1,80 @@
+"""Compile LLVM's text for a GPU, by llvmlite, and have CuPy load it: PTX, the assembler of GPUs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+from collections.abc import Iterable
+from typing import Any
+
+TRIPLE = "nvptx64-nvidia-cuda"
+KNOWN = (70, 75, 80, 86, 90)  # GPUs that code is made for; the driver compiles it for later ones
+
+
+@functools.cache
+def absent() -> str:
+    """Why nothing can be compiled for GPUs here, "" if it can; llvmlite must not be absent."""
+    try:
+        _target(KNOWN[0])
+    except RuntimeError as error:
+        return f"this llvmlite makes no code for GPUs: {error}"
+    return ""
+
+
+@functools.cache
+def _target(number: int) -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    made = llvm.Target.from_triple(TRIPLE)
+    return made.create_target_machine(cpu=f"sm_{number}", opt=3)
+
+
+def assembled(texts: Iterable[str], number: int) -> bytes:
+    """The PTX of several modules together, for a GPU of this compute capability."""
+    import llvmlite.binding as llvm
+
+    machine = _target(number)
+    joined = llvm.parse_assembly(f'target triple = "{TRIPLE}"')
+    for text in texts:
+        module = llvm.parse_assembly(f'target triple = "{TRIPLE}"\n{text}')
+        module.verify()
+        joined.link_in(module)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(joined, builder)
+    return machine.emit_assembly(joined).encode()
+
+
+class Gpu:
+    """The current GPU, and the code that this process has loaded for it."""
+
+    def __init__(self, cuda: Any) -> None:
+        self.cuda = cuda
+        found = int(cuda.Device().compute_capability)
+        self.number = max((n for n in KNOWN if n <= found), default=KNOWN[0])
+        compiler = importlib.metadata.version("llvmlite")
+        self.identity = hashlib.sha256(repr((TRIPLE, self.number, compiler)).encode()).hexdigest()
+        self.modules: dict[str, Any] = {}  # the name of a kernel -> the module that it is in
+
+    def build(self, texts: Iterable[str]) -> bytes:
+        """The code of several modules together."""
+        return assembled(texts, self.number)
+
+    def load(self, code: bytes, names: Iterable[str]) -> None:
+        """Make kernels of some code ready to be called."""
+        module = self.cuda.function.Module()
+        module.load(code)
+        self.modules.update(dict.fromkeys(names, module))
+
+    def kernel(self, name: str, part: str = "") -> Any:
+        """The function `name` of what was loaded, or a part of it: `f(grid, block, arguments)`."""
+        return self.modules[name].get_function(name + part)
+
+
+@functools.cache
+def gpu(cuda: Any) -> Gpu:
+    """The one of this process, by CuPy's `cupy.cuda`."""
+    return Gpu(cuda)

@@ -1,0 +1,240 @@
+"""Kernels for GPUs, in an emulator of blocks and threads, beside NumPy's formulas; their PTX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcflow.graph.shape import Spec
+from hpcflow.kernels import fused
+from hpcflow.kernels.table import Node
+from hpcflow.native import grid, kept, ptx
+from hpcflow.native.expansions import EXPANSIONS, Steps
+from hpcflow.native.formulas import CLOSE, EXACT
+from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, MAX, ONE, ROW, SUM, Body, Operand
+from tests.native import emulated
+from tests.native.test_nest import CASES, F4, RNG, cross_entropy, f4, of, softmax
+
+SHAPES = [(1, 2), (3, 5), (70, 16), (2, 300)]
+GUARD, POISON = 64, -77  # elements around each result that nothing may touch, and what they hold
+pytestmark = pytest.mark.skipif(bool(ptx.absent()), reason=f"needs llvmlite: {ptx.absent()}")
+
+
+@pytest.fixture(params=[4, 32, 256])
+def threads(request: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    emulated.install(monkeypatch, request.param)
+    return request.param
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few threads, so that each has several elements, rows and slices."""
+    emulated.install(monkeypatch, 16)
+    for name, value in (("BLOCKS", 3), ("DEEP", 2)):
+        monkeypatch.setattr(grid, name, value)
+
+
+def results(body: Body, shapes: list[Any], *given: np.ndarray, big: bool = False) -> list[Any]:
+    """What the kernel of a body makes, by the row of the kernel table."""
+    text = grid.text(body, not big)
+    assert text is not None
+    size = max([x.size for x in given] + [int(np.prod(shape)) for shape, _ in shapes])
+    rooms = [np.full(int(np.prod(s)) + 2 * GUARD, POISON, kind) for s, kind in shapes]
+    made = [r[GUARD:-GUARD].reshape(s) for r, (s, _) in zip(rooms, shapes, strict=True)]
+    attrs = {"body": body, "loose": (), "text": text, "size": size}
+    specs = [[Spec(x.dtype, x.shape) for x in some] for some in (given, made)]
+    xp = SimpleNamespace(cuda=emulated.cuda, empty=lambda s, kind: np.full(s, np.nan, kind))
+    fused._fused_on_gpu(xp, Node("Fused", attrs, *specs))(*given, *made)
+    for room in rooms:
+        poison = np.array(POISON).astype(room.dtype)
+        assert (room[:GUARD] == poison).all() and (room[-GUARD:] == poison).all()
+    return made
+
+
+@pytest.mark.parametrize("number", [70, 80, 90])
+def test_code_for_gpus_calls_nothing_and_needs_no_memory_of_a_thread(number: int) -> None:
+    texts = []
+    for dtype in (F4, np.dtype("f8")):
+        for type, (ways, _, _, attrs) in CASES.items():
+            steps = Steps(tuple(Operand(dtype, way) for way in ways), 40)
+            body = steps.body(EXPANSIONS[type](steps, dtype, attrs, *range(len(ways))))
+            texts.append(grid.text(body, True))
+    of_bits = re.compile("Bitwise|Logical|Invert|Select")
+    formulas = [type for type in {**EXACT, **CLOSE} if not of_bits.match(type)]
+    for type, dtype in product(formulas, (F4, np.dtype("f8"))):
+        for many in (1, 2, 3):
+            with suppress(TypeError):
+                steps = Steps(tuple(Operand(dtype, FULL) for _ in range(many)), 0)
+                texts.append(grid.text(steps.body((steps(type, *range(many), dtype=F4),)), True))
+    made = [text.replace(kept.NAME, f"@k{i}") for i, text in enumerate(texts) if text]
+    assert len(made) > 100
+    code = ptx.assembled(made, number).decode()
+    emulated.check(code)
+    assert code.count(".entry") >= len(made) and f".target sm_{number}" in code
+
+
+def near(found: Any, wanted: Any, factor: float = 4e-6) -> None:
+    scale = max(1.0, float(np.nanmax(np.abs(wanted))))
+    np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), atol=factor * scale)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("type", CASES)
+def test_an_operation_over_rows(type: str, shape: tuple[int, int], threads: int) -> None:
+    ways, made, function, attrs = CASES[type]
+    inputs = [f4(*of(way, *shape)) * 3 for way in ways]
+    if type == "NormalizeGrad":
+        inputs[2] = np.abs(inputs[2])
+    if type == "LogSoftmaxGrad":
+        inputs[1] = -np.abs(inputs[1])
+    steps = Steps(tuple(Operand(F4, way) for way in ways), shape[1])
+    values = EXPANSIONS[type](steps, F4, attrs, *range(len(ways)))
+    found = results(steps.body(values), [(of(way, *shape), "f4") for way in made], *inputs)
+    wanted = function(*(x.astype("f8") for x in inputs))
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for mine, right in zip(found, wanted, strict=True):
+        near(mine, right)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cross_entropies(shape: tuple[int, int], dtype: str, few: None) -> None:
+    x, rows = f4(*shape) * 5, shape[0]
+    labels = RNG.integers(0, shape[1], rows).astype(dtype)
+    hot = np.zeros(shape, "f4")
+    hot[np.arange(rows), labels] = 1
+    loss, grad = cross_entropy(x.astype("f8"), hot)
+    wrong = np.arange(rows) % 3 == 2  # labels outside of the classes
+    labels[wrong] = np.where(np.arange(rows) % 2, -1, shape[1])[wrong]
+    loss[wrong], grad[wrong] = np.nan, np.nan
+    steps = Steps((Operand(F4, FULL), Operand(labels.dtype, COLUMN)), shape[1])
+    values = EXPANSIONS["SparseSoftmaxCrossEntropy"](steps, F4, {"device": "gpu"}, 0, 1)
+    found = results(steps.body(values), [((rows,), "f4"), (shape, "f4")], x, labels)
+    np.testing.assert_allclose(found[0], loss, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[1], grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("big", [False, True], ids=["32 bits", "64 bits"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
+def test_elements_of_all_ways(dtype: str, big: bool, few: None) -> None:
+    """More than there are threads; rows, columns and scalars go with them as they should."""
+    ways = {FULL: (37, 11), ROW: (11,), COLUMN: (37,), ONE: ()}
+    inputs = [np.asarray(RNG.integers(-9, 9, shape)).astype(dtype) for shape in ways.values()]
+    steps = Steps(tuple(Operand(x.dtype, w) for x, w in zip(inputs, ways, strict=True)), 11)
+    sum = steps("Add", steps("Mul", steps("Sub", 0, 1), 2), 3)
+    body = steps.body((sum, steps("Less", 0, 1), 0))
+    shapes = [((37, 11), dtype), ((37, 11), "?"), ((37, 11), dtype)]
+    found = results(body, shapes, *inputs, big=big)
+    x, row, column, one = inputs
+    assert np.array_equal(found[0], (x - row) * column[:, None] + one)
+    assert np.array_equal(found[1], x < row) and np.array_equal(found[2], x)
+
+
+def test_rows_of_any_length(few: None) -> None:
+    steps = Steps((Operand(F4, FULL), Operand(F4, FULL)), 0)
+    x, y = f4(1001), f4(1001)
+    (found,) = results(steps.body((steps("Add", 0, steps("Tanh", 1)),)), [((1001,), "f4")], x, y)
+    np.testing.assert_allclose(found, x + np.tanh(y), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 100])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_sums_of_columns(rows: int, dtype: str, threads: int) -> None:
+    """Beside the elements that are summed, and beside sums of rows."""
+    g, y = (RNG.standard_normal((rows, 45)).astype(dtype) for _ in range(2))
+    kinds = tuple(Operand(g.dtype, FULL) for _ in range(2))
+    shapes = [((rows, 45), dtype), ((45,), dtype)]
+    for of_rows in (False, True):
+        steps = Steps(kinds, 45)
+        back = steps("ReluGrad", 0, 1)
+        if of_rows:
+            back = steps("Sub", back, steps(SUM, back))
+        body = steps.body((back, steps(COLUMN_SUM, back)))
+        found = results(body, shapes, g, y)
+        wanted = g * (y > 0)
+        wanted = wanted - wanted.sum(1, keepdims=True) if of_rows else wanted
+        near(found[0], wanted)
+        near(found[1], wanted.sum(0), 1e-5)
+        again = results(body, shapes, g, y)
+        assert found[1].tobytes() == again[1].tobytes()
+
+
+def test_nan_and_infinity_stay_in_their_rows(few: None) -> None:
+    x = f4(4, 50)
+    x[1, 7], x[2, 9], x[3, 3] = np.nan, np.inf, -np.inf
+    steps = Steps((Operand(F4, FULL),), 50)
+    values = EXPANSIONS["Softmax"](steps, F4, {}, 0)
+    found, top = results(steps.body((values[0], steps(MAX, 0))), [((4, 50), "f4"), ((4,), "f4")], x)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(found, softmax(x), atol=1e-6)
+        np.testing.assert_array_equal(top, x.max(1))
+
+
+def test_in_place(few: None) -> None:
+    """x is read again in the loop behind the one that stores the first result: it stays."""
+    steps = Steps((Operand(F4, FULL), Operand(F4, FULL)), 9)
+    first = steps("Add", 0, 1)
+    body = steps.body((first, steps("Sub", 0, steps(SUM, first))))
+    assert grid.schedule(body).writable() == [1]
+    body = steps.body((steps("Sub", 0, steps(SUM, first)), first))
+    assert grid.schedule(body).writable() == [0, 1]
+    x, y = f4(30, 9), f4(30, 9)
+    wanted, other = x - (x + y).sum(1, keepdims=True), np.empty_like(x)
+    run, how = kept.on_gpu(emulated.cuda, str(grid.text(body, True))), grid.launch(body, x.size)
+    run(how.grid, how.block, (x, y, x, other, how.length))
+    near(x, wanted)
+
+
+def barriers(text: str) -> Iterator[str]:
+    """The text without one of its barriers, for each of them."""
+    call = f"  call void @{grid.BARRIER}()\n"
+    parts = text.split(call)
+    for k in range(1, len(parts)):
+        yield call.join(parts[:k]) + call.join(parts[k:])
+
+
+def test_a_barrier_less_is_noticed(few: None) -> None:
+    steps = Steps((Operand(F4, FULL),), 50)
+    high = steps("Sub", 0, steps(MAX, 0))
+    body = steps.body((steps("Mul", high, steps(SUM, high)),))
+    x, how = f4(200, 50), grid.launch(body, 10000)
+    wanted = x - x.max(1, keepdims=True)
+    wanted = wanted * wanted.sum(1, keepdims=True)
+    text = str(grid.text(body, True))
+    without = list(barriers(text))
+    assert len(without) == 12
+    for one in (text, *without):
+        found = np.full_like(x, np.nan)
+        kept.on_gpu(emulated.cuda, one)(how.grid, how.block, (x, found, how.length))
+        assert np.allclose(found, wanted, 1e-4, 1e-4) == (one is text)
+
+
+def test_threads_at_different_barriers_are_noticed(few: None) -> None:
+    steps = Steps((Operand(F4, FULL),), 50)
+    body = steps.body((steps(SUM, 0),))
+    text = str(grid.text(body, True)).replace(f"  call void @{grid.BARRIER}()\n", "", 1)
+    text = text.replace("store float", f"call void @{grid.BARRIER}()\n  store float")
+    with pytest.raises(AssertionError, match="same barriers"):
+        kept.on_gpu(emulated.cuda, text)((1, 1), (16, 1), (f4(3, 50), f4(3), 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 5000), cols=st.integers(1, 40000))
+def test_launches_fit_a_gpu(rows: int, cols: int) -> None:
+    for way in (FULL, SUM, COLUMN_SUM):
+        steps = Steps((Operand(F4, FULL),), cols)
+        body = steps.body((steps("Square" if way == FULL else way, 0),))
+        how = grid.launch(body, rows * cols)
+        assert how.block[0] * how.block[1] == grid.THREADS and how.grid[1] < 65536
+        assert (
+            how.slices <= grid.SLICES and how.length * (1 if way == FULL else cols) == rows * cols
+        )
