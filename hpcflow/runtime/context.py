@@ -41,6 +41,7 @@ from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, heade
 from hpcflow.runtime.held import Expected, report
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.plans import Plans
+from hpcflow.runtime.shared_arena import Lanes
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
 from hpcflow.runtime.survival import Follower, Survival
@@ -185,7 +186,7 @@ class Context:
             if group is not None:
                 self.join_sums(group)
         self.control = Control(
-            self.engine, self._serve, self.report, self.group, self.stop, self.counts
+            self.engine, self._serve, self.report, self.group, self.stop, self.counts, Lanes(self)
         )
         self.control.answer = functools.partial(services.answer, self)
         if self.settings.survive:

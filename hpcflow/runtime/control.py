@@ -53,6 +53,7 @@ from hpcflow.runtime.progress import Progress
 from hpcflow.runtime.repeated import Repeated
 from hpcflow.runtime.served import Served
 from hpcflow.runtime.services import Reply
+from hpcflow.runtime.shared_arena import Lanes
 from hpcflow.runtime.stop import Stop
 from hpcflow.runtime.survival import Survival
 
@@ -101,6 +102,7 @@ class Control:
         group: Communicator | None,
         stop: Stop,
         counts: Counts,
+        lanes: Lanes,
     ) -> None:
         assert engine.comm is not None
         self.engine, self.comm = engine, engine.comm
@@ -121,7 +123,7 @@ class Control:
         self.compiled: weakref.WeakValueDictionary[bytes, Compiled] = weakref.WeakValueDictionary()
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
-        self.counts = counts
+        self.counts, self.lanes = counts, lanes
         self.progress = Progress()  # of the workers in their data, on the first server
         self.ended: set[int] = set()  # drivers that need this rank no more
         self.survival: Survival | None = None  # of replicas that go on without the dead
@@ -292,7 +294,9 @@ class Control:
             self.repeated.append(made)
             self.engine.inbox.append(made.begin)
             return
-        served = Served(compiled, link, functools.partial(self._tell_driver, driver, plan))
+        served = Served(
+            compiled, link, functools.partial(self._tell_driver, driver, plan), self.lanes
+        )
         self.served[driver, plan] = served
         if driver != source:  # a server repeats it
             served.patient = True

@@ -275,6 +275,7 @@ class Instance:
         """`take` gives out memory of an arena that there is; without it has its own."""
         self.compiled, self.link, self.slot, self.take = compiled, link, slot, take
         self.part, self.code = compiled.part, compiled.code
+        self.lane: Any = None  # where the arena is shared: its hpcflow.runtime.shared_arena.Lane
         self.nested: list[Instance] = []  # of its loops and branches
         self.arrays: dict[str, Any] = {}
         self.received: dict[str, Any] = {}  # Recv node -> its array
@@ -286,14 +287,15 @@ class Instance:
             names = self._names()
         except MemoryError as error:
             raise exhausted(compiled, error, None, link.engine.rank) from error
-        if compiled.expected is not None and take is None:
-            nodes, memory = self.part.nodes, compiled.memory
-            sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
-            compiled.expected.step(self, memory.buffers + memory.messages, sums)
         self.strands, self.release = compiled.make(*names)
         if compiled.watch is not None:
             self.strands, self.release = compiled.watch(self, names)
-        self.ends = link.open(self)  # its channels: see hpcflow.runtime.link
+        self.ends: Any = link.open(self)  # its channels: see hpcflow.runtime.link
+        if compiled.expected is not None:
+            nodes, memory = self.part.nodes, compiled.memory
+            sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
+            own = memory.buffers if take is None else 0  # the rest is that of who lends it
+            compiled.expected.step(self.ends, own + memory.messages, sums)
         self.pending: list[int] = []
         self.left = 0
         self.step = 0
@@ -327,12 +329,18 @@ class Instance:
         self.nested.append(made)
         return made
 
-    def close(self) -> None:
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has the memory that was lent to it, and may run."""
+        return self.take is not None
+
+    def unbind(self) -> None:
         """Let go of buffers and channels: nothing is in flight, and it runs no more."""
         for part in self.nested:
-            part.close()
-        if not self.torn:  # else messages may still be on their way
+            part.unbind()
+        if not self.torn and self.ends is not None:  # else messages may still be on their way
             self.ends.close()
+            self.ends = None
         self.strands, self.release, self.take = (), tuple, None
         for held in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
             held.clear()

@@ -7,15 +7,18 @@ import functools
 from collections.abc import Callable
 
 from hpcflow.runtime.engine import Engine
-from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.instance import Compiled, Instance, Take
 from hpcflow.runtime.link import Link, Lost
+from hpcflow.runtime.shared_arena import Lanes
 
 
 class Served:
     """Its part here and the instances in flight."""
 
-    def __init__(self, compiled: Compiled, link: Link, failed: Callable[[Instance], None]) -> None:
-        self.compiled, self.link, self.failed = compiled, link, failed
+    def __init__(
+        self, compiled: Compiled, link: Link, failed: Callable[[Instance], None], lanes: Lanes
+    ) -> None:
+        self.compiled, self.link, self.failed, self.lanes = compiled, link, failed, lanes
         self.patient = any(n.row.patient for n in compiled.part.nodes.values())
         self.abandoned = False  # its driver has died
         self.forgotten = False  # its driver runs no more steps
@@ -28,15 +31,20 @@ class Served:
         if self.abandoned:
             return
         instance = self.instances.get(slot)
-        if instance is None:
-            instance = self.instances[slot] = Instance(self.compiled, self.link, slot)
+        queued = self.queued.setdefault(slot, collections.deque())
+        if queued or (instance is not None and instance.left):
+            queued.append(step)
+        else:
+            self._start(engine, slot, step)
+
+    def _maker(self, engine: Engine, slot: int) -> Callable[[Take | None], Instance]:
+        def make(take: Take | None) -> Instance:
+            instance = Instance(self.compiled, self.link, slot, take)
             instance.done = functools.partial(self._done, engine)
             instance.failed, instance.patient = self.failed, self.patient
-            self.queued[slot] = collections.deque()
-        if instance.left or self.queued[slot]:
-            self.queued[slot].append(step)
-        else:
-            self._start(engine, instance, step)
+            return instance
+
+        return make
 
     def cancel(self, engine: Engine, slot: int, step: int) -> None:
         """The driver gives up a step: it ends here as it is, or as soon as it begins."""
@@ -56,30 +64,36 @@ class Served:
             return
         if not any(self.queued.values()):
             for instance in self.instances.values():
-                instance.close()
+                instance.unbind()
             self.instances.clear()
+            self.lanes.trim()
 
     def abandon(self, engine: Engine) -> None:
         """The driver has died: steps in flight end as they are, and none begins."""
         self.abandoned = True
         for instance in self.instances.values():
             if instance.left:
+                self.lanes.lose(instance)
                 engine.abandon(instance)
 
-    def _start(self, engine: Engine, instance: Instance, step: int) -> None:
+    def _start(self, engine: Engine, slot: int, step: int) -> None:
         if self.abandoned:
             return
+        last = self.instances.get(slot)
+        instance = self.lanes.enter(self.compiled, last, self._maker(engine, slot))
+        self.instances[slot] = instance
         engine.start(instance, step)
-        if (instance.slot, step) in self.cancelled:
-            self.cancelled.discard((instance.slot, step))
+        if (slot, step) in self.cancelled:
+            self.cancelled.discard((slot, step))
             engine.fail(instance, Lost())
 
     def _done(self, engine: Engine, instance: Instance) -> None:
         if instance.torn and instance.error is not None:
             raise instance.error
         instance.release()
+        self.lanes.leave(instance)
         if self.queued[instance.slot]:
             step = self.queued[instance.slot].popleft()
-            engine.inbox.append(functools.partial(self._start, engine, instance, step))
+            engine.inbox.append(functools.partial(self._start, engine, instance.slot, step))
         elif self.forgotten:
             engine.inbox.append(self.forget)

@@ -30,7 +30,7 @@ from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.given_back import give_back
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
-from hpcflow.runtime.shared_arena import SharedArena
+from hpcflow.runtime.shared_arena import Lanes, SharedArena
 from hpcflow.runtime.spanning import make_step, repeat
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
 from hpcflow.runtime.survival import Interrupted
@@ -88,7 +88,8 @@ class Session:
         self.graph = graph or get_default_graph()
         self.context = context or context_of(target)
         self.store = self.context.new_store()  # variables that live on this rank
-        self._arena = SharedArena(self.context.devices, self.context.expected)
+        self._arena = SharedArena(self.context)
+        self._lanes = Lanes(self.context)
         self._runners: dict[Any, Runner] = {}  # fetches -> the runner used last
         self._timed: dict[Any, Timed] = {}  # fetches -> the step used last within a deadline
         self._families: dict[Any, Family] = {}  # (fetches, fed tensors) -> their plans
@@ -264,6 +265,7 @@ class Session:
     def replicas_changed(self) -> None:
         """A replica has died: plans are made anew, for as many as there are."""
         self._fewer = True
+        self._lanes = Lanes(self.context)
         self._runners.clear()
         self._timed.clear()
         self._families.clear()
@@ -411,7 +413,8 @@ class Session:
         compiled = context.compile(mine, self.store, fetched(wanted), trains=trains(plan))
         if compiled.trains:
             context.plans.tell(context.plans.spent.since(before))
-        return make_step(context, plan, compiled, wanted, family.number, family.sums, self._arena)
+        arenas = self._arena, self._lanes
+        return make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)
 
 
 class InteractiveSession(Session):

@@ -20,9 +20,9 @@ from hpcflow.runtime.context import Context
 from hpcflow.runtime.counted import sends_of
 from hpcflow.runtime.deadline import NOT_BEGUN, Deadline, kept_by
 from hpcflow.runtime.headers import CANCEL, FORGET, STEP, Starts, header
-from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.instance import Compiled, Instance, Take
 from hpcflow.runtime.link import Link, Lost, Sums
-from hpcflow.runtime.shared_arena import SharedArena
+from hpcflow.runtime.shared_arena import Lanes, SharedArena
 from hpcflow.runtime.step import LocalStep, Step
 from hpcflow.runtime.survival import Interrupted, snapshot
 
@@ -42,6 +42,7 @@ class SpanningStep(Step):
         plan: Plan,
         family: int,
         sums: Sums | None,
+        lanes: Lanes,
     ) -> None:
         super().__init__(context, compiled, tensors)
         # instances that may be in flight at once; collectives have one storage, so one step
@@ -49,6 +50,7 @@ class SpanningStep(Step):
         ranks = context.roles.ranks_of(context.replica)
         self.peers = [ranks[task] for task in plan.parts if task != plan.driver]
         self.once = compiled.initializes and not self.peers
+        self.lanes = Lanes(context) if self.once else lanes
         self.number, tag = 0, 0
         if self.peers:
             self.number, tag = context.number(len(plan.edges), limit)
@@ -275,7 +277,8 @@ class SpanningStep(Step):
         for starts in self.starts:
             starts.close()
         for instance in self.instances:
-            instance.close()
+            instance.unbind()
+        self.lanes.trim()
         self.compiled.close()
         control = self.context.control
         if self.peers and control is not None:
@@ -293,20 +296,38 @@ class SpanningStep(Step):
     def _take(self) -> Instance | None:
         """An instance that is free, or a new one; None if there are as many as may be."""
         self._reap()
-        if not self.free and len(self.instances) < self.limit:
-            instance = Instance(self.compiled, self.link, len(self.instances))
+        if self.free:
+            return self._ready()
+        slot = len(self.instances)
+        if slot == self.limit:
+            return None
+        self.instances.append(self.lanes.enter(self.compiled, None, self._maker(slot)))
+        comm: Any = self.engine.comm  # there where there are peers
+        self.starts.append(Starts(comm, STEP, self.number, slot, self.peers))
+        return self.instances[slot]
+
+    def _ready(self) -> Instance:
+        """The instance that was freed last, in an arena that no step in flight uses."""
+        last = self.free[-1]
+        instance = self.lanes.enter(self.compiled, last, self._maker(last.slot))
+        self.free.pop()
+        self.instances[last.slot] = instance
+        return instance
+
+    def _maker(self, slot: int) -> Callable[[Take | None], Instance]:
+        def make(take: Take | None) -> Instance:
+            instance = Instance(self.compiled, self.link, slot, take)
             instance.failed = self._tell_peers
             if self.survival is not None:
                 instance.done = self.survival.made
-            self.instances.append(instance)
-            comm: Any = self.engine.comm  # there where there are peers
-            self.starts.append(Starts(comm, STEP, self.number, instance.slot, self.peers))
             return instance
-        return self.free.pop() if self.free else None
+
+        return make
 
     def _give_back(self, instance: Instance) -> None:
         """The instance may serve the next step."""
         instance.error = None  # with its traceback, whose frames hold arrays
+        self.lanes.leave(instance)
         self.free.append(instance)
         if self.wanting:  # who wants one counts first and looks then, so one of us sees the other
             with self.returned:
@@ -432,12 +453,13 @@ def make_step(
     family: int,
     sums: Sums | None,
     arena: SharedArena,
+    lanes: Lanes,
 ) -> Step:
     """Make a plan ready, of which `compiled` is this rank's part: give the other ranks theirs.
 
-    `arena` is that of steps which run in one go.
+    `arena` is that of steps which run in one go, `lanes` are those of the others.
     """
     tensors = sum(isinstance(w, Tensor) for w in wanted)
     if compiled.code.simple and len(plan.parts) == 1:
         return LocalStep(context, compiled, tensors, arena)
-    return SpanningStep(context, compiled, tensors, plan, family, sums)
+    return SpanningStep(context, compiled, tensors, plan, family, sums, lanes)

@@ -15,9 +15,8 @@ from hpcflow.plan.ir import Plan
 from hpcflow.runtime.baton import SHELL
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.deadline import NOT_BEGUN, Deadline, Watched
-from hpcflow.runtime.exhausted import exhausted
 from hpcflow.runtime.feeds import as_fed
-from hpcflow.runtime.instance import Compiled, Instance
+from hpcflow.runtime.instance import Compiled, Instance, Take
 from hpcflow.runtime.job import Planned
 from hpcflow.runtime.link import Link
 from hpcflow.runtime.shared_arena import SharedArena
@@ -122,7 +121,7 @@ class LocalStep(Step):
     ) -> None:
         super().__init__(context, compiled, tensors)
         self.once = compiled.initializes
-        self.arena = SharedArena(context.devices, context.expected) if self.once else arena
+        self.arena = SharedArena(context) if self.once else arena
         self.instance: Instance | None = None
         self._watched: Watched | None = None  # the same, looking at the clock
         self._shells: list[dict[str, Any]] = []  # what the generated shells know
@@ -133,18 +132,19 @@ class LocalStep(Step):
         """Get ready to run, in the arena that there is now."""
         if self._closed:
             raise FetchError("the session is closed", hint="make a new hf.Session()")
-        try:
-            take = self.arena.lend(self)
-        except MemoryError as error:
-            raise exhausted(self.compiled, error, None, self.engine.rank) from error
-        self.instance = Instance(self.compiled, Link(self.engine), 0, take)
+        self.instance = Instance(self.compiled, Link(self.engine), 0, self._lent())
         self._runs(self.instance.strands[0])
+
+    def _lent(self) -> Take:
+        take = self.arena.lend(self.compiled)
+        self.arena.tenants.add(self)
+        return take
 
     def unbind(self) -> None:
         """Let go of buffers; they are made again when it runs."""
         for instance in (self.instance, self._watched):
             if instance is not None:
-                instance.close()
+                instance.unbind()
         self.instance, self._watched = None, None
         self._runs(self._first)
 
@@ -176,7 +176,7 @@ class LocalStep(Step):
             self._bind()
         if self._watched is None:
             assert self.instance is not None
-            self._watched = Watched(self.instance, self.arena.lend(self))
+            self._watched = Watched(self.instance, self._lent())
         return self._watched.call(deadline, *arrays)
 
     def _call(
