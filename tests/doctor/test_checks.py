@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 
 import pytest
 
 from hpcflow.doctor import checks, page
-from hpcflow.doctor.facts import ERROR, OK, WARN, Facts, Finding, Job, Link, Place
+from hpcflow.doctor.facts import ERROR, OK, WARN, Agreement, Facts, Finding, Job, Link, Place
 from hpcflow.doctor.look import mapped_libmpi, try_place
 
 OURS = "/env/lib/libmpi.so.40"
@@ -189,6 +190,27 @@ def test_ranks_that_would_share_a_gpu() -> None:
         one.threads, one.gpus, one.gpu = 2, ["H200 ab12"], "H200 ab12"
     (row,) = odd(job)
     assert row.level == ERROR and "rank 0, rank 1 would share H200 ab12" in row.what
+
+
+def test_kernels_of_gpus_that_disagree_are_an_error_of_their_node() -> None:
+    job = four_nodes()
+    for one in job.ranks:
+        one.agreements = [Agreement("cublaslt", 16), Agreement("cudnn", 0, {}, {"Conv": "lost"})]
+    right, lost = [row for row in checks.judge(job) if row.check == "GPU kernels"]
+    assert (right.level, right.what) == (OK, "cublaslt: 16 of 16 compute what plain kernels do")
+    assert (lost.level, lost.what) == (WARN, "cudnn serves nothing, CuPy does: lost")
+    wrong, refused = {"MatMul of float32": "0.3 off"}, {"MatMulBias of float16, relu": "NaN"}
+    job.ranks[1].agreements[0] = Agreement("cublaslt", 15, wrong, refused)
+    (row,) = [row for row in odd(job) if row.level == ERROR]
+    assert (row.node, row.what) == ("n2", "cublaslt: MatMul of float32: 0.3 off")
+    assert "kernels=plain" in row.fix
+    told = [row.what for row in checks.judge(job) if row.check == "GPU kernels"]
+    assert (
+        "cublaslt: 14 of 15 compute what plain kernels do; "
+        "not MatMulBias of float16, relu: NaN" in told
+    )
+    data = json.loads(json.dumps(dataclasses.asdict(job.ranks[1])))
+    assert Facts.from_data(data) == job.ranks[1]
 
 
 def test_a_gpu_that_nothing_can_use() -> None:

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.doctor import agree
 from hpcflow.kernels import cublaslt, cuda, cudnn
 from hpcflow.runtime import device
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.runtime.serving import kernels_data
 from hpcflow.settings import Settings
-from tests.kernels.fake_gpu import FakeCudnn, FakeCupy, FakeLt
+from tests.kernels.fake_gpu import FakeCudnn, FakeCupy, FakeLt, Graph
 from tests.runtime.test_gpu import DoubleGpu, GpuModule
 
 
@@ -96,3 +97,29 @@ def test_a_net_trains_on_a_real_gpu(dtype):
     for mine, theirs in zip(found, wanted, strict=True):
         tolerance = {hf.float32: 1e-4, hf.float64: 1e-9}.get(dtype, 3e-2)
         np.testing.assert_allclose(mine.astype("f8"), theirs.astype("f8"), rtol=0, atol=tolerance)
+
+
+def test_the_doctor_runs_each_of_them_once(gpu):
+    gpu()
+    products, convolutions = agree.agreements(cuda.cupy())
+    assert (products.provider, products.run, products.wrong) == ("cublaslt", 12, {})
+    assert (convolutions.provider, convolutions.run, convolutions.wrong) == ("cudnn", 20, {})
+    assert set(products.refused.values()) == {cuda.LOSES_NAN} and len(products.refused) == 4
+
+
+def test_the_doctor_finds_a_library_that_is_wrong_and_one_that_fails(gpu, monkeypatch):
+    lt = gpu()
+    monkeypatch.setattr(lt, "_matrices", lambda *of: FakeLt._matrices(lt, *of)[:, ::-1])
+    monkeypatch.setattr(Graph, "execute", lambda *of, **more: 1 / 0)
+    products, convolutions = agree.agreements(cuda.cupy())
+    assert len(products.wrong) == products.run == 12
+    assert all(why.endswith(" off") for why in products.wrong.values())
+    assert convolutions.wrong["Conv of float32"] == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.gpu
+def test_the_doctor_of_a_real_gpu_finds_nothing_wrong():
+    if not device.names(False, 0)[0].startswith("gpu"):
+        pytest.skip("needs a GPU")
+    for one in agree.agreements(device.make("gpu:0").xp):
+        assert one.run and one.wrong == {}
