@@ -45,6 +45,12 @@ def test_the_command_starts_light() -> None:
     assert not {name.split(".")[0] for name in more} & FORBIDDEN
 
 
+def test_a_rank_loads_no_packages_of_mail_nor_of_secrets() -> None:
+    """They come with `importlib.metadata` and `secrets`, and cost a tenth of what ranks load."""
+    more = loaded_by("import hpcflow.runtime.job") - loaded_by("import numpy")
+    assert not more & {"email", "importlib.metadata", "secrets", "hmac"}
+
+
 def test_a_name_loads_its_family_alone() -> None:
     made = "hf.nn.softmax(hf.zeros([4])); hf.fft(hf.placeholder(hf.complex64, [4]))"
     ours = loaded_by(f"import hpcflow as hf; {made}")

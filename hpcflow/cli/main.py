@@ -11,7 +11,6 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 COMMANDS = {
     "run": "run a script on one rank or many",
@@ -115,6 +114,8 @@ def split_script(
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("hpcflow")
     except PackageNotFoundError:  # run from a source tree that is not installed

@@ -110,10 +110,10 @@ class Tiled:
 
 _TABLE: dict[tuple[str, str], Kernel] = {}  # plain kernels
 _FAST: dict[tuple[str, str], dict[str, Kernel]] = {}  # (op, kind) -> provider -> kernel
-_HOMES = {
-    op: [f"{__package__}.{family}" for family, ops in FAMILIES.items() if op in ops.split()]
-    for op in " ".join(FAMILIES.values()).split()
-}
+_HOMES: dict[str, list[str]] = {}  # op -> modules that have its kernels
+for _family, _ops in FAMILIES.items():
+    for _op in _ops.split():
+        _HOMES.setdefault(_op, []).append(f"{__package__}.{_family}")
 _OWN: set[tuple[str, str]] = set()  # ops with kernels of a user's, and for which kind of device
 ANY = "xp"  # the kind of device of kernels written against the array module `xp`
 

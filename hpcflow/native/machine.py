@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
@@ -31,6 +30,7 @@ class Machine:
     """This processor, and the code that this process has loaded for it."""
 
     def __init__(self) -> None:
+        import llvmlite
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
@@ -44,7 +44,7 @@ class Machine:
             cpu=cpu, features=features, opt=3, jit=True
         )
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target)
-        compiler = importlib.metadata.version("llvmlite"), llvm.llvm_version_info
+        compiler = llvmlite.__version__, llvm.llvm_version_info
         team.load()
         llvm.add_symbol(team.NAME, team.ADDRESS)
         made = repr((triple, cpu, features, compiler, team.SHARED))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,11 +51,13 @@ class Gpu:
     """The current GPU, and the code that this process has loaded for it."""
 
     def __init__(self, cuda: Any) -> None:
+        import llvmlite
+
         self.cuda = cuda
         found = int(cuda.Device().compute_capability)
         self.number = max((n for n in KNOWN if n <= found), default=KNOWN[0])
-        compiler = importlib.metadata.version("llvmlite")
-        self.identity = hashlib.sha256(repr((TRIPLE, self.number, compiler)).encode()).hexdigest()
+        made = repr((TRIPLE, self.number, llvmlite.__version__))
+        self.identity = hashlib.sha256(made.encode()).hexdigest()
         self.modules: dict[str, Any] = {}  # the name of a kernel -> the module that it is in
 
     def build(self, texts: Iterable[str]) -> bytes:

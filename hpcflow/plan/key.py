@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,17 @@ def sources() -> str:
     if (top / PACKED).exists():
         return (top / PACKED).read_text()
     is_checkout = (top.parent / "pyproject.toml").exists()
-    files = sorted(top.rglob("*.py")) if is_checkout else [top / "__init__.py"]
-    found = [(file.relative_to(top).as_posix(), file.stat()) for file in files]
-    facts = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+    found = _stats(str(top)) if is_checkout else [(str(top), (top / "__init__.py").stat())]
+    skip = len(str(top))  # a copy elsewhere is the same
+    facts = sorted((path[skip:], stat.st_size, stat.st_mtime_ns) for path, stat in found)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _stats(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """All of Python's files below a folder: a few hundred, before each first step."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield entry.path, entry.stat()
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _stats(entry.path)

@@ -104,6 +104,11 @@ def value_of(data: Any) -> Any:
     return _READERS[data[0]](data)
 
 
+def _values(data: list[Any]) -> list[Any]:
+    """The values behind the kind at the head of a list."""
+    return [_READERS[one[0]](one) if one.__class__ is list else one for one in data[1:]]
+
+
 def _items_out(kind: str, value: Any) -> list[Any]:
     if all(type(v) in PLAIN for v in value):
         return [f"plain {kind}", *value]
@@ -140,7 +145,8 @@ def _map_out(value: Mapping[Any, Any]) -> list[Any]:
 
 
 def _map_in(data: list[Any]) -> dict[Any, Any]:
-    return dict(zip(map(value_of, data[1::2]), map(value_of, data[2::2]), strict=True))
+    values = _values(data)
+    return dict(zip(values[::2], values[1::2], strict=True))
 
 
 def _record(cls: Any) -> None:
@@ -151,7 +157,7 @@ def _record(cls: Any) -> None:
     else:
         fields = [field.name for field in dataclasses.fields(cls)]
         _WRITERS[cls] = lambda value: [name, *(data_of(getattr(value, f)) for f in fields)]
-    _READERS[name] = lambda data: cls(*map(value_of, data[1:]))
+    _READERS[name] = lambda data: cls(*_values(data))
 
 
 _WRITERS: dict[Any, Callable[[Any], list[Any]]] = {
@@ -176,11 +182,11 @@ _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "dtype": lambda data: as_dtype(data[1]),
     "array": _array_in,
     "number": lambda data: _array_in(data[1])[()],
-    "tuple": lambda data: tuple([value_of(v) for v in data[1:]]),
+    "tuple": lambda data: tuple(_values(data)),
     "plain tuple": lambda data: tuple(data[1:]),
-    "list": lambda data: [value_of(v) for v in data[1:]],
+    "list": _values,
     "plain list": lambda data: data[1:],
-    "set": lambda data: frozenset([value_of(v) for v in data[1:]]),
+    "set": lambda data: frozenset(_values(data)),
     "plain set": lambda data: frozenset(data[1:]),
     "map": _map_in,
 }

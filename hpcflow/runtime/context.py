@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import secrets
 import sys
 import weakref
 import zlib
@@ -232,7 +231,7 @@ class Context:
     def watch(self) -> None:
         """Open this rank's ledger of waits and the watchdog that reads it. All ranks call it."""
         assert self.world is not None
-        token = self.world.broadcast_text(secrets.token_hex(16))
+        token = self.world.broadcast_text(os.urandom(16).hex())
         sweep(base(), self.hosts[self.rank])
         folder = os.path.join(base(), PREFIX + token)
         host, task = self.hosts[self.rank], self.task_name(self.rank)
