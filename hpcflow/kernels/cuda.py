@@ -29,7 +29,8 @@ def cupy() -> Any:
 
 def absent() -> str:
     """Why no GPU of NVIDIA's is used here, "" if one is."""
-    return "" if cupy() is not None else "this rank uses no GPU"
+    xp = cupy()
+    return "" if xp is not None and xp.is_available() else "this rank uses no GPU"
 
 
 def load(name: str) -> Any:

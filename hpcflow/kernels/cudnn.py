@@ -256,16 +256,17 @@ def _row(type: str) -> None:
         def run(*arrays: Any, room: Any = ()) -> None:
             inputs = arrays[: len(roles) - 1]  # behind them there may be a shape
             given = dict(zip(roles, (*inputs, arrays[-1]), strict=True))
-            w = given[W].transpose(conv.order)
-            inner = room[0] if room else xp.empty(conv.filters, w.dtype)
+            inner = room[0] if room else xp.empty(conv.filters, given[W].dtype)
+            w, bits = (x.view(f"u{x.itemsize}") for x in (given[W], inner))  # whatever they mean
+            w = w.transpose(conv.order)
             if type != "ConvFilterGrad":
-                xp.copyto(inner, w)
+                xp.copyto(bits, w)
             lying = {name: cuda.dense(xp, x)[0] for name, x in given.items() if name != W}
             places = {name: x.data.ptr for name, x in lying.items()} | {W: inner.data.ptr}
             address, _held = cuda.workspace(xp, plan.bytes, room[1] if len(room) > 1 else None)
             plan.run(cuda.stream(xp), address, places)
             if type == "ConvFilterGrad":
-                xp.copyto(w, inner)
+                xp.copyto(w, bits)
 
         return run
 

@@ -30,6 +30,7 @@ class FakeCupy:
 
     def __init__(self):
         self.made = []
+        self.is_available = lambda: True
         runtime = types.SimpleNamespace(runtimeGetVersion=lambda: 13000)
         self.cuda = types.SimpleNamespace(
             get_current_stream=lambda: types.SimpleNamespace(ptr=STREAM),

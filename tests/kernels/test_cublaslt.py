@@ -208,8 +208,11 @@ def test_descriptors_are_destroyed_with_their_plans(gpu):
 
 
 def test_a_rank_without_a_gpu_says_so(monkeypatch):
-    monkeypatch.setattr(cuda, "cupy", lambda: None)
-    assert cublaslt.absent() == "this rank uses no GPU"
+    xp = FakeCupy()
+    xp.is_available = lambda: False
+    for cupy in (None, xp):
+        monkeypatch.setattr(cuda, "cupy", lambda cupy=cupy: cupy)
+        assert cublaslt.absent() == "this rank uses no GPU"
 
 
 def test_a_missing_library_says_how_to_get_it(monkeypatch):
