@@ -34,6 +34,9 @@ os.environ.setdefault(
 
 os.environ.setdefault("HPCFLOW_PLAN_CACHE", "none")  # what a test changes no plan is to remember
 
+# Several processes share the cores: threads of OpenMP that wait leave them to the others.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 LIMIT_S = 480.0  # for each of set-up, call and clean-up of a test; `@pytest.mark.limit(s)` for more
 MEET_S = 10.0  # how long a rank whose test has failed waits for the others
 
@@ -103,6 +106,12 @@ def pytest_configure(config: pytest.Config) -> None:
     ranks = Ranks(bool(config.getoption("--with-mpi", False)))
     if ranks.comm is not None and ranks.comm.rank > 0:  # rank 0 tells the story, all tell failures
         config.get_terminal_writer()._file = open(os.devnull, "w")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is long begins first, so that no process is left alone with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def arm(item: pytest.Item) -> None:
