@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+
+from tests import light
+from tests.light.sklearn import datasets
 
 ROOT = Path(__file__).parent.parent
 TRAINED_ON, HELD_OUT = 1437, 360
@@ -26,7 +30,8 @@ MODES = {
 def run(script: str, folder: Path, ranks: int, *options: str) -> tuple[dict[str, Any], str]:
     """What `result.json` says, and what was printed."""
     start = ["-m", "hpcflow", "run", "-n", str(ranks), "--run-dir", str(folder)] if ranks else []
-    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    first = light.path() if ranks else str(ROOT)
+    path = os.pathsep.join([first, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     environ = {**os.environ, "PYTHONPATH": path, "HPCFLOW_RUN_DIR": str(folder)}
     done = subprocess.run(
         [sys.executable, *start, str(ROOT / "examples" / script), *options],
@@ -49,6 +54,14 @@ def check_counts(result: dict[str, Any], epochs: int, folder: Path) -> None:
     assert [len(d) for d in drawn] == result["samples"]
     together = np.bincount(np.concatenate(drawn), minlength=TRAINED_ON)
     assert together.tolist() == [epochs] * TRAINED_ON
+
+
+def test_jobs_of_several_ranks_read_the_digits_of_scikit_learn() -> None:
+    ours, theirs = datasets.load_digits(), load_digits()
+    for name in ("data", "target", "images"):
+        mine, right = getattr(ours, name), getattr(theirs, name)
+        assert mine.dtype == right.dtype
+        np.testing.assert_array_equal(mine, right)
 
 
 @pytest.mark.slow
@@ -111,9 +124,10 @@ def test_stages_with_steps_in_flight_learn(ranks: int, tmp_path: Path) -> None:
 def test_four_subgraphs_at_once(ranks: int, tmp_path: Path) -> None:
     """The paper's Figure 2, on one rank and with the parameters on a server."""
     start = ["-m", "hpcflow", "run", "-n", str(ranks), "--ps", "1"] if ranks else []
+    path = light.path() if ranks else str(ROOT)
     done = subprocess.run(
         [sys.executable, *start, str(ROOT / "examples" / "pipeline.py"), "--epochs", "12"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HPCFLOW_RUN_DIR": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": path, "HPCFLOW_RUN_DIR": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -20,6 +20,7 @@ import pytest
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
+from tests import light
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -88,8 +89,8 @@ def run(words, folder, **more):
     )
 
 
-def finish(words, folder):
-    done = run(words, folder)
+def finish(words, folder, **more):
+    done = run(words, folder, **more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -153,7 +154,7 @@ def test_the_example_goes_from_servers_to_sums_and_back(tmp_path):
         words = [sys.executable, "-m", "hpcflow", "run", *options, "--run-dir", str(out)]
         words += [str(ROOT / "examples/digits.py"), "--epochs", str(epochs), "--record-samples"]
         words += ["--checkpoints", str(where), "--resume", "--save-every", "25"]
-        text = finish(words, tmp_path)
+        text = finish(words, tmp_path, PYTHONPATH=light.path())
         if epochs > 3:
             assert re.search(r"^resumed step=\d+ samples=\d+$", text, re.M), text
         drawn += [np.load(file) for file in sorted(out.glob("indices-*.npy"))]

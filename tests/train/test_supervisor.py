@@ -19,6 +19,7 @@ from hpcflow.errors import GraphError, OutOfRangeError
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
+from tests import light
 from tests.runtime.ranks import run_ranks
 from tests.train import replica_script
 
@@ -197,7 +198,7 @@ def started(*words: str) -> str:
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
         [sys.executable, *words],
-        env={**os.environ, **allowed, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **allowed, "PYTHONPATH": light.path()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,0 +1,1 @@
+"""On the path of jobs of several ranks before scikit-learn: tests/light/sklearn/datasets.py."""
