@@ -50,8 +50,8 @@ def worker(watched: bool) -> None:
     session, step = hf.Session(), v.assign_add(update)
     session.run(hf.global_variables_initializer())
     cases: dict[str, Repeat] = {STEP: lambda: per_call(lambda: session.run(step), CALLS)}
-    if context.watchdog is not None:
-        cases[TICK] = lambda: tick(context.watchdog)
+    if context.watching is not None:
+        cases[TICK] = lambda: tick(context.watching.watchdog)
     common.serve(cases, ["numpy", "mpi4py"], crew)
 
 

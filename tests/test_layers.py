@@ -84,19 +84,6 @@ def imports(module: str, nodes: Iterator[ast.AST]) -> list[str]:
     return [target for node in nodes for target in targets(module, node)]
 
 
-def at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Statements that run when the module is imported: no functions, nothing for type checkers."""
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from at_import(node.orelse)
-            continue
-        yield node
-        for field in ("body", "orelse", "finalbody"):
-            yield from at_import(getattr(node, field, []))
-
-
 def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
@@ -118,44 +105,10 @@ def test_a_module_knows_only_what_its_room_may(module: str) -> None:
         assert room_of(target) in allowed, f"{room} may not know {room_of(target)}: {module}"
 
 
-LATE_RINGS = [  # through imports in functions or for type checkers
-    {"onnx.importer", "onnx.node"},
-    {"runtime.frames", "runtime.instance", "runtime.waits"},
-    {
-        *("runtime.context", "runtime.control", "runtime.failing", "runtime.inject"),
-        *("runtime.link", "runtime.plans", "runtime.repeated", "runtime.served"),
-        "runtime.survival",
-    },
-]
-
-
-def test_rings_by_late_imports_are_those_that_are_known() -> None:
+def test_modules_do_not_import_each_other_in_a_ring() -> None:
+    """In functions and for type checkers neither."""
     edges = {
         module: {known(t) for t in imports(module, ast.walk(tree))} - {"", module, *PACKAGES}
-        for module, tree in MODULES.items()
-    }
-    reached = {module: reached_from(module, edges) for module in edges}
-    rings = {
-        frozenset(m for m in reached[module] if module in reached[m])
-        for module in edges
-        if module in reached[module]
-    }
-    assert rings == {frozenset(f"hpcflow.{m}" for m in ring) for ring in LATE_RINGS}
-
-
-def reached_from(module: str, edges: dict[str, set[str]]) -> set[str]:
-    found: set[str] = set()
-    todo = [module]
-    while todo:
-        new = edges.get(todo.pop(), set()) - found
-        found |= new
-        todo += new
-    return found
-
-
-def test_modules_do_not_import_each_other_in_a_ring() -> None:
-    edges = {
-        module: {known(t) for t in imports(module, at_import(tree.body))} - {"", module, *PACKAGES}
         for module, tree in MODULES.items()
     }
     try:

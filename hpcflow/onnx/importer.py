@@ -18,6 +18,7 @@ from hpcflow.onnx import table
 from hpcflow.onnx.declined import OPS as DECLINED
 from hpcflow.onnx.dtypes import carried, from_onnx, is_narrow, to_onnx
 from hpcflow.onnx.node import Node, values_of
+from hpcflow.onnx.scope import Scope
 from hpcflow.onnx.values import Values
 from hpcflow.ops.array import constant, placeholder
 from hpcflow.ops.state import Variable
@@ -69,30 +70,6 @@ def _loaded(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> onnx.Mod
     if not model.graph.output:
         raise OnnxError("the model has no outputs", hint="is it an ONNX model?")
     return model
-
-
-class Scope:
-    """Names of one ONNX graph, or of one call of a function, while it is imported."""
-
-    def __init__(
-        self,
-        importer: Importer,
-        versions: Mapping[str, int],
-        outer: Scope | None = None,
-        attributes: Mapping[str, onnx.AttributeProto] | None = None,
-    ) -> None:
-        self.importer, self.versions, self.outer = importer, versions, outer
-        self.attributes: Mapping[str, onnx.AttributeProto] = attributes or {}
-        self.values: dict[str, Tensor] = {}
-
-    def find(self, name: str) -> Tensor:
-        """The tensor called `name` here or in the graphs around."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.outer
-        raise OnnxError(f"nothing in the model is called {name!r}")
 
 
 class Importer:

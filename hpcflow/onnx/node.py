@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,11 +12,9 @@ from onnx import helper, numpy_helper
 from hpcflow.errors import MALFORMED, OnnxError
 from hpcflow.graph.graph import Tensor
 from hpcflow.onnx.dtypes import carried, to_onnx
+from hpcflow.onnx.scope import Scope
 from hpcflow.onnx.values import NeedsValue
 from hpcflow.ops.array import shape
-
-if TYPE_CHECKING:
-    from hpcflow.onnx.importer import Scope
 
 
 class Node:
@@ -72,7 +70,7 @@ class Node:
 
     def value(self, tensor: Tensor, what: str) -> np.ndarray:
         """The value of an input, `what`, that must be known while the graph is built."""
-        return self.scope.importer.values.of(tensor, f"{what} of {self.called}")
+        return self.scope.whole.values.of(tensor, f"{what} of {self.called}")
 
     def maybe(self, tensor: Tensor, what: str) -> np.ndarray | None:
         """The same, None if it is not known."""
@@ -101,15 +99,15 @@ class Node:
 
     def elem_type(self, tensor: Tensor) -> int:
         """The ONNX element type of a tensor, which may be narrower than its dtype."""
-        return self.scope.importer.narrow.get(tensor) or to_onnx(tensor.dtype)
+        return self.scope.whole.narrow.get(tensor) or to_onnx(tensor.dtype)
 
     def marked(self, tensor: Tensor, elem_type: int) -> Tensor:
         """`tensor`, known to carry values of `elem_type`."""
-        return self.scope.importer.mark(tensor, elem_type)
+        return self.scope.whole.mark(tensor, elem_type)
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a graph that is an attribute, built here with these inputs."""
-        return self.scope.importer.body(graph, inputs, self.scope)
+        return self.scope.whole.body(graph, inputs, self.scope)
 
     def declined(self, why: str) -> OnnxError:
         """The error for what is not supported of this node."""

@@ -55,7 +55,7 @@ def _same_everywhere(context: Context, number: int, first: Tensor | Operation) -
     short = context.survival is not None and context.survival.is_short
     both = np.array([number, -number, short], np.int64)
     op = first if isinstance(first, Operation) else first.op
-    with context.control.needing_company(op.name, op.line):
+    with context.control.company.needed(op.name, op.line):
         context.engine.finish(context.drivers.all_reduce(both, "max"), "agreement on a plan")
     if both[2]:
         raise Interrupted("a replica has died")

@@ -1,4 +1,4 @@
-"""This rank among the ranks of its job: role, devices, state and engine."""
+"""What this rank does in its job: steps are made, ranks meet, are served, report and leave."""
 
 from __future__ import annotations
 
@@ -6,45 +6,34 @@ import dataclasses
 import functools
 import os
 import sys
-import weakref
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hpcflow import consistency, logs, threads
-from hpcflow.comm import waiting
+from hpcflow import logs, threads
 from hpcflow.comm.base import Communicator
-from hpcflow.comm.chaired import Chaired
-from hpcflow.comm.deaths import Deaths, say_next
-from hpcflow.comm.ledger import PREFIX, Ledger, base, remove, sweep
-from hpcflow.comm.nodes import Nodes
-from hpcflow.comm.watchdog import Times, Watchdog
-from hpcflow.consistency import Async, Backup, Rule, Stale
+from hpcflow.consistency import Async
 from hpcflow.errors import HpcflowError, LonelyCollectiveError
-from hpcflow.graph.device import parse
-from hpcflow.kernels.table import wish
 from hpcflow.logs import logger
 from hpcflow.native import kept
 from hpcflow.plan.code import Generated
-from hpcflow.plan.ir import Cluster, Plan
-from hpcflow.plan.roles import Roles, assign
+from hpcflow.plan.ir import Plan
 from hpcflow.plan.rounds import attrs_of
-from hpcflow.runtime import device, failing, services, survival
+from hpcflow.runtime import failing, services, survival
 from hpcflow.runtime.control import Control
-from hpcflow.runtime.counted import Counts, measured
-from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.counted import Counts
 from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
 from hpcflow.runtime.held import Expected, report
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.plans import Plans
+from hpcflow.runtime.rank import Rank
 from hpcflow.runtime.shared_arena import Lanes
 from hpcflow.runtime.state import Store
-from hpcflow.runtime.stop import Stop
-from hpcflow.runtime.survival import Follower, Survival
-from hpcflow.settings import Settings, as_bytes
+from hpcflow.runtime.survival import Survival
+from hpcflow.runtime.watching import Watching
+from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
     from hpcflow.runtime.profile import Profile
@@ -62,113 +51,44 @@ class Unfinished(Protocol):
         ...
 
 
-class Context:
-    """This rank among the ranks of the job: its role, devices, state and engine."""
+class Context(Rank):
+    """This rank as it runs its part of the job: steps, meetings of the ranks, reports, the end."""
 
     def __init__(
         self, settings: Settings, world: Communicator | None = None, crowded: bool = False
     ) -> None:
-        self.settings, self.world = settings, world
         kept.use(settings.kernel_cache)
-        self.rank, self.size = (world.rank, world.size) if world else (0, 1)
-        self.hosts: tuple[str, ...] = world.hosts if world else (os.uname().nodename,)
-        self.roles: Roles = assign(
-            self.hosts, settings.ps, settings.tasks_per_replica, _serving(settings, world)
-        )
-        self.task, self.replica = self.roles.task_of(self.rank)
-        self.expected = Expected()
-        self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
-        self.store = self.new_store()  # what this rank hosts for the steps of others
-        self.devices = {
-            name: device.make(name) for name in device.names(self.is_server, self._index_on_node())
-        }
-        for one in self.devices.values():
-            one.wish = wish(settings.kernels, settings.exact, settings.allow_tf32)
-            one.limit(as_bytes(settings.memory_limit))
-        self.cluster: Cluster = self.roles.cluster(list(self.devices))
-        if settings.placement and self.cluster.servers:
-            self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))
-        self.counts = Counts()
-        self.plans = Plans(self)
-        self.keep_step(consistency.rule(settings.sync))
-        self.engine = Engine(world, crowded)
-        if len(self.devices) > 1:  # not the CPU alone, whose kernels end where they are called
-            self.engine.computes = self._computes
-        self.stop = Stop(self.rank, self.roles, self.cluster.mode == "collective")
-        if settings.inject:
-            from hpcflow.runtime import inject
-
-            inject.install(self)
-        if settings.trace:
-            from hpcflow.runtime import trace
-
-            trace.install(self.engine, settings.trace)
-        self.profile: Profile | None = None
-        if settings.profile:
-            from hpcflow.runtime import profile
-
-            self.profile = profile.install(self)
-        self.group: Communicator | None = None  # the replicas' ranks with this rank's task number
-        self.drivers: Communicator | Chaired | None = None  # the ranks that run the script
-        self.meetings: Communicator | Chaired | None = None  # they too, for `meet` alone
+        super().__init__(settings, world, crowded)
+        self.expected, self.counts, self.plans = Expected(), Counts(), Plans(self)
         self.survival: Survival | None = None  # of replicas that go on without the dead
-        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # are told of it
-        self.spares: frozenset[int] = frozenset()  # ranks without which the job goes on
-        self.lost: list[dict[str, Any]] = []  # those that have died: rank, task, host
-        self.names: tuple[str, ...] = ()  # of all ranks when the job began
         self.control: Control | None = None
-        self.watchdog: Watchdog | None = None
-        self.deaths: Deaths | None = None
+        self.watching: Watching | None = None
         self.on_plan: Callable[[Plan], None] | None = None  # planning: called instead of running
-        self.checkpoint = ""  # the newest
-        self.steps: Callable[[], int | None] = _nobody_counts  # of training, for reports
         self.ahead: set[Any] = set()  # steps whose values were pulled ahead
         self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
         self.saving: Unfinished | None = None  # the last save behind training that this rank began
+        self.profile: Profile | None = None
         self._plans = 0
         self._tag = 0
         self._left = False
+        self._install()
         if world is not None and self.size > 1:
             self._join(world)
 
-    def task_name(self, rank: int) -> str:
-        """`/job:worker/task:3` as users count: workers over all replicas."""
-        task, replica = self.roles.task_of(rank)
-        name = parse(task)
-        if name.job == "ps":
-            return task
-        return f"/job:worker/task:{replica * self.settings.tasks_per_replica + (name.task or 0)}"
+    def _install(self) -> None:
+        """What the settings ask to be told of the steps, or to go wrong in them."""
+        if self.settings.inject:
+            from hpcflow.runtime import inject
 
-    @property
-    def is_server(self) -> bool:
-        """True on ranks that host variables for all replicas."""
-        return self.rank in self.roles.servers
+            inject.install(self)
+        if self.settings.trace:
+            from hpcflow.runtime import trace
 
-    @property
-    def is_driver(self) -> bool:
-        """True on ranks that run the script."""
-        return self.rank in self.roles.drivers
+            trace.install(self.engine, self.settings.trace)
+        if self.settings.profile:
+            from hpcflow.runtime import profile
 
-    @property
-    def is_chief(self) -> bool:
-        """True on the one rank that speaks for the job."""
-        return self.rank == self.roles.drivers[0]
-
-    def _index_on_node(self) -> int:
-        """The number of this worker among the workers of its node."""
-        here = [r for r in self.roles.workers if self.hosts[r] == self.hosts[self.rank]]
-        return here.index(self.rank) if self.rank in here else 0
-
-    @property
-    def _sums(self) -> bool:
-        """Whether replicas sum among themselves."""
-        return self.cluster.mode == "collective" or self.settings.dense == "replicas"
-
-    @property
-    def devices_sum(self) -> bool:
-        """Whether this replica's sums are made on its GPU."""
-        on_gpu = not self.is_server and self.cluster.devices[0].startswith("gpu")
-        return on_gpu and self._sums and self.settings.comm in ("auto", "nccl")
+            self.profile = profile.install(self)
 
     def _join(self, world: Communicator) -> None:
         # apart from the sums: a driver that waits here must not meet another's collective
@@ -180,8 +100,8 @@ class Context:
             self.meetings = world.split(self.roles.drivers)
         for k in range(self.settings.tasks_per_replica):
             group = world.split(self.roles.peers_of(k))
-            if group is not None and self.settings.survive and self._sums:
-                self.survival = Survival(self, group)
+            if group is not None and self.settings.survive and self.replicas_sum:
+                self.survival = Survival(self, group, self.join_sums)
             if group is not None:
                 self.join_sums(group)
         self.control = Control(
@@ -189,112 +109,36 @@ class Context:
         )
         self.control.answer = functools.partial(services.answer, self)
         if self.settings.survive:
-            self.control.survival = self.survival
-            self.control.lose = functools.partial(failing.on_loss, self)
+            self.control.survival, self.control.lose = self.survival, self._lose
+            if self.survival is not None:
+                self.survival.tell = self.control.tell
+
+    def _lose(self, rank: int) -> None:
+        failing.on_loss(self, rank)
+        if self.survival is not None:
+            self.survival.lose(rank)
 
     def join_sums(self, group: Communicator) -> None:
         """Sum from now on over the replicas' ranks in `group`, if this mode sums. All call it."""
-        self.group = self._summing(group) if self._sums else group
+        self.group = self._summing(group) if self.replicas_sum else group
         if self.control is not None:
             self.control.group = self.group
-
-    @property
-    def is_spread(self) -> bool:
-        """True if a replica has several ranks."""
-        return self.settings.tasks_per_replica > 1
-
-    def is_spare(self, rank: int) -> bool:
-        """Whether the job goes on if `rank` dies: a worker other than the chief, if so asked.
-
-        By the rule `Backup` as many may die as it does without.
-        """
-        if rank not in self.spares:
-            return False
-        if self.survival is not None:
-            return True
-        rule, lost = self.cluster.sync, {rank, *(self.world.lost if self.world else ())}
-        return not isinstance(rule, Backup) or len(lost) <= rule.extra
 
     def _summing(self, group: Communicator) -> Communicator:
         """The communicator that sums over replicas, as the setting `comm` and the machine say."""
         from hpcflow.comm.choose import choose, without_nccl
 
-        on_gpu = not self.is_server and self.cluster.devices[0].startswith("gpu")
+        on_gpu = self.on_gpu
         if len(set(group.all_gather_text(self.cluster.devices[0].partition(":")[0]))) > 1:
             # also for plans: all must sum on their hosts
             self.settings, on_gpu = without_nccl(group, self.settings), False
         return choose(group, self.settings, on_gpu)
 
-    def _computes(self) -> bool:
-        return any(device.computes() for device in self.devices.values())
-
     def watch(self) -> None:
         """Open this rank's ledger of waits and the watchdog that reads it. All ranks call it."""
-        assert self.world is not None
-        token = self.world.broadcast_text(os.urandom(16).hex())
-        sweep(base(), self.hosts[self.rank])
-        folder = os.path.join(base(), PREFIX + token)
-        host, task = self.hosts[self.rank], self.task_name(self.rank)
-        place = -1 if self.is_server else parse(self.task).task or 0
-        ledger = self.engine.ledger = Ledger(folder, self.rank, host, task, place)
-        waiting.ledger = ledger
-        run_dir = Path(self.settings.run_dir)
-        nodes = Nodes(ledger.directory, run_dir, host) if len(set(self.hosts)) > 1 else None
-        logs.share(folder, str(nodes.folder) if nodes is not None else None)
-        self.watchdog = Watchdog(
-            ledger,
-            self.size,
-            run_dir,
-            Times(self.settings.stall_s, self.settings.stall_abort_s),
-            functools.partial(failing.on_stall, self),
-            moves=None if self.is_server else self.engine.sees_an_end,
-            nodes=nodes,
-            leads=self.hosts.index(host) == self.rank,
-        )
-        if hasattr(os, "pidfd_open"):
-            tell = functools.partial(failing.on_death, self)
-            self.deaths = Deaths(ledger.directory, host, self.rank, tell)
-
-    def say_next(self, text: str, checkpoint: str = "") -> None:
-        """What to do if a rank fails from now on, and from which checkpoint, for the report."""
-        self.checkpoint = checkpoint
-        if self.engine.ledger is not None:
-            say_next(self.engine.ledger.directory, text, checkpoint)
-
-    def _unwatch(self) -> None:
-        if self.deaths is not None:
-            self.deaths.stop()
-        if self.watchdog is not None:
-            self.watchdog.stop()
-        if (ledger := self.engine.ledger) is not None:
-            self.engine.ledger = waiting.ledger = None
-            logs.share(None)
-            ledger.close()
-            remove(ledger.directory)
-
-    def keep_step(self, rule: Rule) -> None:
-        """From now on the workers of parameter servers keep step as `rule` says.
-
-        Ranks:  all that run the script, before the first step that the rule is for.
-        Errors: HpcflowError if there are too few workers, or no servers where it needs them.
-        """
-        if self.cluster.mode == "ps":
-            rule.check(self.roles.replicas)
-        elif isinstance(rule, (Backup, Stale)) and self.cluster.mode == "collective":
-            raise HpcflowError(
-                f"sync={rule} needs parameter servers; these replicas sum their gradients",
-                rank=self.rank,
-                hint="start with --ps 1, or leave it out",
-            )
-        self.cluster = dataclasses.replace(self.cluster, sync=rule)
+        self.watching = Watching(self)
 
     # -- making steps
-
-    def new_store(self) -> Store:
-        """A place for variables: each session has its own, as its graph's names are its own."""
-        store = Store()
-        self.stores.add(store)
-        return store
 
     def compile(
         self,
@@ -317,6 +161,8 @@ class Context:
             self.profile.adopt(compiled)
         compiled.expected = self.expected
         self.expected.plan(compiled.memory, compiled.constants)
+        if self.rehearse is not None:
+            self.rehearse(compiled)
         return compiled
 
     def _serve(self, data: bytes, **about: Any) -> Compiled:
@@ -354,7 +200,7 @@ class Context:
         both = np.array([number, -number], np.int64)
         self.engine.finish(meetings.all_reduce(both, "max"), what)
         if self.control is not None:
-            self.control.over()
+            self.control.company.over()
         if both[0] == -both[1]:
             return
         texts = meetings.gather_text(what)
@@ -486,7 +332,8 @@ class Context:
                 if rank != self.rank:
                     self._tell(rank, header(BYE))
         self.control.close()
-        self._unwatch()
+        if self.watching is not None:
+            self.watching.end()
         self.world.close()
 
     def _meet_last(self) -> None:
@@ -500,9 +347,10 @@ class Context:
     def _say_alone(self, kind: int, what: str = "") -> None:
         """Tell the next driver, so that one who still waits in a collective learns why."""
         drivers, control = self.roles.drivers, self.control
-        if len(drivers) > 1 and self._sums and control is not None:
+        if len(drivers) > 1 and self.replicas_sum and control is not None:
             body = what.encode()
-            message = header(kind, slot=control.met, step=control.together, body=len(body))
+            company = control.company
+            message = header(kind, slot=company.met, step=company.together, body=len(body))
             self._tell(drivers[(self.replica + 1) % len(drivers)], message, body)
 
     def _tell(self, rank: int, message: Any, body: bytes = b"") -> None:
@@ -526,15 +374,3 @@ class Context:
             self.stop.leave()
         self.stop.unheed()
         self.leave()
-
-
-def _nobody_counts() -> None:
-    return None
-
-
-def _serving(settings: Settings, world: Communicator | None) -> list[int]:
-    """The ranks that were started with the setting `serve`; collective."""
-    told = [str(int(settings.serve))]
-    if world is not None and world.size > 1:
-        told = world.all_gather_text(told[0])
-    return [rank for rank, text in enumerate(told) if text == "1"]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import json
-import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.waiting import finish
-from hpcflow.errors import MALFORMED, CommError, DeathError, HpcflowError, LonelyCollectiveError
+from hpcflow.errors import MALFORMED, CommError, DeathError, HpcflowError
 from hpcflow.runtime import told
+from hpcflow.runtime.company import Company
 from hpcflow.runtime.counted import Counts
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.headers import (
@@ -129,18 +128,20 @@ class Control:
         self.survival: Survival | None = None  # of replicas that go on without the dead
         self.lose: Callable[[int], None] = _needs_it  # told of a rank that has died
         self.lost: tuple[int, ...] = ()  # those of which it was told
-        self.needed: tuple[str, str] | None = None  # what now needs all replicas: op, user's line
-        self.soon: tuple[str, str] | None = None  # what will
-        self.together = 0  # things done so far that need all replicas
-        self.closed_by = -1  # a replica that has ended its program,
-        self.closed_after = sys.maxsize  # having done as many of these
-        self.met = 0  # meetings of all replicas that are over
-        self.waits, self.waits_after = "", sys.maxsize  # the same of one who waits at the next
-        self._acts: dict[int, Callable[[Heard], Any]] = {
+        self.company = Company(self.comm.rank)
+        self._acts = self._by_kind()
+        self._header = np.zeros(WORDS, np.int64)
+        self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
+        self._channel.start()
+        engine.control, engine.meeting = self.listen, self.company.come_together
+
+    def _by_kind(self) -> dict[int, Callable[[Heard], Any]]:
+        """What to do at a header of each kind, but STEP."""
+        return {
             BYE: lambda heard: self.ended.add(heard.source),
             CALL: lambda heard: self._ask_here(heard, functools.partial(self._reply, heard.source)),
             CANCEL: self._cancel,
-            CLOSING: self._closing,
+            CLOSING: lambda heard: self.company.closes(heard.source, heard.step),
             DECLARE: lambda heard: self.hosted.add(heard.source, heard.text),
             FAILED: self._failed,
             FORGET: self._forget,
@@ -157,10 +158,6 @@ class Control:
             TRAINED: self._trained,
             VERDICT: self._verdict,
         }
-        self._header = np.zeros(WORDS, np.int64)
-        self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
-        self._channel.start()
-        engine.control, engine.meeting = self.listen, self.come_together
 
     def listen(self) -> bool:
         """Take the headers that have come; True if there was one."""
@@ -230,15 +227,8 @@ class Control:
         # not inside a strand that polls, where state may be half updated
         self.engine.inbox.append(functools.partial(self.answer, json.loads(heard.text), reply))
 
-    def _closing(self, heard: Heard) -> None:
-        self.closed_by, self.closed_after = heard.source, heard.step
-        self.check_company()
-
     def _meeting(self, heard: Heard) -> None:
-        if heard.slot == self.met:  # else it is over
-            self.waits = f"{heard.source} came to {heard.text.decode()}"
-            self.waits_after = heard.step
-            self.check_company()
+        self.company.meets(heard.source, heard.text.decode(), heard.slot, heard.step)
 
     def _place(self, heard: Heard) -> None:
         if self.survival is not None:
@@ -316,55 +306,6 @@ class Control:
         size = np.array([text.size], np.int64)
         for message in (size, text):
             self.engine.await_(self.comm.send(message, source, REPLY_TAG), None, "reply")
-
-    @contextlib.contextmanager
-    def needing_company(self, op: str, line: str, later: bool = False) -> Iterator[None]:
-        """Inside, all replicas are needed: a replica that has ended is an error.
-
-        With `later` only from `come_together` on: what is waited for first may end the step.
-        Errors: LonelyCollectiveError naming `op`.
-        """
-        self.soon = (op, line)
-        try:
-            if not later:
-                self.come_together()
-            yield
-        except BaseException:
-            if self.needed is not None:
-                self.together -= 1  # others may wait for this rank's part of it
-            raise
-        finally:
-            self.soon = self.needed = None
-
-    def come_together(self) -> None:
-        """A step starts what needs all replicas."""
-        if self.soon is not None and self.needed is None:
-            self.needed = self.soon
-            self.together += 1
-            self.check_company()
-
-    def check_company(self) -> None:
-        """Raise LonelyCollectiveError if a replica has ended without what now needs all.
-
-        Or if it waits for all of them elsewhere: to save, or with no steps left.
-        """
-        if self.needed is None or self.together <= min(self.closed_after, self.waits_after):
-            return
-        has_ended = self.together > self.closed_after
-        raise LonelyCollectiveError(
-            "this step sums over all replicas, but rank "
-            + (f"{self.closed_by} has ended" if has_ended else f"{self.waits} instead"),
-            op=self.needed[0],
-            line=self.needed[1],
-            rank=self.comm.rank,
-            hint="run this fetch the same number of times on every replica: give all of them the "
-            "same samples, and have all of them save",
-        )
-
-    def over(self) -> None:
-        """A meeting of all replicas is over."""
-        self.met += 1
-        self.waits_after = sys.maxsize
 
     # -- what a driver says
 

@@ -16,20 +16,17 @@ import traceback
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcflow import logs
 from hpcflow.comm import failure
+from hpcflow.comm.base import Communicator
 from hpcflow.comm.deaths import describe, what_next
 from hpcflow.comm.deaths import facts_of as facts_of_death
 from hpcflow.comm.ledger import Entry, first
 from hpcflow.comm.where import own_stacks, raised_at
 from hpcflow.errors import ABORTED, CommError, DeathError, StallError
-
-if TYPE_CHECKING:
-    from hpcflow.comm.base import Communicator
-    from hpcflow.runtime.context import Context
-    from hpcflow.runtime.survival import Survival
+from hpcflow.runtime.rank import Rank
 
 LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
 LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
@@ -90,70 +87,70 @@ class Note:
 
 
 def on_error(
-    context: Context, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
+    here: Rank, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
 ) -> None:
     """Print the traceback, then end the whole job: a rank alone would leave the others waiting.
 
     Of several ranks that fail the first has the word, in `failure.json` too; others say one line.
     """
     text = "".join(traceback.format_exception(kind, error, trace))
-    if context.size == 1:
-        is_first_to_fail(context, error, text)
+    if here.size == 1:
+        is_first_to_fail(here, error, text)
         hook(kind, error, trace)
         logs.on_failure(text)
         return
-    ledger = context.engine.ledger
+    ledger = here.engine.ledger
     if isinstance(error, CommError):
-        _await_death(context)
+        _await_death(here)
     if ledger is not None:
         ledger.ends()
     sys.stdout.flush()
     if isinstance(error, DeathError):
         if ledger is None or first(ledger.directory / "died"):
-            is_first_to_fail(context, error, text)
-            _say(context, str(error))
+            is_first_to_fail(here, error, text)
+            _say(here, str(error))
     else:
-        _tell(context, error, text)
+        _tell(here, error, text)
     time.sleep(LET_LAUNCHER_READ_S)
     _release_gpus()
-    assert context.world is not None
-    if context.settings.survive:
-        _end_tolerant(context, context.world)
-    context.world.abort(ABORTED)
+    assert here.world is not None
+    if here.settings.survive:
+        _end_tolerant(here, here.world)
+    here.world.abort(ABORTED)
 
 
-def _end_tolerant(context: Context, world: Communicator) -> None:
+def _end_tolerant(here: Rank, world: Communicator) -> None:
     """End this rank where deaths are borne, so that the others see it, and the launcher's code.
 
     Open MPI's others may hear nothing of an abort or an exit, only of a signal; its launcher gives
     0 unless some rank exits with another code.
     """
-    over = any(not context.is_spare(rank) for rank in world.lost)  # all see that by themselves
-    if over or (not context.is_spare(context.rank) and world.is_last()):
+    over = any(not here.is_spare(rank) for rank in world.lost)  # all see that by themselves
+    if over or (not here.is_spare(here.rank) and world.is_last()):
         sys.stdout.flush()
         os._exit(ABORTED)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _tell(context: Context, error: BaseException, text: str) -> None:
+def _tell(here: Rank, error: BaseException, text: str) -> None:
     """The traceback of the first rank that fails; one line of others, none of those like it."""
-    ledger = context.engine.ledger
-    note = Note(ledger.directory, text, context.rank) if ledger is not None else None
+    ledger = here.engine.ledger
+    note = Note(ledger.directory, text, here.rank) if ledger is not None else None
     prints = note is None or note.is_first()
-    if prints and (is_first_to_fail(context, error, text) or (note is not None and note.waited)):
+    if prints and (is_first_to_fail(here, error, text) or (note is not None and note.waited)):
         for line in text.splitlines():  # of a rank each, for those of others may come between
-            _say(context, line)
-        spare = context.is_spare(context.rank)
-        what = "ends alone" if spare else f"ends the job of {context.size} ranks"
-        _say(context, what)
+            _say(here, line)
+        spare = here.is_spare(here.rank)
+        what = "ends alone" if spare else f"ends the job of {here.size} ranks"
+        _say(here, what)
     elif prints:
-        _say(context, f"failed after another rank: {_one_line(error)}")
+        _say(here, f"failed after another rank: {_one_line(error)}")
     logs.on_failure(text)
     if note is not None and prints:
         note.told()
     time.sleep(LET_OTHERS_SIGN_S)
     if note is not None and prints and (same := note.others()):
-        _say(context, f"the same on {logs.spans(same)}")
+        _say(here, f"the same on {logs.spans(same)}")
 
 
 def _release_gpus() -> None:
@@ -163,9 +160,9 @@ def _release_gpus() -> None:
         nccl.abort_all()
 
 
-def _say(context: Context, text: str) -> None:
+def _say(here: Rank, text: str) -> None:
     """Print with the rank in front."""
-    sys.stderr.write(f"[rank {context.rank} on {context.hosts[context.rank]}] {text}\n")
+    sys.stderr.write(f"[rank {here.rank} on {here.hosts[here.rank]}] {text}\n")
     sys.stderr.flush()
 
 
@@ -173,29 +170,29 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _await_death(context: Context) -> None:
+def _await_death(here: Rank) -> None:
     """A message failed, perhaps as its other end is dead: then that is the first failure."""
-    ledger, late = context.engine.ledger, time.monotonic() + LET_DEATH_BE_SEEN_S
+    ledger, late = here.engine.ledger, time.monotonic() + LET_DEATH_BE_SEEN_S
     while ledger is not None and time.monotonic() < late:
         if (ledger.directory / "died").exists():
             return
         time.sleep(0.01)
 
 
-def is_first_to_fail(context: Context, error: BaseException, text: str) -> bool:
+def is_first_to_fail(here: Rank, error: BaseException, text: str) -> bool:
     """Whether no rank has failed before, of the job where its run directory is named, else of this
     node; writes `failure.json` there."""
-    return _write(context, facts_of(context, error, text))
+    return _write(here, facts_of(here, error, text))
 
 
-def _write(context: Context, facts: dict[str, Any]) -> bool:
-    ledger, run_dir = context.engine.ledger, context.settings.run_dir
+def _write(here: Rank, facts: dict[str, Any]) -> bool:
+    ledger, run_dir = here.engine.ledger, here.settings.run_dir
     if not run_dir and ledger is None:
         return True
     return failure.write(Path(run_dir) if run_dir or ledger is None else ledger.directory, facts)
 
 
-def facts_of(context: Context, error: BaseException, text: str) -> dict[str, Any]:
+def facts_of(here: Rank, error: BaseException, text: str) -> dict[str, Any]:
     """What `failure.json` says of an error; `text` is its traceback.
 
     `rank` is where it came up, `told_by` whose program it ended; `line` is the user's own line of
@@ -204,64 +201,64 @@ def facts_of(context: Context, error: BaseException, text: str) -> dict[str, Any
     kinds = {StallError: "stall", DeathError: "death"}
     rank = getattr(error, "died", None)
     rank = getattr(error, "rank", None) if rank is None else rank
-    rank = context.rank if rank is None else rank
+    rank = here.rank if rank is None else rank
     stalled = (
         {"missing": error.missing, "report": error.report} if isinstance(error, StallError) else {}
     )
     return {
         "kind": kinds.get(type(error), "error"),
         "rank": rank,
-        "task": context.task_name(rank),
-        "host": context.hosts[rank],
-        "told_by": context.rank,
+        "task": here.task_name(rank),
+        "host": here.hosts[rank],
+        "told_by": here.rank,
         "time": failure.now(),
-        "step": getattr(error, "step", None) or context.steps(),
+        "step": getattr(error, "step", None) or here.steps(),
         "op": getattr(error, "op", None),
         "line": raised_at(error) or None,
         "made_at": getattr(error, "line", None),
         "error": type(error).__name__,
         "message": str(getattr(error, "message", None) or error),
         "hint": getattr(error, "hint", None),
-        "checkpoint": context.checkpoint or None,
+        "checkpoint": here.checkpoint or None,
         "traceback": text,
         **stalled,
     }
 
 
-def on_stall(context: Context, error: StallError) -> None:
+def on_stall(here: Rank, error: StallError) -> None:
     """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
-    ledger = context.engine.ledger
+    ledger = here.engine.ledger
     if ledger is not None:
         ledger.ends()
-    if is_first_to_fail(context, error, own_stacks()):
-        _say(context, f"ends the job of {context.size} ranks: {_one_line(error)} ({error.report})")
+    if is_first_to_fail(here, error, own_stacks()):
+        _say(here, f"ends the job of {here.size} ranks: {_one_line(error)} ({error.report})")
     else:
-        _say(context, f"failed after another rank: {_one_line(error)}")
+        _say(here, f"failed after another rank: {_one_line(error)}")
     logs.on_failure(str(error))
     _release_gpus()
     os._exit(ABORTED)
 
 
-def on_death(context: Context, dead: Sequence[Entry]) -> None:
+def on_death(here: Rank, dead: Sequence[Entry]) -> None:
     """Ranks of this node have died: say so, and end the job if its launcher does not.
 
     Called by a thread that may make no MPI call. Nothing is said of those whom a signal to all
     ranks has ended.
     """
-    ledger, engine = context.engine.ledger, context.engine
-    if ledger is None or context.stop.number:
+    ledger, engine = here.engine.ledger, here.engine
+    if ledger is None or here.stop.number:
         return
-    if all(context.is_spare(e.rank) for e in dead) and not _hangs(context.survival):
+    if all(here.is_spare(e.rank) for e in dead) and not _hangs(here):
         return
     text = describe(dead, ledger.directory)
     if first(ledger.directory / "died"):
-        _write(context, {**facts_of_death(dead, ledger.directory), "told_by": context.rank})
-        _say(context, text)
+        _write(here, {**facts_of_death(dead, ledger.directory), "told_by": here.rank})
+        _say(here, text)
         logs.on_failure(text)
 
     def end() -> None:
         def fail() -> bool:
-            raise DeathError(text, rank=context.rank)
+            raise DeathError(text, rank=here.rank)
 
         engine.control = fail  # called by whoever waits, who may end the job by MPI
         time.sleep(LET_ENGINE_END_S)
@@ -272,38 +269,36 @@ def on_death(context: Context, dead: Sequence[Entry]) -> None:
     timer.start()
 
 
-def _hangs(survival: Survival | None) -> bool:
+def _hangs(here: Rank) -> bool:
     """Whether MPI hangs where replicas get ready to sum: one more death may do that."""
     late = time.monotonic() + LET_REBUILD_S
-    while survival is not None and survival.rebuilding and time.monotonic() < late:
+    while here.rebuilding and time.monotonic() < late:
         time.sleep(LET_OTHERS_SIGN_S)
-    return survival is not None and survival.rebuilding
+    return here.rebuilding
 
 
-def on_loss(context: Context, rank: int) -> None:
+def on_loss(here: Rank, rank: int) -> None:
     """MPI says that `rank` has died: the others go on if they can, as the chief tells.
 
     Errors: DeathError if they cannot.
     """
-    task, host = context.names[rank], context.hosts[rank]
+    task, host = here.names[rank], here.hosts[rank]
     name = f"rank {rank} ({task}) on {host}"
-    if not context.is_spare(rank):
-        ledger = context.engine.ledger
+    if not here.is_spare(rank):
+        ledger = here.engine.ledger
         error = DeathError(
             f"{name} has died, and nothing can go on without it",
-            rank=context.rank,
+            rank=here.rank,
             hint=what_next(ledger.directory) if ledger is not None else None,
         )
         error.died = rank
         raise error
-    context.lost.append({"rank": rank, "task": task, "host": host})
-    for state, _ in list(context.store.others.values()):
+    here.lost.append({"rank": rank, "task": task, "host": host})
+    for state, _ in list(here.store.others.values()):
         if hasattr(state, "lose"):  # it counts on the workers
-            state.lose(context.roles.drivers.index(rank))
-    if context.is_chief:
-        left = len(context.spares) + 1 - len(context.lost)
+            state.lose(here.roles.drivers.index(rank))
+    if here.is_chief:
+        left = len(here.spares) + 1 - len(here.lost)
         logs.logger.warning(
-            "%s has died: %d of %d workers go on without it", name, left, len(context.spares) + 1
+            "%s has died: %d of %d workers go on without it", name, left, len(here.spares) + 1
         )
-    if context.survival is not None:
-        context.survival.lose(rank)

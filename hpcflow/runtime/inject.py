@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,42 +29,39 @@ from hpcflow.graph.shape import Spec
 from hpcflow.logs import logger
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.instance import Compiled, Instance
-
-if TYPE_CHECKING:
-    from hpcflow.runtime.context import Context
+from hpcflow.runtime.rank import Rank
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
 DRAFT = re.compile(r"/step-\d+(\.h5)?\.tmp(?=/|\Z)")  # where checkpoints are written
 
 
-def install(context: Context) -> None:
+def install(here: Rank) -> None:
     """Have this rank suffer what the setting names; rank 0 says so.
 
     Errors: LaunchError for a rank that there is not.
     """
-    found = faults.check(context.settings.inject, context.size)
-    mine = [fault for fault in found if fault.rank in (None, context.rank)]
-    if context.rank == 0:
+    found = faults.check(here.settings.inject, here.size)
+    mine = [fault for fault in found if fault.rank in (None, here.rank)]
+    if here.rank == 0:
         named = ", ".join(map(str, found))
         logger.warning("this run injects %s: its failures are a rehearsal", named)
     if mine:
-        Rehearsal(context, mine)
+        Rehearsal(here, mine)
 
 
 class Rehearsal:
     """The faults of one rank, and how many training steps it has begun."""
 
-    def __init__(self, context: Context, mine: Sequence[Fault]) -> None:
-        self.context, self.engine = context, context.engine
+    def __init__(self, here: Rank, mine: Sequence[Fault]) -> None:
+        self.here, self.engine = here, here.engine
         self.steps = 0
         self.left = list(mine)  # those that have not come yet
         self._slow = [fault for fault in mine if fault.kind == "slow"]
         self._nans = [fault for fault in mine if fault.kind == "nan"]
         self._told: set[str] = set()  # fetches in which an operation is not
         self._since, self._waited = 0.0, 0.0  # this rank's clock and waiting at the last step
-        self._compile = context.compile
-        context.compile = self.compile  # type: ignore[method-assign]
-        if self._slow and not context.is_driver:
+        here.rehearse = self.compiled
+        if self._slow and not here.is_driver:
             self._run, self._slice = self.engine.run_strand, self.engine.run_slice
             self.engine.run_strand = self.run_strand  # type: ignore[method-assign]
             self.engine.run_slice = self.run_slice  # type: ignore[method-assign]
@@ -73,14 +70,12 @@ class Rehearsal:
             Disk(self, full)
         atexit.register(self.end)
 
-    def compile(self, *args: Any, **options: Any) -> Compiled:
-        """The context's; a part that trains counts its steps."""
-        made = self._compile(*args, **options)
-        if made.trains and not (self.context.is_server and not _updates(made)):
+    def compiled(self, made: Compiled) -> None:
+        """A part that trains counts its steps."""
+        if made.trains and not (self.here.is_server and not _updates(made)):
             for fault in self._nans:
                 self._poison(made, fault)
             self._count(made)
-        return made
 
     def _count(self, compiled: Compiled) -> None:
         make = compiled.make
@@ -99,7 +94,7 @@ class Rehearsal:
     def begin(self) -> None:
         """A training step of this rank begins: what is to come with it comes."""
         self.steps += 1
-        if self._slow and self.context.is_driver:
+        if self._slow and self.here.is_driver:
             self._drag_step()
         for fault in [one for one in self.left if one.step == self.steps]:
             if fault.kind in SIGNALS:
@@ -112,7 +107,7 @@ class Rehearsal:
     def comes(self, fault: Fault) -> None:
         """Say that a fault comes now."""
         self.left.remove(fault)
-        rank, step = self.context.rank, self.steps
+        rank, step = self.here.rank, self.steps
         logger.warning("injected on rank %d at its step %d: %s", rank, step, fault)
 
     def end(self) -> None:
@@ -120,7 +115,7 @@ class Rehearsal:
         for fault in self.left:
             logger.warning(
                 "%s did not come: rank %d has begun %d training steps",
-                *(fault, self.context.rank, self.steps),
+                *(fault, self.here.rank, self.steps),
             )
 
     # -- slow
@@ -169,7 +164,7 @@ class Rehearsal:
                     f"cannot inject {fault}: {node.type} here computes no floats of its own",
                     op=node.name,
                     line=node.line,
-                    rank=self.context.rank,
+                    rank=self.here.rank,
                     hint="name an operation that computes some; hpcflow plan SCRIPT lists them",
                 )
             for name in names:
@@ -178,7 +173,7 @@ class Rehearsal:
                     filled = len(node.specs) if (kind, form) == ("kernel", "out") else 0
                     due = self._due(fault)
                     one.shared[name] = poisoned(one.shared[name], node.specs, filled, due)
-        if not found and self.context.is_chief and compiled.label not in self._told:
+        if not found and self.here.is_chief and compiled.label not in self._told:
             self._told.add(compiled.label)
             names = [name for one in _all(compiled) for name in one.part.nodes]
             near = difflib.get_close_matches(fault.op, names, n=3, cutoff=0.4)

@@ -385,9 +385,7 @@ class Instance:
         if kind == "room":
             return tuple(map(self._make, what[2]))
         if kind == "frame":
-            from hpcflow.runtime.frames import inline
-
-            return inline(self, node)
+            return self.link.frame(self, node)
         device = self.compiled.device(node)
         if kind == "viewof":
             specs = self.compiled._specs(node)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 import hpcflow.runtime.accumulators
-import hpcflow.runtime.frames
-import hpcflow.runtime.queue_waits  # noqa: F401  (likewise)
+import hpcflow.runtime.queue_waits  # noqa: F401  (their kinds of waits)
 from hpcflow.comm.base import Bucket, Communicator, Request
 from hpcflow.errors import CommError, DeathError, StepError
 from hpcflow.graph.dtypes import string
@@ -18,6 +17,7 @@ from hpcflow.graph.shape import Spec, is_known, show
 from hpcflow.graph.strings import pack, unpack
 from hpcflow.plan.ir import Node
 from hpcflow.runtime.engine import Engine
+from hpcflow.runtime.frames import Run, inline
 from hpcflow.runtime.instance import Instance
 from hpcflow.runtime.survival import Survival
 from hpcflow.runtime.waits import start_wait
@@ -54,6 +54,10 @@ class Link:
     def open(self, instance: Instance) -> Ends:
         """Make the channels of an instance."""
         return Ends(self, instance)
+
+    def frame(self, instance: Instance, node: Node) -> Run:
+        """A loop or branch that never waits, as one call."""
+        return inline(instance, node)
 
     def bucket(self, node: Node) -> BucketViews | GatherBoxes:
         """The storage of a collective node."""

@@ -14,7 +14,7 @@ import hashlib
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,9 +37,7 @@ from hpcflow.plan.variables import assign_variables
 from hpcflow.plan.verify import verify
 from hpcflow.runtime import device
 from hpcflow.runtime.generated import generated
-
-if TYPE_CHECKING:
-    from hpcflow.runtime.context import Context
+from hpcflow.runtime.rank import Rank
 
 Made = TypeVar("Made")
 
@@ -73,7 +71,7 @@ class Spent:
 class Plans:
     """Where the plans of a rank come from."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Rank) -> None:
         self.context = context
         self._made, self._loaded, self._seconds = 0, 0, 0.0
         self._told = False

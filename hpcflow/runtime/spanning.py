@@ -74,7 +74,7 @@ class SpanningStep(Step):
             nodes = (n for part in plan.parts.values() for n in part.nodes.values())
             node = next(n for n in nodes if n.row.collective)
             self.company = functools.partial(
-                context.control.needing_company, node.name, node.line, self.patient
+                context.control.company.needed, node.name, node.line, self.patient
             )
         if self.peers:
             assert context.control is not None

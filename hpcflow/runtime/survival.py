@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,12 +22,9 @@ from hpcflow.errors import CommError, DeathError, HpcflowError, LaunchError
 from hpcflow.logs import logger
 from hpcflow.plan.commit import COMMIT as VOTE
 from hpcflow.runtime.headers import DRIVERS_TAG, MEETINGS_TAG, PLACE, VERDICT, header
+from hpcflow.runtime.instance import Instance
+from hpcflow.runtime.rank import Rank
 from hpcflow.runtime.verdicts import COMMIT, Verdicts
-
-if TYPE_CHECKING:
-    from hpcflow.runtime.context import Context
-    from hpcflow.runtime.instance import Instance
-
 
 Made = TypeVar("Made")
 
@@ -36,37 +33,29 @@ class Interrupted(HpcflowError):
     """A joint step was not made, on any replica, because one has died: the others make it again."""
 
 
-class Follower(Protocol):
-    """What depends on how many replicas there are."""
-
-    def replicas_changed(self) -> None:
-        """There are fewer: `context.roles` says who."""
-        ...
-
-
-def bear(context: Context, world: Communicator) -> None:
+def bear(here: Rank, world: Communicator) -> None:
     """Be ready to go on without workers that die; before sums are made ready.
 
     Errors: LaunchError where the others could not go on.
     """
-    if context.is_spread:
+    if here.is_spread:
         raise LaunchError(
             "survive=1, but no rank of this job can be spared: a replica has several ranks",
-            rank=context.rank,
+            rank=here.rank,
             hint="leave out --tasks-per-replica, or --survive",
         )
-    if context.settings.dense == "replicas" and context.cluster.mode == "ps":
+    if here.settings.dense == "replicas" and here.cluster.mode == "ps":
         raise LaunchError(
             "survive=1 with dense=replicas: no rank of this job can be spared",
-            rank=context.rank,
+            rank=here.rank,
             hint="leave out one of both",
         )
     world.tolerant = True
-    context.engine.goes_on = lambda: all(map(context.is_spare, world.lost))
-    context.spares = frozenset(context.roles.drivers[1:])
-    if context.is_driver:
-        context.drivers = Chaired(world, context.roles.drivers, DRIVERS_TAG)
-        context.meetings = Chaired(world, context.roles.drivers, MEETINGS_TAG)
+    here.engine.goes_on = lambda: all(map(here.is_spare, world.lost))
+    here.spares = frozenset(here.roles.drivers[1:])
+    if here.is_driver:
+        here.drivers = Chaired(world, here.roles.drivers, DRIVERS_TAG)
+        here.meetings = Chaired(world, here.roles.drivers, MEETINGS_TAG)
 
 
 class Survival:
@@ -75,21 +64,23 @@ class Survival:
     Errors: LaunchError for sums that cannot be begun anew.
     """
 
-    def __init__(self, context: Context, base: Communicator) -> None:
-        if context.devices_sum:
+    def __init__(
+        self, here: Rank, base: Communicator, join_sums: Callable[[Communicator], None]
+    ) -> None:
+        if here.devices_sum:
             raise LaunchError(
                 "survive=1, but sums by NCCL cannot go on when a GPU's rank has died",
-                rank=context.rank,
+                rank=here.rank,
                 hint="set HPCFLOW_COMM=shared (sums on the hosts), or leave out --survive",
             )
-        self._context, self._engine = context, context.engine
+        self._here, self._engine, self._join_sums = here, here.engine, join_sums
+        self.tell: Callable[[int, Any], None] | None = None  # another rank, by a header
         self._engine.joint = []
         self._base: Any = base  # an MpiCommunicator: no other is tolerant
         self._verdicts = Verdicts()  # on the chief
         self.round = 0  # how often the replicas have become fewer
         self._steps = 0  # joint steps that this replica has made
         self.broken = False  # one has died since
-        self.rebuilding = False  # with calls of MPI that another death may leave hanging
         self.due = False  # all stand at the same step, and begin anew with it
         self._failure: Exception | None = None  # the last one in making sums ready
         self._kept: list[Any] = []  # memory that MPI may still write to
@@ -101,7 +92,7 @@ class Survival:
 
         Errors: DeathError where the step in flight cannot be made again.
         """
-        if rank not in self._context.roles.drivers:
+        if rank not in self._here.roles.drivers:
             return  # it had died before the others went on
         if self.broken:
             self._decide()  # perhaps it was the last that the chief waited for
@@ -116,7 +107,7 @@ class Survival:
                 "cannot be made again",
                 op=node.name,
                 line=node.line,
-                rank=self._context.rank,
+                rank=self._here.rank,
             )
         if flight is None or not flight.voted or self._vote_rests(flight):
             self._tell(flight is not None and flight.voted)
@@ -131,7 +122,7 @@ class Survival:
             raise DeathError(
                 "a replica has died while two steps that sum were in flight, which cannot be made "
                 "again",
-                rank=self._context.rank,
+                rank=self._here.rank,
                 hint="run what sums over replicas from one thread",
             )
         return flights[0] if flights else None
@@ -150,13 +141,12 @@ class Survival:
             raise Interrupted("a replica has died")
 
     def _tell(self, voted: bool) -> None:
-        context = self._context
-        if context.is_chief:
-            self.hear(context.rank, self.round, self._steps, voted)
+        here = self._here
+        if here.is_chief:
+            self.hear(here.rank, self.round, self._steps, voted)
             return
-        assert context.control is not None
-        chief = context.roles.drivers[0]
-        context.control.tell(chief, header(PLACE, self.round, int(voted), self._steps))
+        assert self.tell is not None
+        self.tell(here.roles.drivers[0], header(PLACE, self.round, int(voted), self._steps))
 
     # -- the verdict
 
@@ -167,19 +157,19 @@ class Survival:
             self._decide()
 
     def _decide(self) -> None:
-        context = self._context
-        if not (self.broken and context.is_chief) or context.control is None:
+        here = self._here
+        if not (self.broken and here.is_chief) or self.tell is None:
             return
-        living = [r for r in context.roles.drivers if r not in context.control.comm.lost]
+        living = [r for r in here.roles.drivers if r not in self._lost]
         try:
             verdicts = self._verdicts.decide(living)
         except ValueError as error:
-            raise DeathError(f"the replicas cannot go on: {error}", rank=context.rank) from error
+            raise DeathError(f"the replicas cannot go on: {error}", rank=here.rank) from error
         for rank, verdict in verdicts.items():
-            if rank == context.rank:
+            if rank == here.rank:
                 self.obey(verdict, self.round)
             else:
-                context.control.tell(rank, header(VERDICT, self.round, verdict))
+                self.tell(rank, header(VERDICT, self.round, verdict))
 
     def obey(self, verdict: int, round: int) -> None:
         """The chief has decided."""
@@ -199,17 +189,20 @@ class Survival:
     @property
     def is_short(self) -> bool:
         """Whether one of those who are to sum has died, as far as this rank knows."""
-        lost = self._engine.comm.lost if self._engine.comm is not None else ()
-        return not set(self._context.roles.drivers).isdisjoint(lost)
+        return not set(self._here.roles.drivers).isdisjoint(self._lost)
+
+    @property
+    def _lost(self) -> tuple[int, ...]:
+        return self._engine.comm.lost if self._engine.comm is not None else ()
 
     def mend(self) -> bool:
         """Go on without those who have died, if one of the others knows of any; whether it does.
 
         Ranks: all that live, each between the same two joint steps.
         """
-        context, short = self._context, np.array([self.is_short], np.int64)
-        assert context.drivers is not None
-        context.engine.finish(context.drivers.all_reduce(short, "max"), "who lives")
+        here, short = self._here, np.array([self.is_short], np.int64)
+        assert here.drivers is not None
+        here.engine.finish(here.drivers.all_reduce(short, "max"), "who lives")
         if short[0]:
             self.go_on()
         return bool(short[0])
@@ -220,14 +213,14 @@ class Survival:
         Ranks:  all of them, each where it was to make the same joint step.
         Errors: CommError if sums cannot be made ready, and nobody has died since.
         """
-        context = self._context
-        self.rebuilding = True
-        context.engine.with_baton(self._rebuild, lambda: True)
-        self.rebuilding = False
-        for follower in list(context.followers):
+        here = self._here
+        self._here.rebuilding = True
+        here.engine.with_baton(self._rebuild, lambda: True)
+        self._here.rebuilding = False
+        for follower in list(here.followers):
             follower.replicas_changed()
-        if context.is_chief:
-            count = len(context.roles.drivers)
+        if here.is_chief:
+            count = len(here.roles.drivers)
             logger.info(
                 "%s to the same step again",
                 "1 replica comes" if count == 1 else f"{count} replicas come",
@@ -238,14 +231,14 @@ class Survival:
 
         Errors: Interrupted on all if it could not be made on one, as where another has died.
         """
-        self.rebuilding = True
+        self._here.rebuilding = True
         try:
             made, error = storage(), None
         except (CommError, RuntimeError) as raised:
             made, error = None, raised
             self._base.revoke()  # who waits for this rank need not
         agreed = self._base.all_agree(error is None)
-        self.rebuilding = False
+        self._here.rebuilding = False
         if made is None or not agreed:
             self._failure = error
             raise Interrupted("a replica has died") from error
@@ -257,24 +250,24 @@ class Survival:
 
     def _is_rebuilt(self) -> bool:
         """Begin anew with those who live; False on all of them if one more has died meanwhile."""
-        context = self._context
-        self._kept += [context.group, self._engine.forget_sums()]
+        here = self._here
+        self._kept += [here.group, self._engine.forget_sums()]
         self._base = self._base.without_lost()
         workers = self._base.top_ranks
-        if len(workers) == len(context.roles.workers):  # it fails for another reason
+        if len(workers) == len(here.roles.workers):  # it fails for another reason
             raise CommError(
-                f"sums over replicas cannot be made ready: {self._failure}", rank=context.rank
+                f"sums over replicas cannot be made ready: {self._failure}", rank=here.rank
             ) from self._failure
-        context.roles = dataclasses.replace(context.roles, workers=workers)
-        context.replica = workers.index(context.rank)
-        context.cluster = dataclasses.replace(context.cluster, workers=len(workers))
-        for together in (context.drivers, context.meetings):
+        here.roles = dataclasses.replace(here.roles, workers=workers)
+        here.replica = workers.index(here.rank)
+        here.cluster = dataclasses.replace(here.cluster, workers=len(workers))
+        for together in (here.drivers, here.meetings):
             assert isinstance(together, Chaired)
             together.go_on(workers)
         self._verdicts = Verdicts()
         self.round, self.broken, self.due = self.round + 1, False, False
         try:
-            context.join_sums(self._base)
+            self._join_sums(self._base)
             return bool(self._base.all_agree(True))
         except (CommError, RuntimeError) as error:
             self._failure = error

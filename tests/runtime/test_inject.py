@@ -112,7 +112,7 @@ def test_a_fault_comes_where_the_step_of_its_rank_begins(mode, kind, monkeypatch
 
 def test_without_faults_nothing_is_wrapped():
     context = here("")
-    assert "compile" not in vars(context) and "run_strand" not in vars(context.engine)
+    assert context.rehearse is None and "run_strand" not in vars(context.engine)
     words = (
         "import os, sys, hpcflow.runtime.session; os._exit('hpcflow.runtime.inject' in sys.modules)"
     )
@@ -122,7 +122,7 @@ def test_without_faults_nothing_is_wrapped():
 
 def test_ranks_that_a_fault_does_not_name_are_left_alone(said):
     def body(context):
-        assert ("compile" in vars(context)) == (context.rank == 1)
+        assert (context.rehearse is not None) == (context.rank == 1)
         return train(context, 2)
 
     run_ranks(2, body, inject="kill:rank=1@step=9")
@@ -136,7 +136,7 @@ def test_a_rank_that_is_not_there_is_refused():
 
 def test_what_did_not_come_is_told_at_the_end(said):
     context = here("stall:rank=0@step=7;nan:op=other@step=2")
-    rehearsal = context.compile.__self__
+    rehearsal = context.rehearse.__self__
     train_in(context, 2)
     rehearsal.end()
     assert "stall:rank=0@step=7 did not come: rank 0 has begun 2 training steps" in said
