@@ -1,9 +1,10 @@
 """Matrix products by oneDNN, where they were measured to be faster than those of NumPy's BLAS.
 
 That is where the rows, or what is summed over, are few, and of two matrices also where they are
-many: as they lie they are an inner product of the library, which reads large weights faster than
-its product of matrices does, and a tall one turned times another is the gradient of its weights. A
-rank with several threads has all large products here, so that one pool has all threads.
+many. As they lie they are an inner product of the library, which reads large weights faster than
+its product of matrices does; many rows of few columns are such a product, which does relu where a
+tile of the result is in registers. A tall matrix turned times another is the gradient of its
+weights. A rank with several threads has all large products here, so that one pool has all threads.
 """
 
 from __future__ import annotations
@@ -22,23 +23,17 @@ from hpcflow.kernels.table import Node, fast
 
 INFERENCE = 96
 FEW = 256  # rows, columns, or products summed: with more NumPy may be as fast
+MANY_ROWS = 64  # with fewer, or more columns than `FEW`, an inner product is faster
 COLUMNS, WORK = 16, 1 << 20  # of columns, and of multiplications in all: with less NumPy is faster
 
 
 def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> Program:
     """a, b, then c = a b; matrices that are to be turned lie with their axes swapped."""
     if len(a) == 2 and not turn_a and not turn_b:
-        return inner_product(a, b, c)
+        return as_they_lie(a, b, c)
     if len(a) == 2 and _is_gradient(turn_a, turn_b, *c):
         return weights_gradient(a, b, c)
-    layouts = _matrices(a, turn_a), _matrices(b, turn_b), _matrices(c, False)
-    primitive = onednn.create(
-        "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn.engine(),
-        *layouts[:2], None, layouts[2], onednn.attributes(),
-    )  # fmt: skip
-    given = [Place(layout) for layout in layouts]
-    names = (onednn.SRC, onednn.WEIGHTS, onednn.DST)
-    return Program(given, [Step(primitive, dict(zip(names, given, strict=True)))])
+    return _product(_matrices(a, turn_a), _matrices(b, turn_b), _matrices(c, False))
 
 
 def _matrices(shape: Sizes, turned: bool) -> Handle:
@@ -50,16 +45,34 @@ def _matrices(shape: Sizes, turned: bool) -> Handle:
     return onednn.strided(sizes, strides)
 
 
-def inner_product(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False) -> Program:
+def as_they_lie(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False) -> Program:
     """a, b, with `bias` one number a column, then c = a b, plus bias, then relu."""
-    x, y, each = (onednn.strided(s, onednn.packed(s)) for s in (a, c, b[-1:]))
-    w = onednn.strided(b[::-1], (1, b[1]))
+    (rows, columns), (x, w, y) = c, (_matrices(shape, False) for shape in (a, b, c))
+    if rows >= MANY_ROWS and columns <= FEW:
+        each = onednn.strided((1, columns), (columns, 1)) if bias else None
+        return _product(x, w, y, each, relu)
+    w = onednn.strided(b[::-1], (1, columns))
+    each = onednn.strided((columns,), (1,)) if bias else None
     primitive = onednn.create(
         "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create", onednn.engine(),
-        INFERENCE, x, w, each if bias else None, y, onednn.attributes(relu),
+        INFERENCE, x, w, each, y, onednn.attributes(relu),
     )  # fmt: skip
-    given = [Place(x), Place(w), *([Place(each)] if bias else []), Place(y)]
-    names = (onednn.SRC, onednn.WEIGHTS, *([onednn.BIAS] if bias else []), onednn.DST)
+    return _program(primitive, x, w, y, each, relu)
+
+
+def _product(x: Handle, w: Handle, y: Handle, each: Any = None, relu: bool = False) -> Program:
+    """The library's product of matrices."""
+    primitive = onednn.create(
+        "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn.engine(),
+        x, w, each, y, onednn.attributes(relu),
+    )  # fmt: skip
+    return _program(primitive, x, w, y, each, relu)
+
+
+def _program(primitive: Handle, x: Handle, w: Handle, y: Handle, each: Any, relu: bool) -> Program:
+    """x, w, what is added to `each` row if there is something, then y."""
+    names = (onednn.SRC, onednn.WEIGHTS, *([onednn.BIAS] if each else []), onednn.DST)
+    given = [Place(layout) for layout in (x, w, *([each] if each else []), y)]
     memories = dict(zip(names, given, strict=True))
     if relu:
         memories[onednn.POST_OP | onednn.WEIGHTS] = onednn.zero_slope(2)
@@ -144,7 +157,7 @@ def _refuses_bias(node: Node) -> str:
     return refuses(node)
 
 
-BIASED = {relu: functools.partial(inner_product, bias=True, relu=relu) for relu in (False, True)}
+BIASED = {relu: functools.partial(as_they_lie, bias=True, relu=relu) for relu in (False, True)}
 
 
 def _of_biased(node: Node) -> Any:

@@ -90,7 +90,7 @@ def shape(data: st.DataObject, axes: int, most: int) -> tuple[int, ...]:
 @case("MatMul")
 def _product(data: st.DataObject, type: str) -> Case:
     lead, turns = shape(data, number(data, 0, 2), 3), (chance(data), chance(data))
-    rows, summed, columns = number(data, 64, 130), number(data, 64, 200), number(data, 256, 300)
+    rows, summed, columns = number(data, 64, 130), number(data, 100, 200), number(data, 164, 300)
     sizes = [(rows, summed), (summed, columns)]
     a, b = (
         array(data, *lead, *(s[::-1] if turn else s)) for s, turn in zip(sizes, turns, strict=True)
@@ -100,7 +100,7 @@ def _product(data: st.DataObject, type: str) -> Case:
 
 @case("MatMulBias")
 def _product_bias(data: st.DataObject, type: str) -> Case:
-    rows, summed, columns = number(data, 64, 130), number(data, 64, 200), number(data, 256, 300)
+    rows, summed, columns = number(data, 64, 130), number(data, 100, 200), number(data, 164, 300)
     attrs = {"transpose_a": False, "transpose_b": False, "relu": chance(data)}
     inputs = [array(data, rows, summed), array(data, summed, columns), array(data, columns)]
     return Case(attrs, inputs)

@@ -272,10 +272,11 @@ def test_products_and_convolutions_with_a_bias(relu):
     assert provider == "onednn" and (fast < 0).any() != relu
     close(fast, plain)
     turns = dict(transpose_a=False, transpose_b=False, relu=relu)
-    a, m, c = drawn(rng, 32, 300), drawn(rng, 300, 200), drawn(rng, 200)
-    provider, fast, plain = both("MatMulBias", turns, [a, m, c])
-    assert provider == "onednn" and (fast < 0).any() != relu
-    close(fast, plain)
+    for rows in (32, 70):
+        a, m, c = drawn(rng, rows, 300), drawn(rng, 300, 200), drawn(rng, 200)
+        provider, fast, plain = both("MatMulBias", turns, [a, m, c])
+        assert provider == "onednn" and (fast < 0).any() != relu
+        close(fast, plain)
 
 
 def test_a_relu_at_the_end_keeps_nan():
@@ -286,5 +287,6 @@ def test_a_relu_at_the_end_keeps_nan():
                    drawn(rng, 3, 3, 8, 256), b])  # fmt: skip
     assert np.isnan(y[..., 3]).all() and np.isnan(y).sum() == y[..., 3].size
     turns = dict(transpose_a=False, transpose_b=False, relu=True)
-    _, y, _ = both("MatMulBias", turns, [drawn(rng, 64, 128), drawn(rng, 128, 256), b])
-    assert np.isnan(y[..., 3]).all() and np.isnan(y).sum() == y[..., 3].size
+    for rows in (32, 64):
+        _, y, _ = both("MatMulBias", turns, [drawn(rng, rows, 128), drawn(rng, 128, 256), b])
+        assert np.isnan(y[..., 3]).all() and np.isnan(y).sum() == y[..., 3].size
