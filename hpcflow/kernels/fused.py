@@ -15,18 +15,19 @@ from hpcflow.native.call import plain
 
 @fast("llvm", "Fused", "out", on="cpu", exact=True)
 def _fused(xp: Any, node: Node) -> Callable[..., Any]:
-    loose, checks = node.attrs["loose"], node.attrs["checks"]
-    run = kept.builtin(node.attrs["text"])
-    if not loose and not checks:
+    loose, run = node.attrs["loose"], kept.builtin(node.attrs["text"])
+    operands = node.attrs["body"].operands
+    limits = [(i, operand.limit) for i, operand in enumerate(operands) if operand.limit]
+    if not loose and not limits:
         return run
 
     def call(*arrays: Any) -> None:
         given = list(arrays)
         for i in loose:
             given[i] = plain(given[i])
-        for i, classes in checks:
-            check_indices(np, given[i], classes, "label")
-        run(*given)
+        if run(*given):
+            for i, classes in limits:
+                check_indices(np, given[i], classes, "label")
 
     return call
 

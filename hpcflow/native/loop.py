@@ -21,10 +21,14 @@ OF_ROWS = (SUM, MAX)
 
 
 class Operand(NamedTuple):
-    """An array: its dtype, and which of its elements goes with row i, column j."""
+    """An array: its dtype, and which of its elements goes with row i, column j.
+
+    With a `limit` there is one for each row, from 0 up to that limit: a class.
+    """
 
     dtype: Any
     way: str
+    limit: int = 0
 
 
 class Step(NamedTuple):

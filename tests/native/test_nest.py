@@ -10,10 +10,10 @@ import pytest
 from hpcflow.native import kept
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, MAX, ONE, ROW, SUM, Body, Operand
-from hpcflow.native.nest import schedule, text
+from hpcflow.native.nest import schedule, text, writable
 
 RNG = np.random.default_rng(7)
-SHAPES = [(1, 2), (3, 5), (9, 8), (7, 16), (4, 1000), (130, 33), (5, 64), (5, 65)]
+SHAPES = [(1, 2), (3, 5), (9, 8), (7, 16), (4, 1000), (130, 33), (5, 64), (5, 65), (5, 97)]
 F4 = np.dtype("f4")
 
 
@@ -153,6 +153,29 @@ def test_in_place_only_of_what_has_been_read() -> None:
     other = np.empty((3, 8), "f4")
     run(steps.body((second, first)), x, y, x, other)  # in place of x
     np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cols", "some"), [(0, [0]), (15, []), (16, [0]), (40, [0])])
+def test_rows_shorter_than_a_vector_are_not_in_place(cols: int, some: list[int]) -> None:
+    steps = Steps((Operand(F4, FULL),), cols)
+    assert writable(steps.body((steps("Square", 0),))) == some
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_numbers_outside_of_a_limit_are_counted_and_nothing_is_done(dtype: str) -> None:
+    steps = Steps((Operand(F4, FULL), Operand(np.dtype(dtype), COLUMN, limit=10)), 10)
+    body = steps.body(EXPANSIONS["SparseSoftmaxCrossEntropy"](steps, F4, {}, 0, 1))
+    written = text(body, exact=False)
+    assert written is not None
+    kernel, x = kept.builtin(written), f4(40, 10)
+    found = np.full(40, 7, "f4"), np.full((40, 10), 7, "f4")
+    labels = RNG.integers(0, 10, 40).astype(dtype)
+    labels[[3, 17, 39]] = -1, 10, np.iinfo(dtype).max
+    assert kernel(x, labels, *found) == 3
+    assert all((y == 7).all() for y in found)
+    labels[[3, 17, 39]] = 0, 9, 5
+    assert kernel(x, labels, *found) is None
+    assert not any((y == 7).any() for y in found)
 
 
 def test_sums_of_columns_beside_the_elements() -> None:

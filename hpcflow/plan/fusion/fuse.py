@@ -175,27 +175,29 @@ class _Finder:
     def node(self, names: list[str]) -> Made | None:
         """The node that does what these do, they, and where their values are then."""
         nodes, mine = [self.part.nodes[name] for name in names], set(names)
+        on_gpu = nodes[0].kind == "gpu"
         taken: dict[tuple[Ref, str], Operand] = {}
         for node in nodes:
-            for ref, way in zip(node.inputs, self.settled[node.name].inputs, strict=True):
+            reading = self.settled[node.name]
+            for ref, way in zip(node.inputs, reading.inputs, strict=True):
                 if ref.node not in mine and way != IGNORED:
                     dtype = self.part.spec(ref).dtype
                     taken.setdefault((ref, way), Operand(dtype, way))
+            if node.type == "SparseSoftmaxCrossEntropy" and not on_gpu:
+                labels = node.inputs[1], reading.inputs[1]
+                if labels not in taken:  # nobody could check them
+                    return None
+                taken[labels] = taken[labels]._replace(limit=reading.cols)
         cols = max(self.settled[name].cols for name in names)
-        steps, on_gpu = Steps(tuple(taken.values()), cols), nodes[0].kind == "gpu"
+        steps = Steps(tuple(taken.values()), cols)
         operand = {key: i for i, key in enumerate(taken)}
         value: dict[Ref, int] = {}
-        checks = []
         for node in nodes:
             reading = self.settled[node.name]
             pairs = [p for p in zip(node.inputs, reading.inputs, strict=True) if p[1] != IGNORED]
             given = [value[p[0]] if p[0] in value else operand[p] for p in pairs]
             made = steps_of(steps, node, reading, given)
             value.update({Ref(node.name, i): made[i] for i in range(len(made))})
-            if node.type == "SparseSoftmaxCrossEntropy" and not on_gpu:
-                if given[1] >= len(taken):  # labels that nobody could check
-                    return None
-                checks.append((given[1], reading.cols))
         kept = [ref for ref in value if self.leaves(ref, mine)]
         kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may be in place of an operand
         body = steps.body(tuple(value[ref] for ref in kept))
@@ -214,7 +216,6 @@ class _Finder:
                 i for i, ref in enumerate(inputs) if is_loose(self.part, ref, self.info)
             ),
             "inplace": written.inplace,
-            "checks": tuple(checks),
             "types": tuple(node.type for node in nodes),
             "size": size,
         }

@@ -38,7 +38,7 @@ def update(of: Update, exact: bool) -> str | None:
 @functools.lru_cache(KEPT)
 def _kernel(body: Same, exact: bool) -> Written | None:
     text = nest.text(body.value, exact)
-    return None if text is None else Written(text, tuple(nest.schedule(body.value).writable()))
+    return None if text is None else Written(text, tuple(nest.writable(body.value)))
 
 
 @functools.lru_cache(KEPT)
