@@ -90,7 +90,17 @@ ATTRIBUTES = {  # their types, and what they are when nobody has set them
 NONE, INVALID, UNSUPPORTED = 0, 7, 15
 
 
-class FakeLt:
+class Launches:
+    """What runs at once, on CuPy's stream; a test may let it wait on streams of its own."""
+
+    def launch(self, work):
+        work()
+
+    def stream(self):
+        return STREAM
+
+
+class FakeLt(Launches):
     """The library: its algorithms need `workspace` bytes; `seen` are those of the products run."""
 
     def __init__(self, workspace=96, keeps_nan=True, algorithms=1):
@@ -178,25 +188,30 @@ class FakeLt:
     ):
         algorithm, room, nbytes, stream = more
         aligned, made_for = algorithm._obj.data[:2]
-        assert context == 5 and stream == STREAM and made_for == product
-        has, (compute, _) = self.objects[product].has, self.objects[product].given
-        bias = has[8]
-        if any(place % aligned for place in (a, b, c, d, bias or 0)):
+        assert context == 5 and stream == self.stream() and made_for == product
+        has, (compute, _) = dict(self.objects[product].has), self.objects[product].given
+        if any(place % aligned for place in (a, b, c, d, has[8] or 0)):
             return INVALID
-        spoil(room, nbytes)
-        x, y, out = (self._matrices(*one) for one in ((a, of_a), (b, of_b), (d, of_d)))
+        x, y, before, out = map(self._matrices, (a, b, c, d), (of_a, of_b, of_c, of_d))
         wide = np.float64 if compute == OF_DOUBLE else np.float32
-        x, y = (
-            (m.swapaxes(1, 2) if turn else m).astype(wide) for m, turn in ((x, has[3]), (y, has[4]))
-        )
-        made = alpha._obj.value * (x @ y)
-        if beta._obj.value:
-            made = made + beta._obj.value * self._matrices(c, of_c)
-        if has[7] & 4:
-            made = made + at(bias, out.dtype, (out.shape[1], 1), (1, 0)).astype(wide)
-        if has[7] & 2:
-            made = relu(made, self.keeps_nan)
-        out[...] = made.astype(out.dtype)
+        times, plus = alpha._obj.value, beta._obj.value
+
+        def work():
+            spoil(room, nbytes)
+            left, right = (
+                (m.swapaxes(1, 2) if turn else m).astype(wide)
+                for m, turn in ((x, has[3]), (y, has[4]))
+            )
+            made = times * (left @ right)
+            if plus:
+                made = made + plus * before
+            if has[7] & 4:
+                made = made + at(has[8], out.dtype, (out.shape[1], 1), (1, 0)).astype(wide)
+            if has[7] & 2:
+                made = relu(made, self.keeps_nan)
+            out[...] = made.astype(out.dtype)
+
+        self.launch(work)
         self.seen.append({"compute": compute, "epilogue": has[7], "aligned": aligned})
         return NONE
 
@@ -223,7 +238,7 @@ class Tensor:
     set_data_type, set_output = _set("dtype"), _set("output")
 
 
-class FakeCudnn:
+class FakeCudnn(Launches):
     """The module `cudnn`; `refuses` is why it has no plans, `graphs` those that were made."""
 
     __version__ = "1.23.0"
@@ -314,7 +329,10 @@ class Graph:
         return self.lib.workspace
 
     def execute(self, places, room, handle):
-        assert self.state == "built" and self.lib.streams[handle] == STREAM
+        assert self.state == "built" and self.lib.streams[handle] == self.lib.stream()
+        self.lib.launch(lambda: self._run(places, room))
+
+    def _run(self, places, room):
         spoil(room, self.lib.workspace)
         for tensor in self.given.values():
             tensor.value = at(places[tensor.uid], tensor.dtype, tensor.dim, tensor.stride)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def doubles(patch, **options):
     xp, lib = FakeCupy(), FakeCudnn(**options)
     patch.setattr(cuda, "cupy", lambda: xp)
     patch.setattr(cudnn, "_loaded", lambda: (lib, ""))
-    patch.setattr(cudnn, "_own", type("Own", (), {})())
+    patch.setattr(cudnn, "_own", threading.local())
     cudnn.planned.cache_clear()
     return xp, lib
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
+
 import numpy as np
 import pytest
 
 import hpcflow as hf
 from hpcflow.doctor import agree
 from hpcflow.kernels import cublaslt, cuda, cudnn
+from hpcflow.kernels.table import Node, Wish, choose
 from hpcflow.runtime import device
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.runtime.serving import kernels_data
 from hpcflow.settings import Settings
 from tests.kernels.fake_gpu import FakeCudnn, FakeCupy, FakeLt, Graph
+from tests.runtime import fake_cupy
 from tests.runtime.test_gpu import DoubleGpu, GpuModule
 
 
@@ -28,6 +33,13 @@ def forget():
         cached.cache_clear()
 
 
+def load(monkeypatch, lt, lib):
+    monkeypatch.setattr(cublaslt, "_loaded", lambda: lt)
+    monkeypatch.setattr(cudnn, "_loaded", lambda: (lib, ""))
+    monkeypatch.setattr(cudnn, "_own", threading.local())
+    forget()
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """Call it: from then on the rank has a GPU, whose cuBLASLt it returns."""
@@ -37,10 +49,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": Gpu})
         monkeypatch.setattr(device, "names", lambda server, index: ["gpu:0", "cpu:0"])
         monkeypatch.setattr(cuda, "cupy", lambda: xp)
-        monkeypatch.setattr(cublaslt, "_loaded", lambda: lt)
-        monkeypatch.setattr(cudnn, "_loaded", lambda: (lib, ""))
-        monkeypatch.setattr(cudnn, "_own", type("Own", (), {})())
-        forget()
+        load(monkeypatch, lt, lib)
         return lt
 
     yield use_it
@@ -84,6 +93,40 @@ def test_a_net_trains_by_them_as_it_does_by_numpy(gpu, dtype):
     assert {("MatMul", "cublaslt"), ("MatMulBias", "cublaslt")} <= told
     assert {("ConvBias", "cudnn"), ("ConvFilterGrad", "cudnn")} <= told
     assert {one["epilogue"] for one in lt.seen} == {1, 4, 6}  # 6: the relu was tried
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", agree.PRODUCTS + agree.CONVOLUTIONS, ids=lambda case: case[0])
+def test_a_cuda_graph_holds_them(case, dtype, monkeypatch):
+    """On a double that is strict about capture: it is launched with other values in the same
+    memory, and a call has allocated nothing."""
+    type, attrs, shapes, shape = case
+    cupy, lt, lib = fake_cupy.install(monkeypatch), FakeLt(), FakeCudnn()
+    for library in (lt, lib):
+        library.launch = lambda work: fake_cupy.gpu.current[-1].add(work)
+        library.stream = lambda: fake_cupy.gpu.current[-1].ptr
+    load(monkeypatch, lt, lib)
+    rng = np.random.default_rng(0)
+    draw = lambda: [rng.standard_normal(s).astype(dtype) for s in shapes]  # noqa: E731
+    node = Node(type, attrs, draw(), [np.full(shape, np.nan, dtype)])
+    kernel, refused = choose(node, "gpu", Wish(("cublaslt", "cudnn")))
+    assert not refused
+    run, inputs = kernel.make(cupy, node), [cupy.array(x) for x in node.inputs]
+    out, room = cupy.empty(shape, dtype), [cupy.empty(s, d) for d, s in kernel.scratch(node)]
+    stream, pool = fake_cupy.Stream(non_blocking=True), fake_cupy.MemoryPool()
+    with stream, fake_cupy.using_allocator(pool.malloc):
+        stream.begin_capture()
+        run(*inputs, out, room=room)
+        graph = stream.end_capture()
+    assert pool.used == 0
+    for _ in range(2):
+        node = dataclasses.replace(node, inputs=draw())
+        for array, values in zip(inputs, node.inputs, strict=True):
+            array[...] = cupy.array(values)
+        graph.launch()
+        tolerance = agree.ROUNDINGS * agree.EPSILON[dtype]
+        assert agree._apart(out.get(), agree._by_plain(node)) <= tolerance
+    forget()
 
 
 @pytest.mark.gpu
