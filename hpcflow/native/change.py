@@ -50,11 +50,36 @@ class Update(NamedTuple):
 
 def text(update: Update, exact: bool) -> str | None:
     """The kernel in LLVM's language, `@NAME` its function; None if an operation has no formula."""
+    written = lines(update, exact, counted=True)
+    if written is None:
+        return None
+    head, body = written
+    return call.text(
+        head.declared | body.declared,
+        [*call.integer("%first", 0), *call.integer("%last", 1), *_counting(update)],
+        call.Ranges("%first", "%last", "%size", call.GRAIN),
+        [*_addresses(arrays(update), 2), *head.lines, *LOOP_BEGIN, *body.lines, *LOOP_END],
+        metadata(1),
+    )
+
+
+def arrays(update: Update) -> list[str]:
+    """The names of what a kernel is called with, behind numbers of elements."""
+    found = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
+    found += [f"x{i}" for i in range(len(update.operands))]
+    return found + [f"y{i}" for i in range(len(update.results))]
+
+
+def lines(update: Update, exact: bool, counted: bool) -> tuple[Lines, Lines] | None:
+    """What is done before the loop, and for its element %j; None if an operation has no formula.
+
+    `counted`: variables that count updates have gone on already.
+    """
     dtypes = [*(t.dtype for t in update.targets), *(o.dtype for o in update.operands)]
     if not all(np.dtype(dtype).name in TYPES for dtype in dtypes):
         return None
     head, body = Lines("h"), Lines()
-    now = _variables(update, head, body)
+    now = _variables(update, head, body, counted)
     values = [_operand(head, body, i, operand) for i, operand in enumerate(update.operands)]
     for step in update.steps:
         given = [values[i] for i in step.inputs]
@@ -74,16 +99,7 @@ def text(update: Update, exact: bool) -> str | None:
     for i, result in enumerate(update.results):
         value = values[result]
         body.store(value, body.at(f"%y{i}", "%j", value.type), FREE)
-    arrays = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
-    arrays += [f"x{i}" for i in range(len(update.operands))]
-    arrays += [f"y{i}" for i in range(len(update.results))]
-    return call.text(
-        head.declared | body.declared,
-        [*call.integer("%first", 0), *call.integer("%last", 1), *_counting(update)],
-        call.Ranges("%first", "%last", "%size", call.GRAIN),
-        [*_addresses(arrays, 2), *head.lines, *LOOP_BEGIN, *body.lines, *LOOP_END],
-        metadata(1),
-    )
+    return head, body
 
 
 NOTHING = Value("", "")  # in place of a value of an update, which has none
@@ -109,11 +125,11 @@ def _addresses(arrays: Sequence[str], first: int) -> list[str]:
     return found
 
 
-def _times(update: Update) -> list[int]:
+def times(update: Update) -> list[int]:
     """How often each variable is updated."""
     changes = [step for step in update.steps if isinstance(step, Change)]
-    times = collections.Counter(k for change in changes for k in change.targets)
-    return [times[k] for k in range(len(update.targets))]
+    found = collections.Counter(k for change in changes for k in change.targets)
+    return [found[k] for k in range(len(update.targets))]
 
 
 def _counting(update: Update) -> list[str]:
@@ -121,22 +137,22 @@ def _counting(update: Update) -> list[str]:
     lines = Lines("c")
     lines.add("  %size = sub i64 %last, %first")
     lines.add("  %starts = icmp eq i64 %first, 0")
-    for k, (target, times) in enumerate(zip(update.targets, _times(update), strict=True)):
+    for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
         if target.counts:
             lines.lines += _addresses([f"n{k}"], 2 + 2 * k)
             at, starts = Value(f"%n{k}", "ptr"), Value("%starts", "i1")
-            more = lines.choose(starts, number(times, "i64"), number(0, "i64"))
+            more = lines.choose(starts, number(many, "i64"), number(0, "i64"))
             lines.store(lines.two("add", lines.load(at, "i64"), more), at)
     return lines.lines
 
 
-def _variables(update: Update, h: Lines, b: Lines) -> list[Value]:
+def _variables(update: Update, h: Lines, b: Lines, counted: bool) -> list[Value]:
     """What each variable is before the update."""
     found = []
-    for k, (target, times) in enumerate(zip(update.targets, _times(update), strict=True)):
+    for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
         if target.counts:
-            counted = h.load(Value(f"%n{k}", "ptr"), "i64")
-            found.append(h.two("sub", counted, number(times, "i64")))
+            count = h.load(Value(f"%n{k}", "ptr"), "i64")
+            found.append(h.two("sub", count, number(many, "i64")) if counted else count)
         else:
             type = TYPES[np.dtype(target.dtype).name]
             found.append(b.load(b.at(f"%o{k}", "%j", type), type, FREE))

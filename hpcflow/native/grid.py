@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcflow.native import change
+from hpcflow.native.change import Update
 from hpcflow.native.loop import (
     COLUMN,
     COLUMN_SUM,
@@ -40,6 +42,7 @@ LINE = 32  # threads whose loads are one
 BLOCKS = 4096  # more threads than a GPU runs at once
 SLICES = 256  # that are summed apart, at most
 DEEP = 8  # rows of a slice that one thread adds up, at least
+MOST = 500  # arrays: CUDA takes 4 KiB of arguments
 FLAT, ROWS, COLUMNS = "flat", "rows", "columns"
 SMALL = 1 << 31  # elements: fewer have numbers of 32 bits, which GPUs divide much faster
 BARRIER = "llvm.nvvm.barrier0"
@@ -50,6 +53,28 @@ REGISTERS = {  # numbers that tell a thread where it is
 }
 DECLARED = {f"declare void @{BARRIER}()"}
 DECLARED |= {f"declare i32 @{SPECIAL}{register}()" for register in REGISTERS.values()}
+
+# x to the whole number n, not negative, by squares: GPUs have no other
+POW = "@llvm.pow.f64"
+POW_DECLARED = f"declare double {POW}(double, double)"
+POWER = """define internal double @power(double %x, double %n) alwaysinline {
+entry:
+  %whole = fptoui double %n to i64
+  br label %loop
+loop:
+  %left = phi i64 [%whole, %entry], [%rest, %loop]
+  %power = phi double [%x, %entry], [%square, %loop]
+  %made = phi double [1.0, %entry], [%chosen, %loop]
+  %bit = trunc i64 %left to i1
+  %more = fmul double %made, %power
+  %chosen = select i1 %bit, double %more, double %made
+  %square = fmul double %power, %power
+  %rest = lshr i64 %left, 1
+  %over = icmp eq i64 %rest, 0
+  br i1 %over, label %done, label %loop
+done:
+  ret double %chosen
+}"""
 
 
 class Launch(NamedTuple):
@@ -72,7 +97,7 @@ def form(body: Body) -> str:
 def launch(body: Body, size: int) -> Launch:
     """On which threads a kernel runs whose domain has `size` elements."""
     if form(body) == FLAT:
-        return Launch((min(_over(size, THREADS), BLOCKS), 1), (THREADS, 1), size)
+        return flat(size)
     block, rows = _block(body), size // body.cols
     if form(body) == COLUMNS:
         columns = _over(body.cols, block[0])
@@ -81,6 +106,11 @@ def launch(body: Body, size: int) -> Launch:
     blocks, summed = _over(rows, block[1]), bool(sums(body))
     blocks = min(blocks, max(1, SLICES // block[1]) if summed else BLOCKS)
     return Launch((blocks, 1), block, rows, blocks * block[1] if summed else 1)
+
+
+def flat(size: int) -> Launch:
+    """On which threads a kernel runs that goes over `size` elements one by one."""
+    return Launch((min(_over(size, THREADS), BLOCKS), 1), (THREADS, 1), size)
 
 
 def _block(body: Body) -> tuple[int, int]:
@@ -123,6 +153,8 @@ def text(body: Body, small: bool) -> str | None:
     """
     if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
         return None
+    if len(body.operands) + len(body.results) + len(sums(body)) > MOST:
+        return None
     kernel = _Grid("@NAME", body, small)
     if not kernel.write():
         return None
@@ -135,6 +167,45 @@ def text(body: Body, small: bool) -> str | None:
     head: set[str] = set().union(*(one.head() for one in kernels))
     functions = (line for one in kernels for line in one.function())
     return "\n".join([*sorted(head), *functions, *metadata(0)])
+
+
+def update(of: Update) -> str | None:
+    """The module of an update: `@NAME`, which asks variables that count how far they are.
+
+    Behind it `@NAME_count`, if there are such, lets one thread make them go on.
+    """
+    made, names = change.lines(of, exact=False, counted=False), change.arrays(of)
+    if made is None or len(names) > MOST:
+        return None
+    head, body = made
+    lines = [*_begin("@NAME", names), *head.lines, *_stride()]
+    lines += [*_rounds("j", "%n.first", "%length", "%n.step", body.lines), "  ret void", "}"]
+    count = Lines("c")
+    for k, (target, times) in enumerate(zip(of.targets, change.times(of), strict=True)):
+        if target.counts:
+            at = Value(f"%n{k}", "ptr")
+            count.store(count.two("add", count.load(at, "i64"), number(times, "i64")), at)
+    if count.lines:
+        lines += [*_begin("@NAME_count", names), *count.lines, "  ret void", "}"]
+    declared = DECLARED | head.declared | body.declared
+    text = "\n".join([*sorted(declared - {POW_DECLARED}), *lines, *metadata(0)])
+    return f"{POWER}\n{text.replace(POW, '@power')}" if POW in text else text
+
+
+def _begin(name: str, arrays: list[str]) -> Iterator[str]:
+    """The head of a kernel, and where a thread is."""
+    given = "".join(f"ptr %{array}, " for array in arrays)
+    yield f"define ptx_kernel void {name}({given}i64 %length) {{"
+    for place, register in REGISTERS.items():
+        yield f"  %{place}.32 = call i32 @{SPECIAL}{register}()"
+        yield f"  %{place} = zext i32 %{place}.32 to i64"
+
+
+def _stride() -> Iterator[str]:
+    """The first element of a thread of a flat kernel, and how far the next one is."""
+    yield f"  %begin = mul i64 %bx, {THREADS}"
+    yield "  %n.first = add i64 %begin, %tx"
+    yield f"  %n.step = mul i64 %gx, {THREADS}"
 
 
 class _Grid(Writer):
@@ -231,11 +302,7 @@ class _Grid(Writer):
         arrays = [f"x{i}" for i in range(len(self.body.operands))]
         arrays += [f"y{y}" for y in range(len(self.body.results))]
         arrays += [f"s{y}" for y in sums(self.body)]
-        given = "".join(f"ptr %{name}, " for name in arrays)
-        yield f"define ptx_kernel void {self.name}({given}i64 %count) {{"
-        for name, register in REGISTERS.items():
-            yield f"  %{name}.32 = call i32 @{SPECIAL}{register}()"
-            yield f"  %{name} = zext i32 %{name}.32 to i64"
+        yield from _begin(self.name, arrays)
         yield from self.entry.lines
         yield from {FLAT: self.flat, ROWS: self.rows, COLUMNS: self.columns}[self.form]()
         yield "  ret void"
@@ -244,10 +311,8 @@ class _Grid(Writer):
     def flat(self) -> Iterator[str]:
         """Each thread takes every so-manieth element."""
         kind, cols = "i32" if self.small else "i64", max(1, self.body.cols)
-        yield f"  %begin = mul i64 %bx, {THREADS}"
-        yield "  %n.first = add i64 %begin, %tx"
-        yield f"  %n.step = mul i64 %gx, {THREADS}"
-        yield from _rounds("n", "%n.first", "%count", "%n.step", self.element(kind, cols))
+        yield from _stride()
+        yield from _rounds("n", "%n.first", "%length", "%n.step", self.element(kind, cols))
 
     def element(self, kind: str, cols: int) -> Iterator[str]:
         """One element, by its number; those of row and column follow."""
@@ -266,7 +331,7 @@ class _Grid(Writer):
         yield from self.lanes()
         yield f"  %first.row = mul i64 %bx, {self.down}"
         yield f"  %rows.apart = mul i64 %gx, {self.down}"
-        yield "  %last = sub i64 %count, 1"
+        yield "  %last = sub i64 %length, 1"
         yield "  %slot = add i64 %first.row, %ty"
         yield f"  %slice = mul i64 %slot, {self.body.cols}"
         for y in sums(self.body):
@@ -275,12 +340,12 @@ class _Grid(Writer):
             zero = [f"  %zero{y} = getelementptr {type}, ptr %mine{y}, i64 %z{y}"]
             zero += [f"  store {type} {number(0, type).text}, ptr %zero{y}"]
             yield from _rounds(f"z{y}", "%tx", str(self.body.cols), str(self.wide), zero)
-        yield from _rounds("top", "%first.row", "%count", "%rows.apart", self.row())
+        yield from _rounds("top", "%first.row", "%length", "%rows.apart", self.row())
 
     def row(self) -> Iterator[str]:
         """One row, or none."""
         yield "  %row = add i64 %top, %ty"
-        yield "  %active = icmp slt i64 %row, %count"
+        yield "  %active = icmp slt i64 %row, %length"
         yield "  %i = select i1 %active, i64 %row, i64 %last"
         yield f"  %cols = select i1 %active, i64 {self.body.cols}, i64 0"
         yield "  %leads = icmp eq i64 %tx, 0"
@@ -298,7 +363,7 @@ class _Grid(Writer):
         yield f"  %left = mul i64 %bx, {self.wide}"
         yield "  %j0 = add i64 %left, %tx"
         yield f"  %inside = icmp slt i64 %j0, {self.body.cols}"
-        yield "  %end = select i1 %inside, i64 %count, i64 0"
+        yield "  %end = select i1 %inside, i64 %length, i64 0"
         yield "  %leads = icmp eq i64 %ty, 0"
         yield "  %first = and i1 %inside, %leads"
         yield f"  %slice = mul i64 %by, {self.body.cols}"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from hpcflow import folders
 from hpcflow.folders import Folder
-from hpcflow.native import ptx
+from hpcflow.native import grid, ptx
 from hpcflow.native.machine import machine
 
 NAME = "@NAME"  # in a kernel's text, where the name of its function is to stand
@@ -72,6 +72,20 @@ def on_gpu(cuda: Any, text: str, part: str = "") -> Callable[..., None]:
     here = ptx.gpu(cuda)
     prepare([text], here)
     return here.kernel(name_of(text), part)
+
+
+def loop_on_gpu(cuda: Any, text: str) -> Callable[..., None]:
+    """The function of an update's text: of 0, the number of elements, and arrays."""
+    run = on_gpu(cuda, text)
+    count = on_gpu(cuda, text, "_count") if f"{NAME}_count" in text else None
+
+    def call(first: int, last: int, *arrays: Any) -> None:
+        how, given = grid.flat(last), (*arrays, last)
+        run(how.grid, how.block, given)
+        if count is not None:  # behind all that have asked
+            count((1, 1), (1, 1), given)
+
+    return call
 
 
 def use(path: str) -> None:

@@ -193,7 +193,8 @@ class _Writer:
     def group(self, group: Group) -> None:
         """Nodes that are computed together, tile by tile."""
         seconds = sum(self.seconds(self.part.nodes[name]) for name in group.nodes)
-        yields = self.may_yield(seconds)
+        on_cpu = self.part.nodes[group.last].kind == "cpu"  # others are not waited for
+        yields = on_cpu and self.may_yield(seconds)
         long = not (self.simple or yields) and seconds > LONG_S
         if long:
             self.emit(f"{self.hook('lend')}()", group.last)

@@ -15,7 +15,7 @@ from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.kernels.table import PLAIN, Choice, Kernel, Wish, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
-from hpcflow.native import ptx, team
+from hpcflow.native import kept, ptx, team
 from hpcflow.native.kept import Maker
 from hpcflow.native.machine import machine
 from hpcflow.plan.arena import ALIGNED
@@ -84,6 +84,10 @@ class Device:
     def maker(self) -> Maker:
         """What compiles the loops that are generated for it."""
         return ptx.gpu(self.xp.cuda) if self.kind == "gpu" else machine()
+
+    def loop(self, text: str) -> Callable[..., None]:
+        """The function of a generated update: of its first element, the last, and arrays."""
+        return kept.loop_on_gpu(self.xp.cuda, text) if self.kind == "gpu" else kept.builtin(text)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array; a large one begins where a cache line does."""

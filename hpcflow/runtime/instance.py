@@ -15,7 +15,7 @@ from hpcflow.comm.where import OPS
 from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.shape import Spec, known
 from hpcflow.native.call import plain
-from hpcflow.native.kept import builtin, prepare
+from hpcflow.native.kept import prepare
 from hpcflow.plan.code import Code, Generated, KernelInfo
 from hpcflow.plan.fusion import fused
 from hpcflow.plan.ir import Node, Part, Ref
@@ -144,9 +144,9 @@ class Compiled:
                 return run
             return _sized(device, node, specs, run, _is_fetched(node, self.part))
         if what[0] == "loop":
-            return builtin(what[2])
+            return device.loop(what[2])
         if what[0] == "plain":
-            return plain
+            return plain if device.kind == "cpu" else device.xp.ascontiguousarray
         if what[0] == "const":
             value = np.asarray(node.attrs["value"])
             array = device.from_host(value)

@@ -187,7 +187,9 @@ def made_for(devices: Mapping[str, Device]) -> Made:
 def writer_for(devices: Mapping[str, Device]) -> Writer | None:
     """What tells for which updates loops are generated on these devices; None: for none."""
     wish = next(iter(devices.values())).wish
-    return None if "llvm" not in wish.providers or absent() else Writer(wish.exact)
+    return (
+        None if "llvm" not in wish.providers or absent() else Writer(wish.exact, generating(wish))
+    )
 
 
 def _served(node: Node, part: Part, device: Device) -> Served:

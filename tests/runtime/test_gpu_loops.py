@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import hypothesis
@@ -11,13 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
+from hpcflow.kernels import fused, table  # noqa: F401 - a row of the table
 from hpcflow.native import ptx
+from hpcflow.runtime import serving
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.runtime.serving import kernels_text
 from hpcflow.settings import Settings
-from tests.plan.test_fuse import BY_ROWS, SPLIT, over_rows, values  # noqa: F401
-from tests.runtime.nets import net
+from tests.plan.test_fuse import BY_ROWS, SPLIT, STEP, over_rows, results, values  # noqa: F401
+from tests.runtime.nets import net, trained
 from tests.runtime.test_gpu import gpus  # noqa: F401
 
 pytestmark = pytest.mark.skipif(bool(ptx.absent()), reason=f"needs llvmlite: {ptx.absent()}")
@@ -27,8 +30,8 @@ pytestmark = pytest.mark.skipif(bool(ptx.absent()), reason=f"needs llvmlite: {pt
 @given(program=st.lists(BY_ROWS, min_size=3, max_size=14))
 @example(program=SPLIT)
 def test_any_program_gives_nearly_the_same(gpus: Any, values: Any, program: Any) -> None:  # noqa: F811
-    plain, fused = over_rows(program, "plain"), over_rows(program, "auto")
-    for mine, right in zip(fused, plain, strict=True):
+    plain, made = over_rows(program, "plain"), over_rows(program, "auto")
+    for mine, right in zip(made, plain, strict=True):
         scale = max(1.0, float(np.abs(right).max()))
         np.testing.assert_allclose(mine, right, atol=2e-5 * scale)
 
@@ -55,3 +58,41 @@ def test_a_step_of_training_has_generated_kernels(gpus: Any) -> None:  # noqa: F
 def test_kernels_that_may_round_otherwise_are_not_for_exact_programs(gpus: Any) -> None:  # noqa: F811
     assert "Fused" not in kernels(exact=True)
     assert "Fused" not in kernels(kernels="plain")
+
+
+OPTIMIZERS = {
+    "descent": lambda: hf.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: hf.train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
+    "adam": lambda: hf.train.AdamOptimizer(0.01),
+    "rmsprop": lambda: hf.train.RMSPropOptimizer(0.01),
+    "adagrad": lambda: hf.train.AdagradOptimizer(0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_s_updates(gpus: Any, name: str) -> None:  # noqa: F811
+    """Many steps, so that counts and powers of them differ; a snapshot is read while others run."""
+    found = {}
+    for kernels in ("auto", "plain"):
+        with use(Context(Settings(kernels=kernels))), hf.Graph().as_default():
+            found[kernels] = trained(40, OPTIMIZERS[name]())
+    for mine, right in zip(found["auto"], found["plain"], strict=True):
+        np.testing.assert_allclose(mine, right, rtol=2e-4, atol=2e-5)
+
+
+def test_updates_are_generated_loops(gpus: Any) -> None:  # noqa: F811
+    assert kernels()["ApplyAdam"] == {"llvm"}
+    assert kernels(exact=True)["ApplyAdam"] == {"numpy"}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@given(program=st.lists(STEP, min_size=3, max_size=30))
+def test_any_program_gives_the_same_bits(gpus: Any, program: Any) -> None:  # noqa: F811
+    """On the host the same formulas give the same bits, whatever stands between them."""
+    with pytest.MonkeyPatch.context() as patch:
+        row = table._FAST["Fused", "gpu"]["llvm"]
+        patch.setitem(table._FAST["Fused", "gpu"], "llvm", dataclasses.replace(row, exact=True))
+        patch.setattr(serving, "generating", lambda wish: ("cpu", "gpu"))
+        assert results(program, fuse=True)[0] == results(program, fuse=False)[0]
+        chain = [("binary", 0, 1, 0)] + [("unary", 6 + i, 0, i % 3) for i in range(9)]
+        assert results(chain, fuse=True)[1] == 1

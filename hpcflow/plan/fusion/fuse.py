@@ -85,7 +85,7 @@ class _Finder:
         self.part, self.infos, self.exact = part, infos, exact
         self.info = infos(part)
         self.users, self.home = users(part), home(strands)
-        others = grouped(part, strands, self.info, Writer(exact))
+        others = grouped(part, strands, self.info, Writer(exact, kinds))
         self.readings: dict[str, Reading] = {}
         for name, node in part.nodes.items():
             if name not in others and node.kind in kinds:

@@ -35,6 +35,11 @@ def update(of: Update, exact: bool) -> str | None:
     return _update(Same(of), exact)
 
 
+def update_on_gpu(of: Update) -> str | None:
+    """The text of an update for GPUs."""
+    return _update_on_gpu(Same(of))
+
+
 @functools.lru_cache(KEPT)
 def _kernel(body: Same, exact: bool) -> Written | None:
     text = nest.text(body.value, exact)
@@ -50,3 +55,8 @@ def _on_gpu(body: Same, small: bool) -> Written | None:
 @functools.lru_cache(KEPT)
 def _update(of: Same, exact: bool) -> str | None:
     return change.text(of.value, exact)
+
+
+@functools.lru_cache(KEPT)
+def _update_on_gpu(of: Same) -> str | None:
+    return grid.update(of.value)

@@ -149,7 +149,7 @@ def _fits(part: Part, node: Node, info: Callable[[Node], Any], written: bool) ->
 
     `written`: a loop can be generated for it.
     """
-    if "/cpu:" not in node.device:
+    if node.kind != "cpu" and not written:
         return False
     shape = shape_of(node)
     if not written and not (is_known(shape) and math.prod(shape) >= LARGE):

@@ -84,5 +84,6 @@ class UpdateLoop:
         text = self.store.expr[ref]
         if not is_loose(self.writer.part, ref, self.writer.info):
             return text
-        self.writer.binds["plain"] = ("plain", ref.node)
-        return f"plain({text})"
+        plain = f"plain_{self.nodes[-1].kind}"
+        self.writer.binds[plain] = ("plain", self.last)
+        return f"{plain}({text})"

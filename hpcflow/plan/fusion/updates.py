@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.graph.shape import is_known
@@ -32,10 +32,13 @@ def shape_of(node: Node) -> Any:
 
 
 class Writer:
-    """Tells of nodes whether a loop over all elements can be generated, by what their types are."""
+    """Tells of nodes whether a loop over all elements can be generated.
 
-    def __init__(self, exact: bool) -> None:
-        self.exact = exact
+    By what their types are, and for devices of these `kinds`.
+    """
+
+    def __init__(self, exact: bool, kinds: Collection[str]) -> None:
+        self.exact, self.kinds = exact, kinds
         self._known: dict[str, bool] = {}
 
     def __call__(self, part: Part, node: Node) -> bool:
@@ -45,6 +48,8 @@ class Writer:
         return self._known[node.name]
 
     def _writes(self, part: Part, node: Node) -> bool:
+        if node.kind not in self.kinds:
+            return False
         if node.type not in UPDATES and formulas.find(node.type, self.exact) is None:
             return False
         shape = shape_of(node)
@@ -90,9 +95,9 @@ def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: 
         tuple(steps),
         tuple(number[ref] for ref in results),
     )
-    return Described(
-        update, texts.update(update, exact), tuple(targets), tuple(operands), tuple(results)
-    )
+    on_gpu = nodes[0].kind == "gpu"
+    text = texts.update_on_gpu(update) if on_gpu else texts.update(update, exact)
+    return Described(update, text, tuple(targets), tuple(operands), tuple(results))
 
 
 def apart(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
