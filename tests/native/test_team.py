@@ -17,6 +17,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.native import change, contract, kept, pooling, rows, team
 from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, ONE, ROW, Body, Operand, Step
+from hpcflow.native.machine import machine
 from hpcflow.native.nest import text
 
 F4 = np.dtype("f4")
@@ -51,6 +52,7 @@ class Threads:
 
 @pytest.fixture
 def threads() -> Iterator[Threads]:
+    machine()  # which uses the process's own OpenMP
     before = {name: getattr(team._team, name) for name in FIELDS}
     made = Threads()
     team.use(made.library)
@@ -214,7 +216,7 @@ def test_products_of_vectors(threads: Threads, equation: str, shapes: list[Any])
 @pytest.mark.parametrize("given", [0, 2])
 def test_pooling(threads: Threads, given: int) -> None:
     rng = np.random.default_rng(13)
-    pool = pooling.Pool(11, (20, 20), 8, (10, 10), (2, 2), (2, 2))
+    pool = pooling.Pool(11, (20, 20), 8, (10, 10), (2, 2), (2, 2), (0, 0))
     x, g = f4(rng, 11, 20, 20, 8), f4(rng, 11, 10, 10, 8)
     y, back, sums = np.full_like(g, np.nan), np.full_like(x, np.nan), np.full(8, np.nan, "f4")
     threads.given = given
