@@ -51,8 +51,9 @@ class Threads:
 
 
 @pytest.fixture
-def threads() -> Iterator[Threads]:
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
     machine()  # which uses the process's own OpenMP
+    monkeypatch.setattr(team, "_barred", set())
     before = {name: getattr(team._team, name) for name in FIELDS}
     made = Threads()
     team.use(made.library)
