@@ -288,6 +288,7 @@ class Program:
             place.offset = self.bytes
             self.bytes += -(-nbytes(place.layout) // ALIGNED) * ALIGNED
         self.room: Any = None  # where its scratch lies
+        self.execute = library().dnnl_primitive_execute
 
     @functools.cached_property
     def calls(self) -> list[tuple[Any, Any, int, Any, Any]]:
@@ -305,9 +306,16 @@ class Program:
         return made.value, stream.value, len(arguments), ctypes.addressof(arguments), held
 
     def run(self, arrays: Sequence[np.ndarray], room: np.ndarray | None = None) -> None:
-        """Run on C-contiguous arrays, of the layouts of the places given; `room` is scratch."""
+        """Run on arrays of the layouts of the places given; `room` is scratch.
+
+        Those that are not contiguous are copied first.
+        """
+        copies = []
         for place, array in zip(self.given, arrays, strict=True):
             if place.holds() is not array:
+                if not array.flags.c_contiguous:
+                    array = np.ascontiguousarray(array)
+                    copies.append(array)
                 place.point(array.ctypes.data + place.offset)
                 place.holds = weakref.ref(array)
         if self.bytes:
@@ -317,7 +325,7 @@ class Program:
                 self.room, first = room, room.ctypes.data
                 for place in self.scratch:
                     place.point(first + place.offset)
-        execute = library().dnnl_primitive_execute
+        execute = self.execute
         for primitive, stream, count, arguments, _ in self.calls:
             status = execute(primitive, stream, count, arguments)
             if status:
@@ -355,29 +363,38 @@ def _one_pool() -> None:
     team.alone()
 
 
-class Programs:
-    """Programs by what they are made for, made when first asked for; threads do not share one."""
+def kernel(make: Callable[..., Program], *key: Hashable) -> Callable[..., None]:
+    """What runs `make(*key)` on arrays; threads do not share a program.
 
-    def __init__(self, make: Callable[..., Program]) -> None:
-        self.make = make
-        self.idle: dict[Hashable, list[Program]] = {}
+    `room` is what `scratch` asked for; without it, scratch memory of the thread serves.
+    """
+    idle: list[Program] = []
 
-    def run(self, key: tuple, *arrays: np.ndarray, room: Sequence[np.ndarray] = ()) -> None:
-        """Run `make(*key)` on the arrays; inputs are copied first if they are not contiguous.
-
-        `room` is what `scratch` asked for; without it, scratch memory of the thread serves.
-        """
-        if len(self.idle) > MANY:
-            self.idle.clear()
-        idle = self.idle.setdefault(key, [])
+    def run(*arrays: np.ndarray, room: Sequence[np.ndarray] = ()) -> None:
         try:
             program = idle.pop()
         except IndexError:
-            program = self.make(*key)
-        if not all(array.flags.c_contiguous for array in arrays):
-            arrays = tuple(map(np.ascontiguousarray, arrays))
+            program = make(*key)
         program.run(arrays, *room)
         idle.append(program)
+
+    return run
+
+
+class Programs:
+    """Kernels by what they are made for, made when first asked for."""
+
+    def __init__(self, make: Callable[..., Program]) -> None:
+        self.make = make
+        self.kernels: dict[Hashable, Callable[..., None]] = {}
+
+    def run(self, key: tuple, *arrays: np.ndarray, room: Sequence[np.ndarray] = ()) -> None:
+        """Run `make(*key)` on the arrays."""
+        if len(self.kernels) > MANY:
+            self.kernels.clear()
+        if key not in self.kernels:
+            self.kernels[key] = kernel(self.make, *key)
+        self.kernels[key](*arrays, room=room)
 
 
 @functools.lru_cache(maxsize=1024)

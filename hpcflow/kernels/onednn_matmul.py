@@ -14,10 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from hpcflow.kernels import onednn
-from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Step
 from hpcflow.kernels.onednn_conv import Sizes, sizes_known, unfit
 from hpcflow.kernels.table import Node, fast
 
@@ -142,12 +140,7 @@ def _scratch(node: Node) -> Any:
 
 @fast(NAME, "MatMul", "out", on="cpu", refuses=refuses, scratch=_scratch)
 def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
-    turns, programs = _turns(node), Programs(product)
-
-    def run(a: np.ndarray, b: np.ndarray, out: np.ndarray, room: Any = ()) -> None:
-        programs.run((*turns, a.shape, b.shape, out.shape), a, b, out, room=room)
-
-    return run
+    return onednn.kernel(product, *_turns(node), *_shapes(node))
 
 
 def _refuses_bias(node: Node) -> str:
@@ -167,11 +160,5 @@ def _of_biased(node: Node) -> Any:
 
 @fast(NAME, "MatMulBias", "out", on="cpu", refuses=_refuses_bias, scratch=_of_biased)
 def _matmul_bias(xp: Any, node: Node) -> Callable[..., Any]:
-    programs = Programs(BIASED[node.attrs["relu"]])
-
-    def run(
-        a: np.ndarray, b: np.ndarray, bias: np.ndarray, out: np.ndarray, room: Any = ()
-    ) -> None:
-        programs.run((a.shape, b.shape, out.shape), a, b, bias, out, room=room)
-
-    return run
+    a, b, _, c = _shapes(node)
+    return onednn.kernel(BIASED[node.attrs["relu"]], a, b, c)

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcflow.errors import KernelError
 from hpcflow.kernels import onednn
-from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Step
 from hpcflow.kernels.table import Node, fast, kernel
 
 Sizes = tuple[int, ...]
@@ -95,8 +95,7 @@ def _row(type: str, program: Callable[..., Program]) -> None:
         scratch=lambda node: onednn.scratch(program, *_key(node)),
     )  # fmt: skip
     def make(xp: Any, node: Node) -> Callable[..., Any]:
-        key, programs = _key(node), Programs(program)
-        return lambda *arrays, room=(): programs.run(key, *arrays, room=room)
+        return onednn.kernel(program, *_key(node))
 
 
 _row("Packed", pack)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.kernels import onednn
-from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Step
 from hpcflow.kernels.onednn_conv import no_fast_one, unfit
 from hpcflow.kernels.onednn_matmul import slow
 from hpcflow.kernels.table import Node, fast, kernel
@@ -75,11 +75,11 @@ def _refuses(node: Node) -> str:
     scratch=lambda node: onednn.scratch(program, *node.attrs["lays"]),
 )  # fmt: skip
 def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
-    key, programs = node.attrs["lays"], Programs(program)
+    multiply = onednn.kernel(program, *node.attrs["lays"])
 
     def run(a: Any, b: Any, *rest: Any, room: Any = ()) -> None:
         for before in rest[:-1]:
             _begin(xp, before, rest[-1])
-        programs.run(key, plain(a), plain(b), rest[-1], room=room)
+        multiply(plain(a), plain(b), rest[-1], room=room)
 
     return run
