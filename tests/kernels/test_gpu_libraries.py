@@ -17,7 +17,7 @@ from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.runtime.serving import kernels_data
 from hpcflow.settings import Settings
-from tests.kernels.fake_gpu import FakeCudnn, FakeCupy, FakeLt, Graph
+from tests.kernels.fake_gpu import OF_FLOAT, TF32, FakeCudnn, FakeCupy, FakeLt, Graph
 from tests.runtime import fake_cupy
 from tests.runtime.test_gpu import DoubleGpu, GpuModule
 
@@ -93,6 +93,15 @@ def test_a_net_trains_by_them_as_it_does_by_numpy(gpu, dtype):
     assert {("MatMul", "cublaslt"), ("MatMulBias", "cublaslt")} <= told
     assert {("ConvBias", "cudnn"), ("ConvFilterGrad", "cudnn")} <= told
     assert {one["epilogue"] for one in lt.seen} == {1, 4, 6}  # 6: the relu was tried
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_tf32_is_a_setting(gpu, allowed):
+    lt = gpu()
+    trained(hf.float32, kernels="cublaslt,cudnn", allow_tf32=allowed)
+    assert {one["compute"] for one in lt.seen} == {TF32 if allowed else OF_FLOAT}
+    strict = {"TENSOR_CORE" in made.without for made in cudnn.library().graphs}
+    assert strict == {not allowed}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
