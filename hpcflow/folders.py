@@ -10,17 +10,40 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcflow.logs import logger
 
 DIGEST = hashlib.sha256().digest_size
 MOST_FILES = 2048  # in a folder; the oldest are removed
 PATIENCE_S = 60.0  # to wait for the rank that makes something
+NAME = re.compile("[0-9a-f]{64}")  # of a file, without its ending
+
+
+class Kind(NamedTuple):
+    """What a folder keeps, the ending of its files, and what in the environment names it."""
+
+    what: str
+    ending: str
+    setting: str
+
+
+PLANS = Kind("plans", ".plan", "HPCFLOW_PLAN_CACHE")
+KERNELS = Kind("kernels", ".o", "HPCFLOW_KERNEL_CACHE")
+
+
+class Kept(NamedTuple):
+    """A file of a folder, and when it was made, in seconds since 1970."""
+
+    path: Path
+    nbytes: int
+    made: float
 
 
 class Folder:
@@ -44,43 +67,74 @@ class Folder:
             with tempfile.NamedTemporaryFile(dir=self.place, delete=False) as file:
                 file.write(hashlib.sha256(held).digest() + held)
             os.replace(file.name, self._path(name))
-            files = list(self.place.glob(f"*{self.ending}"))
-            if len(files) > MOST_FILES:
-                files.sort(key=lambda file: file.stat().st_mtime)
-                for old in files[: MOST_FILES // 4]:
-                    old.unlink()
+            if len(self._paths()) > MOST_FILES:
+                for old in self.files()[: MOST_FILES // 4]:
+                    old.path.unlink()
+
+    def files(self) -> list[Kept]:
+        """What is kept, the oldest first."""
+        found = []
+        for path in self._paths():
+            with contextlib.suppress(OSError):  # another process has removed it
+                found.append(self._kept(path))
+        return sorted(found, key=lambda one: one.made)
+
+    def find(self, name: str) -> Kept | None:
+        """The file that is called `name`, if it is there."""
+        try:
+            return self._kept(self._path(name))
+        except OSError:
+            return None
+
+    @staticmethod
+    def _kept(path: Path) -> Kept:
+        stat = path.stat()
+        return Kept(path, stat.st_size, stat.st_mtime)
+
+    def _paths(self) -> list[Path]:
+        """All files of ours; others that are in the folder are not."""
+        return [path for path in self.place.glob(f"*{self.ending}") if NAME.fullmatch(path.stem)]
 
     def _path(self, name: str) -> Path:
         return self.place / f"{name}{self.ending}"
 
 
-def own(path: str, what: str, ending: str, setting: str) -> Folder | None:
-    """The folder `path`, by default that of the environment's `setting`; made if need be.
+def place(kind: Kind, path: str = "") -> Folder | None:
+    """The folder `path`, by default the one that the environment names, which may not be there.
 
-    Without either it is `what` in the user's folder of caches. None if it is "none", or not the
-    user's own, which one line says.
+    Without either it is one in the user's folder of caches. None if it is "none".
     """
-    path = path or os.environ.get(setting, "")
+    path = path or os.environ.get(kind.setting, "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    place = Path(path or os.path.join(home, "hpcflow", what))
-    if path == "none":
+    named = Path(path or os.path.join(home, "hpcflow", kind.what))
+    return None if path == "none" else Folder(named, kind.ending)
+
+
+def own(kind: Kind, path: str = "") -> Folder | None:
+    """The same folder, made if need be.
+
+    None also if it is not the user's own, which one line says.
+    """
+    folder = place(kind, path)
+    if folder is None:
         return None
+    where = folder.place
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = place.stat()
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = where.stat()
     except OSError as error:
         why = error.strerror or str(error)
     else:
         if found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return Folder(place, ending)
+            return folder
         why = "others may write there"
     logger.warning(
         "%s are not kept in %s (%s): each rank and run makes its own\n"
         "  next  set %s to a folder of yours with mode 700, or to none",
-        f"compiled {what}",
-        place,
+        f"compiled {kind.what}",
+        where,
         why,
-        setting,
+        kind.setting,
     )
     return None
 

@@ -78,6 +78,17 @@ def chosen() -> Threads:
     return set_up()
 
 
+def shares(ranks: int) -> list[int]:
+    """How many threads each of so many ranks may have, if they share the cores of this process.
+
+    Ranks of other nodes do not, so it may be any of these; the most first.
+    """
+    here = chosen()
+    if here.threads != here.cores:  # the user's word
+        return [here.threads]
+    return sorted({max(1, here.cores // n) for n in range(1, ranks + 1)}, reverse=True)
+
+
 def find_cores(environ: Mapping[str, str] = os.environ) -> Cores:
     """Read the mask, the control group and SLURM's share: a few system calls, no subprocess."""
     node = os.cpu_count() or 1

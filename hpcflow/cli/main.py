@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "run a script on one rank or many",
     "submit": "submit a job script to SLURM, and say what to do if it is refused",
     "plan": "show how a script's graph is cut over ranks, without running it",
+    "cache": "show the plans and kernels that are kept for later runs, and remove them",
     "inspect": "show what is in a checkpoint, and whether it is whole",
     "verify": "check every byte and the structure of checkpoints; names what is damaged",
     "diff": "compare two checkpoints, array by array",

@@ -12,20 +12,24 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hpcflow.cli.cache import age
 from hpcflow.cli.run import chosen_settings, run_script
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.plan.ir import Plan
+from hpcflow.plan.key import LEAST_NODES, MOST_BYTES
 from hpcflow.plan.picture import as_dot, as_mermaid
-from hpcflow.plan.show import as_data, as_text
+from hpcflow.plan.show import as_data, as_text, nbytes
 from hpcflow.plan.verify import verify
 from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
     from hpcflow.runtime.device import Device
+    from hpcflow.runtime.plans import Outlook
 
 TAKES_SCRIPT = True
 
@@ -75,14 +79,15 @@ def main(args: argparse.Namespace) -> int:
         print(f"hpcflow: {args.script} ran no step, so there is no plan", file=sys.stderr)
         return 1
     try:
-        for plan in (found[-1], found[-1].round):
+        last, outlook = found[-1]
+        for plan in (last, last.round):
             if plan is not None:
                 verify(plan)
     except HpcflowError as error:
         print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     try:
-        _write(found[-1], args, devices)
+        _write(last, outlook(), args, devices)
     except OSError as error:
         print(f"hpcflow: {error.filename} is not written: {error.strerror}", file=sys.stderr)
         return 1
@@ -91,17 +96,21 @@ def main(args: argparse.Namespace) -> int:
 
 def plans_of(
     script: str, script_args: list[str], ranks: int, settings: Settings
-) -> tuple[list[Plan], Mapping[str, Device], int]:
+) -> tuple[list[tuple[Plan, Callable[[], Outlook]]], Mapping[str, Device], int]:
     """The plans that the script asks for, up to the first that trains, and its exit code.
 
-    With them come the devices whose kernels would run here.
+    With each comes what tells of its file, and with all the devices whose kernels would run here.
     What the script prints goes to stderr: stdout is the plan's.
     """
     from hpcflow.runtime.job import Planned, planning
 
-    found: list[Plan] = []
+    found: list[tuple[Plan, Callable[[], Outlook]]] = []
     code = 0
-    with contextlib.redirect_stdout(sys.stderr), planning(ranks, settings, found.append) as here:
+
+    def note(plan: Plan, outlook: Callable[[], Outlook]) -> None:
+        found.append((plan, outlook))
+
+    with contextlib.redirect_stdout(sys.stderr), planning(ranks, settings, note) as here:
         try:
             code = run_script(script, script_args)
         except Planned:
@@ -111,7 +120,9 @@ def plans_of(
     return found, here.devices, code
 
 
-def _write(plan: Plan, args: argparse.Namespace, devices: Mapping[str, Device]) -> None:
+def _write(
+    plan: Plan, outlook: Outlook, args: argparse.Namespace, devices: Mapping[str, Device]
+) -> None:
     from hpcflow.runtime.serving import (
         groups_data,
         groups_text,
@@ -126,7 +137,7 @@ def _write(plan: Plan, args: argparse.Namespace, devices: Mapping[str, Device]) 
     if args.mermaid:
         Path(args.mermaid).write_text(as_mermaid(plan), encoding="utf-8")
     if args.json:
-        more = {"fused": groups_data(plan, devices)}
+        more = {"fused": groups_data(plan, devices), "kept": _kept_data(outlook)}
         if args.kernels:
             more["kernels"] = kernels_data(plan, devices)
         json.dump(as_data(plan, made) | more, sys.stdout, indent=1)
@@ -137,3 +148,34 @@ def _write(plan: Plan, args: argparse.Namespace, devices: Mapping[str, Device]) 
             print(f"\n{groups}")
         if args.kernels:
             print(f"\n{kernels_text(plan, devices)}")
+        print(f"\n{_kept_text(outlook)}")
+
+
+def _kept_data(outlook: Outlook) -> dict[str, Any]:
+    kept = outlook.kept
+    return {
+        "seconds": outlook.seconds,
+        "folder": outlook.folder,
+        "path": str(kept.path) if kept else None,
+        "bytes": kept.nbytes if kept else None,
+        "age_s": max(0.0, time.time() - kept.made) if kept else None,
+        "threads": outlook.threads if kept else None,
+    }
+
+
+def _kept_text(outlook: Outlook) -> str:
+    """Whether a run loads the plan, and what making it costs."""
+    kept = outlook.kept
+    if kept is not None:
+        file = f"{kept.path} ({nbytes(kept.nbytes)}, made {age(kept.made)} ago"
+        how = f"a run loads it: {file}, for ranks of {outlook.threads} thread(s))"
+    elif outlook.keeps:
+        how = f"a run makes it, and keeps it in {outlook.folder} for the next"
+    elif outlook.folder is None:
+        how = "each run makes it: plans are kept nowhere (setting plan_cache, or no llvmlite)"
+    else:
+        how = (
+            f"each run makes it: it has fewer than {LEAST_NODES} operations, constants above "
+            f"{nbytes(MOST_BYTES)}, or operations or kernels of your own"
+        )
+    return f"making this plan took {1e3 * outlook.seconds:.0f} ms here; {how}"

@@ -91,7 +91,7 @@ def loop_on_gpu(cuda: Any, text: str) -> Callable[..., None]:
 def use(path: str) -> None:
     """Keep files in the folder `path`; by default in one of the user's folder of caches."""
     global folder
-    folder = folders.own(path, "kernels", ".o", "HPCFLOW_KERNEL_CACHE")
+    folder = folders.own(folders.KERNELS, path)
 
 
 def _code(here: Maker, texts: dict[str, str]) -> bytes:

@@ -27,7 +27,7 @@ from hpcflow.runtime.counted import Counts
 from hpcflow.runtime.headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
 from hpcflow.runtime.held import Expected, report
 from hpcflow.runtime.instance import Compiled
-from hpcflow.runtime.plans import Plans
+from hpcflow.runtime.plans import Outlook, Plans
 from hpcflow.runtime.rank import Rank
 from hpcflow.runtime.shared_arena import Lanes
 from hpcflow.runtime.state import Store
@@ -37,6 +37,9 @@ from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
     from hpcflow.runtime.profile import Profile
+
+
+OnPlan = Callable[[Plan, Callable[[], Outlook]], None]  # told of a plan, and of its file
 
 
 class Unfinished(Protocol):
@@ -63,7 +66,7 @@ class Context(Rank):
         self.survival: Survival | None = None  # of replicas that go on without the dead
         self.control: Control | None = None
         self.watching: Watching | None = None
-        self.on_plan: Callable[[Plan], None] | None = None  # planning: called instead of running
+        self.on_plan: OnPlan | None = None  # planning: called instead of running
         self.ahead: set[Any] = set()  # steps whose values were pulled ahead
         self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
         self.saving: Unfinished | None = None  # the last save behind training that this rank began

@@ -8,16 +8,15 @@ import dataclasses
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from hpcflow import consistency, launch, logs
 from hpcflow.comm import failure, nodes
 from hpcflow.logs import logger
-from hpcflow.plan.ir import Plan
 from hpcflow.plan.roles import assign
 from hpcflow.runtime import failing
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.context import Context, OnPlan
 from hpcflow.runtime.counted import measured
 from hpcflow.settings import Settings
 
@@ -53,7 +52,7 @@ def use(context: Context) -> Iterator[Context]:
 
 
 @contextlib.contextmanager
-def planning(ranks: int, settings: Settings, on_plan: Callable[[Plan], None]) -> Iterator[Context]:
+def planning(ranks: int, settings: Settings, on_plan: OnPlan) -> Iterator[Context]:
     """Inside, a script is the driver of replica 0 of `ranks` ranks that do not exist.
 
     Each step is planned and handed to `on_plan`, none runs: fetches are zeros of the right shape.

@@ -68,6 +68,17 @@ class Spent:
         return text
 
 
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """What a run would do for its plan: load the file `kept`, or make it, in so many seconds."""
+
+    seconds: float  # that making it took here, its driver's code included
+    folder: str | None  # where plans are kept
+    keeps: bool  # whether this one is
+    kept: folders.Kept | None
+    threads: int  # of each rank, for which it is kept
+
+
 class Plans:
     """Where the plans of a rank come from."""
 
@@ -79,7 +90,7 @@ class Plans:
         ours = all(type(one).__module__ == device.__name__ for one in devices)
         self.folder = None  # also where devices are of the user's, or no kernels are generated
         if ours and not absent():
-            self.folder = folders.own(path, "plans", ".plan", "HPCFLOW_PLAN_CACHE")
+            self.folder = folders.own(folders.PLANS, path)
 
     @property
     def spent(self) -> Spent:
@@ -109,8 +120,7 @@ class Plans:
         program = prune(graph, wanted, specs, done)
 
         def make() -> tuple[Plan, Generated]:
-            given = graph, context.cluster, context.settings, context.replica, evaluate
-            plan = plan_of(program, *given)
+            plan = self._plan(program, graph, evaluate)
             for each in (plan, plan.round):
                 if each is not None:
                     verify(each)
@@ -125,11 +135,46 @@ class Plans:
             start,
         )
 
+    def look(
+        self,
+        graph: Graph,
+        wanted: Sequence[Tensor | Operation],
+        specs: Mapping[Tensor, Spec],
+        done: Container[Operation],
+        evaluate: Evaluate,
+    ) -> tuple[Plan, Callable[[], Outlook]]:
+        """The plan that `find` would find, made anew and not checked, and what tells of it."""
+        start = time.perf_counter()
+        program = prune(graph, wanted, specs, done)
+        plan = self._plan(program, graph, evaluate)
+        seconds = time.perf_counter() - start
+
+        def outlook() -> Outlook:
+            start = time.perf_counter()
+            generated(plan.parts[plan.driver], self.context.devices, self.context.settings)
+            spent = seconds + time.perf_counter() - start
+            folder, found, keeps = self.folder, None, False
+            for count in threads.shares(self.context.size):
+                name = self._name(program, graph, count)
+                if folder is None or name is None:
+                    break
+                keeps, found = True, folder.find(name)
+                if found is not None:
+                    break
+            return Outlook(spent, str(folder.place) if folder else None, keeps, found, count)
+
+        return plan, outlook
+
+    def _plan(self, program: Program, graph: Graph, evaluate: Evaluate) -> Plan:
+        context = self.context
+        given = context.cluster, context.settings, context.replica, evaluate
+        return plan_of(program, graph, *given)
+
     def code(self, part: Part, data: bytes) -> Generated:
         """The code of a part that came from a driver as `data`."""
         context, name = self.context, None
         if self._keeps(part) and len(part.nodes) >= LEAST_NODES:
-            facts = repr([chosen(context.settings), self._about])
+            facts = repr([chosen(context.settings), self._about, threads.chosen().threads])
             name = hashlib.sha256(facts.encode() + data).hexdigest()
         return self._found(
             name,
@@ -139,14 +184,19 @@ class Plans:
             time.perf_counter(),
         )
 
-    def _name(self, program: Program, graph: Graph) -> str | None:
-        """What the plan of a program is called in the folder; None if it is not kept."""
+    def _name(self, program: Program, graph: Graph, count: int = 0) -> str | None:
+        """What the plan of a program is called in the folder; None if it is not kept.
+
+        It is that of ranks of so many threads, by default of as many as this one has.
+        """
         if not self._keeps(program):
             return None
         cluster, settings = self.context.cluster, self.context.settings
         homes = assign_variables(graph, cluster, settings)
         replica = self.context.replica
-        return key(program, graph, cluster, settings, homes, replica, lambda: self._about)
+        count = count or threads.chosen().threads
+        given = cluster, settings, homes, replica
+        return key(program, graph, *given, lambda: [*self._about, count])
 
     def _keeps(self, program: Program | Part) -> bool:
         """Whether there is a folder, and no operation has a kernel of the user's."""
@@ -194,8 +244,9 @@ class Plans:
 
     @functools.cached_property
     def _about(self) -> list[Any]:
-        """What plans follow from besides the program: devices, libraries, this program itself."""
+        """What plans follow from besides the program and the number of threads: devices,
+        libraries, hpcflow itself."""
         devices = [(name, type(one).__qualname__) for name, one in self.context.devices.items()]
         wish = next(iter(self.context.devices.values())).wish
         libraries = [np.__version__, *versions(wish)]
-        return [sources(), libraries, devices, wish, threads.chosen().threads]
+        return [sources(), libraries, devices, wish]

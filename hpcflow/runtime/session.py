@@ -30,6 +30,7 @@ from hpcflow.runtime.feeds import as_fed, by_tensor, structure
 from hpcflow.runtime.given_back import give_back
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
+from hpcflow.runtime.plans import Outlook
 from hpcflow.runtime.shared_arena import Lanes, SharedArena
 from hpcflow.runtime.spanning import make_step, repeat
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
@@ -385,6 +386,17 @@ class Session:
                 functools.partial(evaluate, context),
             )
 
+    def _look(
+        self,
+        wanted: Sequence[Tensor | Operation],
+        specs: dict[Tensor, Spec],
+        done: frozenset[Operation],
+    ) -> tuple[Plan, Callable[[], Outlook]]:
+        """A plan that does not run, and what tells of it in the folder of plans."""
+        folds = functools.partial(evaluate, self.context)
+        with self._rank_told():
+            return self.context.plans.look(self.graph, wanted, specs, done, folds)
+
     @contextlib.contextmanager
     def _rank_told(self) -> Iterator[None]:
         """Errors inside say on which rank they are."""
@@ -397,7 +409,7 @@ class Session:
     def _make(self, family: Family, specs: dict[Tensor, Spec]) -> Step:
         context, wanted = self.context, family.wanted
         if context.on_plan is not None:
-            return PlannedStep(context, self._plan(wanted, specs))
+            return PlannedStep(context, *self._look(wanted, specs, family.done))
         before = context.plans.spent
         with self._rank_told():
             plan, mine = context.plans.find(

@@ -19,6 +19,7 @@ from hpcflow.runtime.feeds import as_fed
 from hpcflow.runtime.instance import Compiled, Instance, Take
 from hpcflow.runtime.job import Planned
 from hpcflow.runtime.link import Link
+from hpcflow.runtime.plans import Outlook
 from hpcflow.runtime.shared_arena import SharedArena
 
 Feeds = Mapping[Any, Any]
@@ -304,8 +305,8 @@ def runner(feeds):
 class PlannedStep(Step):
     """A step that only its plan is wanted of (`hpcflow plan`)."""
 
-    def __init__(self, context: Context, plan: Plan) -> None:
-        self.context, self.plan = context, plan
+    def __init__(self, context: Context, plan: Plan, outlook: Callable[[], Outlook]) -> None:
+        self.context, self.plan, self.outlook = context, plan, outlook
 
     def run(self, *arrays: np.ndarray) -> list[Any]:
         """Hand over the plan; zeros for what is fetched.
@@ -313,7 +314,7 @@ class PlannedStep(Step):
         Errors: Planned once a plan has updated state.
         """
         assert self.context.on_plan is not None
-        self.context.on_plan(self.plan)
+        self.context.on_plan(self.plan, self.outlook)
         plans = [self.plan, *([self.plan.round] if self.plan.round else [])]
         parts = [part for plan in plans for part in plan.parts.values()]
         nodes = [n for part in parts for n in part.nodes.values()]

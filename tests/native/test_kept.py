@@ -142,12 +142,12 @@ def test_the_oldest_files_go(
 ) -> None:
     monkeypatch.setattr(folders, "MOST_FILES", 8)
     for i in range(8):
-        (tmp_path / f"{i}.o").write_bytes(b"")
-        os.utime(tmp_path / f"{i}.o", (i, i))
+        (tmp_path / f"{i:064x}.o").write_bytes(b"")
+        os.utime(tmp_path / f"{i:064x}.o", (i, i))
     kept.use(str(tmp_path))
     assert runs("f8")
     left = {file.name for file in tmp_path.iterdir()}
-    assert len(left) == 7 and not left & {"0.o", "1.o"}
+    assert len(left) == 7 and not left & {f"{i:064x}.o" for i in range(2)}
 
 
 def test_of_several_processes_one_compiles_and_the_others_wait(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+from hpcflow.native.machine import absent
+
+with_llvm = pytest.mark.skipif(absent() != "", reason="needs llvmlite")
 SCRIPT = """
 import sys
 import numpy as np
@@ -175,3 +178,46 @@ while True:
     done = plan(path, "--ranks", "3", "--ps", "1", str(path))
     assert "shared_DequeueMany:0" in done.stdout and "enqueue" not in done.stdout
     assert "Traceback" not in done.stderr
+
+
+DEEP = """
+import numpy as np
+import hpcflow as hf
+
+h = x = hf.placeholder(hf.float32, [8, 16], name="x")
+for i in range(4):
+    h = hf.tanh(hf.matmul(h, hf.Variable(np.ones((16, 16), "f4"), name=f"w{i}")))
+train = hf.train.MomentumOptimizer(0.1, 0.9).minimize(hf.reduce_sum(h))
+with hf.Session() as session:
+    session.run(hf.global_variables_initializer())
+    session.run(train, {x: np.zeros((8, 16), "f4")})
+"""
+
+
+@with_llvm
+def test_whether_a_run_would_load_the_plan(tmp_path, monkeypatch):
+    """The entry that is named is the one that a run then makes, and another run loads."""
+    script, folder = tmp_path / "deep.py", tmp_path / "plans"
+    script.write_text(DEEP)
+    monkeypatch.setenv("HPCFLOW_PLAN_CACHE", str(folder))
+    assert f"a run makes it, and keeps it in {folder}" in plan(script, str(script)).stdout
+    command = [sys.executable, str(script)]
+    subprocess.run(command, check=True, timeout=220, cwd=tmp_path)
+    (made,) = folder.iterdir()
+    data = json.loads(plan(script, "--json", str(script)).stdout)["kept"]
+    assert (data["path"], data["bytes"]) == (str(made), made.stat().st_size)
+    assert 0 <= data["age_s"] < 300 and data["seconds"] > 0
+    assert f"a run loads it: {made} (" in plan(script, str(script)).stdout
+    script.write_text(DEEP.replace("0.9", "0.8"))
+    assert "a run makes it" in plan(script, str(script)).stdout
+    monkeypatch.setenv("HPCFLOW_PLAN_CACHE", "none")
+    assert "each run makes it: plans are kept nowhere" in plan(script, str(script)).stdout
+    assert list(folder.iterdir()) == [made]
+
+
+@with_llvm
+def test_a_plan_that_is_too_small_to_be_kept(script, tmp_path, monkeypatch):
+    monkeypatch.setenv("HPCFLOW_PLAN_CACHE", str(tmp_path / "plans"))
+    small = "x = hf.Variable(1.0)\nwith hf.Session() as s:\n    s.run(x.assign_add(1.0))\n"
+    script.write_text(f"import hpcflow as hf\n{small}")
+    assert "fewer than 32 operations" in plan(script, str(script)).stdout

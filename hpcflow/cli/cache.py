@@ -1,0 +1,85 @@
+"""Show the plans and compiled kernels that are kept for later runs, and remove them.
+
+Both are found again while graph, shapes, settings, versions and processor are the same, so what
+is removed is only made once more. Folders are those of HPCFLOW_PLAN_CACHE and HPCFLOW_KERNEL_CACHE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow import folders
+from hpcflow.folders import Folder, Kept
+from hpcflow.plan.show import as_table, nbytes
+
+DAY_S = 86_400.0
+KINDS = (("plans", folders.PLANS), ("kernels", folders.KERNELS))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow cache`."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--clear", action="store_true", help="remove all of them")
+    which.add_argument(
+        "--prune", type=float, metavar="DAYS", help="remove those made more than so many days ago"
+    )
+    parser.add_argument("--json", action="store_true", help="write JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print what there is, or what was removed; 1 if a file could not be removed, 2 if misused."""
+    if args.prune is not None and not 0 <= args.prune < float("inf"):
+        print("hpcflow cache: --prune takes a number of days", file=sys.stderr)
+        return 2
+    places = [(name, folders.place(kind)) for name, kind in KINDS]
+    found = [(name, place, place.files() if place else []) for name, place in places]
+    removes = args.clear or args.prune is not None
+    code = 0
+    if removes:
+        last = time.time() - (args.prune or 0.0) * DAY_S
+        found = [(n, p, [f for f in files if args.clear or f.made < last]) for n, p, files in found]
+        try:
+            for file in (file for _, _, files in found for file in files):
+                file.path.unlink(missing_ok=True)
+        except OSError as error:
+            print(f"hpcflow cache: {error.filename}: {error.strerror}", file=sys.stderr)
+            code = 1
+    if args.json:
+        told = {name: _data(place, files) for name, place, files in found}
+        print(json.dumps({"removed" if removes else "kept": told}, indent=1))
+    else:
+        rows = [_row(name, place, files) for name, place, files in found]
+        head = ("removed" if removes else "kept", "files", "bytes", "oldest", "newest", "folder")
+        print(as_table(head, rows))
+    return code
+
+
+def _data(place: Folder | None, files: Sequence[Kept]) -> dict[str, Any]:
+    now = time.time()
+    return {
+        "folder": str(place.place) if place else None,
+        "files": len(files),
+        "bytes": sum(file.nbytes for file in files),
+        "oldest_s": round(now - files[0].made) if files else None,
+        "newest_s": round(now - files[-1].made) if files else None,
+    }
+
+
+def _row(name: str, place: Folder | None, files: Sequence[Kept]) -> tuple[str, ...]:
+    ages = (age(files[0].made), age(files[-1].made)) if files else ("-", "-")
+    where = str(place.place) if place else "none, as the environment says"
+    return name, str(len(files)), nbytes(sum(file.nbytes for file in files)), *ages, where
+
+
+def age(made: float) -> str:
+    """`3 hours`: how long ago a file was made."""
+    seconds = max(0.0, time.time() - made)
+    for unit, one in (("days", DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * one:
+            return f"{seconds / one:.0f} {unit}"
+    return f"{seconds:.0f} s"
