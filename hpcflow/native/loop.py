@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 HEAD = object.__basicsize__  # bytes of what all Python objects begin with
 DATA, RANK, SIZES = HEAD, HEAD + 8, HEAD + 16  # fields of an array
-FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
+FULL, ROW, COLUMN, ONE, JOINED = "full", "row", "column", "one", "joined"
+Begins = tuple[int, tuple[tuple[int, int, int], ...]]
 
 SUM, MAX = "RowSum", "RowMax"  # steps that make one value of a row
 COLUMN_SUM = "ColumnSum"  # one that makes a row of all rows: only as a result
+JOIN = "Join"  # one that puts rows side by side in longer ones (JOINED): only as a result
 PLACE = "Place"  # the number of an element in its row; no inputs
 NUMBER = "Number"  # a constant: attributes `value` and `dtype`; no inputs
 OF_ROWS = (SUM, MAX)
@@ -23,12 +25,15 @@ OF_ROWS = (SUM, MAX)
 class Operand(NamedTuple):
     """An array: its dtype, and which of its elements goes with row i, column j.
 
-    With a `limit` there is one for each row, from 0 up to that limit: a class.
+    With a `limit` there is one for each row, from 0 up to that limit: a class. Where rows are not
+    one behind the other, `begins` is a number, and terms (a, b, c) of which i // a % b * c is added
+    to it (0 as b: i // a * c). There row i begins.
     """
 
     dtype: Any
     way: str
     limit: int = 0
+    begins: Begins | None = None
 
 
 class Step(NamedTuple):
@@ -43,13 +48,15 @@ class Step(NamedTuple):
 class Body(NamedTuple):
     """What a kernel computes: `results` are the numbers of what it stores, in order.
 
-    Rows have `cols` elements; 0: there is one row of all.
+    Rows have `cols` elements; 0: there is one row of all. Of arrays of which none has an element
+    for each, `size` tells how many there are.
     """
 
     operands: tuple[Operand, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
     cols: int = 0
+    size: int = 0
 
     def way(self, value: int) -> str:
         """Of which elements there is one of a value."""
@@ -88,7 +95,7 @@ class Schedule:
             if step.type in OF_ROWS or step.type == COLUMN_SUM:
                 if self.loop[step.inputs[0]] == loop:
                     found.append(value)
-            elif value in self.results and step.way == FULL and self.loop[value] == loop:
+            elif value in self.results and step.way in (FULL, JOINED) and self.loop[value] == loop:
                 found.append(value)
         passed = [v for v in self.body.results if v < count]
         return found + ([v for v in passed if self.body.way(v) == FULL] if loop == 0 else [])
@@ -123,7 +130,7 @@ class Schedule:
 
     def _of_root(self, value: int) -> tuple[int, ...]:
         step = self.body.step(value)
-        if step is not None and (step.type in OF_ROWS or step.type == COLUMN_SUM):
+        if step is not None and step.type in (*OF_ROWS, COLUMN_SUM, JOIN):
             return step.inputs
         return (value,)
 
@@ -133,5 +140,5 @@ class Schedule:
         if not body.results or body.way(body.results[0]) != FULL:
             return []
         later = set().union(*self.used[self.loop[body.results[0]] + 1 :])
-        whole = [i for i, operand in enumerate(body.operands) if operand.way == FULL]
+        whole = [i for i, o in enumerate(body.operands) if o.way == FULL and o.begins is None]
         return [i for i in whole if i not in later]

@@ -19,6 +19,7 @@ from hpcflow.native.loop import (
     COLUMN,
     COLUMN_SUM,
     FULL,
+    JOIN,
     MAX,
     NUMBER,
     OF_ROWS,
@@ -26,6 +27,7 @@ from hpcflow.native.loop import (
     PLACE,
     ROW,
     SUM,
+    Begins,
     Body,
     Schedule,
     Step,
@@ -74,6 +76,7 @@ class Writer:
         self.heads = [Lines(f"h{k}.") for k in (*loops, len(loops))]  # the last behind all loops
         self.bodies = [Lines(f"v{k}.") for k in loops]
         self.scalars: dict[int, Value] = {}  # values of which a row has one
+        self.begins: dict[int, Value] = {}  # of operands: where a row begins
         self.types: dict[int, str] = {}
         self.kept = 0  # bytes
 
@@ -84,9 +87,13 @@ class Writer:
         body, count = self.body, len(self.body.operands)
         for i, operand in enumerate(body.operands):
             type = TYPES[np.dtype(operand.dtype).name]
+            place = PLACES.get(operand.way, "")
+            if operand.begins is not None:
+                self.begins[i] = self.beginning(self.heads[0], operand.begins)
+                place = self.begins[i].text
             if operand.way in (ONE, COLUMN):
                 lines = self.entry if operand.way == ONE else self.heads[0]
-                self.scalars[i] = lines.load(lines.at(f"%x{i}", PLACES[operand.way], type), type)
+                self.scalars[i] = lines.load(lines.at(f"%x{i}", place, type), type)
         for k in range(len(self.heads)):
             for value, step in enumerate(body.steps, count):
                 if step.way in (COLUMN, ONE) and step.type not in OF_ROWS:
@@ -98,6 +105,19 @@ class Writer:
             if body.way(value) == COLUMN:
                 self.column(self.heads[self.plan.loop[value]], y, self.scalars[value])
         return self.kept <= MOST_KEPT
+
+    def beginning(self, lines: Lines, begins: Begins) -> Value:
+        """Where row %i begins in an array."""
+        first, terms = begins
+        found = number(first, "i64")
+        for over, of, stride in terms:
+            place = Value("%i", "i64")
+            if over > 1:
+                place = lines.two("udiv", place, number(over, "i64"))
+            if of:
+                place = lines.two("urem", place, number(of, "i64"))
+            found = lines.two("add", found, lines.two("mul", place, number(stride, "i64")))
+        return found
 
     def scalar(self, k: int, value: int, step: Step) -> bool:
         """A value of which a row, or the kernel, has one."""
@@ -124,12 +144,15 @@ class Writer:
                 known[value] = self.scalars[value]
             elif step is None:
                 type = TYPES[np.dtype(body.operands[value].dtype).name]
-                at = lines.at(f"%x{value}", places[way], type)
+                place = places[way]
+                if value in self.begins:
+                    place = lines.two("add", self.begins[value], Value(f"%j{k}", "i64")).text
+                at = lines.at(f"%x{value}", place, type)
                 known[value] = lines.load(at, type, FREE)
             elif self.plan.is_there(k, value):
-                array, place = self.memory(value)
+                array, way = self.memory(value)
                 type = self.types[value]
-                known[value] = lines.load(lines.at(array, places[place], type), type, FREE)
+                known[value] = lines.load(lines.at(array, places[way], type), type, FREE)
             elif step.type == PLACE:
                 known[value] = Value(places[ROW], "i64")
             else:
@@ -146,12 +169,23 @@ class Writer:
             if step is not None and (step.type in OF_ROWS or step.type == COLUMN_SUM):
                 if not self.reduced(k, lines, value, step, known[step.inputs[0]]):
                     return False
+            elif step is not None and step.type == JOIN:
+                self.join_rows(k, lines, value, [known[i] for i in step.inputs])
         for y, value in enumerate(body.results):
             here = (value < count and k == 0) or (value >= count and self.plan.loop[value] == k)
             if body.way(value) == FULL and here:
                 made = known[value]
                 lines.store(made, lines.at(f"%y{y}", places[FULL], made.type), FREE)
         return True
+
+    def join_rows(self, k: int, lines: Lines, value: int, parts: list[Value]) -> None:
+        """Store elements of rows that lie side by side."""
+        array, cols = f"%y{self.body.results.index(value)}", self.body.cols
+        row = lines.two("mul", Value("%base", "i64"), number(len(parts), "i64"))
+        for n, part in enumerate(parts):
+            begin = lines.two("add", row, number(n * cols, "i64"))
+            place = lines.two("add", begin, Value(f"%j{k}", "i64")).text
+            lines.store(part, lines.at(array, place, part.type), FREE)
 
     def memory(self, value: int) -> tuple[str, str]:
         """Where an earlier loop has put a value, and how its elements lie there."""
@@ -213,11 +247,9 @@ class _Nest(Writer):
 
     def text(self) -> str:
         """The function, with what it calls."""
-        ways = [o.way for o in self.body.operands] + [self.body.way(v) for v in self.body.results]
         cols, bytes = self.body.cols, self.places()[-1]
         head = Blocks()
-        head.lines += call.objects(["%whole"], max(i for i, way in enumerate(ways) if way == FULL))
-        total = head.elements("%whole")
+        total = self.total(head)
         rows = head.add(f"udiv i64 {total.text}, {max(1, cols)}", "i64")
         self.check(head, rows)
         grain = 1 if cols else call.GRAIN
@@ -231,6 +263,15 @@ class _Nest(Writer):
             metadata(len(self.bodies), cols in SHORT),
             self.join() if bytes else (),
         )
+
+    def total(self, head: Blocks) -> Value:
+        """How many elements there are."""
+        if self.body.size:
+            return whole(self.body.size)
+        ways = [o.way if o.begins is None else "" for o in self.body.operands]
+        ways += [self.body.way(value) for value in self.body.results]
+        head.lines += call.objects(["%whole"], max(i for i, way in enumerate(ways) if way == FULL))
+        return head.elements("%whole")
 
     def check(self, head: Blocks, rows: Value) -> None:
         """Return if numbers of `rows` are outside of the limits of their operands."""

@@ -43,13 +43,14 @@ def scaled_dot_product_attention(
             scale = 1 / math.sqrt(max(1, q.shape[-1]))
         else:
             scale = rsqrt(cast(getitem(shape(q), -1), q.dtype))
-    scores = matmul(multiply(q, scale), k, transpose_b=True)
     seen = None if mask is None else convert_to_tensor(mask)
     if seen is not None and seen.dtype != bool_:
         raise ShapeError(f"a mask is of booleans, not {seen.dtype}", line=user_line())
     if causal:
         past = _past(q, k)
         seen = past if seen is None else logical_and(seen, past)
+    # what follows the product is one loop where loops are generated, so nothing comes between
+    scores = multiply(matmul(q, k, transpose_b=True), scale)
     if seen is None:
         weights = softmax(scores)
     else:

@@ -25,7 +25,18 @@ import numpy as np
 
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.shape import Spec, size_of
-from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, NUMBER, OF_ROWS, ONE, PLACE, ROW
+from hpcflow.native.loop import (
+    COLUMN,
+    COLUMN_SUM,
+    FULL,
+    JOIN,
+    JOINED,
+    NUMBER,
+    OF_ROWS,
+    ONE,
+    PLACE,
+    ROW,
+)
 from hpcflow.plan.ir import Node, Part
 
 
@@ -258,7 +269,7 @@ def _matrix(count: Callable[[int, int, int], float], index: int = 0) -> Count:
 def _of_body(node: Node, inputs: Sequence[Spec]) -> float:
     """What the operations of a node `Fused` compute: a sum of rows or columns an addition each."""
     body, size = node.attrs["body"], node.attrs["size"]
-    sizes = {FULL: size, ROW: size, COLUMN: size // (body.cols or size), ONE: 1}
+    sizes = {FULL: size, ROW: size, COLUMN: size // (body.cols or size), ONE: 1, JOINED: size}
     values, count = [*inputs], 0.0
     for step in body.steps:
         summed = step.type in (*OF_ROWS, COLUMN_SUM)
@@ -266,7 +277,7 @@ def _of_body(node: Node, inputs: Sequence[Spec]) -> float:
         dtype = specs[0].dtype if specs else np.dtype(np.float32)
         values.append(Spec(dtype, (sizes[step.way],)))
         made = Node(node.name, step.type, attrs=dict(step.attrs), specs=(values[-1],))
-        if step.type not in (NUMBER, PLACE):
+        if step.type not in (JOIN, NUMBER, PLACE):
             count += size if summed else _flops(made, specs)
     return count
 

@@ -17,6 +17,7 @@ from hpcflow.plan.fusion.fuse import fuse
 from hpcflow.plan.fusion.packing import pack_weights
 from hpcflow.plan.fusion.row_formula import fuse_rows
 from hpcflow.plan.fusion.row_updates import without_copies
+from hpcflow.plan.fusion.splits import split_first
 from hpcflow.plan.fusion.strided import with_strides
 from hpcflow.plan.fusion.tiles import arranged
 from hpcflow.plan.fusion.updates import Writer
@@ -73,6 +74,7 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
     part = with_strides(combined(pack_weights(part, is_fast), is_fast), is_fast)
     if not generates:
         return part
+    part = split_first(part, wish.exact)
     return fuse(part, cut(part), infos_of(devices), wish.exact, generating(wish))
 
 

@@ -209,6 +209,13 @@ def keys_turned(q, k, v):
     return hf.transpose(mixed, [0, 2, 1, 3])
 
 
+def all_turned(q, k, v):
+    """By way of all axes in the opposite order."""
+    q, k, v = (hf.transpose(p, [0, 2, 1, 3]) for p in (q, k, v))
+    mixed = hf.matmul(hf.nn.softmax(hf.matmul(q, k, transpose_b=True)), v)
+    return hf.transpose(hf.transpose(hf.transpose(mixed, [2, 1, 0, 3])), [1, 3, 2, 0])
+
+
 def by_einsum(q, k, v):
     scores = hf.nn.softmax(hf.einsum("bthd,bshd->bhts", q, k))
     return hf.einsum("bhts,bshd->bthd", scores, v)
@@ -233,7 +240,7 @@ def by_numpy(x, w):
     return np.square(mixed).sum()
 
 
-@pytest.mark.parametrize("mix", [turned, keys_turned, by_einsum])
+@pytest.mark.parametrize("mix", [turned, keys_turned, all_turned, by_einsum])
 @pytest.mark.parametrize("parts", [joint, by_heads, separate])
 def test_attention_copies_no_heads(parts, mix, small_ones):
     g, fetches, feeds = attention(parts, mix)

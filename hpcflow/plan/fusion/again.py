@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from hpcflow.graph.shape import size_of
 from hpcflow.native.expansions import EXPANSIONS
 from hpcflow.native.loop import FULL
-from hpcflow.plan.fusion.domains import Reading
+from hpcflow.plan.fusion.domains import Lengths, Reading, common
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.strands import users
 
@@ -114,10 +114,12 @@ class _Work:
 
     def have_one_domain(self, names: Sequence[str]) -> bool:
         """Whether nodes can be in one kernel: on one device, with rows of one length."""
-        cols = {self.readings[name].cols for name in names} - {0}
+        cols: Lengths | None = ()
+        for name in names:
+            cols = None if cols is None else common(cols, self.readings[name].cols)
         sizes = {self.readings[name].size for name in names}
         devices = {self.part.nodes[name].device for name in names}
-        return len(cols) <= 1 and len(sizes) == 1 == len(devices)
+        return cols is not None and len(sizes) == 1 == len(devices)
 
     def is_hidden(self, ref: Ref, source: int) -> bool:
         """Whether a value never leaves the group that makes it."""

@@ -19,7 +19,16 @@ from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
 from hpcflow.plan.fusion import again, texts
 from hpcflow.plan.fusion.alike import Item, Items, clusters
-from hpcflow.plan.fusion.domains import IGNORED, Domain, Reading, read, steps_of
+from hpcflow.plan.fusion.domains import (
+    IGNORED,
+    Domain,
+    Lengths,
+    Reading,
+    common,
+    read,
+    steps_of,
+)
+from hpcflow.plan.fusion.lay import SEEN, Lay, packed, seen, without_unused
 from hpcflow.plan.fusion.tiles import grouped, is_loose
 from hpcflow.plan.fusion.updates import Writer
 from hpcflow.plan.ir import Node, Part, Ref
@@ -33,6 +42,8 @@ ALONE = frozenset({*formulas.LONG, *formulas.CLOSE, *EXPANSIONS}) - {
     *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo", "Pow")
 }
 SUMS = frozenset(("Sum", "SumToShape", "Mean"))  # so are these, if they are of many elements,
+COPIES = SEEN - {"Rows"}  # which is a view
+SHORTEST = 16  # elements of a row of a window that is read where it lies
 LARGE = 1 << 15  # so many, and all other operations where a kernel runs on several threads
 
 
@@ -62,13 +73,14 @@ def fuse(
             order += [name for name in names if name not in gone]
             made += new
         orders.append(order)
-    part = found.part
+    part, had = found.part, {ref.node for ref in found.users}
     position = {name: i for i, name in enumerate(part.nodes)}
     inside = [pair for order in orders for pair in pairwise(order)]
     values = {old: new for one in made for old, new in one.values.items()}
     part = exchange(part, {one.node.name: one.node for one in made}, values, gone)
     names = topological(part.nodes, position.__getitem__, inside)
-    return dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
+    part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
+    return without_unused(part, had)
 
 
 class _Finder:
@@ -101,7 +113,7 @@ class _Finder:
         if reading is None:
             items.add(node)
             return
-        choices = [*self._by_rows(node, reading), (reading, self._domain(node, reading))]
+        choices = [*self._with_others(node, reading), (reading, self._domain(node, reading))]
         for choice, domain in choices:
             behind = self._behind(node, choice)
             last = domain is choices[-1][1]
@@ -114,14 +126,14 @@ class _Finder:
     def _domain(self, node: Node, reading: Reading) -> Domain:
         return Domain(reading.size, reading.cols, node.device, self.home[node.name])
 
-    def _by_rows(self, node: Node, reading: Reading) -> Iterator[tuple[Reading, Domain]]:
+    def _with_others(self, node: Node, reading: Reading) -> Iterator[tuple[Reading, Domain]]:
         """The node among those that make values of rows which it takes."""
         for ref in node.inputs:
             if ref.node in self.settled and self._way(ref) == COLUMN:
-                domain = self.domains[ref.node]
-                choice = reading.by_rows(self.settled[ref.node].cols)
-                if choice is not None and choice.size == domain.size:
-                    yield choice, domain._replace(cols=choice.cols)
+                domain, (cols,) = self.domains[ref.node], self.settled[ref.node].cols
+                for choice in (reading.by_rows(cols), reading.with_rows(cols)):
+                    if choice is not None and choice.size == domain.size:
+                        yield choice, domain._replace(cols=choice.cols)
 
     def _way(self, ref: Ref) -> str:
         """How a value lies in the domain where its node is put."""
@@ -175,39 +187,32 @@ class _Finder:
     def node(self, names: list[str]) -> Made | None:
         """The node that does what these do, they, and where their values are then."""
         nodes, mine = [self.part.nodes[name] for name in names], set(names)
-        on_gpu = nodes[0].kind == "gpu"
-        taken: dict[tuple[Ref, str], Operand] = {}
-        for node in nodes:
-            reading = self.settled[node.name]
-            for ref, way in zip(node.inputs, reading.inputs, strict=True):
-                if ref.node not in mine and way != IGNORED:
-                    dtype = self.part.spec(ref).dtype
-                    taken.setdefault((ref, way), Operand(dtype, way))
-            if node.type == "SparseSoftmaxCrossEntropy" and not on_gpu:
-                labels = node.inputs[1], reading.inputs[1]
-                if labels not in taken:  # nobody could check them
-                    return None
-                taken[labels] = taken[labels]._replace(limit=reading.cols)
-        cols = max(self.settled[name].cols for name in names)
-        steps = Steps(tuple(taken.values()), cols)
-        operand = {key: i for i, key in enumerate(taken)}
+        cols, on_gpu = self.length(names), nodes[0].kind == "gpu"
+        given = {node.name: list(self.given(node, cols)) for node in nodes}
+        outside = dict.fromkeys(g for of in given.values() for g in of if g.ref.node not in mine)
+        if any(g.operand.limit for of in given.values() for g in of if g not in outside):
+            return None  # labels that nobody could check
+        taken = {g: i for i, g in enumerate(outside)}
+        steps = Steps(tuple(g.operand for g in taken), cols)
         value: dict[Ref, int] = {}
         for node in nodes:
             reading = self.settled[node.name]
-            pairs = [p for p in zip(node.inputs, reading.inputs, strict=True) if p[1] != IGNORED]
-            given = [value[p[0]] if p[0] in value else operand[p] for p in pairs]
-            made = steps_of(steps, node, reading, given)
+            operands = [value[g.ref] if g.ref in value else taken[g] for g in given[node.name]]
+            made = steps_of(steps, node, reading, operands)
             value.update({Ref(node.name, i): made[i] for i in range(len(made))})
         kept = [ref for ref in value if self.leaves(ref, mine)]
         kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may be in place of an operand
-        body = steps.body(tuple(value[ref] for ref in kept))
         size = max(self.settled[name].size for name in names)
+        body = steps.body(tuple(value[ref] for ref in kept))
+        if all(way != FULL for way in map(self._way, kept)):
+            if all(g.operand.way != FULL or g.operand.begins for g in taken):
+                body = body._replace(size=size)
         written = None
         if kept:
             written = texts.on_gpu(body, size) if on_gpu else texts.kernel(body, self.exact)
         if written is None:
             return None
-        inputs = [ref for ref, _ in taken]
+        inputs = [g.ref for g in taken]
         attrs = {
             "body": body,
             "names": tuple(names),
@@ -227,12 +232,64 @@ class _Finder:
         )
         return Made(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)})
 
+    def length(self, names: list[str]) -> int:
+        """Of the rows of a kernel, 0 if it has none: that of a window if any length will do."""
+        cols: Lengths | None = ()
+        for name in names:
+            cols = None if cols is None else common(cols, self.settled[name].cols)
+        assert cols is not None  # they are of one domain
+        if cols:
+            return cols[0]
+        mine, runs = set(names), [0]
+        for node in (self.part.nodes[name] for name in names):
+            for ref, way in zip(node.inputs, self.settled[node.name].inputs, strict=True):
+                if ref.node not in mine and way == FULL:
+                    root, lay = self.seen(ref, node)
+                    runs += [lay.run()] if root != ref else []
+        return min((run for run in runs if run >= SHORTEST), default=0)
+
+    def seen(self, ref: Ref, node: Node) -> tuple[Ref, Lay]:
+        """What a value is a window of, or has in another order, and its lay there."""
+        root, lay = seen(self.part, ref, node.device, COPIES)
+        if (
+            node.kind != "cpu"
+            or lay.is_packed()
+            or self.part.nodes[root.node].type == "ReadVariable"
+        ):
+            return ref, packed(lay.sizes)
+        return root, lay
+
+    def given(self, node: Node, cols: int) -> Iterator[Given]:
+        """What a node takes, with rows of that length."""
+        reading = self.settled[node.name]
+        checks = node.type == "SparseSoftmaxCrossEntropy" and node.kind != "gpu"
+        for i, (ref, (way, begins)) in enumerate(zip(node.inputs, reading.ways(cols), strict=True)):
+            if way == IGNORED:
+                continue
+            root, dtype = ref, self.part.spec(ref).dtype
+            if way == FULL and cols and not begins:
+                root, lay = self.seen(ref, node)
+                found = lay.by_rows(cols)
+                if root != ref and found is not None and found[0] == FULL:
+                    begins = found[1]
+                else:
+                    root = ref
+            limit = reading.cols[0] if checks and i == 1 else 0  # labels
+            yield Given(root, Operand(dtype, way, limit, begins))
+
     def leaves(self, ref: Ref, mine: set[str]) -> bool:
         """Whether somebody else needs a value, or nobody any of its node, which is still to run."""
         outputs = (Ref(ref.node, i) for i in range(len(self.part.nodes[ref.node].specs)))
         if not any(self.users.get(one) for one in outputs):
             return True
         return ref in self.part.fetches or not mine.issuperset(self.users.get(ref, ()))
+
+
+class Given(NamedTuple):
+    """A value that a kernel takes, or makes for itself, and how."""
+
+    ref: Ref
+    operand: Operand
 
 
 class Made(NamedTuple):

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
+
+from hpcflow.graph.shape import is_known, known
+from hpcflow.native.loop import COLUMN, FULL, ONE, ROW, Begins
+from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.rewrite import SAME_ORDER
+
+# operations of which the outputs are their input, parts of it, or that in another order
+SEEN = frozenset((*SAME_ORDER, "Transpose", "Rows", "Split", "Unpack", "StridedSlice"))
 
 
 class Lay(NamedTuple):
@@ -61,6 +71,51 @@ class Lay(NamedTuple):
                 runs.append((count // n, n * stride))
         return Lay(self.start, tuple(shape), tuple(reversed(strides)))
 
+    def broadcast(self, shape: Sequence[int]) -> Lay:
+        """With the elements repeated to this shape, as of arithmetic."""
+        more = len(shape) - len(self.sizes)
+        sizes, strides = (1,) * more + self.sizes, (0,) * more + self.strides
+        spread = (s if n == m else 0 for n, m, s in zip(sizes, shape, strides, strict=True))
+        return Lay(self.start, tuple(shape), tuple(spread))
+
+    def run(self) -> int:
+        """How many elements at the end lie side by side."""
+        count = 1
+        for n, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
+            if n > 1 and stride != count:
+                break
+            count *= n
+        return count
+
+    def by_rows(self, cols: int) -> tuple[str, Begins | None] | None:
+        """How the elements go with rows of `cols`, and where rows begin if the way says not where.
+
+        None: a row is not of elements side by side, nor of one.
+        """
+        axis, count = len(self.sizes), 1
+        while axis and count < cols:
+            axis -= 1
+            count *= self.sizes[axis]
+        inside = Lay(0, self.sizes[axis:], self.strides[axis:])
+        along = inside.run() == cols
+        pairs = zip(inside.sizes, inside.strides, strict=True)
+        if count != cols or not (along or all(n == 1 or not stride for n, stride in pairs)):
+            return None
+        terms: list[tuple[int, int, int]] = []
+        over = 1
+        for n, stride in zip(self.sizes[:axis][::-1], self.strides[:axis][::-1], strict=True):
+            if n > 1 and terms and stride == terms[-1][1] * terms[-1][2]:
+                terms[-1] = (terms[-1][0], terms[-1][1] * n, terms[-1][2])
+            elif n > 1:
+                terms.append((over, n, stride))
+            over *= n
+        terms = [(a, 0 if a * n == over else n, s) for a, n, s in terms if s]
+        if not self.start and not terms:
+            return ROW if along else ONE, None
+        if not self.start and terms == [(1, 0, cols if along else 1)]:
+            return FULL if along else COLUMN, None
+        return FULL if along else COLUMN, (self.start, tuple(terms))
+
     def picked(self, key: Sequence[tuple[Any, ...]]) -> Lay | None:
         """What a key of `StridedSlice` picks, if it is of numbers and runs forward."""
         places = sum(part[0] in ("at", "slice") for part in key)
@@ -84,3 +139,53 @@ def packed(shape: Sequence[int]) -> Lay:
     """An array of this shape in C order."""
     sizes = tuple(shape)
     return Lay(0, sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))))
+
+
+def seen(part: Part, ref: Ref, device: str, types: Set[str] = SEEN) -> tuple[Ref, Lay]:
+    """What a value on a device is part of, by operations of `types`, and how it lies there."""
+    node, shape = part.nodes[ref.node], part.spec(ref).shape
+    if node.type in types and not node.control and node.device == device:
+        plain = len(node.inputs) == 1 or node.type in SAME_ORDER
+        if plain and is_known(part.spec(node.inputs[0]).shape):
+            root, lay = seen(part, node.inputs[0], device, types)
+            made = through(node, ref.index, lay)
+            if made is not None:
+                return root, made
+    return ref, packed(known(shape))
+
+
+def axes_of(node: Node) -> list[int]:
+    """The axes of its input in the order in which a Transpose has them."""
+    rank, perm = len(known(node.specs[0].shape)), node.attrs["perm"]
+    return [axis % rank for axis in (reversed(range(rank)) if perm is None else perm)]
+
+
+def through(node: Node, index: int, lay: Lay) -> Lay | None:
+    """How output `index` of a node lies where its input lies so."""
+    shape, attrs = known(node.specs[index].shape), node.attrs
+    if node.type == "Transpose":
+        return lay.turned(axes_of(node))
+    if node.type == "Rows":
+        return lay.part(0, attrs["start"], shape[0])
+    if node.type == "StridedSlice":
+        return lay.picked(attrs["key"])
+    if node.type in SAME_ORDER:
+        return lay.reshaped(shape)
+    axis = attrs["axis"] % len(lay.sizes)
+    if node.type == "Unpack":
+        return lay.at(axis, index)
+    before = sum(known(spec.shape)[axis] for spec in node.specs[:index])
+    return lay.part(axis, before, shape[axis])
+
+
+def without_unused(part: Part, had: Set[str]) -> Part:
+    """The part without rearranged values that nobody takes any more; `had` are those that were."""
+    nodes = dict(part.nodes)
+    uses = Counter(ref.node for node in nodes.values() for ref in node.inputs)
+    uses.update(ref.node for ref in part.fetches)
+    uses.update(c for node in nodes.values() for c in node.control)
+    for name, node in reversed(list(nodes.items())):
+        if node.type in SEEN and name in had and not uses[name]:
+            uses.subtract(ref.node for ref in node.inputs)
+            del nodes[name]
+    return dataclasses.replace(part, nodes=nodes)

@@ -6,20 +6,17 @@ copy. A product that takes matrices at any strides needs none of them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hpcflow.graph.shape import Spec, is_known, known, size_of
-from hpcflow.plan.fusion.lay import Lay, packed
+from hpcflow.plan.fusion.lay import Lay, axes_of, packed, seen, without_unused
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.rewrite import SAME_ORDER, exchange
 from hpcflow.plan.strands import cut, home, users
 
 Serves = Callable[[Node, list[Spec]], bool]
-SEEN = {*SAME_ORDER, "Transpose", "Rows", "Split", "Unpack", "StridedSlice"}
 
 
 def with_strides(part: Part, serves: Serves) -> Part:
@@ -79,22 +76,10 @@ class _Rewriter:
 
     # -- where operands lie
 
-    def seen(self, ref: Ref, device: str) -> tuple[Ref, Lay]:
-        """What a value is part of, and how it lies there."""
-        node, shape = self.part.nodes[ref.node], self.part.spec(ref).shape
-        if node.type in SEEN and not node.control and node.device == device:
-            plain = len(node.inputs) == 1 or node.type in SAME_ORDER
-            if plain and is_known(self.part.spec(node.inputs[0]).shape):
-                root, lay = self.seen(node.inputs[0], device)
-                made = _through(node, ref.index, lay)
-                if made is not None:
-                    return root, made
-        return ref, packed(known(shape))
-
     def operand(self, node: Node, i: int) -> tuple[Ref, Lay | None]:
         """The value that a product reads, and how its matrices lie there."""
         ref = node.inputs[i]
-        root, lay = self.seen(ref, node.device)
+        root, lay = seen(self.part, ref, node.device)
         made = _matrices(node, i, lay)
         if made is None or lay.is_packed() or 1 not in made.strides[-2:]:
             return ref, _matrices(node, i, packed(known(self.part.spec(ref).shape)))
@@ -190,15 +175,7 @@ class _Rewriter:
     def done(self) -> Part:
         """The new part, without the nodes whose values were needed by products alone."""
         part = exchange(self.part, self.new, self.values, self.gone)
-        nodes = dict(part.nodes)
-        uses = Counter(ref.node for node in nodes.values() for ref in node.inputs)
-        uses.update([*self.followed, *(ref.node for ref in part.fetches)])
-        had = {ref.node for ref in self.users}
-        for name, node in reversed(list(nodes.items())):
-            if node.type in SEEN and name in had and not uses[name]:
-                uses.subtract(ref.node for ref in node.inputs)
-                del nodes[name]
-        return dataclasses.replace(part, nodes=nodes)
+        return without_unused(part, {ref.node for ref in self.users})
 
 
 def _labels(node: Node) -> tuple[list[str], list[str]]:
@@ -239,31 +216,13 @@ def _matrices(node: Node, i: int, lay: Lay) -> Lay | None:
     return turned.reshaped([*(size[c] for c in joint), *flat])
 
 
-def _through(node: Node, index: int, lay: Lay) -> Lay | None:
-    """How output `index` of a node lies where its input lies so."""
-    shape, attrs = known(node.specs[index].shape), node.attrs
-    if node.type == "Transpose":
-        return lay.turned(attrs["perm"])
-    if node.type == "Rows":
-        return lay.part(0, attrs["start"], shape[0])
-    if node.type == "StridedSlice":
-        return lay.picked(attrs["key"])
-    if node.type in SAME_ORDER:
-        return lay.reshaped(shape)
-    axis = attrs["axis"] % len(lay.sizes)
-    if node.type == "Unpack":
-        return lay.at(axis, index)
-    before = sum(known(spec.shape)[axis] for spec in node.specs[:index])
-    return lay.part(axis, before, shape[axis])
-
-
 def _back(lay: Lay | None, nodes: Sequence[Node], part: Part) -> Lay | None:
     """How the value of the first node lies where that of the last is to lie so."""
     for node in reversed(nodes[1:]):
         if lay is None:
             return None
         if node.type == "Transpose":
-            perm = [axis % len(lay.sizes) for axis in node.attrs["perm"]]
+            perm = axes_of(node)
             lay = lay.turned([perm.index(i) for i in range(len(perm))])
         else:
             lay = lay.reshaped(known(part.spec(node.inputs[0]).shape))

@@ -1,0 +1,128 @@
+"""What is computed element by element, and then split, is split before it is computed.
+
+The gates of a recurrent cell are columns of one product to which a bias is added. As parts, they
+are computed by the loop that goes on with them, which reads each where it lies in the product.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpcflow.graph.shape import Spec, is_known, known, size_of
+from hpcflow.native import formulas
+from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.strands import cut, home, users
+
+
+def split_first(part: Part, exact: bool) -> Part:
+    """The part with no values that are computed element by element to be split by nodes that do so.
+
+    Only on CPUs, and where nodes of the same kind go on with all parts: loops are generated for
+    them, with `exact` such as change no bit.
+    """
+    if not any(node.type == "Split" for node in part.nodes.values()):
+        return part
+    return _Rewriter(part, exact).run()
+
+
+class _Rewriter:
+    def __init__(self, part: Part, exact: bool) -> None:
+        self.part, self.exact = part, exact
+        self.users, self.home = users(part), home(cut(part))
+        self.followed = {c for node in part.nodes.values() for c in node.control}
+        self.fetched = set(part.fetches)
+        self.instead: dict[str, list[Node]] = {}  # of a node
+        self.behind: dict[str, list[Node]] = {}  # parts of its values
+        self.parts: dict[tuple[Ref, int, int], list[Ref]] = {}  # that others take, too
+        self.values: dict[Ref, Ref] = {}
+
+    def run(self) -> Part:
+        """All of them."""
+        for node in self.part.nodes.values():
+            if node.type == "Split" and self.goes_on(node):
+                ref, shape = node.inputs[0], known(node.specs[0].shape)
+                if self.moves(ref, node):
+                    axis, count = node.attrs["axis"] % len(shape) - len(shape), len(node.specs)
+                    parts = self.computed(ref, axis, count)
+                    self.values.update({Ref(node.name, i): parts[i] for i in range(count)})
+                    self.instead[node.name] = []
+        nodes = {}
+        for name, old in self.part.nodes.items():
+            for node in (*self.instead.get(name, [old]), *self.behind.get(name, ())):
+                nodes[node.name] = node.taking(self.values)
+        return dataclasses.replace(self.part, nodes=nodes)
+
+    def goes_on(self, split: Node) -> bool:
+        """Whether the parts are known, alike, and computed with where they are made."""
+        shapes = [spec.shape for spec in split.specs]
+        if len(split.inputs) > 1 or len(set(shapes)) > 1 or not self.is_plain(split):
+            return False
+        takers = [self.users.get(Ref(split.name, i), []) for i in range(len(shapes))]
+        return all(takers) and all(
+            self.is_elementwise(self.part.nodes[name]) and self.home[name] == self.home[split.name]
+            for names in takers
+            for name in names
+        )
+
+    def is_plain(self, node: Node) -> bool:
+        """Whether it stands in no order but that of its values, which are known and not fetched."""
+        refs = [Ref(node.name, i) for i in range(len(node.specs))]
+        shapes = [spec.shape for spec in (*node.specs, *map(self.part.spec, node.inputs))]
+        if node.control or node.name in self.followed or node.kind != "cpu":
+            return False
+        return self.fetched.isdisjoint(refs) and all(is_known(s) and size_of(s) for s in shapes)
+
+    def is_elementwise(self, node: Node) -> bool:
+        return formulas.find(node.type, self.exact) is not None
+
+    def moves(self, ref: Ref, taker: Node) -> bool:
+        """Whether a value is computed element by element, where its parts are needed alone."""
+        node = self.part.nodes[ref.node]
+        if not self.is_elementwise(node) or not self.is_plain(node):
+            return False
+        here = (node.device, self.home[node.name]) == (taker.device, self.home[taker.name])
+        return here and set(self.users[ref]) == {taker.name}
+
+    def computed(self, ref: Ref, axis: int, count: int) -> list[Ref]:
+        """The parts of a value along an axis, counted from the end, computed as parts."""
+        node = self.part.nodes[ref.node]
+        given = [self.parts_of(one, node, axis, count) for one in node.inputs]
+        spec = self.part_spec(ref, axis, count)
+        names = [f"{node.name}/part_{i}" for i in range(count)]
+        self.instead[node.name] = [
+            node.but(name=name, inputs=tuple(of[i] for of in given), specs=(spec,))
+            for i, name in enumerate(names)
+        ]
+        return [Ref(name) for name in names]
+
+    def parts_of(self, ref: Ref, taker: Node, axis: int, count: int) -> list[Ref]:
+        """The parts of what is taken by a node that is computed in parts."""
+        shape = known(self.part.spec(ref).shape)
+        if -axis > len(shape) or shape[axis] == 1:
+            return [ref] * count
+        key = (ref, axis, count)
+        if key not in self.parts:
+            moves = self.moves(ref, taker)
+            self.parts[key] = (self.computed if moves else self.taken)(ref, axis, count)
+        return self.parts[key]
+
+    def taken(self, ref: Ref, axis: int, count: int) -> list[Ref]:
+        """The parts of a value that is there as a whole: views of it along the first axis."""
+        node, spec = self.part.nodes[ref.node], self.part_spec(ref, axis, count)
+        of, n = f"{ref.node}/{ref.index}/part{axis}of{count}", known(spec.shape)[axis]
+        made = node.but(inputs=(ref,), control=(), specs=(spec,))
+        if -axis == len(known(spec.shape)):
+            rows = [{"start": i * n, "stop": i * n + n} for i in range(count)]
+            new = [made.but(name=f"{of}_{i}", type="Rows", attrs=at) for i, at in enumerate(rows)]
+        else:
+            attrs = {"axis": axis, "sizes": (n,) * count}
+            new = [made.but(name=of, type="Split", attrs=attrs, specs=(spec,) * count)]
+        self.behind.setdefault(ref.node, []).extend(new)
+        return [Ref(one.name, i) for one in new for i in range(len(one.specs))]
+
+    def part_spec(self, ref: Ref, axis: int, count: int) -> Spec:
+        """Of one of several parts of a value."""
+        spec = self.part.spec(ref)
+        shape = list(known(spec.shape))
+        shape[axis] //= count
+        return Spec(spec.dtype, tuple(shape))
