@@ -71,7 +71,7 @@ __getattr__, __dir__, _later = later(
         "hpcflow.ops.einsum": "einsum tensordot",
         "hpcflow.ops.elementwise": (
             "accumulate_n acos acosh asin asinh atan atan2 atanh ceil cosh cross div div_no_nan "
-            "expm1 floor floor_div floormod is_finite is_inf is_nan log_sigmoid realdiv "
+            "expm1 floor floor_div floormod is_finite is_inf is_nan realdiv "
             "reciprocal rint round saturate_cast scalar_mul sinh squared_difference tan "
             "to_bfloat16 to_complex128 to_complex64 to_double to_float to_int32 to_int64 "
             "truncatediv truncatemod"
@@ -107,6 +107,7 @@ __getattr__, __dir__, _later = later(
             "diag diag_part eye matrix_band_part matrix_diag matrix_diag_part matrix_set_diag "
             "matrix_transpose norm trace"
         ),
+        "hpcflow.ops.nn": "log_sigmoid",
         "hpcflow.ops.partition": "dynamic_partition dynamic_stitch",
         "hpcflow.ops.partitioned": "PartitionedVariable",
         "hpcflow.ops.partitioners": (
@@ -126,8 +127,7 @@ __getattr__, __dir__, _later = later(
         "hpcflow.ops.random_order": "multinomial random_crop random_shuffle",
         "hpcflow.ops.rearrange": (
             "broadcast_dynamic_shape broadcast_static_shape lin_space linspace meshgrid "
-            "parallel_stack repeat reverse reverse_sequence reverse_v2 roll sequence_mask shape_n "
-            "unravel_index"
+            "parallel_stack repeat reverse_sequence roll sequence_mask shape_n unravel_index"
         ),
         "hpcflow.ops.records": "decode_csv decode_raw matching_files read_file write_file",
         "hpcflow.ops.reduce": (
@@ -149,7 +149,7 @@ __getattr__, __dir__, _later = later(
             "unsorted_segment_sqrt_n unsorted_segment_sum"
         ),
         "hpcflow.ops.sequences": "edit_distance string_split",
-        "hpcflow.ops.slicing": "boolean_mask slice strided_slice",
+        "hpcflow.ops.slicing": "boolean_mask reverse reverse_v2 slice strided_slice",
         "hpcflow.ops.sparse": (
             "SparseTensor SparseTensorValue convert_to_tensor_or_sparse_tensor sparse_placeholder "
             "sparse_tensor_dense_matmul sparse_tensor_to_dense sparse_to_dense"

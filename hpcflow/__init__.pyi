@@ -165,7 +165,6 @@ from hpcflow.ops.elementwise import floormod as floormod
 from hpcflow.ops.elementwise import is_finite as is_finite
 from hpcflow.ops.elementwise import is_inf as is_inf
 from hpcflow.ops.elementwise import is_nan as is_nan
-from hpcflow.ops.elementwise import log_sigmoid as log_sigmoid
 from hpcflow.ops.elementwise import realdiv as realdiv
 from hpcflow.ops.elementwise import reciprocal as reciprocal
 from hpcflow.ops.elementwise import rint as rint
@@ -288,6 +287,7 @@ from hpcflow.ops.matrix import matrix_set_diag as matrix_set_diag
 from hpcflow.ops.matrix import matrix_transpose as matrix_transpose
 from hpcflow.ops.matrix import norm as norm
 from hpcflow.ops.matrix import trace as trace
+from hpcflow.ops.nn import log_sigmoid as log_sigmoid
 from hpcflow.ops.partition import dynamic_partition as dynamic_partition
 from hpcflow.ops.partition import dynamic_stitch as dynamic_stitch
 from hpcflow.ops.partitioned import PartitionedVariable as PartitionedVariable
@@ -321,9 +321,7 @@ from hpcflow.ops.rearrange import linspace as linspace
 from hpcflow.ops.rearrange import meshgrid as meshgrid
 from hpcflow.ops.rearrange import parallel_stack as parallel_stack
 from hpcflow.ops.rearrange import repeat as repeat
-from hpcflow.ops.rearrange import reverse as reverse
 from hpcflow.ops.rearrange import reverse_sequence as reverse_sequence
-from hpcflow.ops.rearrange import reverse_v2 as reverse_v2
 from hpcflow.ops.rearrange import roll as roll
 from hpcflow.ops.rearrange import sequence_mask as sequence_mask
 from hpcflow.ops.rearrange import shape_n as shape_n
@@ -379,6 +377,8 @@ from hpcflow.ops.segment import unsorted_segment_sum as unsorted_segment_sum
 from hpcflow.ops.sequences import edit_distance as edit_distance
 from hpcflow.ops.sequences import string_split as string_split
 from hpcflow.ops.slicing import boolean_mask as boolean_mask
+from hpcflow.ops.slicing import reverse as reverse
+from hpcflow.ops.slicing import reverse_v2 as reverse_v2
 from hpcflow.ops.slicing import slice as slice
 from hpcflow.ops.slicing import strided_slice as strided_slice
 from hpcflow.ops.sparse import SparseTensor as SparseTensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcflow.ops.complex import angle, conj, imag, real
+from hpcflow.ops.complex import angle, imag, real
 from hpcflow.ops.count import bincount, confusion_matrix, count_nonzero
 from hpcflow.ops.elementwise import (
     accumulate_n,
@@ -22,7 +22,6 @@ from hpcflow.ops.elementwise import (
     is_finite,
     is_inf,
     is_nan,
-    log_sigmoid,
     reciprocal,
     rint,
     scalar_mul,
@@ -34,6 +33,7 @@ from hpcflow.ops.math import (
     abs,
     add,
     add_n,
+    conj,
     cos,
     divide,
     equal,
@@ -68,6 +68,7 @@ from hpcflow.ops.math import (
 )
 from hpcflow.ops.matmul import matmul
 from hpcflow.ops.moments import reduce_euclidean_norm, reduce_std, reduce_variance
+from hpcflow.ops.nn import log_sigmoid
 from hpcflow.ops.reduce import (
     argmax,
     argmin,

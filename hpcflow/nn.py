@@ -24,13 +24,12 @@ __getattr__, __dir__, __all__ = later(
         ),
         "hpcflow.ops.ctc": "ctc_beam_search_decoder ctc_greedy_decoder ctc_loss ctc_loss_v2",
         "hpcflow.ops.dynamic_rnn": "bidirectional_dynamic_rnn dynamic_rnn raw_rnn",
-        "hpcflow.ops.elementwise": "log_sigmoid",
         "hpcflow.ops.embedding": "embedding_lookup embedding_lookup_sparse",
         "hpcflow.ops.math": "sigmoid tanh",
         "hpcflow.ops.moments": "moments normalize_moments sufficient_statistics weighted_moments",
         "hpcflow.ops.morphology": "dilation2d erosion2d",
         "hpcflow.ops.nn": (
-            "bias_add dropout elu in_top_k l2_loss log_softmax relu relu6 "
+            "bias_add dropout elu in_top_k l2_loss log_sigmoid log_softmax relu relu6 "
             "sigmoid_cross_entropy_with_logits softmax softmax_cross_entropy_with_logits softplus "
             "sparse_softmax_cross_entropy_with_logits"
         ),

@@ -44,7 +44,6 @@ from hpcflow.ops.ctc import ctc_loss_v2 as ctc_loss_v2
 from hpcflow.ops.dynamic_rnn import bidirectional_dynamic_rnn as bidirectional_dynamic_rnn
 from hpcflow.ops.dynamic_rnn import dynamic_rnn as dynamic_rnn
 from hpcflow.ops.dynamic_rnn import raw_rnn as raw_rnn
-from hpcflow.ops.elementwise import log_sigmoid as log_sigmoid
 from hpcflow.ops.embedding import embedding_lookup as embedding_lookup
 from hpcflow.ops.embedding import embedding_lookup_sparse as embedding_lookup_sparse
 from hpcflow.ops.math import sigmoid as sigmoid
@@ -60,6 +59,7 @@ from hpcflow.ops.nn import dropout as dropout
 from hpcflow.ops.nn import elu as elu
 from hpcflow.ops.nn import in_top_k as in_top_k
 from hpcflow.ops.nn import l2_loss as l2_loss
+from hpcflow.ops.nn import log_sigmoid as log_sigmoid
 from hpcflow.ops.nn import log_softmax as log_softmax
 from hpcflow.ops.nn import relu as relu
 from hpcflow.ops.nn import relu6 as relu6

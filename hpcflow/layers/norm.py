@@ -74,20 +74,20 @@ def batch_normalization(
         def shaped(v: Any) -> Any:
             return None if v is None else norm.by_channel(v, x, at)
 
+        def normalized(m: Any, v: Any) -> Tensor:
+            moments = shaped(m), shaped(v)
+            return norm.batch_normalization(x, *moments, shaped(beta), shaped(gamma), epsilon)
+
         known = training.constant if isinstance(training, Tensor) else training
         if known is not None and not bool(known):
-            return norm.batch_normalization(
-                x, shaped(mean), shaped(variance), shaped(beta), shaped(gamma), epsilon
-            )
+            return normalized(mean, variance)
         others = tuple(i for i in range(len(x.shape)) if i != at)
         m, v, unbiased, y = _of_batch(x, others, epsilon, synchronized)
         _update([(mean, m), (variance, unbiased)], momentum, training, known, synchronized)
-        if known is None or synchronized:
-            if known is None:
-                m, v = where(training, m, mean), where(training, v, variance)
-            return norm.batch_normalization(
-                x, shaped(m), shaped(v), shaped(beta), shaped(gamma), epsilon
-            )
+        if known is None:
+            return normalized(where(training, m, mean), where(training, v, variance))
+        if synchronized:
+            return normalized(m, v)
         if gamma is not None:
             y = multiply(y, shaped(gamma))
         return y if beta is None else add(y, shaped(beta))

@@ -17,8 +17,8 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, broadcast
 from hpcflow.ops.broadcast import sum_to, zeros_like
-from hpcflow.ops.math import conj, greater_equal, multiply, negative, sign, where
-from hpcflow.ops.rules import Attrs, alike, one, operands, require, require_equal
+from hpcflow.ops.math import greater_equal, multiply, negative, sign, where
+from hpcflow.ops.rules import Attrs, one, operands, require, require_equal
 
 COMPLEX: dict[np.dtype, np.dtype] = {float32: complex64, float64: complex128}
 REAL = {whole: part for part, whole in COMPLEX.items()}
@@ -77,7 +77,6 @@ def angle(input: Any, name: str | None = None) -> Tensor:
     return where(greater_equal(x, 0), zeros_like(x), x.dtype.type(np.pi), name)
 
 
-op("Conj", infer=alike("conj", "c"), grad=lambda op, g: [conj(g)])
 op("Complex", infer=_complex, grad=_complex_back)
 op("Real", infer=_part, grad=lambda op, g: [complex(g, zeros_like(g))])
 op("Imag", infer=_part, grad=lambda op, g: [complex(zeros_like(g), g)])

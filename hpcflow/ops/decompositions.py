@@ -11,6 +11,7 @@ from hpcflow.graph.shape import Spec
 from hpcflow.ops.array import expand_dims
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.complex import REAL
+from hpcflow.ops.elementwise import reciprocal
 from hpcflow.ops.linalg import lapack, matrix_triangular_solve, square
 from hpcflow.ops.math import add, add_n, cast, equal, multiply, subtract, where
 from hpcflow.ops.math import square as squared
@@ -102,7 +103,7 @@ def _gaps(values: Tensor) -> Tensor:
     """1 / (v_j - v_i) in row i and column j; 0 on the diagonal and between equal ones."""
     gap = subtract(expand_dims(values, -2), expand_dims(values, -1))
     none = equal(gap, 0)
-    return where(none, 0, one("Reciprocal", [where(none, 1, gap)]))
+    return where(none, 0, reciprocal(where(none, 1, gap)))
 
 
 def _svd_back(op: Operation, ds: Tensor | None, *rest: Tensor | None) -> list[Any]:
@@ -138,7 +139,7 @@ def _svd_vectors(
 ) -> list[Tensor]:
     gaps, across = _gaps(squared(s)), expand_dims(s, -2)
     none = equal(s, 0)
-    inverse = where(none, 0, one("Reciprocal", [where(none, 1, s)]))
+    inverse = where(none, 0, reciprocal(where(none, 1, s)))
     parts = []
     for factor, other, d, left in ((u, v, du, True), (v, u, dv, False)):
         if d is None:

@@ -15,11 +15,11 @@ from hpcflow.ops.broadcast import zeros
 from hpcflow.ops.flow import while_loop
 from hpcflow.ops.join import concat, stack
 from hpcflow.ops.math import add, cast, less, logical_not, logical_or, subtract
-from hpcflow.ops.rearrange import reverse, reverse_sequence
+from hpcflow.ops.rearrange import reverse_sequence
 from hpcflow.ops.reduce import reduce_all, reduce_max
 from hpcflow.ops.rnn import while_alive
 from hpcflow.ops.rnn_cell import RNNCell
-from hpcflow.ops.slicing import gather
+from hpcflow.ops.slicing import gather, reverse
 from hpcflow.ops.tensor_array import TensorArray
 from hpcflow.ops.variable_scope import variable_scope
 
@@ -45,15 +45,8 @@ def dynamic_rnn(
     Shapes: inputs [batch, time, features], with `time_major` [time, batch, features]; outputs the
             same with the cell's output size. Batch and time may be unknown.
     """
-    x = convert_to_tensor(inputs)
-    if x.shape is None or len(x.shape) != 3:
-        raise ShapeError(
-            f"dynamic_rnn takes inputs of rank 3, not {show(x.shape)}",
-            op=x.op.name,
-            line=user_line(),
-        )
-    x = x if time_major else transpose(x, [1, 0, 2])
-    longest, samples, _ = x.shape or (None, None, None)
+    x = _by_time(inputs, time_major)
+    samples = None if x.shape is None else x.shape[1]
     with variable_scope("rnn" if scope is None else scope):
         time, batch = _size(x, 0), _size(x, 1)
         lengths = None if sequence_length is None else _lengths(sequence_length)
@@ -85,10 +78,22 @@ def dynamic_rnn(
             made = array.gather(range(count))
             if lengths is not None:
                 made = concat([made, zeros(stack([rest, batch, size]), x.dtype)], 0)
-            made.set_shape((longest, samples, size))
+            made.set_shape((*(x.shape or (None, None))[:2], size))
             return made if time_major else transpose(made, [1, 0, 2])
 
         return nest.mapped(joined, arrays, sizes), state
+
+
+def _by_time(inputs: Any, time_major: bool) -> Tensor:
+    """The inputs as [time, batch, features]."""
+    x = convert_to_tensor(inputs)
+    if x.shape is None or len(x.shape) != 3:
+        raise ShapeError(
+            f"dynamic_rnn takes inputs of rank 3, not {show(x.shape)}",
+            op=x.op.name,
+            line=user_line(),
+        )
+    return x if time_major else transpose(x, [1, 0, 2])
 
 
 def _size(x: Tensor, axis: int) -> Tensor:

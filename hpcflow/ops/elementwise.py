@@ -79,11 +79,6 @@ atan2: Binary = binary(
 )
 
 
-def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
-    """`log(sigmoid(x))`, without overflow."""
-    return negative(one("Softplus", [negative(x)]), name)
-
-
 # -- rounding, remainders
 
 _STEPS = "f"

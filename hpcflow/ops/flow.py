@@ -11,6 +11,7 @@ from hpcflow.graph import nest
 from hpcflow.graph.body import Function, last_name, trace
 from hpcflow.graph.dtypes import bool_, int32
 from hpcflow.graph.graph import (
+    Graph,
     Operation,
     Tensor,
     convert_to_tensor,
@@ -237,19 +238,11 @@ def while_loop(
         values = rebuild(tensors)
         return list(values.values()) if isinstance(values, dict) else values
 
-    test = trace(
-        graph, f"{scope}/cond", params, lambda *p: cond(*given(p)), lambda made: ([made], [])
-    )
-    _check_predicate(test.results[0])
-    step = trace(
-        graph,
-        f"{scope}/body",
-        params,
-        lambda *p: body(*given(p)),
-        lambda made: (_next_values(made, structure, single), []),
-    )
-    for param, result in zip(step.params, step.results, strict=True):
-        _check_invariant(param, result)
+    def next_values(made: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        return _next_values(made, structure, single), []
+
+    test = _test(graph, scope, params, lambda *p: cond(*given(p)))
+    step = _step(graph, scope, params, lambda *p: body(*given(p)), next_values)
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "back_prop": bool(back_prop)}
     attrs["history"] = "host" if swap_memory and history == "keep" else history
     made = _owner(graph, "While", [*inits, *test.outer, *step.outer], attrs, scope)
@@ -257,6 +250,29 @@ def while_loop(
     return (
         result[0] if single or (len(inits) == 1 and isinstance(result, (list, tuple))) else result
     )
+
+
+def _test(
+    graph: Graph, scope: str, params: Sequence[tuple[Spec, str]], cond: Callable[..., Any]
+) -> Function:
+    """The function that says whether the loop goes on."""
+    test = trace(graph, f"{scope}/cond", params, cond, lambda made: ([made], []))
+    _check_predicate(test.results[0])
+    return test
+
+
+def _step(
+    graph: Graph,
+    scope: str,
+    params: Sequence[tuple[Spec, str]],
+    body: Callable[..., Any],
+    take: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]],
+) -> Function:
+    """The function that is one iteration."""
+    step = trace(graph, f"{scope}/body", params, body, take)
+    for param, result in zip(step.params, step.results, strict=True):
+        _check_invariant(param, result)
+    return step
 
 
 def _loop_params(

@@ -34,7 +34,7 @@ from hpcflow.ops.rules import (
     tensors,
     with_value,
 )
-from hpcflow.ops.slicing import getitem, slice
+from hpcflow.ops.slicing import getitem, reverse, slice
 
 
 def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -315,7 +315,7 @@ def _ends(x: Tensor, axis: int, rank: int, pair: tuple[int, int], mode: str) -> 
         if mode == "EDGE":
             part = tile(part, [n if i == axis else 1 for i in range(rank)])
         else:
-            part = one("Reverse", [part], {"axis": (axis,)})
+            part = reverse(part, [axis])
         parts = [part, *parts] if before else [*parts, part]
     return parts
 

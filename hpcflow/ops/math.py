@@ -114,6 +114,9 @@ def conj(x: Any, name: str | None = None) -> Tensor:
     return one("Conj", [x], {}, name) if x.dtype.kind == "c" else x
 
 
+op("Conj", infer=alike("conj", "c"), grad=lambda op, g: [conj(g)])
+
+
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of known integers; NumericError if it divides them by zero."""
 

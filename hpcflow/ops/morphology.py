@@ -12,9 +12,8 @@ from hpcflow.graph.shape import show
 from hpcflow.ops.array import identity
 from hpcflow.ops.join import pad
 from hpcflow.ops.math import add, maximum, negative
-from hpcflow.ops.rearrange import reverse
 from hpcflow.ops.rules import operands, require
-from hpcflow.ops.slicing import getitem
+from hpcflow.ops.slicing import getitem, reverse
 from hpcflow.ops.window import per_axis, slid, slides
 
 

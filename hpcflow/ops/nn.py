@@ -56,10 +56,10 @@ def _masked_back(type: str) -> Any:
 
 def _elu_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     g, y = op.inputs  # g (1 + min(y, 0))
-    negative = less(y, 0)
+    below = less(y, 0)
     return [
         lambda: one("EluGrad", [gg, y]),
-        lambda: where(negative, multiply(gg, g), 0),
+        lambda: where(below, multiply(gg, g), 0),
     ]
 
 
@@ -67,6 +67,13 @@ relu = _activation("Relu", "`max(x, 0)`.")
 relu6 = _activation("Relu6", "`min(max(x, 0), 6)`.")
 elu = _activation("Elu", "`x` above 0, `exp(x) - 1` below.")
 softplus = unary("Softplus", "f", lambda x, y, g: multiply(g, sigmoid(x)), "`log(1 + exp(x))`.")
+
+
+def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
+    """`log(sigmoid(x))`, without overflow."""
+    return negative(softplus(negative(x)), name)
+
+
 op("ReluGrad", infer=alike("ReluGrad", "f"), grad=_masked_back("ReluGrad"))
 op("Relu6Grad", infer=alike("Relu6Grad", "f"), grad=_masked_back("Relu6Grad"))
 op("EluGrad", infer=alike("EluGrad", "f"), grad=_elu_grad_back)

@@ -10,7 +10,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import as_dtype, bool_, int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Shape, Spec, as_shape, broadcast, merge, normalize_axes, show
+from hpcflow.graph.shape import Shape, Spec, as_shape, broadcast, merge, show
 from hpcflow.ops.array import constant, expand_dims, range, reshape, shape
 from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.gather import gather
@@ -34,12 +34,6 @@ from hpcflow.ops.slicing import getitem
 # -- reversed
 
 
-def _reverse(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    if inputs[0].shape is not None:
-        normalize_axes(attrs["axis"], len(inputs[0].shape))
-    return [Spec(inputs[0].dtype, inputs[0].shape)]
-
-
 def _reverse_sequence(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     x, lengths = inputs
     require("reverse_sequence's lengths", lengths, "iu")
@@ -59,18 +53,7 @@ def _reverse_sequence_back(op: Operation, g: Tensor) -> list[Any]:
     return [one("ReverseSequence", [g, op.inputs[1]], op.attrs), None]
 
 
-op("Reverse", infer=_reverse, grad=lambda op, g: [one("Reverse", [g], op.attrs)])
 op("ReverseSequence", infer=_reverse_sequence, grad=_reverse_sequence_back)
-
-
-def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
-    """`tensor` with the order along each axis in `axis` reversed."""
-    axes = static_axes(axis)
-    attrs = {"axis": (axes,) if isinstance(axes, int) else axes}
-    return one("Reverse", [convert_to_tensor(tensor)], attrs, name)
-
-
-reverse_v2 = reverse
 
 
 def reverse_sequence(

@@ -13,7 +13,7 @@ from hpcflow.graph.dtypes import bool_, int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
-from hpcflow.graph.shape import Spec, broadcast, is_known, merge, show
+from hpcflow.graph.shape import Spec, broadcast, is_known, merge, normalize_axes, show
 from hpcflow.ops.array import constant, reshape, shape, shape_argument, sizes
 from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.gather import gather
@@ -26,6 +26,7 @@ from hpcflow.ops.rules import (
     one,
     require,
     require_rank,
+    static_axes,
     told_shape,
     with_value,
 )
@@ -330,3 +331,25 @@ def _joined(x: Tensor, axis: int, rank: int) -> Any:
 
 def _from(vector: Tensor, start: int) -> Tensor:
     return getitem(vector, builtins.slice(start, None))
+
+
+# -- reversed
+
+
+def _reverse(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    if inputs[0].shape is not None:
+        normalize_axes(attrs["axis"], len(inputs[0].shape))
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+op("Reverse", infer=_reverse, grad=lambda op, g: [one("Reverse", [g], op.attrs)])
+
+
+def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
+    """`tensor` with the order along each axis in `axis` reversed."""
+    axes = static_axes(axis)
+    attrs = {"axis": (axes,) if isinstance(axes, int) else axes}
+    return one("Reverse", [convert_to_tensor(tensor)], attrs, name)
+
+
+reverse_v2 = reverse

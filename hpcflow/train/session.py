@@ -93,15 +93,7 @@ class TrainingSession(Session):
         self._stragglers = Stragglers(self.context)
         self._begun: float | None = None
         self._met = True  # with the other workers, since the last step
-        variables = [
-            *self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
-            *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES),
-        ]
-        for variable in variables:
-            variable.value()  # so that each can be fetched: no read can be added later
-        self.graph.finalize()
-        tell_idle_tasks(self.graph, self.context)
-        self._initialize(variables)
+        self._initialize(self._finished())
         self._policies: list[Policy] = []
         self._keeper: Keeper | None = None
         if self._told_folder:
@@ -129,6 +121,18 @@ class TrainingSession(Session):
         self._stragglers = Stragglers(self.context)
         if self._exchange is not None:
             self._exchange.replicas_changed()
+
+    def _finished(self) -> list[Variable]:
+        """The variables of the graph, to which nothing can be added from now on."""
+        variables: list[Variable] = [
+            *self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
+            *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES),
+        ]
+        for variable in variables:
+            variable.value()  # so that each can be fetched: no read can be added later
+        self.graph.finalize()
+        tell_idle_tasks(self.graph, self.context)
+        return variables
 
     def _initialize(self, variables: Sequence[Variable]) -> None:
         """Give them their initial values."""
