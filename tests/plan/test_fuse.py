@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow import threads
-from hpcflow.plan.fusion import again
+from hpcflow.plan.fusion import again, domains
 from hpcflow.plan.fusion import fuse as module
 from hpcflow.plan.ir import Part
 from hpcflow.runtime import serving
@@ -207,6 +207,22 @@ def test_large_operations_are_kernels_by_themselves(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(module.threads, "chosen", lambda chosen=chosen: chosen)
         assert [kinds(op, many) for op in ops] == [[["Sum"]], larger]
     assert [kinds(op, many // 2) for op in ops] == [[], []]
+
+
+def test_a_sum_of_all_is_a_loop_if_it_is_of_few() -> None:
+    for name, op in (("Mean", hf.reduce_mean), ("Sum", hf.reduce_sum)):
+        assert kinds(op, 20) == [[name]]
+        assert kinds(op, domains.FEW) == []
+        assert kinds(lambda x, op=op: op(hf.square(x)), 20) == [["Square", name]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 700, domains.FEW, domains.FEW + 1])
+def test_a_sum_of_all_is_that_of_numpy(size: int) -> None:
+    x = hf.placeholder(hf.float32, [size])
+    drawn = np.random.default_rng(size).standard_normal(size).astype("f4")
+    found = hf.Session().run([hf.reduce_mean(x), hf.reduce_sum(hf.square(x))], {x: drawn})
+    wide = drawn.astype("f8")
+    np.testing.assert_allclose(found, [wide.mean(), (wide**2).sum()], rtol=1e-5, atol=1e-6)
 
 
 def test_a_label_outside_the_classes_is_an_error_still() -> None:

@@ -20,6 +20,7 @@ from hpcflow.plan.attrs import Same
 from hpcflow.plan.fusion.lay import Lay, packed
 from hpcflow.plan.ir import Node, Part
 
+FEW = 1 << 12  # elements of a sum of all: of more NumPy's is as fast, and nearer
 LONGEST = 1 << 15  # elements of a row that is summed: some of its values are kept on the stack
 IGNORED = ""  # the way of an input that tells a shape only
 REPEATED = "repeated"  # of one whose way depends on how long rows are
@@ -223,7 +224,7 @@ def _summed(node: Node, shapes: list[tuple], made: tuple) -> Reading | None:
     else:
         axes = [i for i in normalize_axes(node.attrs["axis"], len(x)) if x[i] > 1]
     long = [i for i, n in enumerate(x) if n > 1]
-    if not axes or len(axes) == len(long):
+    if not axes or (len(axes) == len(long) and size_of(x) > FEW):
         return None
     ignored = tuple(IGNORED for _ in shapes[1:])
     if axes == long[-len(axes) :]:

@@ -170,6 +170,8 @@ class _Finder:
         type, size = self.part.nodes[names[0]].type, self.settled[names[0]].size
         if len(names) > 1 or type in ALONE:
             return True
+        if type in SUMS and self.settled[names[0]].cols == (size,):
+            return True  # of few elements, all of them, as a loss: NumPy takes ten times as long
         return size >= LARGE and (type in SUMS or threads.chosen().threads > 1)
 
     def nodes(self, names: list[str]) -> list[Made]:
