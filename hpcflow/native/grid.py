@@ -323,6 +323,7 @@ class _Grid(Writer):
             word = f"zext i32 %{old}.of to i64" if kind == "i32" else f"add i64 %{old}.of, 0"
             yield f"  %{new} = {word}"
         yield "  %n0 = add i64 %n, 0"
+        yield f"  %base = mul i64 %i, {cols}"
         yield from self.heads[0].lines
         yield from self.bodies[0].lines
 

@@ -20,13 +20,32 @@ from hpcflow.kernels.table import Node
 from hpcflow.native import grid, kept, ptx
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.formulas import CLOSE, EXACT
-from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, MAX, ONE, ROW, SUM, Body, Operand
+from hpcflow.native.loop import (
+    COLUMN,
+    COLUMN_SUM,
+    FULL,
+    JOIN,
+    JOINED,
+    MAX,
+    ONE,
+    ROW,
+    SUM,
+    Body,
+    Operand,
+)
 from tests.native import emulated
 from tests.native.test_nest import CASES, F4, RNG, cross_entropy, f4, of, softmax
 
 SHAPES = [(1, 2), (3, 5), (70, 16), (2, 300)]
 GUARD, POISON = 64, -77  # elements around each result that nothing may touch, and what they hold
 pytestmark = pytest.mark.skipif(bool(ptx.absent()), reason=f"needs llvmlite: {ptx.absent()}")
+
+DOUBLE = SimpleNamespace(  # of CuPy what a kernel asks
+    cuda=emulated.cuda,
+    empty=lambda shape, kind: np.full(shape, np.nan, kind),
+    asarray=np.asarray,
+    asnumpy=np.asarray,
+)
 
 
 @pytest.fixture(params=[4, 32, 256])
@@ -43,18 +62,27 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(grid, name, value)
 
 
-def results(body: Body, shapes: list[Any], *given: np.ndarray, big: bool = False) -> list[Any]:
-    """What the kernel of a body makes, by the row of the kernel table."""
+def results(
+    body: Body,
+    shapes: list[Any],
+    *given: np.ndarray,
+    big: bool = False,
+    size: int = 0,
+    xp: Any = DOUBLE,
+) -> list[Any]:
+    """What the kernel of a body makes, by the row of the kernel table; nothing beside it."""
     text = grid.text(body, not big)
     assert text is not None
-    size = max([x.size for x in given] + [int(np.prod(shape)) for shape, _ in shapes])
-    rooms = [np.full(int(np.prod(s)) + 2 * GUARD, POISON, kind) for s, kind in shapes]
+    size = size or max([x.size for x in given] + [int(np.prod(shape)) for shape, _ in shapes])
+    empty = [np.full(int(np.prod(s)) + 2 * GUARD, POISON, kind) for s, kind in shapes]
+    rooms = [xp.asarray(room) for room in empty]
     made = [r[GUARD:-GUARD].reshape(s) for r, (s, _) in zip(rooms, shapes, strict=True)]
     attrs = {"body": body, "loose": (), "text": text, "size": size}
     specs = [[Spec(x.dtype, x.shape) for x in some] for some in (given, made)]
-    xp = SimpleNamespace(cuda=emulated.cuda, empty=lambda s, kind: np.full(s, np.nan, kind))
-    fused._fused_on_gpu(xp, Node("Fused", attrs, *specs))(*given, *made)
-    for room in rooms:
+    inputs = [xp.asarray(x) for x in given]
+    fused._fused_on_gpu(xp, Node("Fused", attrs, *specs))(*inputs, *made)
+    made = [xp.asnumpy(x) for x in made]
+    for room in map(xp.asnumpy, rooms):
         poison = np.array(POISON).astype(room.dtype)
         assert (room[:GUARD] == poison).all() and (room[-GUARD:] == poison).all()
     return made
@@ -82,6 +110,16 @@ def test_code_for_gpus_calls_nothing_and_needs_no_memory_of_a_thread(number: int
     assert code.count(".entry") >= len(made) and f".target sm_{number}" in code
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [*SHAPES, (3000, 1000), (70_000, 33), (5, 30_000)], ids=str)
+@pytest.mark.parametrize("type", CASES)
+def test_on_a_real_gpu(type: str, shape: tuple[int, int]) -> None:
+    cupy = pytest.importorskip("cupy", reason="needs a GPU and CuPy")
+    if not cupy.is_available():
+        pytest.skip("needs a GPU")
+    over_rows(type, shape, xp=cupy)
+
+
 def near(found: Any, wanted: Any, factor: float = 4e-6) -> None:
     scale = max(1.0, float(np.nanmax(np.abs(wanted))))
     np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), atol=factor * scale)
@@ -90,6 +128,11 @@ def near(found: Any, wanted: Any, factor: float = 4e-6) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("type", CASES)
 def test_an_operation_over_rows(type: str, shape: tuple[int, int], threads: int) -> None:
+    over_rows(type, shape)
+
+
+def over_rows(type: str, shape: tuple[int, int], xp: Any = DOUBLE) -> None:
+    """An operation of `CASES` beside its formula in 64 bits."""
     ways, made, function, attrs = CASES[type]
     inputs = [f4(*of(way, *shape)) * 3 for way in ways]
     if type == "NormalizeGrad":
@@ -98,7 +141,7 @@ def test_an_operation_over_rows(type: str, shape: tuple[int, int], threads: int)
         inputs[1] = -np.abs(inputs[1])
     steps = Steps(tuple(Operand(F4, way) for way in ways), shape[1])
     values = EXPANSIONS[type](steps, F4, attrs, *range(len(ways)))
-    found = results(steps.body(values), [(of(way, *shape), "f4") for way in made], *inputs)
+    found = results(steps.body(values), [(of(way, *shape), "f4") for way in made], *inputs, xp=xp)
     wanted = function(*(x.astype("f8") for x in inputs))
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     for mine, right in zip(found, wanted, strict=True):
@@ -238,3 +281,26 @@ def test_launches_fit_a_gpu(rows: int, cols: int) -> None:
         assert (
             how.slices <= grid.SLICES and how.length * (1 if way == FULL else cols) == rows * cols
         )
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("rows", [1, 6, 50])
+def test_rows_where_they_lie(rows: int, sums: bool, few: None) -> None:
+    """x[:, 1] + mask[i % 2, i // 2], then that and x[:, 0] as the halves of rows."""
+    cols = 18
+    x, mask = f4(rows, 3, cols), f4(2, -(-rows // 2))
+    operands = (
+        Operand(F4, FULL, 0, (cols, ((1, 0, 3 * cols),))),
+        Operand(F4, COLUMN, 0, (0, ((1, 2, mask.shape[1]), (2, 0, 1)))),
+        Operand(F4, FULL, 0, (0, ((1, 0, 3 * cols),))),
+    )
+    steps = Steps(operands, cols)
+    total = steps("Add", 0, 1)
+    total = steps("Sub", total, steps(SUM, total)) if sums else total
+    body = steps.body((steps.add(JOIN, (total, 2), {}, JOINED),))._replace(size=rows * cols)
+    (found,) = results(body, [((rows, 2, cols), "f4")], x, mask, x, size=rows * cols)
+    i = np.arange(rows)
+    wanted = x[:, 1] + mask[i % 2, i // 2][:, None]
+    wanted = wanted - wanted.sum(1, keepdims=True) * sums
+    near(found[:, 0], wanted)
+    np.testing.assert_array_equal(found[:, 1], x[:, 0])
