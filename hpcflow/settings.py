@@ -55,6 +55,7 @@ class Settings:
     exact: bool = False  # forbid rewrites and kernels that change rounding
     allow_tf32: bool = False  # float32 products on GPUs multiply numbers of 10 bits (docs/gpu.md)
     kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
+    cuda_graphs: bool = True  # steps on a GPU are captured and replayed (docs/gpu.md)
     kernel_cache: str = ""  # folder of compiled kernels, "": of the user's caches; none: no folder
     plan_cache: str = ""  # folder of plans with their code, as kernel_cache
     inject: str = ""  # faults to suffer as a rehearsal (docs/rehearsal.md): `;` between them

@@ -35,6 +35,8 @@ ALLOWED = {
     ("runtime/frames.py", "exec"): "the same",
     ("runtime/instance.py", "compile"): "code made of a plan; names of a plan stand in it quoted",
     ("runtime/instance.py", "exec"): "the same",
+    ("runtime/regions.py", "compile"): "the same code, with regions as functions of their own",
+    ("runtime/regions.py", "exec"): "the same",
     ("runtime/timed.py", "compile"): "the same code, with a clock between its statements",
     ("runtime/timed.py", "exec"): "the same",
 }

@@ -36,6 +36,7 @@ from hpcflow.runtime.watching import Watching
 from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
+    from hpcflow.runtime.cuda_graphs import Graphs
     from hpcflow.runtime.profile import Profile
 
 
@@ -71,6 +72,7 @@ class Context(Rank):
         self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
         self.saving: Unfinished | None = None  # the last save behind training that this rank began
         self.profile: Profile | None = None
+        self.graphs: Graphs | None = None  # what its GPU replays
         self._plans = 0
         self._tag = 0
         self._left = False
@@ -79,7 +81,7 @@ class Context(Rank):
             self._join(world)
 
     def _install(self) -> None:
-        """What the settings ask to be told of the steps, or to go wrong in them."""
+        """What the settings ask of the steps: to be told of, to go wrong, to be replayed."""
         if self.settings.inject:
             from hpcflow.runtime import inject
 
@@ -92,6 +94,12 @@ class Context(Rank):
             from hpcflow.runtime import profile
 
             self.profile = profile.install(self)
+        elif self.settings.cuda_graphs and not self.settings.one_by_one:
+            for device in self.devices.values():
+                if device.captures:
+                    from hpcflow.runtime.cuda_graphs import Graphs
+
+                    self.graphs = Graphs(device, self.rank)
 
     def _join(self, world: Communicator) -> None:
         # apart from the sums: a driver that waits here must not meet another's collective
@@ -162,6 +170,8 @@ class Context(Rank):
         compiled.trains = trains
         if self.profile is not None:
             self.profile.adopt(compiled)
+        elif self.graphs is not None:
+            self.graphs.adopt(compiled)
         compiled.expected = self.expected
         self.expected.plan(compiled.memory, compiled.constants)
         if self.rehearse is not None:
@@ -258,6 +268,7 @@ class Context(Rank):
             "state": self.store.reports(),
             "compile": dataclasses.asdict(self.plans.spent),
             "memory": report(self.devices.values(), self.expected),
+            **({} if self.graphs is None else {"cuda_graphs": self.graphs.report()}),
             **self.counts.report(traffic),
         }
 

@@ -40,6 +40,7 @@ class Device:
 
     kind = "cpu"
     xp: Any = np  # the array module of general kernels; None: only the device's own kernels serve
+    captures = False  # what it is told to do can be captured as CUDA graphs
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
@@ -184,6 +185,7 @@ class GpuDevice(Device):
     """A GPU by CuPy: the same kernels with `xp = cupy`."""
 
     kind = "gpu"
+    captures = True
 
     def __init__(self, index: int = 0) -> None:
         super().__init__(index)

@@ -29,6 +29,7 @@ from hpcflow.runtime.state import Store
 
 Take = Callable[[str, int], Any]  # device, bytes -> memory for the buffers of one part there
 LARGE = 1 << 20  # bytes: buffers of such variables are not kept for a second initialization
+KNOWN = 16  # elements of constants that kernels are told
 ALIKE = frozenset(  # kinds of binds that are one for all instances
     "kernel tiles loop plain dynamic const var own copy empty".split()
 )
@@ -45,7 +46,9 @@ class Compiled:
         label: str = "",
     ) -> None:
         self.devices, self.store, self.label = devices, store, label
-        self.watch: Callable[..., Any] | None = None  # gives instances other strands: a profile
+        self.watch: Callable[..., Any] | None = (
+            None  # gives instances other strands: a profile, graphs
+        )
         self.part, self.code = made.part, made.code
         part = self.part
         self.expected: Expected | None = None  # where its rank notes what it needs
@@ -123,7 +126,11 @@ class Compiled:
         return of_code(self.part, self.code, 1, insides)
 
     def _spec(self, ref: Ref) -> Spec:
-        return self.part.spec(ref)
+        """What is known of a value; kernels need not ask a GPU for small constants."""
+        node = self.part.nodes[ref.node]
+        if node.type != "Const" or np.size(node.attrs["value"]) > KNOWN:
+            return self.part.spec(ref)
+        return self.part.spec(ref)._replace(value=np.asarray(node.attrs["value"]))
 
     def _specs(self, node: Node) -> list[Spec]:
         return [self._spec(ref) for ref in node.inputs]
@@ -288,6 +295,7 @@ class Instance:
         except MemoryError as error:
             raise exhausted(compiled, error, None, link.engine.rank) from error
         self.strands, self.release = compiled.make(*names)
+        self.graphs: Any = None  # of its regions on a GPU
         if compiled.watch is not None:
             self.strands, self.release = compiled.watch(self, names)
         self.ends: Any = link.open(self)  # its channels: see hpcflow.runtime.link
@@ -341,6 +349,9 @@ class Instance:
         if not self.torn and self.ends is not None:  # else messages may still be on their way
             self.ends.close()
             self.ends = None
+        if self.graphs is not None:
+            self.graphs.close()
+            self.graphs = None
         self.strands, self.release, self.take = (), tuple, None
         for held in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
             held.clear()

@@ -111,6 +111,10 @@ class VariableState:
         fresh[...] = current
         return fresh
 
+    def stays(self, array: Any) -> bool:
+        """Whether `array` is the current version, and an update would change it in place."""
+        return self.array is array and array is not None and not (self.pins and self._pinned())
+
     def assign(self, value: Any, initial: bool = False) -> None:
         """Make `value` the current version."""
         if not initial:

@@ -17,7 +17,8 @@ from hpcflow.kernels.random import Draws
 from hpcflow.kernels.table import Node, find
 from hpcflow.kernels.uncaptured import REASONS
 from tests.ops.cases import Case
-from tests.ops.test_table import CASES, OPS, bits, made
+from tests.ops.evaluate import call
+from tests.ops.test_table import CASES, OPS, bits, close, made
 from tests.runtime import fake_cupy
 
 ELSEWHERE = {  # have no cases in the walk over the op table
@@ -51,7 +52,8 @@ def refusal(case: Case, cupy: Any) -> str | None:
                 run(*given, *outs)
             return outs
 
-        plain = [x.get() for x in called()]
+        for mine, theirs in zip(called(), call(case.type, case.attrs, inputs), strict=True):
+            close(mine.get(), theirs, case.dtypes[0])
         stream, pool = fake_cupy.Stream(non_blocking=True), fake_cupy.MemoryPool()
         with stream, fake_cupy.using_allocator(pool.malloc):
             stream.begin_capture()

@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
+import functools
+import inspect
 import itertools
 import operator
 import sys
+import threading
 import types
 import weakref
 
@@ -26,6 +30,9 @@ SIZED = frozenset(  # what they make is as large as values say, so the host wait
     "nonzero flatnonzero argwhere unique bincount repeat extract compress".split()
 )
 MADE = frozenset("empty zeros ones full arange eye linspace empty_like zeros_like".split())
+
+
+_lock = threading.RLock()  # of all queues
 
 
 class CudaError(RuntimeError):
@@ -54,15 +61,17 @@ class Stream:
         if self.capture is not None:
             self.capture.append((work, [weakref.ref(b) for b in named], [b.pool for b in named]))
             return
-        self.queue.append(work)
-        for stream in gpu.streams:
-            if ("null" if not stream.ptr else "others") in gpu.eager:
-                stream.run()
+        with _lock:
+            self.queue.append(work)
+            for stream in gpu.streams:
+                if ("null" if not stream.ptr else "others") in gpu.eager:
+                    stream.run()
 
     def run(self, until=None):
         """Do what was launched, in order, up to the recording `until`."""
-        while self.queue and (until is None or not until.over):
-            self.queue.popleft()()
+        with _lock:
+            while self.queue and (until is None or not until.over):
+                self.queue.popleft()()
 
     def synchronize(self):
         refuse_in_capture("cudaErrorStreamCaptureUnsupported: synchronize")
@@ -262,7 +271,7 @@ class ndarray:
         return lambda *given, **options: launch(method, self, *given, **options)
 
 
-def _assign(array, key, value, out):
+def _assign(array, key, value):
     array[key] = value
 
 
@@ -292,24 +301,27 @@ _operators()
 
 def unheld(array):
     """A pinned array as one that does not keep it: the GPU does not know who holds it."""
-    assert isinstance(array, Pinned), "the memory is not pinned: it would be waited for"
-    start = array.ctypes.data - array.memory.ctypes.data
-    return np.ndarray(array.shape, array.dtype, array.memory, start, array.strides)
-
-
-class Pinned(np.ndarray):
-    """Pinned host memory, which others get when nobody holds it."""
-
-    def __array_finalize__(self, source):
-        self.memory = getattr(source, "memory", None)
+    address = array.ctypes.data
+    for memory in gpu.pinned:
+        start = address - memory.ctypes.data
+        if 0 <= start <= memory.nbytes - array.nbytes:
+            return np.ndarray(array.shape, array.dtype, memory, start, array.strides)
+    raise AssertionError("the memory is not pinned: the copy would be waited for")
 
 
 def empty_pinned(shape, dtype):
-    memory = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, POISON, np.uint8)
-    made = np.ndarray(shape, dtype, memory).view(Pinned)
-    made.memory = memory
-    weakref.finalize(made, memory.fill, POISON).atexit = False
-    return made
+    """Pinned host memory, which others get when nobody holds it."""
+    dtype = np.dtype(dtype)
+    memory = np.full(max(int(np.prod(shape)) * dtype.itemsize, 1), POISON, np.uint8)
+    gpu.pinned.append(memory)
+    lent = (ctypes.c_char * memory.nbytes).from_address(memory.ctypes.data)
+    weakref.finalize(lent, _unpinned, memory, gpu.pinned).atexit = False
+    return np.ndarray(shape, dtype, lent)
+
+
+def _unpinned(memory, pinned):
+    memory.fill(POISON)
+    pinned[:] = [other for other in pinned if other is not memory]
 
 
 def new(shape, dtype):
@@ -325,12 +337,11 @@ def launch(function, *given, out=None, **options):
     if _is_sized(function, given):
         refuse_in_capture("cudaErrorStreamCaptureUnsupported: a size is copied to the host")
         gpu.current[-1].run()
-    if isinstance(function, np.ufunc) and len(given) > function.nin:
-        given, out = given[: function.nin], given[function.nin]
-    if getattr(function, "__name__", "") == "copyto":
-        out = given[0]
-    if getattr(function, "__name__", "") == "concatenate" and len(given) > 2:
-        given, out = given[:2], given[2]
+    place = _place_of_out(function)
+    if place is not None and len(given) > place:
+        out = given[place]
+    elif place is not None and out is not None:
+        options["out"] = out
     blocks = []
 
     def raw(x):
@@ -347,8 +358,6 @@ def launch(function, *given, out=None, **options):
     if out is not None:
         if not isinstance(out, ndarray):
             raise TypeError("the output is no array of the GPU")
-        if function is not np.copyto and getattr(function, "__name__", "") != "at":
-            named["out"] = raw(out)
         gpu.current[-1].add(quietly(lambda: function(*arrays, **named)), blocks)
         return out
     probe = quietly(lambda: function(*arrays, **named))()
@@ -356,6 +365,20 @@ def launch(function, *given, out=None, **options):
         found = [_launched(i, p, function, arrays, named, blocks) for i, p in enumerate(probe)]
         return type(probe)(found) if type(probe) in (tuple, list) else tuple(found)
     return _launched(None, probe, function, arrays, named, blocks)
+
+
+@functools.cache
+def _place_of_out(function):
+    """Where a function takes the array that it writes, if it may be given so."""
+    if isinstance(function, np.ufunc):
+        return function.nin
+    if function is np.copyto:
+        return 0
+    try:
+        names = [*inspect.signature(function).parameters]
+    except (TypeError, ValueError):
+        return None
+    return names.index("out") if "out" in names else None
 
 
 def _is_sized(function, given):
@@ -487,9 +510,18 @@ class Gpu:
         self.eager = frozenset(eager)  # of "null" and "others": streams that do not wait
 
     def start(self):
-        self.streams, self.allocators, self.captures, self.launches = [], [], 0, 0
+        self.streams, self.pinned, self.captures, self.launches = [], [], 0, 0
         self.null, self.pool = Stream(null=True), MemoryPool()
-        self.current = [self.null]
+        self.threads = threading.local()
+
+    @property
+    def current(self):
+        """The streams that this thread has made current, the last one in force."""
+        return self.threads.__dict__.setdefault("current", [self.null])
+
+    @property
+    def allocators(self):
+        return self.threads.__dict__.setdefault("allocators", [])
 
 
 gpu = Gpu()
@@ -515,7 +547,7 @@ def install(monkeypatch, eager=()):
         Stream=Stream,
         Event=Event,
         MemoryPool=MemoryPool,
-        using_allocator=using_allocator,
+        using_allocator=lambda allocator: using_allocator(allocator),  # of this module, now
         get_current_stream=lambda: gpu.current[-1],
         Device=lambda index: types.SimpleNamespace(use=lambda: next(numbers)),
     )

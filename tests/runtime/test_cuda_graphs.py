@@ -1,0 +1,285 @@
+"""Steps as CUDA graphs, on a double of CuPy that is as strict as the GPU, against the CPU.
+
+That a graph launches faster, or that CUDA takes it at all, only a GPU can show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.kernels import table
+from hpcflow.kernels.random import Draws
+from hpcflow.runtime import device
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.cuda_graphs import Inputs, _Graph
+from hpcflow.runtime.job import use
+from hpcflow.settings import Settings
+from tests.runtime import fake_cupy
+from tests.runtime.nets import data
+from tests.runtime.nets import plain as plain_net
+from tests.runtime.nets import trained as trained_net
+from tests.runtime.ranks import run_ranks
+
+STEPS = 20
+BATCH = 8
+
+
+@pytest.fixture(params=[(), ("null",), ("others",)], ids=["late", "null", "others"])
+def eager(request: Any) -> tuple[str, ...]:
+    """Which streams of the GPU run ahead of the host's waiting."""
+    return request.param
+
+
+def on_gpu(monkeypatch: Any, eager: tuple[str, ...] = (), products: bool = True) -> None:
+    """Ranks have the double as `gpu:0`; `products`: a provider's, which graphs can hold."""
+    fake_cupy.install(monkeypatch, eager)
+    factories = {"cpu": device.Device, "gpu": device.GpuDevice}
+    monkeypatch.setattr(device, "_FACTORIES", factories)
+    monkeypatch.setattr(device, "names", lambda server, index: ["gpu:0", "cpu:0"])
+    if products:
+        monkeypatch.setattr(fake_cupy, "BLAS", frozenset())
+        row = dataclasses.replace(table.find("MatMul", "gpu"), uncaptured=lambda node: "")
+        monkeypatch.setitem(table._TABLE, ("MatMul", "gpu"), row)
+
+
+@contextlib.contextmanager
+def graph_of(**settings: Any) -> Any:
+    own = {"kernels": "llvm,onednn"} | settings  # on the GPU plain ones: others need its libraries
+    with use(context := Context(Settings(**own))), hf.Graph().as_default():
+        yield context
+
+
+class Net:
+    """A net with dropout, a rate of learning by step, and a plan that only evaluates."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(1)
+        self.x = hf.placeholder(hf.float32, [None, 6], name="x")
+        self.y = hf.placeholder(hf.int64, [None], name="y")
+        self.keep = hf.placeholder(hf.float32, [], name="keep")
+        w = hf.Variable(rng.standard_normal((6, 8)).astype("f4"), name="w")
+        b = hf.Variable(np.zeros(8, "f4"), name="b")
+        v = hf.Variable(rng.standard_normal((8, 4)).astype("f4"), name="v")
+        hidden = hf.nn.relu(hf.nn.bias_add(hf.matmul(self.x, w), b))
+        logits = hf.matmul(hf.nn.dropout(hidden, self.keep, seed=3), v)
+        losses = hf.nn.softmax_cross_entropy_with_logits(
+            labels=hf.one_hot(self.y, 4), logits=logits
+        )
+        self.loss = hf.reduce_mean(losses)
+        self.step = hf.train.get_or_create_global_step()
+        self.rate = hf.train.exponential_decay(0.1, self.step, 3, 0.8)
+        optimizer = hf.train.MomentumOptimizer(self.rate, 0.9)
+        self.train = optimizer.minimize(self.loss, global_step=self.step)
+        self.variables = hf.global_variables()
+
+    def feeds(self, step: int, keep: float = 0.5) -> dict[Any, Any]:
+        features, labels = data()
+        rows = slice(BATCH * (step % 3), BATCH * (step % 3) + BATCH)
+        return {self.x: features[rows] + step, self.y: labels[rows], self.keep: keep}
+
+
+def trained(folder: Any, steps: int = STEPS) -> list[Any]:
+    """What is seen in training: losses, rates, evaluations, state; with a restore in the middle."""
+    net, saver, seen = Net(), hf.train.Saver(), []
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        for step in range(steps):
+            keep = 1.0 - 0.1 * (step % 4)
+            if step % 5 == 3:  # nobody waits for it: the host runs ahead
+                session.run(net.train, net.feeds(step, keep))
+            else:
+                seen += session.run([net.loss, net.train, net.rate], net.feeds(step, keep))[::2]
+            if step % 4 == 1:
+                seen.append(session.run(net.loss, net.feeds(step + 1, 1.0)))
+            if step == steps // 3:
+                path = saver.save(session, str(folder / "checkpoint"))
+            if step == 2 * steps // 3:
+                saver.restore(session, path)
+        return [*seen, *session.run(net.variables)]
+
+
+def alike(found: list[Any], expected: list[Any]) -> bool:
+    """Whether two runs saw the same."""
+    assert len(found) == len(expected)
+    return all(
+        np.allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+        for mine, theirs in zip(found, expected, strict=True)
+    )
+
+
+def expected(folder: Any) -> list[Any]:
+    """The same on the CPU."""
+    with graph_of():
+        return trained(folder)
+
+
+@pytest.mark.parametrize("products", [True, False], ids=["captured", "plain"])
+def test_training_is_that_of_the_cpu(
+    monkeypatch: Any, tmp_path: Any, eager: tuple[str, ...], products: bool
+) -> None:
+    theirs = expected(tmp_path)
+    on_gpu(monkeypatch, eager, products)
+    with graph_of() as context:
+        assert alike(trained(tmp_path), theirs)
+    told = context.report()["cuda_graphs"]["Mean:0,Momentum,ExponentialDecay/Cast_1:0"]
+    assert told["graphs"] >= told["regions"] and not told["refused"]
+    if products:
+        assert told["regions"] == 1 and told["kernels"] == told["kernels_on_gpu"]
+    else:
+        assert told["regions"] > 1 and told["kernels"] < told["kernels_on_gpu"]
+    assert fake_cupy.gpu.launches > STEPS / 2
+
+
+def nothing(*given: Any, **options: Any) -> None:
+    """In place of what is left out."""
+
+
+def only_once(make: Any) -> Any:
+    """A step's draws are counted where its blocks are made alone."""
+
+    def made(self: Any, device: Any, stream: Any, specs: Any, drawing: Any) -> None:
+        make(self, device, stream, specs, drawing)
+        self.draws = [Draws(kernel.draws.made) for kernel in drawing]
+
+    return made
+
+
+BROKEN = {
+    "the GPU does not wait for feeds": (fake_cupy.Stream, "wait_event", nothing),
+    "the host does not wait for copies": (fake_cupy.Event, "synchronize", nothing),
+    "nobody says when feeds were used": (fake_cupy.Event, "record", nothing),
+    "draws are counted once": (Inputs, "__init__", only_once(Inputs.__init__)),
+    "feeds stay": (fake_cupy.ndarray, "set", nothing),
+    "updates are not counted on the host": (_Graph, "counts", property(lambda self: (), nothing)),
+    "temporaries lie in the common pool": (
+        fake_cupy,
+        "using_allocator",
+        lambda allocator: contextlib.nullcontext(),
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_would_be_wrong_on_a_gpu_is_wrong_on_its_double(
+    monkeypatch: Any, tmp_path: Any, broken: str
+) -> None:
+    theirs, wrong = expected(tmp_path), 0
+    place, name, value = BROKEN[broken]
+    monkeypatch.setattr(place, name, value, raising=False)
+    for eager in ((), ("null",), ("others",)):
+        on_gpu(monkeypatch, eager)
+        with graph_of():
+            try:
+                wrong += not alike(trained(tmp_path), theirs)
+            except Exception:
+                wrong += 1
+    assert wrong
+
+
+def test_a_version_that_is_kept_is_not_changed(monkeypatch: Any, eager: tuple[str, ...]) -> None:
+    """While somebody has a version of a variable, updates go elsewhere, and so do graphs."""
+    seen: list[Any] = []
+
+    def steps() -> list[Any]:
+        v = hf.Variable(np.zeros(3, "f4"), name="v")
+        x = hf.placeholder(hf.float32, [3])
+        add, twice = hf.assign_add(v, x * 2 + 1), v * 2 + x
+        session, found = hf.Session(), []
+        session.run(hf.global_variables_initializer())
+        state = session.store.states["v"]
+        for step in range(16):
+            held = state.pin() if step in (5, 9, 10) else None
+            before = None if held is None else np.array(state.device.to_host(held))
+            session.run(add, {x: np.arange(3, dtype="f4") + step})
+            found.append(session.run(twice, {x: np.ones(3, "f4")}))
+            if held is not None:
+                assert np.array_equal(state.device.to_host(held), before)
+                state.unpin(held)
+        assert state.updates == 16
+        return found
+
+    with graph_of():
+        theirs = steps()
+    on_gpu(monkeypatch, eager)
+    with graph_of():
+        assert alike(steps(), theirs)
+    assert fake_cupy.gpu.launches > 8 and not seen
+
+
+def looked(session: Any, x: Any, y: Any, count: int) -> list[Any]:
+    return [session.run(y, {x: np.arange(4, dtype="f4") + i}) for i in range(count)]
+
+
+def test_an_operation_that_looks_at_values_is_left_out(monkeypatch: Any, caplog: Any) -> None:
+    """It was not known to be one: its capture is refused, and graphs are made around it."""
+
+    def net() -> tuple[Any, Any]:
+        x = hf.placeholder(hf.float32, [4])
+        places = hf.cast(hf.minimum(hf.abs(x), 3.0), hf.int32)
+        y = hf.gather(hf.tanh(x) * 2, places, name="chosen")
+        return x, hf.exp(y) / (y * y + 1) - 1
+
+    with graph_of():
+        x, y = net()
+        theirs = looked(hf.Session(), x, y, 9)
+    on_gpu(monkeypatch)
+    caplog.set_level("INFO")
+    with graph_of(kernels="plain") as context:
+        x, y = net()
+        assert alike(looked(hf.Session(), x, y, 9), theirs)
+        (told,) = context.report()["cuda_graphs"].values()
+    assert [*told["refused"]] == ["chosen"] and told["regions"] == 2 and told["graphs"] >= 2
+    lines = [line for line in caplog.text.splitlines() if "no CUDA graph of" in line]
+    assert len(lines) == 1 and "Gather" in lines[0] and "copy to the host" in lines[0]
+
+
+@pytest.mark.parametrize("setting", [{"cuda_graphs": False}, {"check_numerics": True}], ids=str)
+def test_without_graphs(monkeypatch: Any, tmp_path: Any, setting: dict[str, bool]) -> None:
+    theirs = expected(tmp_path)
+    on_gpu(monkeypatch)
+    with graph_of(**setting) as context:
+        assert alike(trained(tmp_path), theirs)
+        assert "cuda_graphs" not in context.report()
+    assert not fake_cupy.gpu.captures
+
+
+def test_memory_is_given_back(monkeypatch: Any) -> None:
+    on_gpu(monkeypatch)
+    with graph_of() as context:
+        x = hf.placeholder(hf.float32, [None])
+        y, gpu = hf.tanh(x) * x, context.devices["gpu:0"]
+        with hf.Session() as session:
+            for size in (4, 400, 4):  # the second one's arena takes the place of the first one's
+                for _ in range(6):
+                    fed = np.linspace(0, 1, size, dtype="f4")
+                    np.testing.assert_allclose(session.run(y, {x: fed}), np.tanh(fed) * fed, 1e-6)
+            assert gpu.held.now["feeds"]
+        assert not gpu.held.now["feeds"] and not gpu.held.now["buffers"]
+    assert fake_cupy.gpu.captures == 6
+
+
+def test_strands_between_ranks(monkeypatch: Any, eager: tuple[str, ...]) -> None:
+    """A worker with a GPU whose variables live on a server: what comes is copied for the graphs."""
+    theirs = plain_net(12)
+    on_gpu(monkeypatch, eager)
+    monkeypatch.setattr(
+        device, "names", lambda server, index: ["cpu:0"] if server else ["gpu:0", "cpu:0"]
+    )
+    reports: list[Any] = []
+
+    def body(context: Context) -> list[Any]:
+        found = trained_net(12)
+        reports.append(context.report()["cuda_graphs"])
+        return found
+
+    (found,) = run_ranks(2, body, ps=1, kernels="llvm,onednn")
+    assert alike(found, theirs)
+    told = reports[0]["Mean:0,GradientDescent"] if "Mean:0,GradientDescent" in reports[0] else None
+    told = told or max(reports[0].values(), key=lambda one: one["kernels"])
+    assert told["graphs"] and fake_cupy.gpu.launches > 10
