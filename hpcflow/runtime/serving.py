@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ class Served(NamedTuple):
     type: str
     provider: str  # numpy, cupy, the kind of another device, or a provider of faster kernels
     refused: tuple[tuple[str, str], ...]
+    uncaptured: str = ""  # why a CUDA graph cannot hold it, of kernels on a GPU
 
 
 def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
@@ -130,6 +132,7 @@ def kernels_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, An
             "type": one.type,
             "provider": one.provider,
             "instead_of": [{"provider": name, "reason": why} for name, why in one.refused],
+            **({"uncaptured": one.uncaptured} if one.uncaptured else {}),
         }
         for part in plan.parts.values()
         for one in served(part, devices)
@@ -150,7 +153,12 @@ def kernels_text(plan: Plan, devices: Mapping[str, Device]) -> str:
         nodes = as_table(("node", "type", "by"), [row[1:] for row in by_node])
     else:
         nodes = as_table(("task", "node", "type", "by"), by_node)
-    return f"{as_table(('type', 'ops', 'kernel by', 'why no better one'), by_type)}\n\n{nodes}"
+    tables = [as_table(("type", "ops", "kernel by", "why no better one"), by_type), nodes]
+    left = collections.Counter((one["type"], one.get("uncaptured", "")) for one in data)
+    left_out = [(kind, str(n), why) for (kind, why), n in sorted(left.items()) if why]
+    if left_out:
+        tables.insert(1, as_table(("in no CUDA graph", "ops", "why"), left_out))
+    return "\n\n".join(tables)
 
 
 def _reasons(one: dict[str, Any]) -> str:
@@ -195,5 +203,6 @@ def writer_for(devices: Mapping[str, Device]) -> Writer | None:
 
 
 def _served(node: Node, part: Part, device: Device) -> Served:
-    choice = device.choose(node, given_specs(node, part))
-    return Served(node.name, node.type, device.provider(choice), choice.refused)
+    choice = device.choose(node, specs := given_specs(node, part))
+    why = device.uncaptured(node, specs) if device.captures else ""
+    return Served(node.name, node.type, device.provider(choice), choice.refused, why)

@@ -19,6 +19,7 @@ from hpcflow.runtime import device
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.cuda_graphs import Inputs, _Graph
 from hpcflow.runtime.job import use
+from hpcflow.runtime.serving import kernels_data, kernels_text
 from hpcflow.settings import Settings
 from tests.runtime import fake_cupy
 from tests.runtime.nets import data
@@ -237,6 +238,17 @@ def test_an_operation_that_looks_at_values_is_left_out(monkeypatch: Any, caplog:
     assert [*told["refused"]] == ["chosen"] and told["regions"] == 2 and told["graphs"] >= 2
     lines = [line for line in caplog.text.splitlines() if "no CUDA graph of" in line]
     assert len(lines) == 1 and "Gather" in lines[0] and "copy to the host" in lines[0]
+
+
+def test_the_plan_tells_what_no_graph_can_hold(monkeypatch: Any) -> None:
+    on_gpu(monkeypatch, products=False)
+    with graph_of() as context:
+        net = Net()
+        plan = hf.Session().plan(net.train, net.feeds(0))
+        data = kernels_data(plan, context.devices)
+        left = {one["type"]: one["uncaptured"] for one in data if "uncaptured" in one}
+        assert [*left] == ["MatMul"] and "cuBLAS" in left["MatMul"]
+        assert "in no CUDA graph" in kernels_text(plan, context.devices)
 
 
 @pytest.mark.parametrize("setting", [{"cuda_graphs": False}, {"check_numerics": True}], ids=str)
