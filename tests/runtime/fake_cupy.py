@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import functools
 import inspect
-import itertools
 import operator
 import sys
 import threading
@@ -527,6 +526,17 @@ class Gpu:
 gpu = Gpu()
 
 
+def launched(kernel):
+    """A kernel that runs when its stream comes to it; `kernel(grid, block, arguments)`."""
+
+    def call(self, grid, block, given):
+        raw = [x.raw if isinstance(x, ndarray) else x for x in given]
+        named = [x.block for x in given if isinstance(x, ndarray)]
+        gpu.current[-1].add(lambda: kernel(self, grid, block, raw), named)
+
+    return call
+
+
 @contextlib.contextmanager
 def using_allocator(allocator):
     gpu.allocators.append(allocator)
@@ -542,15 +552,11 @@ def install(monkeypatch, eager=()):
     gpu = Gpu(eager)
     gpu.start()
     cupy, cupyx = Module("cupy"), types.ModuleType("cupyx")
-    numbers = itertools.count()
-    cupy.cuda = types.SimpleNamespace(
-        Stream=Stream,
-        Event=Event,
-        MemoryPool=MemoryPool,
-        using_allocator=lambda allocator: using_allocator(allocator),  # of this module, now
-        get_current_stream=lambda: gpu.current[-1],
-        Device=lambda index: types.SimpleNamespace(use=lambda: next(numbers)),
-    )
+    cupy.cuda = types.ModuleType("cupy.cuda")
+    cupy.cuda.Stream, cupy.cuda.Event, cupy.cuda.MemoryPool = Stream, Event, MemoryPool
+    cupy.cuda.using_allocator = lambda allocator: using_allocator(allocator)  # of this module, now
+    cupy.cuda.get_current_stream = lambda: gpu.current[-1]
+    cupy.cuda.Device = lambda index=0: types.SimpleNamespace(use=lambda: None)
     cupyx.empty_pinned = empty_pinned
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)

@@ -15,12 +15,14 @@ import pytest
 import hpcflow as hf
 from hpcflow.kernels import table
 from hpcflow.kernels.random import Draws
+from hpcflow.native import ptx
 from hpcflow.runtime import device
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.cuda_graphs import Inputs, _Graph
 from hpcflow.runtime.job import use
 from hpcflow.runtime.serving import kernels_data, kernels_text
 from hpcflow.settings import Settings
+from tests.native import emulated
 from tests.runtime import fake_cupy
 from tests.runtime.nets import data
 from tests.runtime.nets import plain as plain_net
@@ -28,6 +30,7 @@ from tests.runtime.nets import trained as trained_net
 from tests.runtime.ranks import run_ranks
 
 STEPS = 20
+HOW = ["captured", "plain", *([] if ptx.absent() else ["generated"])]
 BATCH = 8
 
 
@@ -37,13 +40,21 @@ def eager(request: Any) -> tuple[str, ...]:
     return request.param
 
 
-def on_gpu(monkeypatch: Any, eager: tuple[str, ...] = (), products: bool = True) -> None:
-    """Ranks have the double as `gpu:0`; `products`: a provider's, which graphs can hold."""
+def on_gpu(monkeypatch: Any, eager: tuple[str, ...] = (), how: str = "captured") -> None:
+    """Ranks have the double as `gpu:0`.
+
+    `how`: its products are CuPy's ("plain"), which graphs cannot hold, or a provider's; fused
+    operations have kernels that are "generated", and run in an emulator.
+    """
     fake_cupy.install(monkeypatch, eager)
     factories = {"cpu": device.Device, "gpu": device.GpuDevice}
     monkeypatch.setattr(device, "_FACTORIES", factories)
     monkeypatch.setattr(device, "names", lambda server, index: ["gpu:0", "cpu:0"])
-    if products:
+    if how == "generated":
+        emulated.install(monkeypatch)
+        kernel = fake_cupy.launched(emulated.Kernel.__call__)
+        monkeypatch.setattr(emulated.Kernel, "__call__", kernel)
+    if how != "plain":
         monkeypatch.setattr(fake_cupy, "BLAS", frozenset())
         row = dataclasses.replace(table.find("MatMul", "gpu"), uncaptured=lambda node: "")
         monkeypatch.setitem(table._TABLE, ("MatMul", "gpu"), row)
@@ -51,7 +62,7 @@ def on_gpu(monkeypatch: Any, eager: tuple[str, ...] = (), products: bool = True)
 
 @contextlib.contextmanager
 def graph_of(**settings: Any) -> Any:
-    own = {"kernels": "llvm,onednn"} | settings  # on the GPU plain ones: others need its libraries
+    own = {"kernels": "onednn"} | settings  # on the GPU plain ones: others need its libraries
     with use(context := Context(Settings(**own))), hf.Graph().as_default():
         yield context
 
@@ -120,17 +131,17 @@ def expected(folder: Any) -> list[Any]:
         return trained(folder)
 
 
-@pytest.mark.parametrize("products", [True, False], ids=["captured", "plain"])
+@pytest.mark.parametrize("how", HOW)
 def test_training_is_that_of_the_cpu(
-    monkeypatch: Any, tmp_path: Any, eager: tuple[str, ...], products: bool
+    monkeypatch: Any, tmp_path: Any, eager: tuple[str, ...], how: str
 ) -> None:
     theirs = expected(tmp_path)
-    on_gpu(monkeypatch, eager, products)
-    with graph_of() as context:
+    on_gpu(monkeypatch, eager, how)
+    with graph_of(kernels="llvm" if how == "generated" else "plain") as context:
         assert alike(trained(tmp_path), theirs)
     told = context.report()["cuda_graphs"]["Mean:0,Momentum,ExponentialDecay/Cast_1:0"]
     assert told["graphs"] >= told["regions"] and not told["refused"]
-    if products:
+    if how != "plain":
         assert told["regions"] == 1 and told["kernels"] == told["kernels_on_gpu"]
     else:
         assert told["regions"] > 1 and told["kernels"] < told["kernels_on_gpu"]
@@ -241,7 +252,7 @@ def test_an_operation_that_looks_at_values_is_left_out(monkeypatch: Any, caplog:
 
 
 def test_the_plan_tells_what_no_graph_can_hold(monkeypatch: Any) -> None:
-    on_gpu(monkeypatch, products=False)
+    on_gpu(monkeypatch, how="plain")
     with graph_of() as context:
         net = Net()
         plan = hf.Session().plan(net.train, net.feeds(0))
@@ -290,7 +301,7 @@ def test_strands_between_ranks(monkeypatch: Any, eager: tuple[str, ...]) -> None
         reports.append(context.report()["cuda_graphs"])
         return found
 
-    (found,) = run_ranks(2, body, ps=1, kernels="llvm,onednn")
+    (found,) = run_ranks(2, body, ps=1, kernels="onednn")
     assert alike(found, theirs)
     told = reports[0]["Mean:0,GradientDescent"] if "Mean:0,GradientDescent" in reports[0] else None
     told = told or max(reports[0].values(), key=lambda one: one["kernels"])
