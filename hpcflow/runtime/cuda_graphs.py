@@ -59,6 +59,8 @@ class _Part:
         self.graphs, self.compiled, self.device = graphs, compiled, graphs.device
         self.refused: dict[str, str] = {}  # node -> why
         self.first = frozenset(compiled.code.strands[0].nodes)
+        binds = compiled.code.binds.values()
+        self.kernels = frozenset(what[1] for what in binds if what[0] == "kernel")
         self.told = graphs.plans.setdefault(compiled.label, {"graphs": 0})
         self.cut = self._cut()
 
@@ -83,11 +85,12 @@ class _Part:
     def _cut(self) -> Cut:
         compiled = self.compiled
         cut = Cutter(compiled.code, compiled.part, self._why, self.on).cut(compiled.file)
-        kernels = [what[1] for what in compiled.code.binds.values() if what[0] == "kernel"]
+        binds = compiled.code.binds.values()
+        kernels = [compiled.part.nodes[w[1]] for w in binds if w[0] in ("kernel", "loop")]
         self.told |= {
             "regions": len(cut.regions),
             "kernels": sum(len(region.kernels) for region in cut.regions),
-            "kernels_on_gpu": sum(self.on(compiled.part.nodes[name]) for name in kernels),
+            "kernels_on_gpu": sum(map(self.on, kernels)),
             "refused": self.refused,
         }
         return cut
@@ -96,8 +99,8 @@ class _Part:
         """Why a graph cannot hold the kernel of a node."""
         if node.name in self.refused:
             return self.refused[node.name]
-        if f"k{[*self.compiled.part.nodes].index(node.name)}" not in self.compiled.shared:
-            return ""  # it has no kernel
+        if node.name not in self.kernels:  # it has none, or is part of a loop, which is ours
+            return ""
         if "key" in node.attrs and node.name not in self.first:
             return "its draws are not those of the beginning of a step"
         return self.device.uncaptured(node, self.compiled._specs(node))

@@ -16,9 +16,13 @@ from hpcflow.plan.code import Code
 from hpcflow.plan.ir import Node, Part
 
 LEAST = 2  # kernels of a region: one costs as much as a graph of it
-PLACES = frozenset("kernel const buffer room viewof var empty bucket_in bucket_out".split())
+PLACES = frozenset(
+    "kernel loop plain const buffer room viewof var empty bucket_in bucket_out".split()
+)
+CALLED = frozenset("kernel loop empty".split())
+AROUND = frozenset("hold let_go".split())  # hooks around updates: Ctrl-C waits for their end
 JOINS = frozenset("Concat Pack Parcel AllReduce".split())
-STATES = frozenset("read write assign".split())
+STATES = frozenset("read write assign begin end".split())
 INPUTS, OUTPUTS, REGION = "_inputs", "_outputs", "_region"
 
 
@@ -92,7 +96,7 @@ class Cutter:
         while at < len(kept):
             run = self._run(kept, at, self._holds)
             copies = self._run(kept, at, self._is_output)
-            if sum(self._kernel(s) is not None for s in run) >= LEAST:
+            if sum(len([*self._kernels(s)]) for s in run) >= LEAST:
                 later = _loaded(kept[at + len(run) :]) | shared
                 function, call = self._region(run, later, fed)
                 functions.append(function)
@@ -144,15 +148,20 @@ class Cutter:
             return False
         return self.on(self.part.nodes[node.inputs[0].node])
 
-    def _kernel(self, statement: ast.stmt) -> str | None:
-        """The name of the kernel that a statement calls."""
-        call = self._call(statement)
-        if call is None or not isinstance(call.func, ast.Name):
-            return None
-        return call.func.id if self._kind(call.func.id) == "kernel" else None
+    def _kernels(self, statement: ast.stmt) -> Iterator[str]:
+        """The names of the kernels that a statement calls."""
+        for part in ast.walk(statement):
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+                if self._kind(part.func.id) in ("kernel", "loop"):
+                    yield part.func.id
 
     def _holds(self, statement: ast.stmt) -> bool:
         """Whether a graph can hold what a statement does."""
+        if isinstance(statement, (ast.If, ast.Try)):  # around an update of many elements
+            if isinstance(statement, ast.If) and any(map(_is_call, ast.walk(statement.test))):
+                return False
+            inside = [*statement.body, *statement.orelse, *getattr(statement, "finalbody", [])]
+            return all(self._is_around(one) or self._holds(one) for one in inside)
         node = self._node(statement)
         if node is None or not self.on(node) or not isinstance(statement, (ast.Expr, ast.Assign)):
             return False
@@ -161,12 +170,19 @@ class Cutter:
             return False
         methods = {a.attr for a in ast.walk(statement) if isinstance(a, ast.Attribute)}
         call = self._call(statement)
-        if call is None:
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-            return isinstance(target, ast.Subscript) and node.type in JOINS
-        if isinstance(call.func, ast.Name) and self._kind(call.func.id) not in ("kernel", "empty"):
+        if call is not None:
+            called = self._kind(call.func.id) if isinstance(call.func, ast.Name) else ""
+            return methods <= STATES and (not called or called in CALLED)
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if isinstance(target, ast.Subscript):
+            return node.type in JOINS
+        return isinstance(target, ast.Name) and isinstance(statement.value, ast.Name)
+
+    def _is_around(self, statement: ast.stmt) -> bool:
+        call = self._call(statement)
+        if call is None or not isinstance(call.func, ast.Name):
             return False
-        return methods <= STATES
+        return self.code.binds.get(call.func.id, ("", ""))[:2] in {("hook", h) for h in AROUND}
 
     # -- what takes the place of statements
 
@@ -215,7 +231,7 @@ class Cutter:
                  if isinstance(s, ast.Assign)}  # fmt: skip
         read, written = self._states(run)
         nodes = [self.code.lines[s.lineno - 1] for s in run]
-        kernels = [name for s in run if (name := self._kernel(s)) is not None]
+        kernels = [name for s in run for name in self._kernels(s)]
         self.regions.append(Region(nodes, kernels, read, written, [feeds.get(n) for n in given]))
         inside = f"{REGION}_run{number}"
         function = _parsed(f"def {inside}({', '.join(given)}): return", run[0].lineno)
@@ -234,6 +250,10 @@ class Cutter:
             if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
                 (read if part.attr == "read" else written).add(part.value.id)
         return sorted(read - written), sorted(written)
+
+
+def _is_call(part: ast.AST) -> bool:
+    return isinstance(part, ast.Call)
 
 
 def _loaded(statements: list[ast.stmt]) -> set[str]:
