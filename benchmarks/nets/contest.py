@@ -19,6 +19,12 @@ PEERS = {  # name -> (option, module of `nets`, mode)
     "JAX jit": ("jax", "of_jax", "jit"),
 }
 WITHOUT_COMPILERS = ("TF1 graph", "torch eager", "JAX jit")  # one way of each peer
+ON_GPU = {
+    "torch eager": ("torch", "of_torch", "eager@cuda"),
+    "torch CUDA graphs": ("torch", "of_torch", "graph@cuda"),
+    "torch.compile": ("torch", "of_torch", "compile@cuda"),
+}
+WITHOUT_GRAPHS = f"{OURS} without CUDA graphs"
 PACKAGES = {"of_tensorflow": ["tensorflow-cpu"], "of_torch": ["torch"], "of_jax": ["jax"]}
 Options = Callable[[str], Sequence[object]]  # of a contender's command line, by its name
 
@@ -45,6 +51,22 @@ def contenders(
         made.append(peer(name, python, f"--{option}", command))
     both = {"threads": arguments.threads, "environ": environ or {}}
     return [dataclasses.replace(one, **both) for one in made]
+
+
+def on_gpu(
+    script: str, what: str, arguments: argparse.Namespace, options: Options
+) -> list[Contender]:
+    """Ours with CUDA graphs and without, and PyTorch's ways."""
+    made = [
+        Contender(name, [role(None, script, f"of_hpcflow:gpu:{what}", *options(name))], environ)
+        for name, environ in ((OURS, {}), (WITHOUT_GRAPHS, {"HPCFLOW_CUDA_GRAPHS": "0"}))
+    ]
+    for name, (option, module, mode) in ON_GPU.items():
+        python = getattr(arguments, option)
+        command = role(python, script, f"{module}:{mode}:{what}", *options(name))
+        made.append(peer(name, python, f"--{option}", command))
+    seen = {"CUDA_VISIBLE_DEVICES": "0"}
+    return [dataclasses.replace(one, environ=one.environ | seen) for one in made]
 
 
 def losses_file(folder: pathlib.Path, net: str, name: str) -> pathlib.Path:

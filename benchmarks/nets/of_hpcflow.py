@@ -11,7 +11,6 @@ from nets import spec
 
 
 def step(net: str, mode: str = "") -> Callable[[], float]:
-    del mode
     batches = spec.batches(net)
     first = next(batches)
     feeds = [hf.placeholder(hf.as_dtype(a.dtype), a.shape) for a in first]
@@ -19,6 +18,8 @@ def step(net: str, mode: str = "") -> Callable[[], float]:
     loss = LOSSES[net](v, *feeds)
     train = trained(loss, list(v.values()), *spec.OPTIMIZERS[net])
     session = hf.Session()
+    if mode == "gpu" and session.list_devices()[0].device_type != "GPU":
+        raise SystemExit("hpcflow sees no GPU")
     session.run(hf.global_variables_initializer())
     batches = itertools.chain([first], batches)
 
@@ -73,6 +74,29 @@ def alexnet(v: Any, x: Any, y: Any) -> Any:
     for i in (5, 6):
         x = hf.nn.relu(dense(v, i, x))
     return cross_entropy(dense(v, 7, x), y)
+
+
+def resnet50(v: Any, x: Any, y: Any) -> Any:
+    """In bfloat16, but for the weights, and the logits on."""
+    filters = spec.resnet_filters()
+
+    def conv(x: Any, name: str) -> Any:
+        k, _, _, stride = filters[name]
+        around = [k // 2, k // 2]
+        filter, scale, shift = (
+            hf.cast(v[name + part], hf.bfloat16) for part in ("", "/scale", "/shift")
+        )
+        x = hf.nn.conv2d(x, filter, stride, [[0, 0], around, around, [0, 0]])
+        return hf.nn.fused_batch_norm(x, scale, shift)[0]
+
+    x = hf.nn.relu(conv(hf.cast(x, hf.bfloat16), "stem"))
+    x = hf.nn.max_pool2d(x, 3, 2, "SAME")
+    for name in (name.removesuffix("/in") for name in filters if name.endswith("/in")):
+        past = conv(x, f"{name}/past") if f"{name}/past" in filters else x
+        h = hf.nn.relu(conv(hf.nn.relu(conv(x, f"{name}/in")), f"{name}/over"))
+        x = hf.nn.relu(conv(h, f"{name}/out") + past)
+    x = hf.cast(hf.reduce_mean(x, [1, 2]), hf.float32)
+    return cross_entropy(hf.nn.bias_add(hf.matmul(x, v["w"]), v["b"]), y)
 
 
 def hidden(v: Any, words: Any) -> Any:
@@ -151,4 +175,5 @@ LOSSES = {
     "lstm_sampled": lstm_sampled,
     "word2vec": word2vec,
     "transformer": transformer,
+    "resnet50": resnet50,
 }

@@ -1,4 +1,7 @@
-"""The networks in PyTorch: eager, and compiled by Inductor (`mode="compile"`)."""
+"""The networks in PyTorch: eager, compiled by Inductor ("compile"), as CUDA graphs ("graph").
+
+Behind `@` a mode has the device that it is for: "eager@cuda".
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,65 @@ from nets import spec
 
 
 def step(net: str, mode: str) -> Callable[[], float]:
+    mode, _, where = mode.partition("@")
+    device = torch.device(where or "cpu")
+    torch.backends.cudnn.allow_tf32 = False
     drawn = {name: torch.from_numpy(value) for name, value in spec.weights(net).items()}
     drawn = of_lstm(drawn) if net.startswith("lstm") else drawn
-    v = {name: torch.nn.Parameter(laid_out(value)) for name, value in drawn.items()}
+    v = {name: torch.nn.Parameter(laid_out(value.to(device))) for name, value in drawn.items()}
     loss = LOSSES[net]
-    loss = torch.compile(loss) if mode == "compile" else loss
+    if mode == "compile":
+        loss = torch.compile(loss, mode="reduce-overhead" if where else None)
     parameters = list(v.values())
     optimizer = trained(parameters, *spec.OPTIMIZERS[net])
     batches = spec.batches(net)
 
-    def run() -> float:
-        batch = [torch.from_numpy(a) for a in next(batches)]
-        batch = [b.long() if b.dtype == torch.int32 else b for b in batch]
+    def train(*batch: torch.Tensor) -> torch.Tensor:
         for parameter in parameters:
             parameter.grad = None
         found = loss(v, *batch)
         found.backward()
         if optimizer is not None:
             optimizer.step()
-        return found.item()
+        return found
+
+    def fed() -> list[torch.Tensor]:
+        batch = [torch.from_numpy(a) for a in next(batches)]
+        batch = [b.long() if b.dtype == torch.int32 else b for b in batch]
+        return [b.to(device) for b in batch]
+
+    made = captured(train, fed(), parameters, optimizer) if mode == "graph" else train
+    batches = spec.batches(net)
+    return lambda: made(*fed()).item()
+
+
+def captured(
+    train: Callable[..., Any], given: list[Any], parameters: list[Any], optimizer: Any
+) -> Callable[..., Any]:
+    """`train` as one CUDA graph; what its rehearsals did to the parameters is undone."""
+    before = [parameter.detach().clone() for parameter in parameters]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            train(*given)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = train(*given)
+    with torch.no_grad():
+        for parameter, value in zip(parameters, before, strict=True):
+            parameter.copy_(value)
+        for state in optimizer.state.values():
+            for value in state.values():
+                if torch.is_tensor(value):
+                    value.zero_()
+
+    def run(*batch: Any) -> Any:
+        for place, value in zip(given, batch, strict=True):
+            place.copy_(value)
+        graph.replay()
+        return found
 
     return run
 
@@ -97,6 +140,26 @@ def alexnet(v: Any, x: Any, y: Any) -> Any:
     return F.cross_entropy(dense(v, 7, x), y)
 
 
+def resnet50(v: Any, x: Any, y: Any) -> Any:
+    """In bfloat16 as autocast has it."""
+    filters = spec.resnet_filters()
+
+    def conv(x: Any, name: str) -> Any:
+        k, _, _, stride = filters[name]
+        x = F.conv2d(x, v[name], None, stride, k // 2)
+        return F.batch_norm(x, None, None, v[f"{name}/scale"], v[f"{name}/shift"], True, 0.0, 1e-3)
+
+    with torch.autocast(x.device.type, torch.bfloat16):
+        x = F.relu(conv(x.permute(0, 3, 1, 2), "stem"))
+        x = F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=float("-inf")), 3, 2)
+        for name in (name.removesuffix("/in") for name in filters if name.endswith("/in")):
+            past = conv(x, f"{name}/past") if f"{name}/past" in filters else x
+            h = F.relu(conv(F.relu(conv(x, f"{name}/in")), f"{name}/over"))
+            x = F.relu(conv(h, f"{name}/out") + past)
+        x = x.mean((2, 3))
+    return F.cross_entropy(torch.addmm(v["b"], x.float(), v["w"]), y)
+
+
 def hidden(v: Any, words: Any, sparse: bool) -> Any:
     """The outputs of all steps by PyTorch's own LSTM, [steps x batch, hidden]."""
     x = F.embedding(words, v["embedding"], sparse=sparse)
@@ -155,4 +218,5 @@ LOSSES = {
     "lstm_sampled": lstm_sampled,
     "word2vec": word2vec,
     "transformer": transformer,
+    "resnet50": resnet50,
 }

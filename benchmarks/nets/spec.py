@@ -27,8 +27,9 @@ OPTIMIZERS = {
     "lstm_sampled": Optimizer("sgd", 0.5),
     "word2vec": Optimizer("sgd", 0.5),
     "transformer": Optimizer("sgd", 0.01),
+    "resnet50": Optimizer("momentum", 0.01),
 }
-NETS = tuple(OPTIMIZERS)
+NETS = tuple(net for net in OPTIMIZERS if net != "resnet50")  # those that a CPU trains
 
 MLP = {"batch": 128, "sizes": (784, 256, 256, 10)}
 LENET = {"batch": 64}
@@ -44,7 +45,26 @@ ALEXNET_CONV = (
 ALEXNET_DENSE = ((9216, 4096), (4096, 4096), (4096, 1000))
 LSTM = {"batch": 32, "steps": 20, "hidden": 512, "vocabulary": 10_000, "sampled": 512}
 WORD2VEC = {"batch": 1024, "vocabulary": 200_000, "size": 128, "negative": 5}
+RESNET = {"batch": 64, "side": 224, "blocks": (3, 4, 6, 3)}
 TRANSFORMER = {"batch": 16, "steps": 128, "size": 256, "heads": 4, "inner": 1024}
+
+
+def resnet_filters() -> dict[str, tuple[int, int, int, int]]:
+    """Name -> size, channels in and out, stride of each convolution of ResNet-50, in order.
+
+    The stride is that of the middle one of a block, as in PyTorch's ("v1.5").
+    """
+    found, n = {"stem": (7, 3, 64, 2)}, 64
+    for stage, count in enumerate(RESNET["blocks"]):
+        m = 64 << stage
+        for block in range(count):
+            name, stride = f"{stage}/{block}", 2 if stage and not block else 1
+            if not block:
+                found[f"{name}/past"] = (1, n, 4 * m, stride)
+            found |= {f"{name}/in": (1, n, m, 1), f"{name}/over": (3, m, m, stride)}
+            found[f"{name}/out"] = (1, m, 4 * m, 1)
+            n = 4 * m
+    return found
 
 
 def weights(net: str) -> dict[str, np.ndarray]:
@@ -69,6 +89,12 @@ def _shapes(net: str) -> dict[str, tuple[tuple[int, ...], float | None]]:
     if net == "alexnet":
         filters = [(k, k, n, m) for k, n, m, *_ in ALEXNET_CONV]
         return _layers([*filters, *ALEXNET_DENSE])
+    if net == "resnet50":
+        made: dict[str, tuple[tuple[int, ...], float | None]] = {}
+        for name, (k, n, m, _) in resnet_filters().items():
+            made |= {name: ((k, k, n, m), None), f"{name}/scale": ((m,), 1.0)}
+            made |= {f"{name}/shift": ((m,), 0.0)}
+        return made | {"w": ((2048, 1000), 0.02), "b": ((1000,), 0.0)}
     if net.startswith("lstm"):
         n, h = LSTM["vocabulary"], LSTM["hidden"]
         return {
@@ -84,7 +110,7 @@ def _shapes(net: str) -> dict[str, tuple[tuple[int, ...], float | None]]:
     d, inner = TRANSFORMER["size"], TRANSFORMER["inner"]
     norm = {"scale1": ((d,), 1.0), "shift1": ((d,), 0.0), "scale2": ((d,), 1.0)}
     dense = {"qkv": (d, 3 * d), "out": (d, d), "up": (d, inner), "down": (inner, d)}
-    made: dict[str, tuple[tuple[int, ...], float | None]] = {**norm, "shift2": ((d,), 0.0)}
+    made = {**norm, "shift2": ((d,), 0.0)}
     for name, shape in dense.items():
         made |= {name: (shape, None), f"{name}_bias": (shape[1:], 0.0)}
     return made
@@ -117,6 +143,9 @@ def _batch(net: str, rng: np.random.RandomState) -> tuple[np.ndarray, ...]:
         return normal(LENET["batch"], 28, 28, 1), integers(10, LENET["batch"])
     if net == "alexnet":
         return normal(ALEXNET["batch"], 224, 224, 3), integers(1000, ALEXNET["batch"])
+    if net == "resnet50":
+        n, side = RESNET["batch"], RESNET["side"]
+        return normal(n, side, side, 3), integers(1000, n)
     if net.startswith("lstm"):
         shape = LSTM["steps"], LSTM["batch"]
         words = integers(LSTM["vocabulary"], *shape), integers(LSTM["vocabulary"], *shape)
