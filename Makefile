@@ -19,6 +19,8 @@ LIMIT = timeout --kill-after=10
 # Where tests under mpirun are: each rank would take seconds to read the others.
 RANKS = $(sort $(shell grep -rl --include='test_*.py' 'pytest[.]mark[.]mpi' tests))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Bytecode is kept, whatever the environment says, or hundreds of ranks would each compile hpcflow.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test mpio test-chaos test-index test-gpu test-slurm test-network verified wheelhouse lint bench paper clean
 

@@ -153,7 +153,8 @@ def opened(folder: pathlib.Path, n: int, path: str) -> list[int]:
         assert MARK in calls
         before = calls[: calls.index(MARK)].splitlines()
         files = [re.search(r'open(?:at)?\(.*"([^"]*/hpcflow/[^"]*)".*= \d+$', x) for x in before]
-        names = {m.group(1) for m in files if m and "O_DIRECTORY" not in m.group(0)}
+        none = "O_DIRECTORY|O_CREAT"  # folders, and bytecode that is written
+        names = {m.group(1) for m in files if m and not re.search(none, m.group(0))}
         counts.append(len(names))
     return counts
 

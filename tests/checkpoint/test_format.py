@@ -65,7 +65,7 @@ def test_h5dump_reads_it(tmp_path, form):
 
 
 def test_replicas_write_about_as_many_bytes_each(tmp_path):
-    values = save_some(tmp_path, 1, ranks=3, rows=20000)
+    values = save_some(tmp_path, 1, ranks=3, rows=4000)
     total = sum(v.nbytes for v in values.values())
     for record in Saved(tmp_path / "step-1").files:
         mine = sum(n for slab in record["slabs"] for n, _ in slab["crcs"])
