@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcflow.cli.cache import age
-from hpcflow.cli.run import chosen_settings, run_script
+from hpcflow.cli.run import add_settings, chosen_settings, run_script
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.plan.ir import Plan
 from hpcflow.plan.key import LEAST_NODES, MOST_BYTES
@@ -38,21 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow plan`."""
     parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of ranks")
-    parser.add_argument("--ps", type=int, metavar="P", help="ranks that serve variables")
-    parser.add_argument(
-        "--tasks-per-replica", type=int, metavar="K", help="worker ranks that one graph spans"
-    )
-    parser.add_argument(
-        "--sync", metavar="RULE", help="how workers keep step: async, all, backup:K or stale:S"
-    )
-    parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="any other setting; may be repeated",
-    )
+    add_settings(parser)
     parser.add_argument(
         "--json", action="store_true", help="print JSON, as docs/plan-format.md describes"
     )

@@ -33,18 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hostfile", metavar="FILE", help="hosts for mpirun to start the ranks on, one a line"
     )
-    parser.add_argument("--ps", type=int, metavar="P", help="ranks that serve variables")
+    add_settings(parser)
     parser.add_argument(
         "--serve",
         action="store_true",
         default=None,
         help="the ranks started by this line serve variables, those of others do not need --ps",
-    )
-    parser.add_argument(
-        "--tasks-per-replica", type=int, metavar="K", help="worker ranks that one graph spans"
-    )
-    parser.add_argument(
-        "--sync", metavar="RULE", help="how workers keep step: async, all, backup:K or stale:S"
     )
     parser.add_argument(
         "--survive",
@@ -67,13 +61,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-restarts", type=int, metavar="N", help="a job that goes on does so N times at most"
     )
-    parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
         "--profile",
         action="store_true",
         default=None,
         help="say where the time of a step goes, by operation, with a trace in the run directory",
     )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that has a script's settings."""
+    parser.add_argument("--ps", type=int, metavar="P", help="ranks that serve variables")
+    parser.add_argument(
+        "--tasks-per-replica", type=int, metavar="K", help="worker ranks that one graph spans"
+    )
+    parser.add_argument(
+        "--sync", metavar="RULE", help="how workers keep step: async, all, backup:K or stale:S"
+    )
+    parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
     parser.add_argument(
         "--set",
         action="append",
