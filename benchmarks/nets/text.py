@@ -13,8 +13,8 @@ from nets.spec import NETS
 FILES = {1: "training_step", 2: "training_step_2"}  # threads -> results/NAME.json
 PROFILES = "step_profile"
 NEXT = {  # to try, where the target is missed
-    "mlp_sgd": "weights that stay from step to step in the order in which oneDNN reads them",
-    "mlp_adam": "weights that stay from step to step in the order in which oneDNN reads them",
+    "mlp_sgd": "generated products for layers of few columns, as of ten classes",
+    "mlp_adam": "generated products for layers of few columns, as of ten classes",
     "word2vec": "rows of both tables taken and changed by several threads",
     "lstm_full": "logits made and used block by block, so that they stay in the cache",
     "lstm_sampled": "sigmoids and tanhs of the gates behind each tile of their product",
