@@ -241,8 +241,8 @@ def lstm(x: Any, w: Any, bias: Any) -> list[Any]:
         i, j, f, o = hf.split(gates, 4, axis=1)
         c = hf.sigmoid(f + 1.0) * c + hf.sigmoid(i) * hf.tanh(j)
         h = hf.sigmoid(o) * hf.tanh(c)
-    loss = hf.reduce_sum(hf.square(h))
-    return [loss, *hf.gradients(loss, [x, w, bias])]
+    losses = hf.reduce_sum(hf.square(h), 1)  # one of each row
+    return [losses, *hf.gradients(losses, [x, w, bias])]
 
 
 def lstm_by_numpy(x: Any, w: Any, bias: Any) -> Any:
@@ -257,13 +257,15 @@ def lstm_by_numpy(x: Any, w: Any, bias: Any) -> Any:
 def test_a_cell_is_one_kernel_each_way() -> None:
     """Its gates are not parted, nor their gradients joined, by copies."""
     given = [normal(LONG, ROWS, SIZE), normal(2 * SIZE, 4 * SIZE) * 0.1, normal(4 * SIZE)]
-    (loss, *gradients), part = ran(lstm, *given)
+    (losses, *gradients), part = ran(lstm, *given)
     assert "Split" not in types(part)
     assert all(n.attrs["axis"] == 0 for n in part.nodes.values() if n.type == "Concat")
     forward = [kinds for kinds in fused(part) if "Tanh" in kinds]
     assert len(forward) == LONG and all(kinds.count("BiasAdd") == 4 for kinds in forward)
     assert sum("Concat" in kinds and "TanhGrad" in kinds for kinds in fused(part)) == LONG
-    np.testing.assert_allclose(loss, lstm_by_numpy(*(x.astype("f8") for x in given)), rtol=1e-5)
+    np.testing.assert_allclose(
+        losses.sum(), lstm_by_numpy(*(x.astype("f8") for x in given)), rtol=1e-5
+    )
     along = [normal(*x.shape) for x in given]
     found = sum((g.astype("f8") * d).sum() for g, d in zip(gradients, along, strict=True))
     np.testing.assert_allclose(found, slope(lstm_by_numpy, given, along), rtol=1e-3)
@@ -351,6 +353,48 @@ def test_masks_are_part_of_the_softmax(shape: tuple[int, ...], kind: str, small_
     along = normal(*x.shape)
     found = (gradient.astype("f8") * along).sum()
     np.testing.assert_allclose(found, slope(by_numpy, [x], [along]), rtol=2e-3)
+
+
+def test_a_layer_with_a_mask_copies_no_heads(small_ones: None) -> None:
+    """What users write, and its gradient: the mask, what is past and the scale in one kernel."""
+    x, mask, width = normal(B, T, H * D), RNG.random((B, 1, T)) < 0.7, H * D
+    mask[..., 0] = True  # each query sees a key
+    parts: list[Part] = []
+    with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
+        fuse = serving.fuse
+        patch.setattr(serving, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        given, seen = hf.placeholder(hf.float32, x.shape), hf.placeholder(hf.bool, mask.shape)
+        y = hf.layers.multi_head_attention(given, num_heads=H, mask=seen, causal=True)
+        loss = hf.reduce_sum(hf.square(y))
+        with hf.Session() as session:
+            session.run(hf.global_variables_initializer())
+            variables = hf.trainable_variables()
+            values = session.run(variables)
+            fetches = [loss, *hf.gradients(loss, [given, *variables])]
+            found, *gradients = session.run(fetches, {given: x, seen: mask})
+    names = ["/".join(v.name.split(":")[0].split("/")[-2:]) for v in variables]
+    assert COPIES.isdisjoint(types(parts[-1]))
+    (forward,) = (kinds for kinds in fused(parts[-1]) if "Softmax" in kinds)
+    assert "Mul" in forward and "Select" in forward
+
+    def by_numpy(x: Any, *values: Any) -> Any:
+        of = dict(zip(names, values, strict=True))
+        q, k, v = (
+            (x @ of[f"{into}/kernel"] + of[f"{into}/bias"]).reshape(B, T, H, D).swapaxes(1, 2)
+            for into in ("query", "key", "value")
+        )
+        past = np.tril(np.ones((T, T), bool)) & mask[:, None]
+        scores = np.where(past, np.einsum("bhid,bhjd->bhij", q, k) / D**0.5, -np.inf)
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = np.einsum("bhij,bhjd->bihd", powers / powers.sum(-1, keepdims=True), v)
+        y = mixed.reshape(B, T, width) @ of["output/kernel"] + of["output/bias"]
+        return np.square(y).sum()
+
+    everything = [x, *values]
+    np.testing.assert_allclose(found, by_numpy(*(a.astype("f8") for a in everything)), rtol=1e-4)
+    along = [normal(*a.shape) for a in everything]
+    change = sum((g.astype("f8") * d).sum() for g, d in zip(gradients, along, strict=True))
+    np.testing.assert_allclose(change, slope(by_numpy, everything, along), rtol=2e-3)
 
 
 def test_rows_as_long_as_the_mask_where_nothing_asks_for_shorter_ones() -> None:
