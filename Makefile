@@ -29,10 +29,10 @@ demo: $(VENV)/.ready-demo
 	$(PY) -m hpcflow run -n 4 --run-dir run/demo examples/digits.py
 	$(PY) -m hpcflow run -n 4 --ps 1 --run-dir run/demo-ps examples/digits.py
 
-# Each test has its own limit (tests/conftest.py); these are for what happens outside of tests. Three
+# Each test has its own limit (tests/conftest.py); these are for what happens outside of tests. Four
 # processes fill two cores, for tests wait for disks, clocks and each other.
 test: $(VENV)/.ready-test lint
-	$(LIMIT) 1800 $(PY) -m pytest -q -n 3 --dist worksteal tests
+	$(LIMIT) 1800 $(PY) -m pytest -q -n 4 --dist load --maxschedchunk 8 tests
 	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
 	  -p no:cacheprovider --with-mpi -m mpi $(RANKS); done
 

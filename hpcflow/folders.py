@@ -65,7 +65,12 @@ class Folder:
         """Put a file there as a whole; one that cannot be written is done without."""
         with contextlib.suppress(OSError):
             with tempfile.NamedTemporaryFile(dir=self.place, delete=False) as file:
-                file.write(hashlib.sha256(held).digest() + held)
+                try:
+                    file.write(hashlib.sha256(held).digest() + held)
+                    file.flush()
+                except OSError:
+                    os.unlink(file.name)
+                    raise
             os.replace(file.name, self._path(name))
             if len(self._paths()) > MOST_FILES:
                 for old in self.files()[: MOST_FILES // 4]:

@@ -80,3 +80,14 @@ def test_no_folder_is_made_and_none_needed(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
     for wrong in ("-1", "nan", "inf"):
         asked(capsys, "--prune", wrong, code=2)
+
+
+def test_what_cannot_be_removed_is_not_told_as_removed(kept, capsys):
+    stuck = kept["plans"] / f"{1:064x}{folders.PLANS.ending}"
+    stuck.unlink()
+    stuck.mkdir()
+    assert main(["cache", "--clear", "--json"]) == 1
+    told = capsys.readouterr()
+    removed = json.loads(told.out)["removed"]
+    assert [removed[what]["files"] for what in kept] == [2, 3] and str(stuck) in told.err
+    assert stuck.exists() and not (kept["plans"] / f"{2:064x}{folders.PLANS.ending}").exists()

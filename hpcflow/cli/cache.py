@@ -43,12 +43,8 @@ def main(args: argparse.Namespace) -> int:
     if removes:
         last = time.time() - (args.prune or 0.0) * DAY_S
         found = [(n, p, [f for f in files if args.clear or f.made < last]) for n, p, files in found]
-        try:
-            for file in (file for _, _, files in found for file in files):
-                file.path.unlink(missing_ok=True)
-        except OSError as error:
-            print(f"hpcflow cache: {error.filename}: {error.strerror}", file=sys.stderr)
-            code = 1
+        gone = [(name, place, [f for f in files if _removed(f)]) for name, place, files in found]
+        code, found = int(gone != found), gone
     if args.json:
         told = {name: _data(place, files) for name, place, files in found}
         print(json.dumps({"removed" if removes else "kept": told}, indent=1))
@@ -57,6 +53,16 @@ def main(args: argparse.Namespace) -> int:
         head = ("removed" if removes else "kept", "files", "bytes", "oldest", "newest", "folder")
         print(as_table(head, rows))
     return code
+
+
+def _removed(file: Kept) -> bool:
+    """Remove a file; False, and a line that says why, if it cannot be."""
+    try:
+        file.path.unlink(missing_ok=True)
+    except OSError as error:
+        print(f"hpcflow cache: {error.filename}: {error.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 def _data(place: Folder | None, files: Sequence[Kept]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.comm import mpi_library
 from hpcflow.comm.arrays import as_bytes, check_rows, flat, read_only
 from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
 from hpcflow.comm.mpi_library import bfloat16_sum, misses_any_source, running, thread_level, type_of
@@ -30,18 +31,11 @@ from hpcflow.comm.waiting import calling, finish
 from hpcflow.errors import CommError, DeathError, LaunchError, StallError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.logs import logger
-from hpcflow.settings import Settings
 
 COLLECTIVE = ("collective", 0)
 LARGEST_PIECE = 1 << 30  # elements in one call: MPI-3 counts are 32-bit integers
 LET_OTHERS_DIE_S = 0.5
 UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
-
-
-def _finalize() -> None:
-    """End MPI in a job that survives deaths: after one, Open MPI 5 was seen to hang in it."""
-    if not world().lost:
-        running().Finalize()
 
 
 @functools.cache
@@ -55,8 +49,7 @@ def world() -> MpiCommunicator:
             "MPI4PY_RC_THREAD_LEVEL=serialized",
         )
     communicator = MpiCommunicator(MPI.COMM_WORLD.Dup())
-    if Settings.from_environ().survive:
-        atexit.register(_finalize)
+    mpi_library.lost = lambda: communicator.lost
     atexit.register(communicator.close)
     return communicator
 

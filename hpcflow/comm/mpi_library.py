@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,18 @@ def running() -> Any:
     MPI = loaded()
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        if Settings.from_environ().survive:
+            atexit.register(_finalize)
     return MPI
+
+
+lost: Callable[[], Sequence[int]] = tuple  # the ranks that have died, as far as is known
+
+
+def _finalize() -> None:
+    """End MPI in a job that survives deaths: after one, Open MPI 5 was seen to hang in it."""
+    if not lost() and not running().Is_finalized():
+        running().Finalize()
 
 
 @functools.cache

@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcflow.errors import KernelError
 from hpcflow.kernels import cuda
-from hpcflow.kernels.cuda import Sizes
+from hpcflow.kernels.cuda import ALIGNED, Sizes
 from hpcflow.kernels.table import Node, fast
 
 NAME = "cublaslt"
@@ -30,7 +30,6 @@ BATCH, STRIDE = 5, 6  # attributes of a layout
 WORKSPACE, REDUCTION, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # attributes of a preference
 IN_COMPUTE_TYPE = 2  # parts of a sum are kept in what is computed in, and added in one order
 MOST = 32 << 20  # bytes of scratch memory, as NVIDIA advises for Hopper
-ALIGNED = 16  # bytes: where vectors may begin
 
 
 class _Algorithm(ctypes.Structure):

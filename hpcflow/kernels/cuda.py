@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 INSTALL = "pip install 'hpcflow[cuda12]' or [cuda13]"
+ALIGNED = 16  # bytes: where the libraries' vectors may begin
 LOSES_NAN = "its relu was not seen to keep NaN"
 Sizes = tuple[int, ...]
 

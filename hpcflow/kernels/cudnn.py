@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcflow.errors import KernelError
 from hpcflow.kernels import cuda
-from hpcflow.kernels.cuda import Sizes
+from hpcflow.kernels.cuda import ALIGNED, Sizes
 from hpcflow.kernels.onednn_conv import Geometry, channels_second, geometry, padding
 from hpcflow.kernels.table import Node, fast
 
@@ -248,6 +248,12 @@ def _scratch(node: Node) -> list[tuple[Any, Sizes]]:
     return [(node.inputs[0].dtype, filters), *([(np.uint8, (nbytes,))] if nbytes else [])]
 
 
+def _placed(xp: Any, x: Any) -> Any:
+    """The array, or a copy that lies as the library wants it."""
+    fits = x.flags.c_contiguous and x.data.ptr % ALIGNED == 0
+    return x if fits else xp.array(x, order="C", copy=True)
+
+
 def _row(type: str) -> None:
     @fast(NAME, type, "out", on="gpu", refuses=_refuses, scratch=_scratch)
     def make(xp: Any, node: Node) -> Callable[..., Any]:
@@ -261,12 +267,14 @@ def _row(type: str) -> None:
             w = w.transpose(conv.order)
             if type != "ConvFilterGrad":
                 xp.copyto(bits, w)
-            lying = {name: cuda.dense(xp, x)[0] for name, x in given.items() if name != W}
+            lying = {name: _placed(xp, x) for name, x in given.items() if name != W}
             places = {name: x.data.ptr for name, x in lying.items()} | {W: inner.data.ptr}
             address, _held = cuda.workspace(xp, plan.bytes, room[1] if len(room) > 1 else None)
             plan.run(cuda.stream(xp), address, places)
             if type == "ConvFilterGrad":
                 xp.copyto(w, bits)
+            elif lying[roles[-1]] is not arrays[-1]:
+                xp.copyto(arrays[-1], lying[roles[-1]])
 
         return run
 

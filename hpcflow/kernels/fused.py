@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.errors import RangeError
 from hpcflow.kernels.slicing import check_indices
 from hpcflow.kernels.table import Node, fast
 from hpcflow.native import grid, kept
@@ -16,9 +17,8 @@ from hpcflow.native.call import plain
 @fast("llvm", "Fused", "out", on="cpu", exact=True)
 def _fused(xp: Any, node: Node) -> Callable[..., Any]:
     loose, run = node.attrs["loose"], kept.builtin(node.attrs["text"])
-    operands = node.attrs["body"].operands
-    limits = [(i, operand.limit) for i, operand in enumerate(operands) if operand.limit]
-    if not loose and not limits:
+    operands, labels = node.attrs["body"].operands, node.attrs["labels"]
+    if not loose and not labels:
         return run
 
     def call(*arrays: Any) -> None:
@@ -26,8 +26,12 @@ def _fused(xp: Any, node: Node) -> Callable[..., Any]:
         for i in loose:
             given[i] = plain(given[i])
         if run(*given):
-            for i, classes in limits:
-                check_indices(np, given[i], classes, "label")
+            for i, op, line in labels:
+                try:
+                    check_indices(np, given[i], operands[i].limit, "label")
+                except RangeError as error:
+                    error.op, error.line = op, line
+                    raise
 
     return call
 

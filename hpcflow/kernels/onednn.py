@@ -287,7 +287,7 @@ class Program:
         for place in self.scratch:
             place.offset = self.bytes
             self.bytes += -(-nbytes(place.layout) // ALIGNED) * ALIGNED
-        self.room: Any = None  # where its scratch lies
+        self.room: Callable[[], Any] = _nothing  # where its scratch lies
         self.execute = library().dnnl_primitive_execute
 
     @functools.cached_property
@@ -321,8 +321,8 @@ class Program:
         if self.bytes:
             if room is None or room.nbytes < self.bytes:
                 room = _scratch(self.bytes)
-            if room is not self.room:
-                self.room, first = room, room.ctypes.data
+            if room is not self.room():
+                self.room, first = weakref.ref(room), room.ctypes.data
                 for place in self.scratch:
                     place.point(first + place.offset)
         execute = self.execute

@@ -26,8 +26,9 @@ def check_indices(xp: Any, indices: Any, size: int, what: str) -> None:
         return
     indices = np.asarray(indices)
     unsigned = indices.view(f"u{indices.dtype.itemsize}")  # negative ones become large: one pass
-    if unsigned.max() >= size:
-        wrong = indices[unsigned >= size]
+    end = min(size, np.iinfo(indices.dtype).max + 1)  # or look like others of few bits
+    if unsigned.max() >= end:
+        wrong = indices[unsigned >= end]
         raise RangeError(
             f"{what} {wrong.flat[0]} is outside [0, {size}) ({wrong.size} of {indices.size} are)"
         )

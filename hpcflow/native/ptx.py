@@ -21,6 +21,12 @@ def absent() -> str:
     return ""
 
 
+def too_old(cuda: Any) -> str:
+    """Why nothing can be compiled for the current GPU, "" if it can; `cuda` is CuPy's."""
+    found = int(cuda.Device().compute_capability)
+    return "" if found >= KNOWN[0] else f"it is sm_{found}, code is made from sm_{KNOWN[0]} on"
+
+
 @functools.cache
 def _target(number: int) -> Any:
     import llvmlite.binding as llvm
@@ -55,7 +61,7 @@ class Gpu:
 
         self.cuda = cuda
         found = int(cuda.Device().compute_capability)
-        self.number = max((n for n in KNOWN if n <= found), default=KNOWN[0])
+        self.number = max(n for n in KNOWN if n <= found)
         made = repr((TRIPLE, self.number, llvmlite.__version__))
         self.identity = hashlib.sha256(made.encode()).hexdigest()
         self.modules: dict[str, Any] = {}  # the name of a kernel -> the module that it is in

@@ -49,8 +49,10 @@ def scaled_dot_product_attention(
     if causal:
         past = _past(q, k)
         seen = past if seen is None else logical_and(seen, past)
-    # what follows the product is one loop where loops are generated, so nothing comes between
-    scores = multiply(matmul(q, k, transpose_b=True), scale)
+    if q.dtype.itemsize == 2:  # products of 16 bits may be too large before they are scaled
+        scores = matmul(multiply(q, scale), k, transpose_b=True)
+    else:  # what follows the product is one loop where loops are generated
+        scores = multiply(matmul(q, k, transpose_b=True), scale)
     if seen is None:
         weights = softmax(scores)
     else:

@@ -342,7 +342,7 @@ class _Writer:
         if info.tiles and self.may_yield(self.seconds(node)):
             self.update_in_tiles(node, name, args)
             return
-        long = not self.simple and self.seconds(node) > LONG_S
+        long = not self.simple and node.kind != "gpu" and self.seconds(node) > LONG_S
         if long:
             self.emit(f"{self.hook('lend')}()", node.name)
         if info.form == "update":
@@ -416,7 +416,7 @@ class _Writer:
         return name
 
     def poll(self, node: Node) -> None:
-        if self.simple:
+        if self.simple or node.kind == "gpu":  # launches end at once
             return
         self.since_poll += self.seconds(node)
         if self.since_poll >= POLL_EVERY_S:

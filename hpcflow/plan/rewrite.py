@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,11 @@ def substitute(
     targets = dict.fromkeys(t for old in program.targets for t in _followed(old, order))
     fetches = tuple(final(ref, values) for ref in program.fetches)
     return program.but(nodes=nodes, fetches=fetches, targets=tuple(targets))
+
+
+def unused(stem: str, names: Container[str]) -> str:
+    """`stem` and the first number from 1 on that makes it none of the names."""
+    return next(name for k in count(1) if (name := f"{stem}{k}") not in names)
 
 
 def exchange(

@@ -94,7 +94,7 @@ class Context(Rank):
             from hpcflow.runtime import profile
 
             self.profile = profile.install(self)
-        elif self.settings.cuda_graphs and not self.settings.one_by_one:
+        elif self.settings.cuda_graphs and not (self.settings.one_by_one or self.settings.inject):
             for device in self.devices.values():
                 if device.captures:
                     from hpcflow.runtime.cuda_graphs import Graphs

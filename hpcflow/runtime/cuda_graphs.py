@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import HpcflowError
+from hpcflow.errors import HpcflowError, KernelError
 from hpcflow.graph.shape import Spec, known
 from hpcflow.logs import logger
 from hpcflow.plan.arena import ALIGNED
@@ -69,8 +69,8 @@ class _Part:
         if isinstance(instance, Watched):
             return instance.strands, instance.release
         instance.graphs = strands = _Strands(self, names)
-        numbers = range(len(instance.strands))
-        return tuple(functools.partial(strands.run, i) for i in numbers), strands.release
+        runs = tuple(functools.partial(strands.run, i) for i in range(len(instance.strands)))
+        return runs, lambda: strands.release()  # of the strands that there are then
 
     def refuse(self, nodes: Sequence[str], why: str) -> None:
         """Leave nodes out of regions from the next step on, and say so."""
@@ -116,7 +116,6 @@ class _Strands:
     def _make(self) -> None:
         cut, shared = self.part.cut, self.part.compiled.shared
         self.cut, device = cut, self.part.device
-        self.pool = device.xp.cuda.MemoryPool()
         kernels = [shared[name] for region in cut.regions for name in region.kernels]
         drawing = [kernel for kernel in kernels if hasattr(kernel, "counter")]
         specs = [node.specs[0] for node in cut.feeds]
@@ -161,6 +160,8 @@ class Inputs:
 
     def __call__(self, *feeds: Any) -> tuple[Any, ...]:
         """The feeds of a step on the GPU, for what the current stream does from now on."""
+        if not self.blocks:  # none of what draws is in a region
+            return ()
         self.blocks[self.turn].used.record()  # behind all that the last step has launched
         self.turn ^= 1
         block = self.blocks[self.turn]
@@ -222,6 +223,8 @@ class _Region:
         self.drawing = [kernel for kernel in kernels if hasattr(kernel, "counter")]
         self.fed = [place is not None for place in region.given]
         self.turns = any(self.fed) or bool(self.drawing)
+        self.pool = self.part.device.xp.cuda.MemoryPool()  # of temporary values of its graphs
+        self.pool.set_limit(size=self.part.device.held.limit)
         self.graphs: dict[int, _Graph] = {}  # by whose turn it is
         self.plain = self.moves = 0
 
@@ -231,7 +234,7 @@ class _Region:
         graph = self.graphs.get(turn)
         if graph is not None:
             if graph.holds():
-                return graph.launch(given)
+                return self._launched(graph, given)
             self._moved()
         self.plain += 1
         if self.plain <= WARM_UP or not self._is_still():
@@ -268,12 +271,22 @@ class _Region:
         found.counts = more
         self.graphs[turn] = found
         self.part.told["graphs"] += 1
-        return found.launch(given)
+        return self._launched(found, given)
+
+    def _launched(self, graph: _Graph, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            return graph.launch(given)
+        except Exception as error:
+            first, last, count = self.nodes[0], self.nodes[-1], len(self.nodes)
+            raise KernelError(
+                f"the CUDA graph of {count} operations, {first} to {last}, failed: {error}",
+                hint="--set cuda_graphs=0 launches each by itself and names the one that fails",
+            ) from error
 
     def _capture(self, run: Run, given: tuple[Any, ...]) -> _Graph:
         device, stream = self.part.device, self.part.graphs.capturing
         with contextlib.ExitStack() as stack:
-            stack.enter_context(device.xp.cuda.using_allocator(self.strands.pool.malloc))
+            stack.enter_context(device.xp.cuda.using_allocator(self.pool.malloc))
             stack.enter_context(stream)
             if gc.isenabled():  # what is collected might call CUDA
                 gc.disable()

@@ -17,7 +17,7 @@ from hpcflow.kernels.table import PLAIN, Choice, Kernel, Wish, choose, wish
 from hpcflow.kernels.table import Node as KernelNode
 from hpcflow.native import kept, ptx, team
 from hpcflow.native.kept import Maker
-from hpcflow.native.machine import machine
+from hpcflow.native.machine import absent, machine
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Node
@@ -84,7 +84,11 @@ class Device:
     @property
     def maker(self) -> Maker:
         """What compiles the loops that are generated for it."""
-        return ptx.gpu(self.xp.cuda) if self.kind == "gpu" else machine()
+        return machine()
+
+    def makes_loops(self) -> bool:
+        """Whether loops are generated for it; with `exact` only such as change no bit."""
+        return self.kind == "cpu" and not absent()
 
     def loop(self, text: str) -> Callable[..., None]:
         """The function of a generated update: of its first element, the last, and arrays."""
@@ -201,12 +205,22 @@ class GpuDevice(Device):
         self.xp = cupy
         cupy.cuda.Device(index).use()
 
+    @property
+    def maker(self) -> Maker:
+        """What compiles the loops that are generated for it."""
+        return ptx.gpu(self.xp.cuda)
+
+    def makes_loops(self) -> bool:
+        """Whether loops are generated for it: they may round otherwise than CuPy does."""
+        why = absent() or ptx.absent() or ptx.too_old(self.xp.cuda)
+        return not (self.wish.exact or why)
+
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array in GPU memory."""
         return self.xp.empty(shape, dtype)
 
     def limit(self, nbytes: int) -> None:
-        """Hold no more than `nbytes`, temporary values of kernels included."""
+        """Hold no more than `nbytes`, temporary values of kernels, not of graphs, included."""
         super().limit(nbytes)
         self.xp.get_default_memory_pool().set_limit(size=nbytes)
 

@@ -292,12 +292,12 @@ class Instance:
         try:
             self.arenas = self._allocated()
             names = self._names()
+            self.strands, self.release = compiled.make(*names)
+            self.graphs: Any = None  # of its regions on a GPU
+            if compiled.watch is not None:
+                self.strands, self.release = compiled.watch(self, names)
         except MemoryError as error:
             raise exhausted(compiled, error, None, link.engine.rank) from error
-        self.strands, self.release = compiled.make(*names)
-        self.graphs: Any = None  # of its regions on a GPU
-        if compiled.watch is not None:
-            self.strands, self.release = compiled.watch(self, names)
         self.ends: Any = link.open(self)  # its channels: see hpcflow.runtime.link
         if compiled.expected is not None:
             nodes, memory = self.part.nodes, compiled.memory

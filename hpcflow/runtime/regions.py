@@ -140,11 +140,13 @@ class Cutter:
 
     def _is_feed(self, statement: ast.stmt) -> bool:
         node = self._copy(statement)
-        return node is not None and self.on(node) and node.inputs[0].node in self.part.feeds
+        if node is None or not self.on(node) or node.inputs[0].node not in self.part.feeds:
+            return False
+        return self.part.nodes[node.inputs[0].node].kind == "cpu"
 
     def _is_output(self, statement: ast.stmt) -> bool:
         node = self._copy(statement)
-        if node is None or self.on(node):
+        if node is None or node.kind != "cpu":
             return False
         return self.on(self.part.nodes[node.inputs[0].node])
 
@@ -165,6 +167,9 @@ class Cutter:
         node = self._node(statement)
         if node is None or not self.on(node) or not isinstance(statement, (ast.Expr, ast.Assign)):
             return False
+        part = self.part
+        if not all(part.nodes[r.node].is_state or part.spec(r).sized for r in node.inputs):
+            return False  # a graph has the sizes of its capture
         binds = {self._kind(name) for name in _loaded([statement]) if name in self.code.binds}
         if not binds <= PLACES or self.why(node):
             return False

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hpcflow.graph.shape import Spec
-from hpcflow.kernels.table import Wish
-from hpcflow.native import ptx
 from hpcflow.native.machine import absent
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.cost import given_specs
@@ -77,12 +75,12 @@ def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
     if not generates:
         return part
     part = split_first(part, wish.exact)
-    return fuse(part, cut(part), infos_of(devices), wish.exact, generating(wish))
+    return fuse(part, cut(part), infos_of(devices), wish.exact, generating(devices))
 
 
-def generating(wish: Wish) -> tuple[str, ...]:
-    """The kinds of devices for which loops are generated. A GPU's may round otherwise."""
-    return ("cpu",) if wish.exact or ptx.absent() else ("cpu", "gpu")
+def generating(devices: Mapping[str, Device]) -> tuple[str, ...]:
+    """The kinds of devices for which loops are generated."""
+    return tuple(device.kind for device in devices.values() if device.makes_loops())
 
 
 def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
@@ -197,9 +195,9 @@ def made_for(devices: Mapping[str, Device]) -> Made:
 def writer_for(devices: Mapping[str, Device]) -> Writer | None:
     """What tells for which updates loops are generated on these devices; None: for none."""
     wish = next(iter(devices.values())).wish
-    return (
-        None if "llvm" not in wish.providers or absent() else Writer(wish.exact, generating(wish))
-    )
+    if "llvm" not in wish.providers or absent():
+        return None
+    return Writer(wish.exact, generating(devices))
 
 
 def _served(node: Node, part: Part, device: Device) -> Served:

@@ -272,6 +272,7 @@ class SpanningStep(Step):
         """
         if self.in_flight or any(one.torn for one in self.instances):
             return
+        self._reap()
         self.ahead = None
         self.context.ahead.discard(self)
         for starts in self.starts:
@@ -308,9 +309,12 @@ class SpanningStep(Step):
 
     def _ready(self) -> Instance:
         """The instance that was freed last, in an arena that no step in flight uses."""
-        last = self.free[-1]
-        instance = self.lanes.enter(self.compiled, last, self._maker(last.slot))
-        self.free.pop()
+        last = self.free.pop()  # at once: others give back without the baton
+        try:
+            instance = self.lanes.enter(self.compiled, last, self._maker(last.slot))
+        except BaseException:
+            self.free.append(last)
+            raise
         self.instances[last.slot] = instance
         return instance
 

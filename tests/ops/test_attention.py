@@ -96,3 +96,10 @@ def test_errors() -> None:
         attend(q, q, q, hf.zeros([2, 2]))
     with pytest.raises(ShapeError):
         attend(q, hf.zeros([2, 4]), q)
+
+
+def test_products_of_sixteen_bits_are_not_too_large():
+    q = np.full((1, 3, 64), 40, "f2")  # 40 * 40 * 64 is more than 16 bits hold
+    with hf.Session() as session:
+        found = session.run(hf.nn.scaled_dot_product_attention(*map(hf.constant, (q, q, q))))
+    np.testing.assert_array_equal(found, q)

@@ -233,6 +233,32 @@ def test_a_label_outside_the_classes_is_an_error_still() -> None:
         hf.Session().run(loss, {logits: np.ones((2, 3), "f4"), labels: [0, 3]})
 
 
+def test_a_wrong_label_names_the_loss_not_its_gradient() -> None:
+    x, labels = hf.placeholder(hf.float32, [2, 4]), hf.placeholder(hf.int32, [2])
+    logits = hf.matmul(x, w := hf.Variable(np.ones((4, 3), "f4")))
+    loss = hf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits, name="xent")
+    train = hf.train.GradientDescentOptimizer(0.1).minimize(hf.reduce_mean(loss))
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    with pytest.raises(hf.errors.RangeError, match="label -1 is outside") as caught:
+        session.run(train, {x: np.ones((2, 4), "f4"), labels: [0, -1]})
+    assert caught.value.op == "xent" and caught.value.line == loss.op.line
+    np.testing.assert_array_equal(session.run(w), np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("kernels", ["auto", "plain"])
+@pytest.mark.parametrize("dtype", [hf.int8, hf.int16, hf.int64])
+def test_a_negative_label_of_few_bits_is_outside(dtype: Any, kernels: str) -> None:
+    logits, labels = hf.placeholder(hf.float32, [2, 200]), hf.placeholder(dtype, [2])
+    loss = hf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    with hf.Session(context=context(kernels=kernels)) as session:
+        fed = np.zeros((2, 200), "f4")
+        right = session.run(loss, {logits: fed, labels: [0, 100]})
+        np.testing.assert_allclose(right, np.full(2, np.log(200)), rtol=1e-5)
+        with pytest.raises(hf.errors.RangeError, match="label -100 is outside"):
+            session.run(loss, {logits: fed, labels: [0, -100]})
+
+
 def outputs_of_forward(shape: list[int]) -> int:
     """How many values the first kernel of gelu and its gradient writes."""
     made: list[Part] = []

@@ -403,3 +403,46 @@ def test_rows_as_long_as_the_mask_where_nothing_asks_for_shorter_ones() -> None:
     (node,) = (n for n in part.nodes.values() if n.type == "Fused")
     assert node.attrs["body"].cols == 32
     np.testing.assert_array_equal(found, np.maximum(x + shift, 0))
+
+
+def test_a_copy_that_a_device_asks_for_may_be_inside_a_kernel() -> None:
+    x = normal(40, 32)
+
+    def build(x: Any) -> list[Any]:
+        with hf.device("/cpu:0"):
+            kept = hf.identity(hf.tanh(x))
+            return [hf.reduce_sum(hf.square(kept)), hf.tanh(hf.transpose(kept, [1, 0]))]
+
+    (total, turned_over), _ = ran(build, x)
+    kept = np.tanh(x.astype("f8"))
+    np.testing.assert_allclose(total, (kept**2).sum(), rtol=1e-5)
+    np.testing.assert_allclose(turned_over, np.tanh(kept.T), rtol=1e-5)
+
+
+def test_parts_do_not_take_the_names_of_others() -> None:
+    def build(x: Any, y: Any) -> list[Any]:
+        gates = hf.add(x, y, name="cell/gates")
+        a, b = hf.split(gates, 2, 1)
+        taken = [hf.sin(x, name=f"cell/gates/part{i}") for i in range(3)]
+        return [hf.tanh(a) * hf.tanh(b), *taken]
+
+    x, y = normal(30, 64), normal(30, 64)
+    (found, *sines), _ = ran(build, x, y)
+    a, b = np.split(x.astype("f8") + y, 2, 1)
+    np.testing.assert_allclose(found, np.tanh(a) * np.tanh(b), rtol=1e-4, atol=1e-5)
+    for one in sines:
+        np.testing.assert_allclose(one, np.sin(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("columns", "read"), [(64, True), (16, False)])
+def test_a_narrow_window_of_much_is_copied(columns: int, read: bool) -> None:
+    """Else the much lives as long as the window."""
+
+    def build(x: Any, w: Any) -> list[Any]:
+        window = hf.matmul(x, w)[:, 5 : 5 + columns]
+        return [hf.square(window) * 0.5 + hf.tanh(window)]
+
+    found, part = ran(build, x := normal(64, 8), w := normal(8, 256))
+    window = (x.astype("f8") @ w)[:, 5 : 5 + columns]
+    np.testing.assert_allclose(found[0], window**2 * 0.5 + np.tanh(window), rtol=1e-4, atol=1e-5)
+    assert read != ("StridedSlice" in types(part) or "Rows" in types(part))

@@ -556,7 +556,9 @@ def install(monkeypatch, eager=()):
     cupy.cuda.Stream, cupy.cuda.Event, cupy.cuda.MemoryPool = Stream, Event, MemoryPool
     cupy.cuda.using_allocator = lambda allocator: using_allocator(allocator)  # of this module, now
     cupy.cuda.get_current_stream = lambda: gpu.current[-1]
-    cupy.cuda.Device = lambda index=0: types.SimpleNamespace(use=lambda: None)
+    cupy.cuda.Device = lambda index=0: types.SimpleNamespace(
+        use=lambda: None, compute_capability="90"
+    )
     cupyx.empty_pinned = empty_pinned
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)

@@ -309,3 +309,43 @@ def test_strands_between_ranks(monkeypatch: Any, eager: tuple[str, ...]) -> None
     told = reports[0]["Mean:0,GradientDescent"] if "Mean:0,GradientDescent" in reports[0] else None
     told = told or max(reports[0].values(), key=lambda one: one["kernels"])
     assert told["graphs"] and fake_cupy.gpu.launches > 10
+
+
+def test_values_of_sizes_that_only_the_step_tells_are_in_no_graph(monkeypatch: Any) -> None:
+    def net() -> tuple[Any, Any]:
+        x = hf.placeholder(hf.float32, [None, 3])
+        some = hf.boolean_mask(x, x[:, 0] > 2)
+        return x, hf.reduce_sum(hf.exp(hf.tanh(some) * 2) + some)
+
+    def steps() -> list[Any]:
+        x, y = net()
+        session = hf.Session()
+        sizes = (10, 10, 10, 10, 1, 7, 10)
+        return [
+            session.run(y, {x: np.arange(1, 3 * n + 1, dtype="f4").reshape(n, 3)}) for n in sizes
+        ]
+
+    with graph_of():
+        theirs = steps()
+    on_gpu(monkeypatch)
+    with graph_of():
+        assert alike(steps(), theirs)
+
+
+def test_draws_that_are_in_no_graph(monkeypatch: Any) -> None:
+    def drawn() -> list[Any]:
+        session, fetch = hf.Session(), hf.random.uniform([3], seed=1)
+        return [session.run(fetch) for _ in range(5)]
+
+    with graph_of():
+        theirs = drawn()
+    on_gpu(monkeypatch)
+    with graph_of():
+        assert alike(drawn(), theirs)
+
+
+def test_faults_that_are_rehearsed_come_on_a_gpu(monkeypatch: Any, tmp_path: Any) -> None:
+    on_gpu(monkeypatch)
+    with graph_of(inject="slow:rank=0x2@step=3") as context:
+        trained(tmp_path, 6)
+        assert "cuda_graphs" not in context.report()

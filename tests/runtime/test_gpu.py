@@ -10,6 +10,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.comm.nccl import NcclCommunicator
 from hpcflow.errors import CommError
+from hpcflow.native import ptx
 from hpcflow.runtime import device
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
@@ -67,6 +68,10 @@ class DoubleGpu(device.Device):
 
     kind = "gpu"
     xp = GpuModule()
+    maker = property(lambda self: ptx.gpu(self.xp.cuda))
+
+    def makes_loops(self):
+        return not self.wish.exact
 
     def allocate(self, shape, dtype):
         return np.empty(shape, dtype).view(GpuArray)

@@ -16,6 +16,7 @@ from hpcflow.native.expansions import EXPANSIONS
 from hpcflow.native.loop import FULL
 from hpcflow.plan.fusion.domains import Lengths, Reading, common
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.rewrite import unused
 from hpcflow.plan.strands import users
 
 LARGE = 1 << 20  # bytes of a value: smaller ones are in the cache still when they are needed
@@ -129,7 +130,7 @@ class _Work:
     def copy(self, names: Sequence[str], given: Sequence[Ref], dest: int) -> None:
         """Put copies of nodes in front of a group, which takes the values `given` from them."""
         nodes = dict(self.part.nodes)
-        new = {name: self.fresh(name, nodes) for name in names}
+        new = {name: unused(f"{name}/again", nodes) for name in names}
         for name in names:
             node = nodes[name]
             nodes[new[name]] = node.but(name=new[name], inputs=_moved(node, new), control=())
@@ -142,14 +143,6 @@ class _Work:
         self.groups[dest] = [*new.values(), *self.groups[dest]]
         self.part = dataclasses.replace(self.part, nodes=nodes)
         self.users = users(self.part)
-
-    @staticmethod
-    def fresh(name: str, nodes: Mapping[str, Node]) -> str:
-        """A name that no node has."""
-        k = 1
-        while f"{name}/again{k}" in nodes:
-            k += 1
-        return f"{name}/again{k}"
 
 
 def _moved(node: Node, new: Mapping[str, str]) -> tuple[Ref, ...]:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hpcflow import threads
+from hpcflow.graph.shape import known, size_of
 from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
@@ -42,7 +43,8 @@ ALONE = frozenset({*formulas.LONG, *formulas.CLOSE, *EXPANSIONS}) - {
     *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo", "Pow")
 }
 SUMS = frozenset(("Sum", "SumToShape", "Mean"))  # so are these, if they are of many elements,
-COPIES = SEEN - {"Rows"}  # which is a view
+COPIES = SEEN - {"Rows", "Identity"}  # a view, and what may be part of a kernel itself
+MOST_AROUND = 4  # times what is read: a value of which a window is read lives as long as that
 SHORTEST = 16  # elements of a row of a window that is read where it lies
 LARGE = 1 << 15  # so many, and all other operations where a kernel runs on several threads
 
@@ -225,6 +227,9 @@ class _Finder:
             "inplace": written.inplace,
             "types": tuple(node.type for node in nodes),
             "size": size,
+            "labels": tuple(
+                (taken[g], n.name, n.line) for n in nodes for g in given[n.name] if g.operand.limit
+            ),
         }
         last = nodes[-1]
         control = dict.fromkeys(c for n in nodes for c in n.control if c not in mine)
@@ -257,6 +262,7 @@ class _Finder:
             node.kind != "cpu"
             or lay.is_packed()
             or self.part.nodes[root.node].type == "ReadVariable"
+            or size_of(known(self.part.spec(root).shape)) > MOST_AROUND * size_of(lay.sizes)
         ):
             return ref, packed(lay.sizes)
         return root, lay

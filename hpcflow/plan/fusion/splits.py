@@ -11,6 +11,7 @@ import dataclasses
 from hpcflow.graph.shape import Spec, is_known, known, size_of
 from hpcflow.native import formulas
 from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.rewrite import unused
 from hpcflow.plan.strands import cut, home, users
 
 
@@ -35,6 +36,7 @@ class _Rewriter:
         self.behind: dict[str, list[Node]] = {}  # parts of its values
         self.parts: dict[tuple[Ref, int, int], list[Ref]] = {}  # that others take, too
         self.values: dict[Ref, Ref] = {}
+        self.names = set(part.nodes)
 
     def run(self) -> Part:
         """All of them."""
@@ -88,7 +90,7 @@ class _Rewriter:
         node = self.part.nodes[ref.node]
         given = [self.parts_of(one, node, axis, count) for one in node.inputs]
         spec = self.part_spec(ref, axis, count)
-        names = [f"{node.name}/part_{i}" for i in range(count)]
+        names = [self.name(node.name) for _ in range(count)]
         self.instead[node.name] = [
             node.but(name=name, inputs=tuple(of[i] for of in given), specs=(spec,))
             for i, name in enumerate(names)
@@ -109,16 +111,23 @@ class _Rewriter:
     def taken(self, ref: Ref, axis: int, count: int) -> list[Ref]:
         """The parts of a value that is there as a whole: views of it along the first axis."""
         node, spec = self.part.nodes[ref.node], self.part_spec(ref, axis, count)
-        of, n = f"{ref.node}/{ref.index}/part{axis}of{count}", known(spec.shape)[axis]
+        n = known(spec.shape)[axis]
         made = node.but(inputs=(ref,), control=(), specs=(spec,))
         if -axis == len(known(spec.shape)):
             rows = [{"start": i * n, "stop": i * n + n} for i in range(count)]
-            new = [made.but(name=f"{of}_{i}", type="Rows", attrs=at) for i, at in enumerate(rows)]
+            new = [made.but(name=self.name(node.name), type="Rows", attrs=at) for at in rows]
         else:
             attrs = {"axis": axis, "sizes": (n,) * count}
-            new = [made.but(name=of, type="Split", attrs=attrs, specs=(spec,) * count)]
+            name = self.name(node.name)
+            new = [made.but(name=name, type="Split", attrs=attrs, specs=(spec,) * count)]
         self.behind.setdefault(ref.node, []).extend(new)
         return [Ref(one.name, i) for one in new for i in range(len(one.specs))]
+
+    def name(self, whole: str) -> str:
+        """A name for a part of what that node makes."""
+        name = unused(f"{whole}/part", self.names)
+        self.names.add(name)
+        return name
 
     def part_spec(self, ref: Ref, axis: int, count: int) -> Spec:
         """Of one of several parts of a value."""
