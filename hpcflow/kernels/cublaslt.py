@@ -245,17 +245,11 @@ def _refuses(node: Node) -> str:
     of = _product(node)
     if not {of.lead[0], of.lead[1]} <= {1, of.lead[2]}:
         return "its matrices are broadcast along some axes"
-    plan = planned(of)
-    if isinstance(plan, str):
-        return plan
-    return "" if not of.relu or plan.keeps_nan else cuda.LOSES_NAN
+    return cuda.refusal(planned(of), of.relu)
 
 
 def _plan(node: Node) -> Plan:
-    made = planned(_product(node))
-    if isinstance(made, str):
-        raise KernelError(made)
-    return made
+    return cuda.there(planned(_product(node)))
 
 
 def _scratch(node: Node) -> list[tuple[Any, Sizes]]:

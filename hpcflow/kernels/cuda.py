@@ -13,14 +13,17 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+from hpcflow.errors import KernelError
 
 INSTALL = "pip install 'hpcflow[cuda12]' or [cuda13]"
 ALIGNED = 16  # bytes: where the libraries' vectors may begin
 LOSES_NAN = "its relu was not seen to keep NaN"
 Sizes = tuple[int, ...]
+Plan = TypeVar("Plan")
 
 
 def cupy() -> Any:
@@ -89,6 +92,20 @@ def keeps_nan(dtype: str, shapes: Sequence[Sizes], nbytes: int, run: Callable[..
     run(stream(xp), room, *(x.data.ptr for x in (*arrays, bias)))
     some = arrays[-1].reshape(-1)[:4096].get()
     return bool(np.isnan(some.astype(np.float32)).all())
+
+
+def refusal(plan: Any, relu: bool) -> str:
+    """Why what a library has planned does not serve: the reason in place of a plan, or its relu."""
+    if isinstance(plan, str):
+        return plan
+    return "" if not relu or plan.keeps_nan else LOSES_NAN
+
+
+def there(plan: Plan | str) -> Plan:
+    """What a library has planned; KernelError if it is a reason why there is none."""
+    if isinstance(plan, str):
+        raise KernelError(plan)
+    return plan
 
 
 def unfit(specs: Sequence[Any], dtypes: Any) -> str:

@@ -229,17 +229,11 @@ def _refuses(node: Node) -> str:
     if len(node.attrs["strides"]) > 3:
         return "it has more than three axes"
     conv = _convolution(node)
-    plan = planned(conv)
-    if isinstance(plan, str):
-        return plan
-    return "" if not conv.relu or plan.keeps_nan else cuda.LOSES_NAN
+    return cuda.refusal(planned(conv), conv.relu)
 
 
 def _plan(node: Node) -> Plan:
-    made = planned(_convolution(node))
-    if isinstance(made, str):
-        raise KernelError(made)
-    return made
+    return cuda.there(planned(_convolution(node)))
 
 
 def _scratch(node: Node) -> list[tuple[Any, Sizes]]:
