@@ -193,9 +193,9 @@ class _Writer:
     def group(self, group: Group) -> None:
         """Nodes that are computed together, tile by tile."""
         seconds = sum(self.seconds(self.part.nodes[name]) for name in group.nodes)
-        on_cpu = self.part.nodes[group.last].kind == "cpu"  # others are not waited for
-        yields = on_cpu and self.may_yield(seconds)
-        long = not (self.simple or yields) and seconds > LONG_S
+        last = self.part.nodes[group.last]
+        yields = last.kind == "cpu" and self.may_yield(seconds)  # others are not waited for
+        long = not yields and self.is_long(last, seconds)
         if long:
             self.emit(f"{self.hook('lend')}()", group.last)
         if group.loop is None:
@@ -342,7 +342,7 @@ class _Writer:
         if info.tiles and self.may_yield(self.seconds(node)):
             self.update_in_tiles(node, name, args)
             return
-        long = not self.simple and node.kind != "gpu" and self.seconds(node) > LONG_S
+        long = self.is_long(node, self.seconds(node))
         if long:
             self.emit(f"{self.hook('lend')}()", node.name)
         if info.form == "update":
@@ -353,6 +353,10 @@ class _Writer:
         if long:
             self.emit(f"{self.hook('take')}()", node.name)
         self.poll(node)
+
+    def is_long(self, node: Node, seconds: float) -> bool:
+        """Whether others may run while a kernel does; launches on a GPU end at once."""
+        return not self.simple and node.kind != "gpu" and seconds > LONG_S
 
     @staticmethod
     def handles_first(node: Node, args: list[str]) -> str:

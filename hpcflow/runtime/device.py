@@ -92,7 +92,7 @@ class Device:
 
     def loop(self, text: str) -> Callable[..., None]:
         """The function of a generated update: of its first element, the last, and arrays."""
-        return kept.loop_on_gpu(self.xp.cuda, text) if self.kind == "gpu" else kept.builtin(text)
+        return kept.builtin(text)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array; a large one begins where a cache line does."""
@@ -214,6 +214,10 @@ class GpuDevice(Device):
         """Whether loops are generated for it: they may round otherwise than CuPy does."""
         why = absent() or ptx.absent() or ptx.too_old(self.xp.cuda)
         return not (self.wish.exact or why)
+
+    def loop(self, text: str) -> Callable[..., None]:
+        """The function of a generated update: of its first element, the last, and arrays."""
+        return kept.loop_on_gpu(self.xp.cuda, text)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialized array in GPU memory."""

@@ -46,9 +46,7 @@ class Compiled:
         label: str = "",
     ) -> None:
         self.devices, self.store, self.label = devices, store, label
-        self.watch: Callable[..., Any] | None = (
-            None  # gives instances other strands: a profile, graphs
-        )
+        self.watch: Callable[..., Any] | None = None  # gives other strands: a profile, graphs
         self.part, self.code = made.part, made.code
         part = self.part
         self.expected: Expected | None = None  # where its rank notes what it needs

@@ -10,7 +10,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.comm.nccl import NcclCommunicator
 from hpcflow.errors import CommError
-from hpcflow.native import ptx
+from hpcflow.native import kept, ptx
 from hpcflow.runtime import device
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
@@ -72,6 +72,9 @@ class DoubleGpu(device.Device):
 
     def makes_loops(self):
         return not self.wish.exact
+
+    def loop(self, text):
+        return kept.loop_on_gpu(self.xp.cuda, text)
 
     def allocate(self, shape, dtype):
         return np.empty(shape, dtype).view(GpuArray)
