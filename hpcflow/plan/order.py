@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hpcflow.errors import VerifyError
 from hpcflow.plan.ir import Program
 from hpcflow.plan.rewrite import topological
 
@@ -24,9 +23,4 @@ def order(program: Program) -> Program:
         lambda name: (name not in first, position[name]),
         [(a.name, b.name) for a, b in pairwise(collectives)],
     )
-    if len(names) < len(program.nodes):
-        stuck = next(n for name, n in program.nodes.items() if name not in set(names))
-        raise VerifyError(
-            "acyclic", f"{stuck.name!r} waits for itself", op=stuck.name, line=stuck.line
-        )
     return program.but(nodes={name: program.nodes[name] for name in names})

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import HpcflowError
+from hpcflow.errors import HpcflowError, VerifyError
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Node, Part, Program, Ref
@@ -117,7 +117,8 @@ def bypass(program: Program, names: Iterable[str]) -> Program:
     values = {
         Ref(name, i): node.inputs[i] for name, node in gone.items() for i in range(len(node.specs))
     }
-    order = {name: tuple(node.before()) for name, node in gone.items()}
+    fed = {node.name for node in program.nodes.values() if node.type == "Feed"}  # there already
+    order = {name: tuple(b for b in n.before() if b not in fed) for name, n in gone.items()}
     ends = [c for ref in program.fetches if ref.node in gone for c in gone[ref.node].control]
     targets = tuple(dict.fromkeys((*program.targets, *ends)))
     return substitute(program.but(nodes=nodes, targets=targets), values, order)
@@ -172,8 +173,29 @@ def topological(
 ) -> list[str]:
     """Names so that each follows what it needs, of the ready ones the lowest `priority` first.
 
-    `extra` are further (before, after) pairs. What stands on a cycle is left out.
+    `extra` are further (before, after) pairs. Errors: VerifyError if nodes depend on each other in
+    a cycle.
     """
+    order, waiting = _as_ready(nodes, priority, extra)
+    if waiting:
+        node = nodes[waiting[0]]
+        raise VerifyError(
+            "acyclic", f"{node.name!r} waits for itself", op=node.name, line=node.line
+        )
+    return order
+
+
+def behind_cycles(nodes: Mapping[str, Node], extra: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """Names of the nodes on a cycle and of those that follow one; `extra` as of `topological`."""
+    return _as_ready(nodes, lambda _: 0, extra)[1]
+
+
+def _as_ready(
+    nodes: Mapping[str, Node],
+    priority: Callable[[str], Any],
+    extra: Iterable[tuple[str, str]],
+) -> tuple[list[str], list[str]]:
+    """The names in order as they get ready, and those that never do."""
     waiting: dict[str, int] = {}
     followers: dict[str, list[str]] = {name: [] for name in nodes}
     pairs = [(before, node.name) for node in nodes.values() for before in set(node.before())]
@@ -190,7 +212,7 @@ def topological(
             waiting[after] -= 1
             if not waiting[after]:
                 heapq.heappush(ready, (priority(after), after))
-    return order
+    return order, [name for name in nodes if waiting.get(name)]
 
 
 def sorted_program(program: Program) -> Program:

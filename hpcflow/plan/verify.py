@@ -12,7 +12,7 @@ from hpcflow.graph.registry import OPS, rows
 from hpcflow.graph.shape import merge, show
 from hpcflow.plan.ir import Node, Part, Plan, Ref
 from hpcflow.plan.nested import FRAMES, within
-from hpcflow.plan.rewrite import topological
+from hpcflow.plan.rewrite import behind_cycles
 
 At = tuple[str, str]  # task, node
 
@@ -316,8 +316,7 @@ def _check_acyclic(plan: Plan) -> None:
                 extra.append((before, key))
             before = key
     extra += [(" ".join(a), " ".join(b)) for a, b in _pairs(plan)]
-    order = set(topological(names, lambda _: 0, extra))
-    stuck = [key for key in names if key not in order and names[key].type == "Recv"]
+    stuck = [key for key in behind_cycles(names, extra) if names[key].type == "Recv"]
     if stuck:
         task, name = stuck[0].split(" ", 1)
         node = plan.parts[task].nodes[name]

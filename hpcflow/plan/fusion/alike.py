@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import graphlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -116,6 +117,33 @@ class Items:
         if node.row.writes:
             return scalar and tuple(node.attrs.get("shape", (1,))) == ()
         return scalar or node.type in ("ReadVariable", "Const")
+
+
+def in_sequence(part: Part, groups: Sequence[list[str]]) -> list[list[str]]:
+    """Groups of nodes so that each follows those it depends on, by values or by order alone.
+
+    Where groups depend on each other in a cycle, all are cut between the nodes that are on it. The
+    names of each group are in an order that respects their edges.
+    """
+    owner = {name: k for k, names in enumerate(groups) for name in names}
+    before = {name: [b for b in part.nodes[name].before() if b in owner] for name in owner}
+    needs = {
+        k: dict.fromkeys(owner[b] for name in names for b in before[name] if owner[b] != k)
+        for k, names in enumerate(groups)
+    }
+    try:
+        return [groups[k] for k in graphlib.TopologicalSorter(needs).static_order()]
+    except graphlib.CycleError:
+        level: dict[str, int] = {}
+        for name in graphlib.TopologicalSorter(before).static_order():
+            level[name] = max(
+                (level[b] + (owner[b] != owner[name]) for b in before[name]), default=0
+            )
+        found: dict[tuple[int, int], list[str]] = {}
+        for k, names in enumerate(groups):
+            for name in names:
+                found.setdefault((level[name], k), []).append(name)
+        return [found[key] for key in sorted(found)]
 
 
 @dataclasses.dataclass

@@ -19,7 +19,7 @@ from hpcflow.native import formulas
 from hpcflow.native.expansions import EXPANSIONS, Steps
 from hpcflow.native.loop import COLUMN, FULL, ROW, Operand
 from hpcflow.plan.fusion import again, texts
-from hpcflow.plan.fusion.alike import Item, Items, clusters
+from hpcflow.plan.fusion.alike import Item, Items, clusters, in_sequence
 from hpcflow.plan.fusion.domains import (
     IGNORED,
     Domain,
@@ -154,7 +154,7 @@ class _Finder:
             yield item.nodes
             return
         for i in range(0, len(item.nodes), MOST):
-            yield from _connected(self.part, item.nodes[i : i + MOST])
+            yield from in_sequence(self.part, list(_connected(self.part, item.nodes[i : i + MOST])))
 
     def remade(self, groups: list[list[str]]) -> list[list[str]]:
         """The groups of a strand, those to be kernels with what they compute again."""

@@ -19,7 +19,7 @@ from hpcflow.native.words import TYPES
 from hpcflow.ops.scatter import MOST_TABLES
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES
-from hpcflow.plan.rewrite import topological
+from hpcflow.plan.rewrite import behind_cycles, topological
 from hpcflow.plan.strands import users
 
 PREFIX = "Scatter"
@@ -187,9 +187,9 @@ class _Group:
             elif name not in self.mine:
                 control = [new for c in node.control for new in self.instead(c, made)]
                 nodes[name] = node.but(control=tuple(dict.fromkeys(control)))
-        order = topological(nodes, place.__getitem__)
-        if len(order) < len(nodes):  # something in between waits for a part of it
+        if behind_cycles(nodes):  # something in between waits for a part of it
             return None
+        order = topological(nodes, place.__getitem__)
         return dataclasses.replace(self.part, nodes={name: nodes[name] for name in order})
 
     def instead(self, name: str, made: Node) -> Iterator[str]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcflow.graph.shape import is_known
 from hpcflow.native.updates import UPDATES
-from hpcflow.plan.fusion.alike import Items
+from hpcflow.plan.fusion.alike import Items, in_sequence
 from hpcflow.plan.fusion.updates import Described, Writer, apart, described, shape_of
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.nested import FRAMES
@@ -74,7 +74,7 @@ def arranged(
             items.add(part.nodes[name], [chosen[name]] if name in chosen else [])
         for item in items.items:
             if item.key is not None:
-                found = list(apart(part, item.nodes))
+                found = in_sequence(part, list(apart(part, item.nodes)))
                 item.nodes = [name for group in found for name in group]
                 groups += found
         new.append(dataclasses.replace(strand, nodes=tuple(items.names())))
