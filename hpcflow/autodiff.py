@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GradientError, ShapeError
-from hpcflow.graph.body import Body
-from hpcflow.graph.dtypes import is_floating, resource, tensor_array
+from hpcflow.graph.body import depth
+from hpcflow.graph.dtypes import history, is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
-    Graph,
     Operation,
     Tensor,
     convert_to_tensor,
@@ -51,9 +50,8 @@ def gradients(
     Errors:   GradientError names an op on the way that has no gradient, and says why.
     """
     targets = [convert_to_tensor(y) for y in _listed(ys)]
-    inside = targets[0].graph if targets else get_default_graph()
-    sources = [_source(x, inside) for x in _listed(xs)]
-    stops = {_source(t, inside) for t in _listed(stop_gradients)}
+    sources = [_source(x) for x in _listed(xs)]
+    stops = {_source(t) for t in _listed(stop_gradients)}
     graph = get_default_graph()
     reached = _reached_from(sources, targets, stops)
     with graph.name_scope(name) as scope, graph.control_dependencies(None):
@@ -61,7 +59,7 @@ def gradients(
         for y, g in _seeds(targets, grad_ys):
             found.add(y, g)
         ops = {t.op for t in reached}
-        for op in sorted(ops, key=lambda op: op.index, reverse=True):
+        for op in sorted(ops, key=_place, reverse=True):
             _backward(op, found, reached, stops, scope)
         return [_with_shape(_asked_for(found.total(x), x), x) for x in sources]
 
@@ -102,24 +100,30 @@ def _listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
-def _source(x: Any, inside: Graph) -> Tensor:
-    """A tensor itself; a variable's handle, through which all its reads go.
-
-    In the body of a loop or a branch, `inside`, what stands there for one from outside: for a
-    variable its value, unless the body reads it itself.
-    """
-    handle = getattr(x, "handle", None)
-    if isinstance(handle, Tensor):
-        is_read = not isinstance(inside, Body) or handle in inside.captures
-        x = handle if is_read else x.as_tensor()
+def _source(x: Any) -> Tensor:
+    """A tensor itself; a variable's handle, through which all its reads go."""
+    x = getattr(x, "handle", x)
     if not isinstance(x, Tensor):
         raise GradientError(f"{x!r} is not a tensor or a variable of the graph")
-    return x if x.graph is inside or not isinstance(inside, Body) else inside.adopt(x)
+    return x
+
+
+def _place(op: Operation) -> tuple[int, int]:
+    """Where it stands among the operations of all graphs: a body's follow those around it."""
+    return depth(op.graph), op.index
+
+
+def _inputs(op: Operation) -> Sequence[Tensor]:
+    """What it takes: a capture takes the tensor outside that it stands for."""
+    if not op.inputs and op.outputs:
+        outer = op.graph.origin(op.outputs[0])
+        return op.inputs if outer is None else (outer,)
+    return op.inputs
 
 
 def _carries(t: Tensor) -> bool:
-    """True if `t` can have a gradient: floating point, or a handle to state."""
-    return is_floating(t.dtype) or t.dtype in (resource, tensor_array)
+    """True if a gradient flows through `t`: floating point, a handle, or what a loop has kept."""
+    return is_floating(t.dtype) or t.dtype in (resource, tensor_array, history)
 
 
 def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor]]:
@@ -158,10 +162,10 @@ def _reached_from(
         op = stack.pop()
         if op not in behind:
             behind.add(op)
-            stack.extend(t.op for t in op.inputs)
+            stack.extend(t.op for t in _inputs(op))
     reached = {x: None for x in sources if _carries(x)}
-    for op in sorted(behind, key=lambda op: op.index):
-        if any(t in reached and (t not in stops or t in sources) for t in op.inputs):
+    for op in sorted(behind, key=_place):
+        if any(t in reached and (t not in stops or t in sources) for t in _inputs(op)):
             reached.update({t: None for t in op.outputs if _carries(t) and t not in stops})
     return reached
 
@@ -236,7 +240,7 @@ def _backward(
     scope: str,
 ) -> None:
     """Send the gradients of the outputs of `op` back to its inputs."""
-    wanted = [t in reached for t in op.inputs]
+    wanted = [t in reached for t in _inputs(op)]
     if not any(wanted):
         return
     take = (
@@ -244,6 +248,11 @@ def _backward(
     )
     outputs = [None if t in stops else take(t) for t in op.outputs]
     if all(g is None for g in outputs):
+        return
+    if not op.inputs:
+        (outer,), (g,) = _inputs(op), outputs
+        assert g is not None
+        found.add(outer, g)
         return
     rule = lookup(op.type).grad
     if isinstance(rule, NoGrad):

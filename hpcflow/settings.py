@@ -52,6 +52,7 @@ class Settings:
     stop_at: int = 0  # stop before this step, of all starts, as a signal does; 0: never
     save: str = "background"  # training goes on while checkpoints are written; or: foreground
     check_numerics: bool = False  # look at every float result for NaN and infinity
+    verify_passes: bool = False  # check behind each pass of the planner that no effect was lost
     exact: bool = False  # forbid rewrites and kernels that change rounding
     allow_tf32: bool = False  # float32 products on GPUs multiply numbers of 10 bits (docs/gpu.md)
     kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first

@@ -172,7 +172,7 @@ def test_colocation() -> None:
     assert (x.op.colocate, x.device) == (("v",), "")
     assert y.op.colocate == ("v", x.op.name)
     with hf.device("/job:worker"):
-        assert v.assign([2.0]).colocate == ("v",)
+        assert v.assign([2.0]).op.colocate == ("v",)
         assert v.value().op.colocate == ("v",) and v.value().device == ""
 
 
@@ -201,7 +201,8 @@ def test_group_and_initializers() -> None:
     state: dict = {}
     evaluate(init, state=state)
     assert {k: x.tolist() for k, x in state.items()} == {"Variable": [1], "Variable_1": [2]}
-    assert hf.group(v, init, v.value()).control_inputs == (v.op, init, v.value().op)
+    read = v.value()
+    assert hf.group(v, init, read).control_inputs == (v.op, init, read.op)
     with hf.Graph().as_default(), pytest.raises(GraphError, match="no variables"):
         hf.global_variables_initializer()
 
@@ -209,10 +210,11 @@ def test_group_and_initializers() -> None:
 def test_variables_stand_outside_control_scopes() -> None:
     with hf.control_dependencies([hf.no_op()]):
         v = hf.Variable([1.0])
-        assert v.value().op.control_inputs == ()
+        assert len(v.value().op.control_inputs) == 1
         assert len(v.read_value().op.control_inputs) == 1
-        assert len(v.assign([2.0]).control_inputs) == 1
-    assert v.initializer.control_inputs == ()
+        (update,) = v.assign([2.0]).op.control_inputs
+        assert update.type == "Assign" and len(update.control_inputs) == 1
+    assert v.initializer.control_inputs == v.fetched.op.control_inputs == ()
 
 
 def test_a_variables_shape_must_be_known() -> None:

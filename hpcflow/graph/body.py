@@ -44,6 +44,7 @@ class Body(Graph):
         self.outer = outer
         self._collections = outer.root._collections  # what the program remembers
         self.captures: dict[Tensor, Tensor] = {}  # outer tensor -> its parameter
+        self._origins: dict[Tensor, Tensor] = {}  # parameter -> outer tensor
         self.after: dict[Operation, None] = {}  # outer operations that some inside follow
         scope, around = self._scopes(), outer._scopes()
         self.prefix = outer.unique_name(name) + "/"  # its own operations' names begin with it
@@ -62,23 +63,23 @@ class Body(Graph):
             return self.create_op("Parameter", [], attrs, name).outputs[0]
 
     def adopt(self, t: Tensor) -> Tensor:
-        """The tensor of this graph that stands for `t`: itself, a constant, or a capture."""
+        """The tensor of this graph that stands for `t`: itself, or its capture."""
         if t.graph is self:
             return t
         if t.graph is not self.outer:
             t = self.outer.adopt(t)
         if t not in self.captures:
-            self.captures[t] = self._captured(t)
+            self.capture(t, self.parameter(t.spec, last_name(t.op)))
         return self.captures[t]
 
-    def _captured(self, t: Tensor) -> Tensor:
-        if t.constant is not None:
-            return self._own_constant(t)
-        return self.parameter(t.spec, last_name(t.op))
+    def capture(self, outer: Tensor, param: Tensor) -> None:
+        """Let `param` stand for `outer`: where that is constant, so is it."""
+        self.captures[outer], self._origins[param] = param, outer
+        param.know(outer.spec.value)
 
-    def _own_constant(self, t: Tensor) -> Tensor:
-        with self.inside(), self.device(None):
-            return convert_to_tensor(t.constant, name=last_name(t.op))
+    def origin(self, t: Tensor) -> Tensor | None:
+        """The tensor outside that a parameter stands for; None if `t` is no capture."""
+        return self._origins.get(t)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -87,9 +88,20 @@ class Body(Graph):
             yield
 
     def _followed(self, before: Iterable[Operation]) -> tuple[Operation, ...]:
-        outside = [b for b in before if b.graph is not self]
-        self.after.update(dict.fromkeys(outside))
-        return tuple(b for b in before if b.graph is self)
+        """The operations of this graph among `before`; the owner of it follows those outside."""
+        mine = []
+        for b in before:
+            if b.graph is self:
+                mine.append(b)
+            else:
+                self.outer.check_reachable(b)
+                self.after[b] = None
+        return tuple(mine)
+
+    def check_reachable(self, op: Operation) -> None:
+        """Errors: GraphError unless `op` is of this graph or of one around it."""
+        if op.graph is not self:
+            self.outer.check_reachable(op)
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name or name in self.outer
@@ -134,7 +146,7 @@ def closed(
     targets: Sequence[Operation] = (),
 ) -> Function:
     """The function that `body` is now."""
-    captures = tuple((o, p) for o, p in body.captures.items() if p.op.type == "Parameter")
+    captures = tuple(body.captures.items())
     return Function(body, tuple(params), captures, tuple(results), tuple(targets))
 
 
@@ -174,9 +186,17 @@ def innermost(root: Graph) -> Graph:
 
 def variable_of(handle: Tensor) -> Operation:
     """The Variable operation behind a handle, or behind the parameter that stands for one."""
-    while isinstance(handle.graph, Body) and handle.op.type == "Parameter":
-        handle = next(o for o, p in handle.graph.captures.items() if p is handle)
+    while (outer := handle.graph.origin(handle)) is not None:
+        handle = outer
     return handle.op
+
+
+def depth(graph: Graph) -> int:
+    """How many graphs are around it."""
+    count = 0
+    while isinstance(graph, Body):
+        graph, count = graph.outer, count + 1
+    return count
 
 
 def bodies(operation: Operation) -> Iterator[Function]:

@@ -21,17 +21,18 @@ from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value follows from static shapes alone
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
 
 
 class Tensor(Operand["Tensor"]):
     """One output of an operation: a value that exists when the graph runs."""
 
-    __slots__ = ("constant", "dtype", "index", "name", "op", "shape")
+    __slots__ = ("_constant", "dtype", "index", "name", "op", "shape")
 
     def __init__(self, op: Operation, index: int, spec: Spec) -> None:
         self.op, self.index, self.dtype, self.shape = op, index, spec.dtype, spec.shape
-        self.constant = spec.value
+        self._constant = spec.value
         self.name = f"{op.name}:{index}"
 
     @property
@@ -47,7 +48,18 @@ class Tensor(Operand["Tensor"]):
     @property
     def spec(self) -> Spec:
         """Its dtype, static shape, and value if constant."""
-        return Spec(self.dtype, self.shape, self.constant)
+        return Spec(self.dtype, self.shape, self._constant)
+
+    @property
+    def constant(self) -> np.ndarray | None:
+        """Its value if the graph tells it. Who asks builds on it: it cannot be fed from then on."""
+        if self._constant is not None:
+            self.graph.bind(self)
+        return self._constant
+
+    def know(self, value: np.ndarray | None) -> None:
+        """Add its value, if the graph tells it."""
+        self._constant = value
 
     def get_shape(self) -> Shape:
         """TensorFlow 1's name for `shape`."""
@@ -147,6 +159,8 @@ def _altered(op: Operation, what: str) -> GraphError:
 class Graph:
     """A dataflow graph. Adding is always legal until `finalize`; nothing is ever changed."""
 
+    prefix = ""  # with which the names of its operations begin
+
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self.finalized = False
@@ -155,6 +169,7 @@ class Graph:
         self._used: dict[str, int] = {}
         self._collections: dict[Hashable, list[Any]] = {}
         self.extensions: dict[Operation, Operation] = {}  # of loops: those that keep a history
+        self.bound: dict[Tensor, str] = {}  # constants that the graph was built on, and the line
         self._lock = threading.RLock()
         self._scope = threading.local()
 
@@ -270,6 +285,34 @@ class Graph:
             raise GraphError(f"input {t.name!r} is of another graph")
         return t
 
+    def origin(self, t: Tensor) -> Tensor | None:
+        """The tensor outside that a parameter of a body stands for; None if `t` is no capture."""
+        return None
+
+    def check_reachable(self, op: Operation) -> None:
+        """Errors: GraphError unless `op` is of this graph or of one around it."""
+        if op.graph is not self:
+            raise GraphError(
+                f"{op.name!r} is of another graph, or inside a loop or a branch",
+                op=op.name,
+                line=op.line,
+                hint="give it as a result of the body, and use that result",
+            )
+
+    def bind(self, t: Tensor) -> None:
+        """Remember that the graph was built on the value of `t`, and on those it comes from."""
+        line, stack = "", [t]
+        while stack:
+            t = stack.pop()
+            if t in t.graph.bound:
+                continue
+            t.graph.bound[t] = line = line or user_line()
+            outer = t.graph.origin(t)
+            if outer is not None:
+                stack.append(outer)
+            elif t.op.type not in OF_SHAPES:
+                stack += [i for i in t.op.inputs if i.spec.value is not None]
+
     @property
     def root(self) -> Graph:
         """The graph around this one: itself, unless it is the body of a loop or a branch."""
@@ -296,7 +339,10 @@ class Graph:
 
     def _followed(self, before: Iterable[Operation]) -> tuple[Operation, ...]:
         """The operations of this graph that one made now follows."""
-        return tuple(before)
+        before = tuple(before)
+        for op in before:
+            self.check_reachable(op)
+        return before
 
     @staticmethod
     def _device_for(op: Operation, scopes: list[Any]) -> device_names.DeviceName:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float32
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.layers.base import Function, known_size
 from hpcflow.ops import norm
@@ -17,7 +17,7 @@ from hpcflow.ops.join import stack
 from hpcflow.ops.math import add, cast, divide, maximum, multiply, subtract, where
 from hpcflow.ops.rules import normal_axis
 from hpcflow.ops.slicing import getitem
-from hpcflow.ops.state import Variable
+from hpcflow.ops.state import Variable, update
 from hpcflow.ops.variable_scope import get_variable, variable_scope
 
 
@@ -132,8 +132,8 @@ def _update(
         step = where(training, step, getitem(multiply(values[0], 0), 0))
     for (variable, _), value in zip(pairs, values, strict=True):
         change = multiply(subtract(variable.value(), value), step)
-        update: Operation = variable.assign_sub(change)
-        graph.add_to_collection(GraphKeys.UPDATE_OPS, update)
+        done = update("AssignSub", [variable], [change])
+        graph.add_to_collection(GraphKeys.UPDATE_OPS, done)
 
 
 def layer_norm(

@@ -102,8 +102,8 @@ class Emitter:
     def name(self, tensor: Tensor) -> str:
         """The name of a tensor that was said before; a constant becomes an initializer."""
         if tensor not in self.names:
-            assert tensor.constant is not None
-            self.names[tensor] = self.constant(tensor.constant, tensor.op.name)
+            assert tensor.spec.value is not None
+            self.names[tensor] = self.constant(tensor.spec.value, tensor.op.name)
         return self.names[tensor]
 
     # -- writing

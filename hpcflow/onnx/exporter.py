@@ -87,7 +87,7 @@ def _needed(fetched: Sequence[Tensor], fed: set[Tensor]) -> list[Operation]:
         if op.type == "ReadVariable":
             continue
         for t in op.inputs:
-            if t not in fed and t.constant is None and t.op not in seen:
+            if t not in fed and t.spec.value is None and t.op not in seen:
                 seen.add(t.op)
                 stack.append(t.op)
     return sorted(seen, key=lambda op: op.index)
@@ -122,7 +122,7 @@ def _say(emitter: Emitter, op: Operation, variables: Mapping[Operation, np.ndarr
         name = emitter.constant(variables[op], op.inputs[0].op.name)
         emitter.names[op.outputs[0]] = name
         return
-    if all(t.constant is not None for t in op.outputs) and op.outputs:
+    if all(t.spec.value is not None for t in op.outputs) and op.outputs:
         return
     if any(t.dtype.kind == "c" for t in (*op.inputs, *op.outputs)):
         raise refused(op, "ONNX does not compute with complex numbers")

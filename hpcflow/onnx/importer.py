@@ -126,7 +126,7 @@ class Importer:
             tensor = convert_to_tensor(given, dtype)
         else:
             tensor = placeholder(dtype, shape_of(info), name_for(info.name))
-        if tensor.constant is None:
+        if tensor.spec.value is None:
             self.values.inputs[tensor.op] = info.name
         return self.mark(tensor, elem_type)
 
@@ -144,8 +144,8 @@ class Importer:
         if not varies or array.dtype.kind != "f":
             return constant(array, name=name_for(name))
         self.variables[name] = variable = Variable(array, name=name_for(name))
-        self.values.told[variable.value()] = array
-        return variable.value()
+        self.values.told[variable.fetched] = array
+        return variable.fetched
 
     # -- graphs and nodes
 

@@ -16,8 +16,8 @@ from hpcflow.ops.slicing import index_of
 
 def partial(t: Tensor) -> np.ndarray | None:
     """What is known of a tensor of integers; None if not even its shape."""
-    if t.constant is not None:
-        return t.constant.astype(object)
+    if t.spec.value is not None:
+        return t.spec.value.astype(object)
     rule = _RULES.get(t.op.type)
     found = None if rule is None else rule(t.op, [partial(i) for i in t.op.inputs[:_MOST]])
     if found is None and is_known(t.shape):

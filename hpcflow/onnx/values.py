@@ -45,7 +45,7 @@ class Values:
         for op in _before(tensor.op, self._is_known):
             if any(t in self._found for t in op.outputs):
                 continue
-            told = [self.told.get(t) if t.constant is None else t.constant for t in op.outputs]
+            told = [self.told.get(t) if t.spec.value is None else t.spec.value for t in op.outputs]
             sources = sources_of(op)
             if told and all(value is not None for value in told):
                 self._found.update(zip(op.outputs, told, strict=True))  # type: ignore[arg-type]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import GradientError, GraphError
-from hpcflow.graph.body import Body, variable_of
+from hpcflow.graph.body import variable_of
+from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -99,22 +100,9 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
 def _variables_used(graph: Graph, since: int) -> list[Any]:
     """The trainable variables that operations made after the first `since` read."""
-    reads = set()
-    for operation in graph.get_operations()[since:]:
-        for source in (operation, *(_origin(t).op for t in operation.inputs)):
-            if source.type == "ReadVariable":
-                reads.add(variable_of(source.inputs[0]))
-    return [v for v in graph.get_collection("trainable_variables") if v.op in reads]
-
-
-def _origin(t: Tensor) -> Tensor:
-    """The tensor outside that a parameter of a body stands for, if it is a capture."""
-    while isinstance(t.graph, Body) and t.op.type == "Parameter":
-        outside = next((outer for outer, param in t.graph.captures.items() if param is t), None)
-        if outside is None:
-            break
-        t = outside
-    return t
+    handles = [t for op in graph.get_operations()[since:] for t in op.inputs if t.dtype == resource]
+    used = {variable_of(handle) for handle in handles}
+    return [v for v in graph.get_collection("trainable_variables") if v.op in used]
 
 
 def _user_rule(

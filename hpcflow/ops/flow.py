@@ -9,7 +9,7 @@ from typing import Any
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nest
 from hpcflow.graph.body import Function, last_name, trace
-from hpcflow.graph.dtypes import bool_, int32
+from hpcflow.graph.dtypes import bool_, int32, tensor_array
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -109,6 +109,9 @@ def cond(
         return trace(graph, f"{name or 'cond'}/branch", [], make, lambda made: _branch(given, made))
 
     then, other = branch(true_fn), branch(false_fn)
+    if bool(then.results) != bool(other.results):
+        then, other = (_as_updates(f) for f in (then, other))
+        given = [[] if not f.results else g for f, g in zip((then, other), given, strict=True)]
     nest.same(given[0], given[1], "the branches of cond")
     for a, b in zip(then.results, other.results, strict=True):
         if a.dtype != b.dtype:
@@ -121,7 +124,7 @@ def cond(
     made = _owner(graph, "If", inputs, {"then": then, "else": other}, name or "cond")
     if not made.outputs:
         return made
-    result = take_apart(given[0])[1](made.outputs)
+    result = take_apart(given[0])[1](_results(made, "Merge"))
     single = isinstance(result, (list, tuple)) and len(result) == 1 and not strict
     return result[0] if single else result
 
@@ -134,6 +137,14 @@ def _branch(given: list[Any], made: Any) -> tuple[list[Any], list[Operation]]:
         return [], [leaf for leaf in leaves if leaf is not None]
     given.append(nest.mapped(_value, made))
     return take_apart(given[-1])[0], []
+
+
+def _as_updates(branch: Function) -> Function:
+    """A branch of which nothing but updates is wanted: values after an update are not taken."""
+    reads = [t.op for t in branch.results if t.op.type == "ReadVariable"]
+    if len(reads) < len(branch.results) or not all(r.control_inputs for r in reads):
+        return branch
+    return branch.but(results=(), targets=(*branch.targets, *reads))
 
 
 def _value(leaf: Any) -> Any:
@@ -191,6 +202,16 @@ def _owner(
     return made
 
 
+def _results(owner: Operation, name: str) -> list[Tensor]:
+    """The outputs, each by an operation of its own: who follows one needs that one computed."""
+    graph = owner.graph
+    with graph.control_dependencies(None), graph.device(None), graph.name_scope(f"{owner.name}/"):
+        return [
+            t if t.dtype == tensor_array else graph.create_op("Identity", [t], {}, name).outputs[0]
+            for t in owner.outputs
+        ]
+
+
 # -- while
 
 
@@ -246,7 +267,7 @@ def while_loop(
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "back_prop": bool(back_prop)}
     attrs["history"] = "host" if swap_memory and history == "keep" else history
     made = _owner(graph, "While", [*inits, *test.outer, *step.outer], attrs, scope)
-    result = rebuild(made.outputs)
+    result = rebuild(_results(made, "Exit"))
     return (
         result[0] if single or (len(inits) == 1 and isinstance(result, (list, tuple))) else result
     )

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import GradientError
-from hpcflow.graph.body import Body, Function, closed, last_name, variable_of
+from hpcflow.graph.body import (
+    Body,
+    Function,
+    all_operations,
+    closed,
+    last_name,
+    variable_of,
+)
 from hpcflow.graph.dtypes import int32, is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
     Graph,
@@ -30,6 +37,8 @@ from hpcflow.ops.broadcast import zeros, zeros_like
 from hpcflow.ops.math import add, greater, subtract
 from hpcflow.ops.rules import Attrs, one
 
+EARLY = "early"  # attribute of a read that may be made as early as those of a body are
+
 
 def carries(t: Tensor) -> bool:
     """True if a gradient may flow through `t`."""
@@ -37,16 +46,22 @@ def carries(t: Tensor) -> bool:
 
 
 class Backward(Body):
-    """The body of a gradient: values of the forward function become values that it kept."""
+    """The body of a gradient: values of the forward function become values that it kept.
 
-    def __init__(self, outer: Graph, name: str, forward: Function, kept: str, loop: bool) -> None:
+    `forward` is a function of `owner`, a loop if `kept` says how.
+    """
+
+    def __init__(
+        self, outer: Graph, name: str, owner: Operation, forward: Function, kept: str = ""
+    ) -> None:
         super().__init__(outer, name)
-        self.forward, self.how, self.loop = forward, kept, loop
+        self.owner, self.forward, self.how, self.loop = owner, forward, kept, bool(kept)
         self.pushes: list[Tensor] = []  # in the forward body: the lists, each with one more value
         self.heads: list[Tensor] = []  # there: what the lists were before
         self.kept: list[Tensor] = []  # here: parameters, the lists to take from
         self.rests: list[Tensor] = []  # here: the lists without what was taken
         self._found: dict[Tensor, Tensor] = {}
+        self._changed: set[Operation] | None = None  # variables that forward updates
 
     def adopt(self, t: Tensor) -> Tensor:
         """The tensor here that stands for `t`, which may be of the forward body."""
@@ -60,12 +75,37 @@ class Backward(Body):
         outside = {param: outer for outer, param in self.forward.captures}
         if t in outside:
             return super().adopt(outside[t])
-        if t.constant is not None:
-            return self._own_constant(t)
+        if t.op.type == "ReadVariable" and self._is_read_once(t.op):
+            return super().adopt(self._read_outside(t))
         again = self.how == "recompute" or not t.op.inputs
         if again and t.op.type != "Parameter" and lookup(t.op.type).pure:
             return self._recomputed(t)
         return self._taken(t)
+
+    def _is_read_once(self, read: Operation) -> bool:
+        """Whether a read in the forward body gives what one where the owner begins does."""
+        if self._changed is None:
+            ops = all_operations(self.forward.body)
+            self._changed = {
+                variable_of(op.inputs[i]) for op in ops for i in lookup(op.type).writes
+            }
+        return variable_of(read.inputs[0]) not in self._changed
+
+    def _read_outside(self, t: Tensor) -> Tensor:
+        """The value of a variable that forward reads, where the owner begins."""
+        variable, graph = variable_of(t.op.inputs[0]), self.owner.graph
+        before = [*(i.op for i in self.owner.inputs), *self.owner.control_inputs]
+        with (
+            graph.as_default(),
+            graph.name_scope(graph.prefix),
+            graph.control_dependencies(None),
+            graph.control_dependencies(before),
+            graph.colocate_with(variable, ignore_existing=True),
+        ):
+            name = f"{variable.name}/read"
+            attrs = {**t.op.attrs, EARLY: True}
+            read = graph.create_op("ReadVariable", variable.outputs, attrs, name)
+        return read.outputs[0]
 
     def _recomputed(self, t: Tensor) -> Tensor:
         op = t.op
@@ -177,7 +217,7 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     sides = ("then", "else")
     outers = list(dict.fromkeys(o for s in sides for o, _ in op.attrs[s].captures if carries(o)))
     graph = get_default_graph()
-    backs = {s: Backward(graph, "cond_grad", op.attrs[s], "keep", loop=False) for s in sides}
+    backs = {s: Backward(graph, "cond_grad", op, op.attrs[s]) for s in sides}
     found = {s: _branch_back(backs[s], grads, outers) for s in sides}
     wanted = [o for o in outers if any(found[s].get(o) is not None for s in sides)]
     if not wanted:
@@ -247,7 +287,7 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     moving = [i for i, p in enumerate(body.params) if carries(p)]
     outer = [(o, p) for o, p in body.captures if carries(o)]
     graph = get_default_graph()
-    back = Backward(graph, "while_grad", body, op.attrs["history"], loop=True)
+    back = Backward(graph, "while_grad", op, body, op.attrs["history"])
     count = back.parameter(Spec(int32, ()), "remaining")
     flows = [back.parameter(spec_of(body.params[i]), "grad") for i in moving]
     given = [(body.results[i], g) for i, g in zip(moving, flows, strict=True)]

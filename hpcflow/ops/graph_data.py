@@ -130,8 +130,7 @@ def _text(data: bytes) -> str:
 
 def _item_out(item: Any, graph: Graph) -> Any:
     if isinstance(item, Variable) and item.graph is graph:
-        read = item._value  # None if nothing has used it
-        named = (item.op.name, item.initializer.name, None if read is None else read.name)
+        named = (item.op.name, item.initializer.name, item.fetched.name)
         return ["variable", *named, item.trainable]
     if isinstance(item, (Tensor, Operation)) and item.graph is graph:
         return ["tensor" if isinstance(item, Tensor) else "operation", item.name]
@@ -225,7 +224,8 @@ class _Reader:
                     self.ops[node["name"]] = self._operation(node, body)
         body = self.bodies[number]
         pairs = tuple((self._tensor(o), self._tensor(p)) for o, p in captures)
-        body.captures.update(pairs)
+        for given, param in pairs:
+            body.capture(given, param)
         return Function(
             body,
             tuple(self._tensor(t) for t in params),

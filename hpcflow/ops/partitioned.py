@@ -52,7 +52,9 @@ class PartitionedVariable(Operand[Tensor]):
                 f"{len(self._pieces)} variables cannot be the {self.partitions[self.axis]} pieces "
                 f"of {name!r}"
             )
-        self._value: Tensor | None = None
+        with at_root(self.graph) as graph, graph.name_scope(None):
+            read = [piece.fetched for piece in self._pieces]
+            self.fetched = concat(read, self.axis, name=f"{self.name}/fetched")
 
     @property
     def graph(self) -> Graph:
@@ -70,12 +72,11 @@ class PartitionedVariable(Operand[Tensor]):
         return self.shape
 
     def value(self) -> Tensor:
-        """The pieces at the start of a step, joined; made once."""
-        if self._value is None:
-            with at_root(self.graph) as graph, graph.name_scope(None):
-                read = [piece.value() for piece in self._pieces]
-                self._value = concat(read, self.axis, name=f"{self.name}/concat")
-        return self._value
+        """The pieces, each read after the control dependencies in force, joined."""
+        graph = innermost(self.graph)
+        with graph.as_default(), graph.name_scope(graph.prefix):
+            read = [piece.value() for piece in self._pieces]
+            return concat(read, self.axis, name=f"{self.name}/concat")
 
     as_tensor = value
 
@@ -85,19 +86,19 @@ class PartitionedVariable(Operand[Tensor]):
         with self.graph.as_default():
             return group(*(piece.initializer for piece in self._pieces))
 
-    def assign(self, value: Any, name: str | None = None) -> Operation:
-        """An operation that sets each piece to its part of `value`."""
+    def assign(self, value: Any, name: str | None = None) -> Tensor:
+        """Set each piece to its part of `value`; all of it after that."""
         return self._each("assign", value, name)
 
-    def assign_add(self, value: Any, name: str | None = None) -> Operation:
-        """An operation that adds to each piece its part of `value`."""
+    def assign_add(self, value: Any, name: str | None = None) -> Tensor:
+        """Add to each piece its part of `value`; all of it after that."""
         return self._each("assign_add", value, name)
 
-    def assign_sub(self, value: Any, name: str | None = None) -> Operation:
-        """An operation that subtracts from each piece its part of `value`."""
+    def assign_sub(self, value: Any, name: str | None = None) -> Tensor:
+        """Subtract from each piece its part of `value`; all of it after that."""
         return self._each("assign_sub", value, name)
 
-    def _each(self, method: str, value: Any, name: str | None) -> Operation:
+    def _each(self, method: str, value: Any, name: str | None) -> Tensor:
         whole = convert_to_tensor(value, self.dtype)
         starts, shapes = (f(self.shape, self.partitions) for f in (offsets, pieces_of))
         with innermost(self.graph).as_default():
@@ -105,7 +106,7 @@ class PartitionedVariable(Operand[Tensor]):
                 getattr(piece, method)(slice(whole, start, shape))
                 for piece, start, shape in zip(self._pieces, starts, shapes, strict=True)
             ]
-            return group(*done, name=name or f"{self.name}/{method}")
+            return concat(done, self.axis, name=name or f"{self.name}/{method}")
 
     def __repr__(self) -> str:
         return (

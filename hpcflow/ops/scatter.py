@@ -101,6 +101,10 @@ class RowUpdates:
     handle: Tensor
     name: str
 
+    def after(self, update: Operation) -> Tensor:
+        """Its value after `update`."""
+        raise NotImplementedError
+
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         """Its rows `indices`, read where it lives after the control dependencies in force.
 
@@ -109,54 +113,54 @@ class RowUpdates:
         """
         return self._with_rows("ReadRows", [convert_to_tensor(indices)], name).outputs[0]
 
-    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
-        """An operation that sets the rows of `sparse_delta`; of equal ones the last stays."""
+    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+        """Set the rows of `sparse_delta`, of equal ones to the last; its value after that."""
         return self._slices("ScatterUpdate", sparse_delta, name)
 
-    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
-        """An operation that adds the rows of `sparse_delta`."""
+    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+        """Add the rows of `sparse_delta`; its value after that."""
         return self._slices("ScatterAdd", sparse_delta, name)
 
-    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
-        """An operation that subtracts the rows of `sparse_delta`."""
+    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+        """Subtract the rows of `sparse_delta`; its value after that."""
         return self._slices("ScatterSub", sparse_delta, name)
 
-    def scatter_mul(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
-        """An operation that multiplies rows by those of `sparse_delta`."""
+    def scatter_mul(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+        """Multiply rows by those of `sparse_delta`; its value after that."""
         return self._slices("ScatterMul", sparse_delta, name)
 
-    def scatter_div(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
-        """An operation that divides rows by those of `sparse_delta`."""
+    def scatter_div(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+        """Divide rows by those of `sparse_delta`; its value after that."""
         return self._slices("ScatterDiv", sparse_delta, name)
 
-    def scatter_min(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
-        """An operation that keeps the smaller of its rows and those of `sparse_delta`."""
+    def scatter_min(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+        """Keep the smaller of its rows and those of `sparse_delta`; its value after that."""
         return self._slices("ScatterMin", sparse_delta, name)
 
-    def scatter_max(self, sparse_delta: IndexedSlices, name: str | None = None) -> Operation:
-        """An operation that keeps the larger of its rows and those of `sparse_delta`."""
+    def scatter_max(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+        """Keep the larger of its rows and those of `sparse_delta`; its value after that."""
         return self._slices("ScatterMax", sparse_delta, name)
 
-    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Operation:
-        """An operation that sets the slices at `indices` [..., k], k being the axes they name."""
-        return self._rows("ScatterNdUpdate", indices, updates, name)
+    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+        """Set the slices at `indices` [..., k], k axes they name; its value after that."""
+        return self.after(self._rows("ScatterNdUpdate", indices, updates, name))
 
-    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Operation:
-        """An operation that adds to the slices at `indices` [..., k]."""
-        return self._rows("ScatterNdAdd", indices, updates, name)
+    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+        """Add to the slices at `indices` [..., k]; its value after that."""
+        return self.after(self._rows("ScatterNdAdd", indices, updates, name))
 
-    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Operation:
-        """An operation that subtracts from the slices at `indices` [..., k]."""
-        return self._rows("ScatterNdSub", indices, updates, name)
+    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+        """Subtract from the slices at `indices` [..., k]; its value after that."""
+        return self.after(self._rows("ScatterNdSub", indices, updates, name))
 
-    def _slices(self, type: str, delta: IndexedSlices, name: str | None) -> Operation:
+    def _slices(self, type: str, delta: IndexedSlices, name: str | None) -> Tensor:
         if not isinstance(delta, IndexedSlices):
             raise ShapeError(
                 f"{type} takes hf.IndexedSlices(values, indices), not {delta!r}",
                 op=self.name,
                 hint="hf.scatter_add(variable, indices, updates) takes both apart",
             )
-        return self._rows(type, delta.indices, delta.values, name)
+        return self.after(self._rows(type, delta.indices, delta.values, name))
 
     def _rows(
         self, type: str, indices: Any, updates: Any, name: str | None, distinct: bool = False
@@ -178,35 +182,32 @@ class RowUpdates:
             )
 
 
-Scatter = Callable[..., Operation]
+Scatter = Callable[..., Tensor]
 
 
 def _function(type: str, doc: str) -> Scatter:
-    def function(ref: Any, indices: Any, updates: Any, name: str | None = None) -> Operation:
-        return ref._rows(type, indices, updates, name)
+    def function(ref: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+        return ref.after(ref._rows(type, indices, updates, name))
 
     function.__doc__ = f"""{doc}
 
-    Equal indices are applied one after the other, in their order. `updates` may be a scalar.
+    Equal indices are applied one after the other, in their order. `updates` may be a scalar. The
+    value of all of `ref` after that is returned.
     Errors: RangeError for an index out of range, when it runs.
     """
     function.__name__ = function.__qualname__ = type
     return function
 
 
-scatter_update = _function("ScatterUpdate", "An operation: `ref[indices] = updates`.")
-scatter_add = _function("ScatterAdd", "An operation: `ref[indices] += updates`.")
-scatter_sub = _function("ScatterSub", "An operation: `ref[indices] -= updates`.")
-scatter_mul = _function("ScatterMul", "An operation: `ref[indices] *= updates`.")
-scatter_div = _function("ScatterDiv", "An operation: `ref[indices] /= updates`.")
-scatter_min = _function("ScatterMin", "An operation: `ref[indices] = min(ref[indices], updates)`.")
-scatter_max = _function("ScatterMax", "An operation: `ref[indices] = max(ref[indices], updates)`.")
-scatter_nd_update = _function(
-    "ScatterNdUpdate", "An operation that sets the slices of `ref` at `indices` [..., k]."
-)
-scatter_nd_add = _function(
-    "ScatterNdAdd", "An operation that adds to the slices of `ref` at `indices` [..., k]."
-)
+scatter_update = _function("ScatterUpdate", "`ref[indices] = updates`.")
+scatter_add = _function("ScatterAdd", "`ref[indices] += updates`.")
+scatter_sub = _function("ScatterSub", "`ref[indices] -= updates`.")
+scatter_mul = _function("ScatterMul", "`ref[indices] *= updates`.")
+scatter_div = _function("ScatterDiv", "`ref[indices] /= updates`.")
+scatter_min = _function("ScatterMin", "`ref[indices] = min(ref[indices], updates)`.")
+scatter_max = _function("ScatterMax", "`ref[indices] = max(ref[indices], updates)`.")
+scatter_nd_update = _function("ScatterNdUpdate", "Set the slices of `ref` at `indices` [..., k].")
+scatter_nd_add = _function("ScatterNdAdd", "Add to the slices of `ref` at `indices` [..., k].")
 scatter_nd_sub = _function(
-    "ScatterNdSub", "An operation that subtracts from the slices of `ref` at `indices` [..., k]."
+    "ScatterNdSub", "Subtract from the slices of `ref` at `indices` [..., k]."
 )

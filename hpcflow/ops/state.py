@@ -122,8 +122,8 @@ class Variable(RowUpdates, Operand[Tensor]):
             self.initial_value = value
             with graph.name_scope(None):
                 self.initializer = self._update("Assign", [value], initial=True)
+                self.fetched = self._read(f"{self.name}/value")
         self.trainable = trainable
-        self._value: Tensor | None = None
         self._load: tuple[Tensor, Operation] | None = None  # what `load` runs
         if trainable:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
@@ -144,35 +144,42 @@ class Variable(RowUpdates, Operand[Tensor]):
         """Where operations on it are made now: its graph, or the body of a loop or branch in it."""
         return innermost(self.graph)
 
-    def value(self) -> Tensor:
-        """Its value at the start of a step, one read shared by all uses."""
-        if self._value is None:
-            with at_root(self.graph) as graph, graph.name_scope(None):
-                with graph.colocate_with(self.op, ignore_existing=True):  # others use it, too
-                    self._value = self.read_value("read")
-        return self._value
-
-    as_tensor = value
-
     def read_value(self, name: str = "read") -> Tensor:
-        """A new read of its value, after the control dependencies in force."""
-        attrs = {"dtype": self.dtype, "shape": self.shape}
+        """A new read of its value, after the control dependencies in force.
+
+        It sees the updates that it follows, by control dependencies or by values, and none of the
+        other updates of its step. Where a variable is used as a tensor, that is such a read, too.
+        """
         graph = innermost(self.graph)
-        with graph.colocate_with(self.op):
-            read = graph.create_op("ReadVariable", [self.handle], attrs, f"{self.name}/{name}")
-        return read.outputs[0]
+        with graph.name_scope(graph.prefix):
+            return self._read(f"{self.name}/{name}")
 
-    def assign(self, value: Any, name: str | None = None) -> Operation:
-        """An operation that sets it to `value`."""
-        return self._update("Assign", [convert_to_tensor(value, self.dtype)], name)
+    value = as_tensor = read_value
 
-    def assign_add(self, value: Any, name: str | None = None) -> Operation:
-        """An operation that adds `value` to it."""
-        return self._update("AssignAdd", [convert_to_tensor(value, self.dtype)], name)
+    def _read(self, name: str) -> Tensor:
+        graph = innermost(self.graph)
+        attrs = {"dtype": self.dtype, "shape": self.shape}
+        with graph.colocate_with(self.op, ignore_existing=True):
+            return graph.create_op("ReadVariable", [self.handle], attrs, name).outputs[0]
 
-    def assign_sub(self, value: Any, name: str | None = None) -> Operation:
-        """An operation that subtracts `value` from it."""
-        return self._update("AssignSub", [convert_to_tensor(value, self.dtype)], name)
+    def assign(self, value: Any, name: str | None = None) -> Tensor:
+        """Set it to `value`; its value after that."""
+        return self.after(self._update("Assign", [convert_to_tensor(value, self.dtype)], name))
+
+    def assign_add(self, value: Any, name: str | None = None) -> Tensor:
+        """Add `value` to it; its value after that."""
+        return self.after(self._update("AssignAdd", [convert_to_tensor(value, self.dtype)], name))
+
+    def assign_sub(self, value: Any, name: str | None = None) -> Tensor:
+        """Subtract `value` from it; its value after that."""
+        return self.after(self._update("AssignSub", [convert_to_tensor(value, self.dtype)], name))
+
+    def after(self, update: Operation) -> Tensor:
+        """Its value after `update`, an operation made now."""
+        graph = update.graph
+        with graph.control_dependencies(None), graph.control_dependencies([update]):
+            with graph.name_scope(f"{update.name}/"):
+                return self._read("value")
 
     def _update(
         self, type: str, inputs: Sequence[Tensor], name: str | None = None, initial: bool = False
@@ -215,8 +222,7 @@ class Variable(RowUpdates, Operand[Tensor]):
         from hpcflow.ops.flow import cond
 
         with self.graph.as_default(), self.graph.control_dependencies(None):
-            with self.graph.colocate_with(self.op):
-                there = is_variable_initialized(self)
+            there = is_variable_initialized(self)
             value = cond(there, self.read_value, lambda: self.initial_value)
         value.set_shape(self.shape)
         return value
@@ -257,12 +263,14 @@ def _initial(given: Any, dtype: Any) -> Tensor:
 def variable_of_op(
     made: Operation, initializer: Operation, read: Tensor | None, trainable: bool
 ) -> Variable:
-    """The variable whose operations were imported; `read` is its read at the start of a step."""
+    """The variable whose operations were imported; `read` is the read that a fetch of it runs."""
     variable = Variable.__new__(Variable)
     variable.name, variable.op, variable.handle = made.name, made, made.outputs[0]
     variable.dtype, variable.shape = made.attrs["dtype"], tuple(made.attrs["shape"])
     variable.initializer, variable.initial_value = initializer, initializer.inputs[1]
-    variable.trainable, variable._value, variable._load = trainable, read, None
+    variable.trainable, variable._load = trainable, None
+    with at_root(made.graph) as graph, graph.name_scope(None):
+        variable.fetched = variable._read(f"{made.name}/value") if read is None else read
     return variable
 
 
@@ -286,24 +294,24 @@ def update(
 
 def is_variable_initialized(variable: Variable) -> Tensor:
     """Whether `variable` has a value; a boolean scalar."""
-    graph = variable.graph
+    graph = variable.here
     with graph.colocate_with(variable.op):
         made = graph.create_op("IsVariableInitialized", [variable.handle], {}, None)
     return made.outputs[0]
 
 
-def assign(variable: Variable, value: Any, name: str | None = None) -> Operation:
-    """An operation that sets `variable` to `value`."""
+def assign(variable: Variable, value: Any, name: str | None = None) -> Tensor:
+    """Set `variable` to `value`; its value after that."""
     return variable.assign(value, name)
 
 
-def assign_add(variable: Variable, value: Any, name: str | None = None) -> Operation:
-    """An operation that adds `value` to `variable`."""
+def assign_add(variable: Variable, value: Any, name: str | None = None) -> Tensor:
+    """Add `value` to `variable`; its value after that."""
     return variable.assign_add(value, name)
 
 
-def assign_sub(variable: Variable, value: Any, name: str | None = None) -> Operation:
-    """An operation that subtracts `value` from `variable`."""
+def assign_sub(variable: Variable, value: Any, name: str | None = None) -> Tensor:
+    """Subtract `value` from `variable`; its value after that."""
     return variable.assign_sub(value, name)
 
 
@@ -312,7 +320,7 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
 
     Errors: OutOfRangeError, which ends the step alone, once it is `limit`.
     """
-    graph = ref.graph
+    graph = ref.here
     attrs = {"dtype": ref.dtype, "shape": ref.shape, "limit": int(limit)}
     with graph.colocate_with(ref.op):
         counted = graph.create_op("CountUpTo", [ref.handle], attrs, name or "CountUpTo")

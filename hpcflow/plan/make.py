@@ -11,7 +11,9 @@ from hpcflow.plan import traffic
 from hpcflow.plan.algebra.apply import by_algebra
 from hpcflow.plan.algebra.loop_sums import sums_behind_loops
 from hpcflow.plan.bucket import bucket
+from hpcflow.plan.captures import constants_inside, reads_outside
 from hpcflow.plan.commit import commit
+from hpcflow.plan.effects import passes
 from hpcflow.plan.frames import split
 from hpcflow.plan.initial import beside_variables
 from hpcflow.plan.ir import Cluster, Plan, Program
@@ -68,26 +70,33 @@ def plan_of(
     on_cpu = all(d.startswith("cpu") for d in (*cluster.devices, *cluster.server_devices))
     floats = on_cpu or not settings.exact
 
+    run = passes(settings.verify_passes)
+
     def lower(program: Program, inside: bool = False) -> Program:
         if inside and cluster.joins:
             refuse_sums(program)
-        program = beside_variables(replicate(program, graph, cluster, replica, homes), homes)
-        program = simplify(shard(program, homes), evaluate, floats)
+        program = run(replicate, program, graph, cluster, replica, homes)
+        program = run(beside_variables, program, homes)
+        program = run(shard, program, homes)
+        program = run(simplify, program, evaluate, floats)
+        program = run(constants_inside, program)
         joins = cluster.tasks_per_replica == 1 and not settings.one_by_one
         if joins:
-            program = by_algebra(program, settings.exact)
+            program = run(by_algebra, program, settings.exact)
         program = mapped(program, lambda inner: lower(inner, inside=True))
-        return sums_behind_loops(program) if joins and not settings.exact else program
+        return run(sums_behind_loops, program) if joins and not settings.exact else program
 
     def cut(program: Program, cluster: Cluster) -> Plan:
-        program, why = place(program, graph, cluster, homes)
-        program, edges = split(program, cluster)
-        program = bucket(program, settings)
+        program, why = run(place, program, graph, cluster, homes)
+        program, edges = run(split, program, cluster)
+        program = run(bucket, program, settings)
         if settings.survive and cluster.mode == "collective":
-            program = commit(program)
-        program = pack_step(join(program, cluster.lead), cluster.lead)
-        return partition(order(program), cluster, why, edges)
+            program = run(commit, program)
+        program = run(join, program, cluster.lead)
+        program = run(pack_step, program, cluster.lead)
+        return partition(run(order, program), cluster, why, edges)
 
+    program = run(reads_outside, program)
     trains = any(node.type in LOWERED for node in program.nodes.values())
     if cluster.mode != "ps":
         return cut(lower(program), cluster)

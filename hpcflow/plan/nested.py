@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from hpcflow.graph.body import Function
+from hpcflow.graph.body import Function, bodies
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import Spec, either, merge
@@ -90,7 +90,7 @@ class Framer:
         begin = len(step.params) - op.attrs["lists"]
         alive = _alive(test, step, used)
         inits = {i: op.inputs[i] for i in alive if i < begin}
-        given = {o: Spec(*self.spec(o)) for f in (test, step) for o, _ in f.captures}
+        given = {o: Spec(*self.spec(o)) for f in (test, step) for o in captured(f)}
         specs = {i: step.params[i].spec for i in alive}
         for i, init in inits.items():
             specs[i] = Spec(init.dtype, merge(self.spec(init).shape, step.params[i].shape))
@@ -132,7 +132,7 @@ class Framer:
         built: list[tuple[Function, Program]] = []
         for side in ("then", "else"):
             f = op.attrs[side]
-            given = {o: Spec(*self.spec(o)) for o, _ in f.captures}
+            given = {o: Spec(*self.spec(o)) for o in captured(f)}
             results = [f.results[i] for i in outputs]
             built.append((f, self.build(f, _captured(f, given), results)))
         outside = self._outside(built, slots, 0)
@@ -161,7 +161,8 @@ class Framer:
 
 
 def _captured(f: Function, given: Mapping[Tensor, Spec]) -> dict[Tensor, Spec]:
-    return {param: given[outer] for outer, param in f.captures if outer.dtype != resource}
+    pairs = [(o, p) for o, p in f.captures if o in given and o.dtype != resource]
+    return {param: given[outer] for outer, param in pairs}
 
 
 def _positions(program: Program, slots: Mapping[Tensor, int]) -> tuple[int, ...]:
@@ -196,6 +197,21 @@ def _reached(results: Sequence[Tensor], targets: Sequence[Operation]) -> set[Ten
         seen.add(op)
         if op.type == "Parameter":
             found.update(op.outputs)
-        stack.extend(t.op for t in op.inputs)
+        stack.extend(t.op for t in inputs_of(op))
         stack.extend(op.control_inputs)
     return found
+
+
+def captured(f: Function) -> list[Tensor]:
+    """The tensors from outside that what a function gives and must run depends on."""
+    needed = _reached(f.results, f.targets)
+    return [outer for outer, param in f.captures if param in needed]
+
+
+def inputs_of(op: Operation) -> Sequence[Tensor]:
+    """The inputs that an operation needs: of those its functions capture only what they use."""
+    if op.type not in OWNERS:
+        return op.inputs
+    functions = list(bodies(op))
+    own = len(op.inputs) - sum(len(f.captures) for f in functions)
+    return [*op.inputs[:own], *(outer for f in functions for outer in captured(f))]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcflow.errors import FeedError, FetchError, ShapeError
-from hpcflow.graph.body import Function, variable_of
+from hpcflow.graph.body import Function, all_operations, bodies, variable_of
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec, merge, show
 from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.nested import OWNERS, Framer
+from hpcflow.plan.nested import OWNERS, Framer, inputs_of
 from hpcflow.plan.rewrite import infer, topological
 
 # a Feed takes over their name and order
@@ -35,8 +36,11 @@ def prune(
     names = {(t.op, t.index): _feed_name(graph, t) for t in feeds}
     for tensor, spec in feeds.items():
         _check_feed(graph, tensor, spec)
+        _check_not_bound(tensor)
     given = {names[t.op, t.index]: (t, spec) for t, spec in feeds.items()}
-    return _Builder(graph, fetches, names, done).program(given)
+    builder = _Builder(graph, fetches, _with_all_reads(graph, names), done)
+    _check_bodies(builder.needed, feeds)
+    return builder.program(given)
 
 
 def _check_fetch(graph: Graph, fetch: object) -> None:
@@ -77,6 +81,43 @@ def _check_feed(graph: Graph, tensor: Tensor, spec: Spec) -> None:
         ) from None
 
 
+def _check_not_bound(tensor: Tensor) -> None:
+    line = tensor.graph.bound.get(tensor)
+    if line is not None:
+        raise FeedError(
+            f"{tensor.name!r} cannot be fed: the graph was built on its value at {line}",
+            op=tensor.op.name,
+            line=tensor.op.line,
+            hint="use an hf.placeholder or hf.placeholder_with_default in its place",
+        )
+
+
+def _with_all_reads(
+    graph: Graph, names: Mapping[tuple[Operation, int], str]
+) -> dict[tuple[Operation, int], str]:
+    """The feeds, those of a variable's value in place of all reads of the variable."""
+    fed = {op.inputs[0]: name for (op, _), name in names.items() if op.type == "ReadVariable"}
+    found = dict(names)
+    for op in graph.get_operations() if fed else ():
+        if op.type == "ReadVariable" and op.inputs[0] in fed:
+            found.setdefault((op, 0), fed[op.inputs[0]])
+    return found
+
+
+def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
+    """Errors: FeedError if a body reads a variable that is fed."""
+    fed = {t.op.inputs[0] for t in feeds if t.op.type == "ReadVariable"}
+    for op in needed if fed else ():
+        variable = next((t.op for t in op.inputs if t in fed), None)
+        if op.type in OWNERS and variable is not None:
+            raise FeedError(
+                f"variable {variable.name!r} cannot be fed: {op.name!r} uses it in a body",
+                op=variable.name,
+                line=op.line,
+                hint="load the value into the variable",
+            )
+
+
 def _feed_name(graph: Graph, tensor: Tensor) -> str:
     """The op's own name if the feed replaces it for good, else a name beside it."""
     if tensor.op.type in STANDS_FOR_ITS_FEED:
@@ -112,9 +153,15 @@ class _Builder:
         for name, (tensor, spec) in feeds.items():
             self.nodes[name] = _feed_node(tensor, spec, name)
             place[name] = (tensor.op.index, 0)
+        written = _first_writes(self.needed)
         for i, op in enumerate(self.needed):
             self._add(op)
-            place.setdefault(op.name, (self._position(op), i))
+            position = self._position(op)
+            if op.type == "ReadVariable" and position > written.get(
+                variable_of(op.inputs[0]), position
+            ):
+                position = -1  # it sees no update that it does not follow
+            place.setdefault(op.name, (position, i))
         names = topological(self.nodes, lambda name: place.get(name, (-1, 0)))
         targets = [self._final(f).name for f in self.fetches if isinstance(f, Operation)]
         return Program(
@@ -178,14 +225,14 @@ class _Builder:
                     f"{op.outputs[0].dtype}",
                 )
             seen[op] = None
-            stack.extend(t.op for t in op.inputs if (t.op, t.index) not in self.names)
+            stack.extend(t.op for t in inputs_of(op) if (t.op, t.index) not in self.names)
             stack.extend(op.control_inputs)
         return sorted(seen, key=lambda op: op.index)
 
     def _used(self) -> dict[Operation, set[int]]:
         """Which outputs of the owners of functions somebody takes."""
         used: dict[Operation, set[int]] = {op: set() for op in self.needed if op.type in OWNERS}
-        taken = [t for op in self.needed for t in op.inputs]
+        taken = [t for op in self.needed for t in inputs_of(op)]
         for t in [*taken, *(f for f in self.fetches if isinstance(f, Tensor))]:
             op = self._final(t.op)
             if op in used and (t.op, t.index) not in self.names:
@@ -201,7 +248,12 @@ class _Builder:
             self.nodes.setdefault(op.name, self._node(op))
 
     def _control(self, op: Operation) -> tuple[str, ...]:
-        waited = [c for c in op.control_inputs if c not in self.done]
+        """The nodes that it follows; what is fed, and parameters, are there already."""
+        waited = [
+            c
+            for c in op.control_inputs
+            if c not in self.done and not self._replaced(c) and c.type != "Parameter"
+        ]
         return tuple(dict.fromkeys(self._final(c).name for c in waited))
 
     def _node(self, op: Operation) -> Node:
@@ -227,9 +279,20 @@ def _program(
     """The program of a function, for parameters of these specs; only those needed are fed."""
     names = {(p.op, 0): p.op.name for p in specs}
     builder = _Builder(function.body, [*results, *function.targets], names)
-    needed = {t for op in builder.needed for t in op.inputs}
+    needed = {t for op in builder.needed for t in inputs_of(op)}
     needed.update(results)
     return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in needed})
+
+
+def _first_writes(needed: Sequence[Operation]) -> dict[Operation, int]:
+    """Where the first operation stands that updates a variable, or whose functions do."""
+    found: dict[Operation, int] = {}
+    for op in needed:
+        inside = [o for f in bodies(op) for o in all_operations(f.body)]
+        for one in (op, *inside):
+            for i in lookup(one.type).writes:
+                found.setdefault(variable_of(one.inputs[i]), op.index)
+    return found
 
 
 def _superseded(needed: Sequence[Operation]) -> dict[Operation, Operation]:

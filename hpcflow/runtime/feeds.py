@@ -57,7 +57,7 @@ def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:
         by_name = graph.get_tensor_by_name if ":" in given else graph.get_operation_by_name
         return by_name(given)
     if hasattr(given, "as_tensor"):
-        given = given.as_tensor()
+        given = given.fetched if hasattr(given, "fetched") else given.as_tensor()
     if not isinstance(given, (Tensor, Operation)):
         return None
     if given.graph is not graph and given.graph.root is graph:
@@ -91,11 +91,11 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
                 hint=f"feed hf.{key.Value.__name__}({', '.join(key.Value._fields)})",
             )
         for part, array in zip(parts, value, strict=True):
-            if part.constant is None:
+            if part.spec.value is None:
                 found[part] = array
-            elif not np.array_equal(part.constant, array):
+            elif not np.array_equal(part.spec.value, array):
                 raise FeedError(
-                    f"{part.name!r} is {part.constant.tolist()}, but {array!r} was fed",
+                    f"{part.name!r} is {part.spec.value.tolist()}, but {array!r} was fed",
                     op=part.op.name,
                     line=part.op.line,
                 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from hpcflow.plan import cost
 from hpcflow.plan.code import Generated
+from hpcflow.plan.effects import passes
 from hpcflow.plan.generate import generate
 from hpcflow.plan.ir import Node, Part
 from hpcflow.plan.nested import FRAMES, inner
@@ -28,7 +29,8 @@ def generated(
     """
     writes = None
     if not settings.one_by_one:
-        part, writes = as_run(part, devices), writer_for(devices)
+        part = passes(settings.verify_passes)(as_run, part, devices)
+        writes = writer_for(devices)
     seconds = cost.seconds_in(part) if inside or _messages(part) else _no_time
     code = generate(part, infos_of(devices)(part), seconds, settings.check_numerics, kept, writes)
     frames = [node for node in part.nodes.values() if node.type in FRAMES]

@@ -363,8 +363,8 @@ class Session:
 
     def _fed(self, key: Any) -> Tensor:
         tensor = self.graph.get_tensor_by_name(key) if isinstance(key, str) else key
-        if hasattr(tensor, "as_tensor"):  # a variable: what is read of it
-            tensor = tensor.as_tensor()
+        if hasattr(tensor, "fetched"):  # a variable: all reads of it
+            tensor = tensor.fetched
         if not isinstance(tensor, Tensor) or tensor.graph is not self.graph:
             raise FeedError(
                 f"{key!r} cannot be fed: it is not a tensor of this session's graph",

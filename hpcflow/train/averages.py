@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, GraphError
+from hpcflow.graph.body import innermost
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.shape import is_known, show
@@ -14,7 +15,12 @@ from hpcflow.ops.broadcast import zeros
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.control import group
 from hpcflow.ops.math import cast, divide, minimum, multiply, pow, subtract
-from hpcflow.ops.state import Variable, moving_average_variables, trainable_variables
+from hpcflow.ops.state import (
+    Variable,
+    moving_average_variables,
+    trainable_variables,
+    update,
+)
 
 
 class ExponentialMovingAverage:
@@ -132,7 +138,7 @@ class ExponentialMovingAverage:
         return cast(convert_to_tensor(self._decay), one.dtype)
 
     def _update(self, one: Any) -> Operation:
-        average, graph = self._averages[one], one.graph
+        average, graph = self._averages[one], innermost(one.graph.root)
         if isinstance(one, Variable):
             value = one.read_value()
         else:
@@ -143,7 +149,7 @@ class ExponentialMovingAverage:
                 n = cast(convert_to_tensor(self._num_updates), one.dtype)
                 decay = minimum(decay, divide(n + 1.0, n + 10.0))
             change = multiply(subtract(average.read_value(), value), subtract(1.0, decay))
-            done = average.assign_sub(change)
+            done = update("AssignSub", [average], [change])
             if one not in self._counts:
                 return done
             return group(done, self._counts[one].assign_add(1))

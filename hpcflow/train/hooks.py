@@ -75,7 +75,6 @@ def _global_step(hook: SessionRunHook) -> Variable:
             f"{type(hook).__name__} needs a global step, and the graph has none",
             hint="make one with hf.train.get_or_create_global_step() and give it to minimize",
         )
-    found.value()  # a read cannot be added later
     return found
 
 
@@ -170,9 +169,6 @@ class LoggingTensorHook(SessionRunHook):
         """Find the tensors."""
         graph = get_default_graph()
         self._tensors = {name: tensor_of(graph, t) for name, t in self._tensors.items()}
-        for tensor in self._tensors.values():
-            if isinstance(tensor, Variable):
-                tensor.value()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Fetch them if it is time, or if all replicas must fetch the same."""

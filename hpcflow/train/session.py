@@ -128,8 +128,6 @@ class TrainingSession(Session):
             *self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
             *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES),
         ]
-        for variable in variables:
-            variable.value()  # so that each can be fetched: no read can be added later
         self.graph.finalize()
         tell_idle_tasks(self.graph, self.context)
         return variables

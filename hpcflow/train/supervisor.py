@@ -11,7 +11,6 @@ from typing import Any
 
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
-from hpcflow.graph.keys import GraphKeys
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.feeds import structure
@@ -101,9 +100,6 @@ class Supervisor:
                 local_init_op,
                 saver,
             ).finalize()
-        for kind in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES):
-            for variable in self.graph.get_collection(kind):
-                variable.value()  # so that each can be fetched: no read can be added later
         self.graph.finalize()
         self._unfinished: list[SupervisedSession] = []
         self._context: Context | None = None  # of the last session

@@ -92,7 +92,7 @@ def test_a_fetched_constant_is_on_the_driver():
         v = Variable(hf.zeros([2]), name="v")
         c = hf.constant([1.0, 2.0], name="c")
         add = v.assign_add(c, name="add")
-    plan = plan_of(g, [c, add], {}, Cluster(1, 1))
+    plan = plan_of(g, [c, add.op], {}, Cluster(1, 1))
     assert not [edge for edge in plan.edges if not edge.token]
 
 

@@ -157,7 +157,7 @@ def test_following_a_cut_read_follows_the_parts_reads():
         read, ones = v.read_value("before"), hf.ones([40])
         with hf.control_dependencies([read]):
             add = v.assign_add(ones, name="add")
-    plan = plan_of(g, [add], {}, Cluster(1, 2), CUT)
+    plan = plan_of(g, [add.op], {}, Cluster(1, 2), CUT)
     assert "v/before" not in by_name(plan)  # the value itself is of no use
     assert {n.type for n in plan.parts["/job:worker/task:0"].nodes.values()} == {"Recv"}
 

@@ -119,7 +119,7 @@ def test_identities_go_unless_they_mean_something():
     program = simple(g, [a, same, ordered, placed], {x: spec(2)})
     assert program.nodes["a"].inputs == (Ref("x"),)
     assert program.fetches == (Ref("a"), Ref("a"), Ref("ordered"), Ref("placed"))
-    assert program.nodes["ordered"].control == ("add",)
+    assert program.nodes["ordered"].control == ("add/value",)
 
 
 def test_groups_dissolve():
@@ -130,8 +130,8 @@ def test_groups_dissolve():
         with hf.control_dependencies([outer]):
             read = v.read_value("after")
     program = simple(g, [outer, read])
-    assert program.targets == ("a", "b")
-    assert program.nodes["v/after"].control == ("a", "b")
+    assert program.targets == ("a/value", "b/value")
+    assert program.nodes["v/after"].control == ("a/value", "b/value")
 
 
 def test_a_group_that_saves_edges_stays():

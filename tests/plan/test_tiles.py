@@ -60,11 +60,11 @@ def results(program, n, large, monkeypatch):
                 elif kind == "sum":
                     scalars.append(hf.reduce_mean(values[a % len(values)]))
                 elif kind == "count":
-                    done.append(count.assign_add(0.5))
+                    done.append(count.assign_add(0.5).op)
                     with hf.control_dependencies(done[-1:]):
                         scalars.append(count.read_value())
                 else:
-                    done.append(getattr(variables[which % 2], kind)(values[a % len(values)]))
+                    done.append(getattr(variables[which % 2], kind)(values[a % len(values)]).op)
         session = hf.Session()
         session.run(hf.global_variables_initializer())
         feed = {fed: rng.standard_normal(n)}

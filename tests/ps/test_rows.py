@@ -40,7 +40,7 @@ def expected(steps=6, parts=1):
 def test_rows_travel_to_the_servers_and_back(servers, settings):
     def body(context):
         v, ids, wanted, rows = build()
-        train = v.scatter_sub(rows.with_values(rows.values * 0.1))
+        train = v.scatter_sub(rows.with_values(rows.values * 0.1)).op
         session = hf.Session()
         session.run(v.initializer)
         for at in batches():

@@ -74,8 +74,9 @@ def test_variables_reads_and_constants_can_be_fed():
     v, c = hf.Variable(A, name="v"), hf.constant(A)
     session = hf.Session()
     session.run(v.initializer)
-    for key in (v, v.value(), c, c.name):
-        fed = v if key in (v, v.value()) else c
+    read = v.value()
+    for key in (v, read, c, c.name):
+        fed = v if key in (v, read) else c
         np.testing.assert_array_equal(session.run(fed + 1.0, {key: A * 5}), A * 5 + 1)
 
 

@@ -13,7 +13,7 @@ from hpcflow.ops.control import group
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import add, cast, equal, multiply, where
 from hpcflow.ops.rows import sum_equal_rows
-from hpcflow.ops.state import Variable
+from hpcflow.ops.state import Variable, update
 from hpcflow.train.optimizers.base import Optimizer, Pairs
 from hpcflow.train.optimizers.formula import FormulaOptimizer
 
@@ -58,9 +58,9 @@ class AccumulatingOptimizer(Optimizer):
                 self._count = Variable(zero, trainable=False, name="micro_batches")
             count = add(self._count.value(), 1)
             due = equal(count, self._steps)
-            means, kept = [], [self._count.assign(where(due, 0, count))]
+            means, kept = [], [update("Assign", [self._count], [where(due, 0, count)])]
             for g, v in pairs:
-                with v.graph.colocate_with(v.op):
+                with v.here.colocate_with(v.op):
                     mean, keep = self._added(g, v, due)
                 means.append((mean, v))
                 kept.append(keep)
@@ -71,7 +71,7 @@ class AccumulatingOptimizer(Optimizer):
                 self._optimizer._only_if = None
             if global_step is not None:
                 with get_default_graph().control_dependencies(done):
-                    done.append(global_step.assign_add(cast(due, global_step.dtype)))
+                    done.append(update("AssignAdd", [global_step], [cast(due, global_step.dtype)]))
             return group(*done)
 
     def _added(self, g: Any, v: Variable, due: Tensor) -> tuple[Tensor, Operation]:
@@ -86,7 +86,7 @@ class AccumulatingOptimizer(Optimizer):
         else:
             total = add(held.value(), cast(g, dtype))
         mean = cast(multiply(total, 1 / self._steps), v.dtype)
-        return mean, held.assign(where(due, 0, total))
+        return mean, update("Assign", [held], [where(due, 0, total)])
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """The slot of the optimizer inside, or the sum of gradients, "sum"."""

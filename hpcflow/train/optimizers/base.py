@@ -19,7 +19,7 @@ from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.control import group
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import cast
-from hpcflow.ops.state import Variable, trainable_variables
+from hpcflow.ops.state import Variable, trainable_variables, update
 
 Pairs = Sequence[tuple[Any, Variable]]
 
@@ -110,20 +110,20 @@ class Optimizer:
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             raise _no_gradients([v for _, v in grads_and_vars])
-        graph = pairs[0][1].graph
-        if self._graph not in (None, graph):
+        root, graph = pairs[0][1].graph, pairs[0][1].here
+        if self._graph not in (None, root):
             raise GraphError(
                 f"optimizer {self.name!r} has been used in another graph",
                 hint="make an optimizer for each graph",
             )
-        self._graph = graph
+        self._graph = root
         with graph.name_scope(name or self.name) as scope:
             updates = [self._update(g, v) for g, v in pairs]
             if global_step is None:
                 return group(*updates, name=scope)
             one = constant(1, global_step.dtype)  # not waiting for the updates
             with graph.control_dependencies(updates):
-                return global_step.assign_add(one, name=scope)
+                return update("AssignAdd", [global_step], [one], name=scope)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """The variable kept beside `var` under `name`, None if there is none."""
@@ -167,7 +167,7 @@ class Optimizer:
         if (var, name) not in self._slots:
             full, dtype = f"{var.name}/{suffix}", dtype or computed(var)
             shape = var.shape if shape is None else shape
-            with var.graph.colocate_with(var.op), var.graph.name_scope(None):
+            with at_root(var.graph) as root, root.colocate_with(var.op), root.name_scope(None):
                 self._slots[var, name] = Variable(
                     lambda: fill(shape, as_dtype(dtype).type(value)),
                     trainable=False,

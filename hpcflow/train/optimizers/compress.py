@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
+from hpcflow.graph.body import at_root
 from hpcflow.graph.device import parse
 from hpcflow.graph.dtypes import bfloat16, float32, float64
 from hpcflow.graph.graph import Operation, Tensor, user_line
@@ -137,7 +138,7 @@ class TopKCompression(Compression):
 
     def _kept(self, var: Variable) -> Variable:
         if var not in self._residuals:
-            with var.graph.name_scope(None):
+            with at_root(var.graph) as root, root.name_scope(None):
                 self._residuals[var] = Variable(
                     lambda: zeros([size_of(var.shape)], computed(var)),
                     trainable=False,

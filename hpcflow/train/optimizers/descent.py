@@ -32,7 +32,7 @@ class GradientDescentOptimizer(FormulaOptimizer):
         rate = self._scalar("learning_rate", self._numbers["learning_rate"], var)
         with var.here.colocate_with(var.op):  # rows of one index are subtracted one by one
             rows = sum_equal_rows(grad, f"{var.name}/distinct", optional=True)
-            return var.scatter_sub(rows.with_values(rows.values * rate))
+            return var._rows("ScatterSub", rows.indices, rows.values * rate, None)
 
 
 class MomentumOptimizer(FormulaOptimizer):

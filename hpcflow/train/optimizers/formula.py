@@ -166,7 +166,7 @@ class Cells:
 
     def _read(self, variable: Variable, indices: Tensor | None) -> Tensor:
         """The value in the dtype of updates; `_change` rounds it to the variable's."""
-        with variable.graph.control_dependencies(self._after):
+        with variable.here.control_dependencies(self._after):
             found = variable.read_value() if indices is None else variable.sparse_read(indices)
         return cast(found, computed(variable))
 

@@ -20,7 +20,7 @@ from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.join import stack
 from hpcflow.ops.math import cast, equal, maximum, where
 from hpcflow.ops.reduce import reduce_all
-from hpcflow.ops.state import Variable
+from hpcflow.ops.state import Variable, update
 from hpcflow.train.optimizers.base import Optimizer, Pairs
 from hpcflow.train.optimizers.formula import FormulaOptimizer
 
@@ -63,8 +63,8 @@ class DynamicLossScale:
         shrunk = maximum(now / self._multiplier, 1)
         none = constant(0, int64)
         return group(
-            scale.assign(where(finite, grown, shrunk)),
-            good.assign(where(finite, where(full, none, count), none)),
+            update("Assign", [scale], [where(finite, grown, shrunk)]),
+            update("Assign", [good], [where(finite, where(full, none, count), none)]),
         )
 
 
@@ -120,7 +120,7 @@ class LossScaleOptimizer(Optimizer):
             if global_step is not None:
                 one = cast(finite, global_step.dtype)
                 with get_default_graph().control_dependencies(done):
-                    done.append(global_step.assign_add(one))
+                    done.append(update("AssignAdd", [global_step], [one]))
             return group(*done)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
