@@ -42,7 +42,7 @@ def check(name: str, old: Program | Part, new: Program | Part) -> None:
 
 def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
     effects = [node for node in old.values() if _acts(node)]
-    where = {node.name: _where(node.name, new) for node in effects}
+    where = {node.name: _where(node, new) for node in effects}
     for node in effects:
         if not where[node.name]:
             raise _lost(name, node, "is lost")
@@ -78,12 +78,13 @@ def _acts(node: Node) -> bool:
     return bool(row.writes or row.waits or row.script or only) and node.type != "Recv"
 
 
-def _where(name: str, new: Nodes) -> list[str]:
-    """The nodes that do what the node of this name did: itself, what holds it, or its pieces."""
-    if name in new:
-        return [name]
-    held = [n.name for n in new.values() if name in n.attrs.get("names", ())]
-    return held or [n for n in new if n.startswith(f"{name}/")]
+def _where(node: Node, new: Nodes) -> list[str]:
+    """The nodes that do what a node did: itself, what holds it, or its pieces."""
+    if node.name in new:
+        return [node.name]
+    held = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
+    kin = [n for n in new.values() if n.type.startswith(node.type)]
+    return held or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
 
 
 def _used(node: Node) -> tuple[set[str], set[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hpcflow.comm.local import local_world
@@ -54,6 +54,16 @@ def run_ranks(
     if any(thread.is_alive() for thread in threads):
         raise TimeoutError(f"{sum(t.is_alive() for t in threads)} ranks still run")
     return [r for r in results if r is not None]
+
+
+@contextlib.contextmanager
+def checked_passes() -> Iterator[None]:
+    """Sessions made here check behind each pass of the planner that no effect was lost."""
+    (world,) = local_world(1)
+    context = Context(Settings(verify_passes=True, plan_cache="none"), world)
+    with job.use(context), Graph().as_default():
+        yield
+        context.leave()
 
 
 def run_here(body: Callable[[Context], Any], **settings: Any) -> Any:

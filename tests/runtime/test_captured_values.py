@@ -8,11 +8,13 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import FeedError, GradientError, GraphError
 
+from .ranks import checked_passes
+
 
 @pytest.fixture(autouse=True)
-def checked_passes(monkeypatch):
-    monkeypatch.setenv("HPCFLOW_VERIFY_PASSES", "1")
-    monkeypatch.setenv("HPCFLOW_PLAN_CACHE", "none")
+def every_pass_is_checked():
+    with checked_passes():
+        yield
 
 
 def by_cond(p):

@@ -10,6 +10,8 @@ import pytest
 
 import hpcflow as hf
 
+from .ranks import checked_passes
+
 READS = {
     "identity": hf.identity,
     "add": lambda v: v + 0.0,
@@ -19,9 +21,9 @@ READS = {
 
 
 @pytest.fixture(autouse=True)
-def checked_passes(monkeypatch):
-    monkeypatch.setenv("HPCFLOW_VERIFY_PASSES", "1")
-    monkeypatch.setenv("HPCFLOW_PLAN_CACHE", "none")
+def every_pass_is_checked():
+    with checked_passes():
+        yield
 
 
 def started() -> hf.Session:

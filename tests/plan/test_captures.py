@@ -1,0 +1,99 @@
+"""Reads move out of bodies only where they see the same updates; constants move in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import hpcflow as hf
+from hpcflow.plan.captures import constants_inside, reads_outside
+from hpcflow.plan.nested import FRAMES, inner
+from hpcflow.plan.prune import prune
+
+from .model import graph, spec
+
+
+def bodies(program):
+    """The types of the nodes in each body of the loops and branches of a program."""
+    return {
+        key: [n.type for n in body.nodes.values()]
+        for node in program.nodes.values()
+        if node.type in FRAMES
+        for key, body in inner(node)
+    }
+
+
+def reads_in(program):
+    return sum(types.count("ReadVariable") for types in bodies(program).values())
+
+
+def test_a_read_in_a_loop_that_updates_nothing_is_made_once_in_front():
+    with graph() as g:
+        w, x = hf.Variable(np.ones((2, 2), "f4"), name="w"), hf.placeholder(hf.float32, [3, 2])
+        y = hf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, hf.matmul(a, w)), [0, x])[1]
+        slopes = hf.gradients(y, [w])
+    program = prune(g, [y], {x: spec(3, 2)})
+    assert reads_in(program) == 1
+    moved = reads_outside(program)
+    assert reads_in(moved) == 0
+    assert [n.type for n in moved.nodes.values()].count("ReadVariable") == 1
+    nested = reads_outside(prune(g, slopes, {x: spec(3, 2)}))
+    assert reads_in(nested) == 0  # neither forward nor backward
+
+
+def test_a_read_stays_in_a_body_that_updates_its_variable():
+    with graph() as g:
+        w = hf.Variable(1.0, name="w")
+
+        def body(i, a):
+            with hf.control_dependencies([w.assign_add(1.0)]):
+                return i + 1, a * 1.0
+
+        _, y = hf.while_loop(lambda i, _: i < 3, lambda i, a: body(i, a + w), [0, 0.0])
+    assert reads_in(reads_outside(prune(g, [y], {}))) == 1
+
+
+def test_a_read_stays_behind_an_update_in_front_of_the_loop():
+    with graph() as g:
+        w = hf.Variable(1.0, name="w")
+        begin = w.assign_add(1.0)
+        _, y = hf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a + w), [0, begin])
+    assert reads_in(reads_outside(prune(g, [y], {}))) == 1
+
+
+def test_a_read_stays_behind_control_inputs_in_a_body():
+    with graph() as g:
+        w, p = hf.Variable(1.0, name="w"), hf.placeholder(hf.bool, [])
+
+        def branch():
+            with hf.control_dependencies([hf.no_op()]):
+                return w * 2.0
+
+        y = hf.cond(p, branch, lambda: w * 3.0)
+    assert reads_in(reads_outside(prune(g, [y], {p: spec(dtype="bool")}))) == 1
+
+
+def test_a_read_stays_behind_the_test_whether_there_is_a_value():
+    with graph() as g:
+        w = hf.Variable(1.0, name="w")
+        y = w.initialized_value()
+    assert reads_in(reads_outside(prune(g, [y], {}))) == 1
+
+
+def test_small_constants_are_where_they_are_used_unless_they_are_fed():
+    with graph() as g:
+        c, h = hf.constant(2.0, name="c"), hf.placeholder(hf.float32, [], name="h")
+        y = hf.cond(h > 0.0, lambda: h * c, lambda: h)
+    inside = bodies(constants_inside(prune(g, [y], {h: spec()})))
+    assert "Const" in inside["then"]
+    fed = bodies(constants_inside(prune(g, [y], {h: spec(), c: spec()})))
+    assert "Const" not in fed["then"] and fed["then"].count("Feed") == 2
+
+
+def test_a_constant_behind_an_update_stays_there():
+    with graph() as g:
+        w, h = hf.Variable(1.0, name="w"), hf.placeholder(hf.float32, [], name="h")
+        with hf.control_dependencies([w.assign(7.0)]):
+            c = hf.constant(9.0, name="c")
+        y = hf.cond(h > 0.0, lambda: c * 1.0, lambda: h)
+    program = constants_inside(prune(g, [y], {h: spec()}))
+    assert bodies(program)["then"].count("Feed") == 1 and "c" in program.nodes
