@@ -74,7 +74,7 @@ def hpcflow(arguments: argparse.Namespace, where: pathlib.Path, form: str) -> No
     shape = value(0, arguments.mebibytes).shape
     variables = [hf.Variable(hf.zeros(shape), name=f"v{i}") for i in range(VARIABLES)]
     feed = hf.placeholder(hf.float32, shape)
-    assigns = [variable.assign(feed) for variable in variables]
+    assigns = [variable.assign(feed, read_value=False) for variable in variables]
     session = hf.Session()
     crew = common.crew_of_workers(0) if session.context.world is not None else Crew()
     session.run([v.initializer for v in variables])

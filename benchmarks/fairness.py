@@ -74,7 +74,7 @@ def hpcflow_worker(options: argparse.Namespace) -> None:
         )
         given = gradient.read_value()
     if options.update == "add":
-        update = large.assign_add(given)
+        update = large.assign_add(given, read_value=False)
     else:
         kind = {
             "descent": hf.train.GradientDescentOptimizer,
@@ -82,7 +82,7 @@ def hpcflow_worker(options: argparse.Namespace) -> None:
             "adamw": functools.partial(hf.train.AdamWOptimizer, 0.01),
         }[options.update]
         update = kind(learning_rate=1e-3).apply_gradients([(given, large)])
-    null = count.assign_add(1.0)
+    null = count.assign_add(1.0, read_value=False)
     session.run(hf.global_variables_initializer())
     session.run(hf.local_variables_initializer())
     cases = (

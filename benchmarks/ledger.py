@@ -47,7 +47,7 @@ def worker(watched: bool) -> None:
     v = hf.Variable(hf.zeros([]), name="v")
     with hf.device("/job:worker/task:0"):
         update = v * 1e-6 + 1.0
-    session, step = hf.Session(), v.assign_add(update)
+    session, step = hf.Session(), v.assign_add(update, read_value=False)
     session.run(hf.global_variables_initializer())
     cases: dict[str, Repeat] = {STEP: lambda: per_call(lambda: session.run(step), CALLS)}
     if context.watching is not None:

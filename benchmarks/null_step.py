@@ -46,7 +46,7 @@ def hpcflow_worker(workers: int) -> None:
         v = hf.Variable(hf.zeros([] if size == 1 else [size]), name=name.split()[0])
         with hf.device("/job:worker/task:0"):
             update = v * 1e-6 + 1.0
-        steps[name] = functools.partial(session.run, v.assign_add(update))
+        steps[name] = functools.partial(session.run, v.assign_add(update, read_value=False))
         if size == 1:
             value = v.read_value()
     session.run(hf.global_variables_initializer())

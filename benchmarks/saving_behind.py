@@ -73,7 +73,7 @@ def hpcflow(arguments: argparse.Namespace, where: pathlib.Path, value: Value, co
     shape = value(0).shape
     variables = [hf.Variable(hf.zeros(shape), name=f"v{i}") for i in range(count)]
     feed = hf.placeholder(hf.float32, shape)
-    assigns = [variable.assign(feed) for variable in variables]
+    assigns = [variable.assign(feed, read_value=False) for variable in variables]
     update = hf.group(*[variable.assign_add(variable * 1e-3) for variable in variables])
     session = hf.train.TrainingSession(checkpoints=where, save_every=10**9, max_to_keep=1)
     crew = common.crew_of_workers(0) if session.context.world is not None else Crew()

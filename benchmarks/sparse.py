@@ -52,7 +52,7 @@ def hpcflow_worker(megabytes: int, servers: int) -> None:
     ids = hf.placeholder(hf.int64, [ROWS])
     with hf.device("/job:worker/task:0"):
         update = hf.gather(v, ids) * 1e-6 + 1.0
-    add, total = hf.scatter_add(v, ids, update), hf.reduce_sum(hf.gather(v, ids))
+    add, total = hf.scatter_add(v, ids, update).op, hf.reduce_sum(hf.gather(v, ids))
     session.run(hf.global_variables_initializer())
     step, draw = session.make_callable(add, [ids]), batches(rows)
     step(range(ROWS))

@@ -86,27 +86,46 @@ class PartitionedVariable(Operand[Tensor]):
         with self.graph.as_default():
             return group(*(piece.initializer for piece in self._pieces))
 
-    def assign(self, value: Any, name: str | None = None) -> Tensor:
-        """Set each piece to its part of `value`; all of it after that."""
-        return self._each("assign", value, name)
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Set each piece to its part of `value`; all of it after that, or the operation."""
+        return self._each("assign", value, name, read_value)
 
-    def assign_add(self, value: Any, name: str | None = None) -> Tensor:
-        """Add to each piece its part of `value`; all of it after that."""
-        return self._each("assign_add", value, name)
+    def assign_add(
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Add to each piece its part of `value`; all of it after that, or the operation."""
+        return self._each("assign_add", value, name, read_value)
 
-    def assign_sub(self, value: Any, name: str | None = None) -> Tensor:
-        """Subtract from each piece its part of `value`; all of it after that."""
-        return self._each("assign_sub", value, name)
+    def assign_sub(
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Subtract from each piece its part of `value`; all of it after that, or the operation."""
+        return self._each("assign_sub", value, name, read_value)
 
-    def _each(self, method: str, value: Any, name: str | None) -> Tensor:
+    def _each(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
         whole = convert_to_tensor(value, self.dtype)
         starts, shapes = (f(self.shape, self.partitions) for f in (offsets, pieces_of))
         with innermost(self.graph).as_default():
             done = [
-                getattr(piece, method)(slice(whole, start, shape))
+                getattr(piece, method)(slice(whole, start, shape), read_value=read_value)
                 for piece, start, shape in zip(self._pieces, starts, shapes, strict=True)
             ]
-            return concat(done, self.axis, name=name or f"{self.name}/{method}")
+            name = name or f"{self.name}/{method}"
+            return concat(done, self.axis, name=name) if read_value else group(*done, name=name)
 
     def __repr__(self) -> str:
         return (

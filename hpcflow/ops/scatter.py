@@ -113,31 +113,45 @@ class RowUpdates:
         """
         return self._with_rows("ReadRows", [convert_to_tensor(indices)], name).outputs[0]
 
-    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         """Set the rows of `sparse_delta`, of equal ones to the last; its value after that."""
         return self._slices("ScatterUpdate", sparse_delta, name)
 
-    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         """Add the rows of `sparse_delta`; its value after that."""
         return self._slices("ScatterAdd", sparse_delta, name)
 
-    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         """Subtract the rows of `sparse_delta`; its value after that."""
         return self._slices("ScatterSub", sparse_delta, name)
 
-    def scatter_mul(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         """Multiply rows by those of `sparse_delta`; its value after that."""
         return self._slices("ScatterMul", sparse_delta, name)
 
-    def scatter_div(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         """Divide rows by those of `sparse_delta`; its value after that."""
         return self._slices("ScatterDiv", sparse_delta, name)
 
-    def scatter_min(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         """Keep the smaller of its rows and those of `sparse_delta`; its value after that."""
         return self._slices("ScatterMin", sparse_delta, name)
 
-    def scatter_max(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         """Keep the larger of its rows and those of `sparse_delta`; its value after that."""
         return self._slices("ScatterMax", sparse_delta, name)
 
@@ -186,7 +200,9 @@ Scatter = Callable[..., Tensor]
 
 
 def _function(type: str, doc: str) -> Scatter:
-    def function(ref: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+    def function(
+        ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         return ref.after(ref._rows(type, indices, updates, name))
 
     function.__doc__ = f"""{doc}

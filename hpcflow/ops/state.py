@@ -162,17 +162,41 @@ class Variable(RowUpdates, Operand[Tensor]):
         with graph.colocate_with(self.op, ignore_existing=True):
             return graph.create_op("ReadVariable", [self.handle], attrs, name).outputs[0]
 
-    def assign(self, value: Any, name: str | None = None) -> Tensor:
-        """Set it to `value`; its value after that."""
-        return self.after(self._update("Assign", [convert_to_tensor(value, self.dtype)], name))
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Set it to `value`; its value after that, or without `read_value` the operation.
 
-    def assign_add(self, value: Any, name: str | None = None) -> Tensor:
-        """Add `value` to it; its value after that."""
-        return self.after(self._update("AssignAdd", [convert_to_tensor(value, self.dtype)], name))
+        A step sees all of an update or nothing: `use_locking` changes nothing.
+        """
+        done = self._update("Assign", [convert_to_tensor(value, self.dtype)], name)
+        return self.after(done) if read_value else done
 
-    def assign_sub(self, value: Any, name: str | None = None) -> Tensor:
-        """Subtract `value` from it; its value after that."""
-        return self.after(self._update("AssignSub", [convert_to_tensor(value, self.dtype)], name))
+    def assign_add(
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Add `value` to it; its value after that, or without `read_value` the operation."""
+        done = self._update("AssignAdd", [convert_to_tensor(value, self.dtype)], name)
+        return self.after(done) if read_value else done
+
+    def assign_sub(
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Subtract `value` from it; its value after that, or without `read_value` the operation."""
+        done = self._update("AssignSub", [convert_to_tensor(value, self.dtype)], name)
+        return self.after(done) if read_value else done
 
     def after(self, update: Operation) -> Tensor:
         """Its value after `update`, an operation made now."""
@@ -300,19 +324,32 @@ def is_variable_initialized(variable: Variable) -> Tensor:
     return made.outputs[0]
 
 
-def assign(variable: Variable, value: Any, name: str | None = None) -> Tensor:
-    """Set `variable` to `value`; its value after that."""
-    return variable.assign(value, name)
+def assign(
+    ref: Variable,
+    value: Any,
+    validate_shape: bool | None = None,
+    use_locking: bool | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Set the variable `ref` to `value`; its value after that.
+
+    The shape is validated in any case, and `use_locking` changes nothing.
+    """
+    return ref.assign(value, name=name)
 
 
-def assign_add(variable: Variable, value: Any, name: str | None = None) -> Tensor:
-    """Add `value` to `variable`; its value after that."""
-    return variable.assign_add(value, name)
+def assign_add(
+    ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
+) -> Tensor:
+    """Add `value` to the variable `ref`; its value after that."""
+    return ref.assign_add(value, name=name)
 
 
-def assign_sub(variable: Variable, value: Any, name: str | None = None) -> Tensor:
-    """Subtract `value` from `variable`; its value after that."""
-    return variable.assign_sub(value, name)
+def assign_sub(
+    ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
+) -> Tensor:
+    """Subtract `value` from the variable `ref`; its value after that."""
+    return ref.assign_sub(value, name=name)
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
