@@ -20,7 +20,7 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
-from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.registry import NoGrad, lookup, op
 from hpcflow.graph.shape import Spec
 
 op(
@@ -45,7 +45,6 @@ class Body(Graph):
         self._collections = outer.root._collections  # what the program remembers
         self.captures: dict[Tensor, Tensor] = {}  # outer tensor -> its parameter
         self._origins: dict[Tensor, Tensor] = {}  # parameter -> outer tensor
-        self.after: dict[Operation, None] = {}  # outer operations that some inside follow
         scope, around = self._scopes(), outer._scopes()
         self.prefix = outer.unique_name(name) + "/"  # its own operations' names begin with it
         scope["name"] = self.prefix
@@ -86,17 +85,6 @@ class Body(Graph):
         """Make this the default graph, out of the scopes in force in it."""
         with self.as_default(), self.name_scope(self.prefix), self.control_dependencies(None):
             yield
-
-    def _followed(self, before: Iterable[Operation]) -> tuple[Operation, ...]:
-        """The operations of this graph among `before`; the owner of it follows those outside."""
-        mine = []
-        for b in before:
-            if b.graph is self:
-                mine.append(b)
-            else:
-                self.outer.check_reachable(b)
-                self.after[b] = None
-        return tuple(mine)
 
     def check_reachable(self, op: Operation) -> None:
         """Errors: GraphError unless `op` is of this graph or of one around it."""
@@ -204,6 +192,51 @@ def bodies(operation: Operation) -> Iterator[Function]:
     for value in operation.attrs.values():
         if isinstance(value, Function):
             yield value
+
+
+# -- what an operation needs: an owner of functions only what these need of it
+
+
+def inputs_of(op: Operation) -> Sequence[Tensor]:
+    """The inputs that it needs: of the tensors its functions capture those that they use."""
+    if not lookup(op.type).owner:
+        return op.inputs
+    functions = list(bodies(op))
+    own = len(op.inputs) - sum(len(f.captures) for f in functions)
+    return [*op.inputs[:own], *(outer for f in functions for outer in captured(f))]
+
+
+def control_of(op: Operation) -> list[Operation]:
+    """The operations of its graph that it follows, itself or by what its functions need."""
+    return [c for c in dict.fromkeys(_followed(op)) if c.graph is op.graph]
+
+
+def captured(f: Function) -> list[Tensor]:
+    """The tensors from outside that what a function gives and must run depends on."""
+    used = {t for op in reached(f.results, f.targets) for t in op.outputs}
+    return [outer for outer, param in f.captures if param in used]
+
+
+def _followed(op: Operation) -> Iterator[Operation]:
+    """The operations that it follows, in its graph or around it."""
+    yield from op.control_inputs
+    if lookup(op.type).owner:
+        for f in bodies(op):
+            for inside in reached(f.results, f.targets):
+                yield from (c for c in _followed(inside) if c.graph is not f.body)
+
+
+def reached(results: Iterable[Tensor], targets: Iterable[Operation]) -> list[Operation]:
+    """The operations of one graph that results and targets depend on, and they themselves."""
+    seen: dict[Operation, None] = {}
+    stack = [*(r.op for r in results), *targets]
+    while stack:
+        op = stack.pop()
+        if op not in seen:
+            seen[op] = None
+            stack.extend(t.op for t in inputs_of(op))
+            stack.extend(control_of(op))
+    return list(seen)
 
 
 def all_operations(graph: Graph) -> Iterator[Operation]:

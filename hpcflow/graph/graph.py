@@ -331,8 +331,9 @@ class Graph:
         deps: dict[Operation, None] = {}
         for group in scope["control"]:
             deps.update(dict.fromkeys(group))
-        for t in op.inputs:
-            deps.pop(t.op, None)
+        if not lookup(op.type).owner:
+            for t in op.inputs:
+                deps.pop(t.op, None)
         op.control_inputs = self._followed(deps)
         op.colocate = tuple(dict.fromkeys(o.name for o in scope["colocate"]))
         op.device = str(self._device_for(op, scope["device"]))

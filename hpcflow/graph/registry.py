@@ -40,6 +40,7 @@ class OpDef:
     waits: bool = False  # finishes later than it starts: what follows it is another strand
     script: bool = False  # only ranks that run the script know what it does
     patient: bool = False  # a wait for what other steps do, which may take as long as it likes
+    owner: bool = False  # runs functions, its attributes: it needs of its inputs what these use
     device: str = ""  # the kind of device it runs on, if only one kind has a kernel: "cpu"
     slices: bool = False  # its gradient rule takes IndexedSlices as they come, others dense tensors
     by_rows: bool = False  # uses rows of a variable: inputs 1 are indices, its kernel checks sizes

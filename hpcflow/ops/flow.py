@@ -56,8 +56,8 @@ _PLAN = NoGrad("made when the plan is made, after gradients are taken")
 for _type in ("Loop", "Branch"):
     op(_type, infer=_made, grad=_PLAN, stateful=True)
     op(f"{_type}Across", infer=_made, grad=_PLAN, stateful=True, waits=True)
-op("If", infer=_cond, grad=cond_gradient, stateful=True)
-op("While", infer=_while, grad=while_gradient, stateful=True)
+op("If", infer=_cond, grad=cond_gradient, stateful=True, owner=True)
+op("While", infer=_while, grad=while_gradient, stateful=True, owner=True)
 
 
 # -- values of the user: structures of tensors, and of what is made of tensors
@@ -121,7 +121,7 @@ def cond(
                 hint="hf.cast one of them",
             )
     inputs = [pred, *then.outer, *other.outer]
-    made = _owner(graph, "If", inputs, {"then": then, "else": other}, name or "cond")
+    made = graph.create_op("If", inputs, {"then": then, "else": other}, name or "cond")
     if not made.outputs:
         return made
     result = take_apart(given[0])[1](_results(made, "Merge"))
@@ -191,17 +191,6 @@ def case(
             return made()
 
 
-def _owner(
-    graph: Any, type: str, inputs: Sequence[Tensor], attrs: Attrs, name: str | None
-) -> Operation:
-    """The operation that runs the functions in `attrs`, behind what they follow outside."""
-    functions = [f for f in attrs.values() if isinstance(f, Function)]
-    after = [b for f in functions for b in f.body.after]
-    with graph.control_dependencies(after):
-        made: Operation = graph.create_op(type, inputs, attrs, name)
-    return made
-
-
 def _results(owner: Operation, name: str) -> list[Tensor]:
     """The outputs, each by an operation of its own: who follows one needs that one computed."""
     graph = owner.graph
@@ -266,7 +255,7 @@ def while_loop(
     step = _step(graph, scope, params, lambda *p: body(*given(p)), next_values)
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "back_prop": bool(back_prop)}
     attrs["history"] = "host" if swap_memory and history == "keep" else history
-    made = _owner(graph, "While", [*inits, *test.outer, *step.outer], attrs, scope)
+    made = graph.create_op("While", [*inits, *test.outer, *step.outer], attrs, scope)
     result = rebuild(_results(made, "Exit"))
     return (
         result[0] if single or (len(inits) == 1 and isinstance(result, (list, tuple))) else result

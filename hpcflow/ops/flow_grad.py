@@ -17,6 +17,7 @@ from hpcflow.graph.body import (
     Function,
     all_operations,
     closed,
+    control_of,
     last_name,
     variable_of,
 )
@@ -94,7 +95,7 @@ class Backward(Body):
     def _read_outside(self, t: Tensor) -> Tensor:
         """The value of a variable that forward reads, where the owner begins."""
         variable, graph = variable_of(t.op.inputs[0]), self.owner.graph
-        before = [*(i.op for i in self.owner.inputs), *self.owner.control_inputs]
+        before = [*(i.op for i in self.owner.inputs), *control_of(self.owner)]
         with (
             graph.as_default(),
             graph.name_scope(graph.prefix),

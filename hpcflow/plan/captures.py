@@ -107,17 +107,13 @@ def written(node: Node) -> Iterator[str]:
 
 def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> Node:
     """The loop or branch with reads that may be outside; they are added to `front`."""
-    mine = set(written(frame))
+    mine, asked = set(written(frame)), frame
     for key, body in inner(frame):
         moved: dict[str, Node] = {}
         for node in body.nodes.values():
-            if (
-                node.type == "ReadVariable"
-                and not node.control
-                and node.inputs[0] not in body.feeds
-            ):
+            if node.type == "ReadVariable" and not node.control:
                 variable = node.inputs[0].node
-                if variable not in mine and not changes.before(frame, variable):
+                if variable not in mine and not changes.before(asked, variable):
                     front[variable], front[node.name] = body.nodes[variable], node
                     moved[node.name] = node
         if moved:

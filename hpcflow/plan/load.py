@@ -11,7 +11,6 @@ from hpcflow.graph.graph import Graph, Operation
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import size_of
 from hpcflow.plan.ir import Cluster
-from hpcflow.plan.nested import OWNERS
 
 ROWS = 1024  # rows that a step names, where the graph does not tell
 ID_BYTES = 8
@@ -42,7 +41,7 @@ def bytes_of(op: Operation, rows: int | None = None) -> int:
 
 def handles_of(op: Operation) -> list[str]:
     """The variables that an op uses, in creation order."""
-    if op.type in OWNERS:
+    if lookup(op.type).owner:
         return []  # what its functions use has its own operations there
     handles = (variable_of(t) for t in op.inputs if t.dtype == resource)
     found = {variable.name: variable.index for variable in handles}

@@ -12,13 +12,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from hpcflow.graph.body import Function, bodies
+from hpcflow.graph.body import Function, captured, reached
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import Spec, either, merge
 from hpcflow.plan.ir import Node, Part, Program, Ref
 
-OWNERS = ("If", "While")  # of functions, in the graph
 FRAMES = ("Loop", "Branch", "LoopAcross", "BranchAcross")  # of programs or parts, in the plan
 PROGRAMS = ("cond", "body", "then", "else")
 
@@ -173,10 +172,10 @@ def _positions(program: Program, slots: Mapping[Tensor, int]) -> tuple[int, ...]
 def _alive(test: Function, step: Function, used: set[int]) -> list[int]:
     """The variables that matter: those used, those of the condition, and what these depend on."""
     of_param = {p: i for i, p in enumerate(step.params)}
-    needs = [{of_param[p] for p in _reached([r], []) if p in of_param} for r in step.results]
+    needs = [{of_param[p] for p in _values([r], []) if p in of_param} for r in step.results]
     of_test = {p: i for i, p in enumerate(test.params)}
-    alive = set(used) | {of_test[p] for p in _reached(test.results, []) if p in of_test}
-    alive |= {of_param[p] for p in _reached([], step.targets) if p in of_param}
+    alive = set(used) | {of_test[p] for p in _values(test.results, []) if p in of_test}
+    alive |= {of_param[p] for p in _values([], step.targets) if p in of_param}
     stack = list(alive)
     while stack:
         for i in needs[stack.pop()] - alive:
@@ -185,33 +184,6 @@ def _alive(test: Function, step: Function, used: set[int]) -> list[int]:
     return sorted(alive)
 
 
-def _reached(results: Sequence[Tensor], targets: Sequence[Operation]) -> set[Tensor]:
-    """The parameters behind results and targets."""
-    seen: set[Operation] = set()
-    found: set[Tensor] = set()
-    stack = [*(r.op for r in results), *targets]
-    while stack:
-        op = stack.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        if op.type == "Parameter":
-            found.update(op.outputs)
-        stack.extend(t.op for t in inputs_of(op))
-        stack.extend(op.control_inputs)
-    return found
-
-
-def captured(f: Function) -> list[Tensor]:
-    """The tensors from outside that what a function gives and must run depends on."""
-    needed = _reached(f.results, f.targets)
-    return [outer for outer, param in f.captures if param in needed]
-
-
-def inputs_of(op: Operation) -> Sequence[Tensor]:
-    """The inputs that an operation needs: of those its functions capture only what they use."""
-    if op.type not in OWNERS:
-        return op.inputs
-    functions = list(bodies(op))
-    own = len(op.inputs) - sum(len(f.captures) for f in functions)
-    return [*op.inputs[:own], *(outer for f in functions for outer in captured(f))]
+def _values(results: Sequence[Tensor], targets: Sequence[Operation]) -> list[Tensor]:
+    """The tensors behind results and targets, parameters among them."""
+    return [t for op in reached(results, targets) for t in op.outputs]

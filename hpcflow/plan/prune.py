@@ -6,13 +6,20 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcflow.errors import FeedError, FetchError, ShapeError
-from hpcflow.graph.body import Function, all_operations, bodies, variable_of
+from hpcflow.graph.body import (
+    Function,
+    all_operations,
+    bodies,
+    control_of,
+    inputs_of,
+    variable_of,
+)
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec, merge, show
 from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.nested import OWNERS, Framer, inputs_of
+from hpcflow.plan.nested import Framer
 from hpcflow.plan.rewrite import infer, topological
 
 # a Feed takes over their name and order
@@ -109,7 +116,7 @@ def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
     fed = {t.op.inputs[0] for t in feeds if t.op.type == "ReadVariable"}
     for op in needed if fed else ():
         variable = next((t.op for t in op.inputs if t in fed), None)
-        if op.type in OWNERS and variable is not None:
+        if lookup(op.type).owner and variable is not None:
             raise FeedError(
                 f"variable {variable.name!r} cannot be fed: {op.name!r} uses it in a body",
                 op=variable.name,
@@ -226,12 +233,12 @@ class _Builder:
                 )
             seen[op] = None
             stack.extend(t.op for t in inputs_of(op) if (t.op, t.index) not in self.names)
-            stack.extend(op.control_inputs)
+            stack.extend(control_of(op))
         return sorted(seen, key=lambda op: op.index)
 
     def _used(self) -> dict[Operation, set[int]]:
         """Which outputs of the owners of functions somebody takes."""
-        used: dict[Operation, set[int]] = {op: set() for op in self.needed if op.type in OWNERS}
+        used: dict[Operation, set[int]] = {op: set() for op in self.needed if lookup(op.type).owner}
         taken = [t for op in self.needed for t in inputs_of(op)]
         for t in [*taken, *(f for f in self.fetches if isinstance(f, Tensor))]:
             op = self._final(t.op)
@@ -240,7 +247,7 @@ class _Builder:
         return used
 
     def _add(self, op: Operation) -> None:
-        if op.type in OWNERS:
+        if lookup(op.type).owner:
             framer = Framer(_program, self.spec, self.ref)
             framed = framer.frame(op, self.used[op], self._control(op))
             self.nodes[op.name], self.outputs[op] = framed.node, framed.outputs
@@ -251,7 +258,7 @@ class _Builder:
         """The nodes that it follows; what is fed, and parameters, are there already."""
         waited = [
             c
-            for c in op.control_inputs
+            for c in control_of(op)
             if c not in self.done and not self._replaced(c) and c.type != "Parameter"
         ]
         return tuple(dict.fromkeys(self._final(c).name for c in waited))
@@ -320,7 +327,7 @@ def _ordered(
     stack = sorted(needed, key=lambda op: place.get(op, op.index), reverse=True)
     while stack:
         op = stack[-1]
-        before = [instead.get(b, b) for b in (*(t.op for t in op.inputs), *op.control_inputs)]
+        before = [instead.get(b, b) for b in (*(t.op for t in inputs_of(op)), *control_of(op))]
         waiting = [b for b in before if b in there and b not in done]
         if waiting and op not in done:
             stack.extend(waiting)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcflow.errors import GraphMismatchError, LonelyCollectiveError
+from hpcflow.graph.body import control_of
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.plan.fingerprint import OpDigest, first_difference, op_digests
 from hpcflow.runtime.context import Context
@@ -70,7 +71,7 @@ def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest
         op = left.pop()
         if op.name not in names:
             names.add(op.name)
-            left += [t.op for t in op.inputs] + list(op.control_inputs)
+            left += [t.op for t in op.inputs] + control_of(op)
     return [d for d in op_digests(graph) if d.name in names]
 
 

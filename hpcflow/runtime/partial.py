@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from hpcflow.errors import FeedError, FetchError
+from hpcflow.graph.body import control_of, inputs_of
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor
 
@@ -113,8 +114,8 @@ class PartialRun:
             if op in found or op in self.done or op.type == "Placeholder":
                 continue
             found.add(op)
-            stack += [t.op for t in op.inputs if t not in have]
-            stack += op.control_inputs
+            stack += [t.op for t in inputs_of(op) if t not in have]
+            stack += control_of(op)
         return found
 
     def _check_fed(self, ops: set[Operation]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import UninitializedError
-from hpcflow.graph.body import all_operations, bodies, variable_of
+from hpcflow.graph.body import all_operations, bodies, control_of, variable_of
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.registry import lookup
 from hpcflow.ops.state import Variable
@@ -128,7 +128,7 @@ def trains(wanted: Iterable[Tensor | Operation]) -> bool:
         if _changes(op) or any(_changes(inner) for inner in inside):
             return True
         left += [t.op for t in op.inputs]
-        left += op.control_inputs
+        left += control_of(op)
     return False
 
 

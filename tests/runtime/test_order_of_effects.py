@@ -281,3 +281,41 @@ def test_a_count_in_a_branch_or_a_loop_counts_when_that_runs():
 
         session.run(hf.while_loop(lambda i: i < 4, body, [0]))
         assert session.run(n) == 5
+
+
+def test_an_update_in_front_of_a_branch_runs_though_nothing_of_the_branch_needs_its_value():
+    s, x, p = hf.Variable(1.0), hf.placeholder(hf.float32, []), hf.placeholder(hf.bool, [])
+    update = s.assign_add(x)
+    with hf.control_dependencies([update]):
+        taken, _ = hf.cond(p, lambda: [x, x * 2.0], lambda: [x, hf.identity(update)])
+    with started() as session:
+        assert session.run(taken, {x: 2.0, p: False}) == 2
+        assert session.run(s) == 3
+
+
+def test_an_update_followed_by_what_a_branch_does_not_use_does_not_run():
+    w, p = hf.Variable(1.0), hf.placeholder(hf.bool, [])
+    update = w.assign_add(1.0)
+
+    def branch():
+        with hf.control_dependencies([update]):
+            hf.constant(5.0)
+        return hf.constant(7.0)
+
+    def uses():
+        with hf.control_dependencies([update]):
+            return hf.constant(8.0)
+
+    unused = hf.cond(p, branch, lambda: hf.constant(0.0))
+    used = hf.cond(p, lambda: hf.cond(p, uses, branch), lambda: hf.constant(0.0))
+    with started() as session:
+        assert session.run(unused, {p: True}) == 7 and session.run(w) == 1
+        assert session.run(used, {p: True}) == 8 and session.run(w) == 2
+
+
+def test_both_branches_read_one_variable():
+    w, p = hf.Variable(0.5), hf.placeholder(hf.bool, [])
+    y = hf.cond(p, lambda: hf.sin(w), lambda: 2.0 * hf.tanh(w))
+    with started() as session:
+        np.testing.assert_allclose(session.run(y, {p: True}), np.sin(0.5), rtol=1e-6)
+        np.testing.assert_allclose(session.run(y, {p: False}), 2 * np.tanh(0.5), rtol=1e-6)
