@@ -23,6 +23,8 @@ Element = tuple[Any, ...]
 class Kept(Protocol):
     """The elements of a queue, in its order."""
 
+    sorts: bool  # one that comes later may go out before one that has been taken
+
     def __len__(self) -> int: ...
 
     def put(self, element: Element) -> None:
@@ -37,6 +39,8 @@ class Kept(Protocol):
 
 class FifoOrder:
     """First in, first out."""
+
+    sorts = False
 
     def __init__(self) -> None:
         self._elements: collections.deque[Element] = collections.deque()
@@ -59,6 +63,8 @@ class FifoOrder:
 
 class RandomOrder:
     """Any of them with equal chance, drawn by a generator of its own."""
+
+    sorts = False
 
     def __init__(self, key: int) -> None:
         self._elements: list[Element] = []
@@ -84,6 +90,8 @@ class RandomOrder:
 
 class PriorityOrder:
     """The smallest first component first; of equal ones the oldest."""
+
+    sorts = True
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Element]] = []
@@ -237,10 +245,7 @@ class Queue:
         moved = False
         while self._dequeues:
             first = self._dequeues[0]
-            while first.left and len(self.kept) > (0 if self.closed else self.at_least):
-                first.elements.append(self.kept.take())
-                first.left -= 1
-                moved = True
+            moved |= self._give(first)
             if first.left and not self.closed:
                 break
             self._dequeues.popleft()
@@ -250,6 +255,18 @@ class Queue:
                 first.end()
             moved = True
         return moved
+
+    def _give(self, attempt: Attempt) -> bool:
+        """Take elements for a dequeue as far as they reach; True if there was one more."""
+        before = attempt.left
+        if self.kept.sorts:  # those taken earlier compete with those that came since
+            self.kept.restore(list(attempt.elements))
+            attempt.left += len(attempt.elements)
+            attempt.elements.clear()
+        while attempt.left and len(self.kept) > (0 if self.closed else self.at_least):
+            attempt.elements.append(self.kept.take())
+            attempt.left -= 1
+        return attempt.left < before
 
     def _too_few(self, attempt: Attempt) -> None:
         have = len(attempt.elements)

@@ -3,7 +3,7 @@
 import collections
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -145,6 +145,30 @@ def test_priorities_first_and_the_oldest_of_equal_ones():
     many.cancel()  # all go back where they were
     queue.enqueue([(1, "f")])
     assert [x for _, x in queue.dequeue(6).elements] == ["e", "b", "d", "f", "a", "c"]
+
+
+BATCHES = st.lists(st.lists(st.integers(-9, 9), max_size=4), max_size=5)
+
+
+@given(BATCHES, BATCHES, st.integers(1, 9))
+def test_a_dequeue_that_waited_gets_the_smallest_in_order(before, after, wanted):
+    """What comes while it waits competes with what was there when it began to wait."""
+    queue, came = Queue("PriorityQueue", "q", PriorityOrder()), []
+
+    def put_next(batch):
+        elements = [(priority, len(came) + i) for i, priority in enumerate(batch)]
+        queue.enqueue(elements)
+        came.extend(elements)
+
+    for batch in before:
+        put_next(batch)
+    waits = queue.dequeue(wanted)
+    for batch in after:
+        if not waits.done:
+            put_next(batch)
+    assert waits.done == (len(came) >= wanted)
+    if waits.done:
+        assert list(waits.elements) == sorted(came)[:wanted]
 
 
 class Model(RuleBasedStateMachine):

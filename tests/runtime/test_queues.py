@@ -184,6 +184,20 @@ def test_the_smallest_priority_first():
     assert priorities.tolist() == [1, 1, 2, 3] and values.tolist() == [1, 3, 2, 0]
 
 
+def test_the_smallest_priorities_also_for_who_waited_for_them():
+    """TensorFlow's answer: one that came while a dequeue waited goes before what was there."""
+    queue = hf.PriorityQueue(10, hf.float32, shapes=[()])
+    session, found = hf.Session(), []
+    session.run(queue.enqueue_many([np.array([5, 7]), np.array([5, 7], "f4")]))
+    taken = queue.dequeue_many(4)
+    waits = threading.Thread(target=lambda: found.append(session.run(taken)))
+    waits.start()
+    until(lambda: session.run(queue.size()) == 0)  # it has taken both
+    session.run(queue.enqueue_many([np.array([1, 2, 3]), np.array([1, 2, 3], "f4")]))
+    waits.join(60)
+    assert [a.tolist() for a in found[0]] == [[1, 2, 3, 5], [1, 2, 3, 5]]
+
+
 def test_one_of_several_queues():
     queues = [hf.FIFOQueue(5, hf.float32, shapes=[()], name=f"q{i}") for i in range(3)]
     index, x = hf.placeholder(hf.int32, []), scalar()
