@@ -113,7 +113,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     ),
     "tensor_array": (
         "TensorArrayAccumulate TensorArrayAddN TensorArrayConcat TensorArrayEmpty "
-        "TensorArrayGather TensorArrayNew TensorArrayRead TensorArrayScatter "
+        "TensorArrayFirst TensorArrayGather TensorArrayNew TensorArrayRead TensorArrayScatter "
         "TensorArraySize TensorArraySplit TensorArrayStack TensorArrayUnstack "
         "TensorArrayWrite"
     ),

@@ -74,7 +74,11 @@ def _stacked(xp: Any, rows: list[Any], node: Node) -> Any:
                     hint="concat joins elements of different lengths",
                 )
         return xp.stack(rows)
-    shape = node.attrs["shape"] or ()
+    return _nothing(xp, node, node.attrs["shape"] or ())
+
+
+def _nothing(xp: Any, node: Node, shape: tuple[int | None, ...]) -> Any:
+    """No elements of this shape, as far as it is known."""
     return xp.zeros((0, *(d or 0 for d in shape)), node.attrs["dtype"])
 
 
@@ -155,7 +159,7 @@ def _concat(xp: Any, node: Node) -> Callable[..., Any]:
         rows = [array.get(xp, i, node) for i in range(array.size)]
         lengths = xp.asarray([len(row) for row in rows], np.int32)
         if not rows:
-            return _stacked(xp, [], node)[:, 0], lengths
+            return _nothing(xp, node, (node.attrs["shape"] or (0,))[1:]), lengths
         return xp.concatenate(rows), lengths
 
     return run
@@ -171,6 +175,16 @@ def _split(xp: Any, node: Node) -> Callable[..., Any]:
         if at != len(whole):
             raise ShapeError(f"lengths of {at} in all for {len(whole)} rows")
         return array
+
+    return run
+
+
+@kernel("TensorArrayFirst", "new", moves=True)
+def _first(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(array: Elements, count: Any) -> Elements:
+        first = Elements(int(count), like=array.like)
+        first.items = {i: array.items[i] for i in range(first.size) if i in array.items}
+        return first
 
     return run
 

@@ -31,9 +31,9 @@ _WHY = {
     "it runs on the host": "Print PyFunc PyFuncStateless",
     "it keeps something on the host": (
         "IsVariableInitialized ListEmpty ListPop ListPush ListRows TensorArrayAccumulate "
-        "TensorArrayAddN TensorArrayConcat TensorArrayEmpty TensorArrayGather TensorArrayNew "
-        "TensorArrayRead TensorArrayScatter TensorArraySize TensorArraySplit TensorArrayStack "
-        "TensorArrayUnstack TensorArrayWrite"
+        "TensorArrayAddN TensorArrayConcat TensorArrayEmpty TensorArrayFirst TensorArrayGather "
+        "TensorArrayNew TensorArrayRead TensorArrayScatter TensorArraySize TensorArraySplit "
+        "TensorArrayStack TensorArrayUnstack TensorArrayWrite"
     ),
 }
 REASONS = {op: why for why, ops in _WHY.items() for op in ops.split()}

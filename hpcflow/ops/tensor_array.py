@@ -16,6 +16,7 @@ from hpcflow.graph.dtypes import as_dtype, int32, tensor_array
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
+from hpcflow.ops.array import identity, shape
 from hpcflow.ops.rules import Attrs, fitted, make, one, require_rank
 
 _INTEGERS = NoGrad("its output is integers")
@@ -82,6 +83,11 @@ def _zeros(array: Tensor) -> Tensor:
     return one("TensorArrayEmpty", [array], {}, "zeros")
 
 
+def _first(array: Tensor, elements: Tensor) -> Tensor:
+    """The first of an array, as many as `elements` has: it may have grown since."""
+    return one("TensorArrayFirst", [array, shape(elements)[0]], {}, "first")
+
+
 def _write_back(operation: Operation, g: Tensor) -> list[Any]:
     _, index, value = operation.inputs
     return [g, None, lambda: one("TensorArrayRead", [g, index], _like(value))]
@@ -99,7 +105,7 @@ def _stack_back(operation: Operation, g: Tensor) -> list[Any]:
 def _unstack_back(operation: Operation, g: Tensor) -> list[Any]:
     value = operation.inputs[1]
     attrs = {"dtype": value.dtype, "shape": None if value.shape is None else value.shape[1:]}
-    return [g, lambda: one("TensorArrayStack", [g], attrs)]
+    return [g, lambda: one("TensorArrayStack", [_first(g, value)], attrs)]
 
 
 def _gather_back(operation: Operation, g: Tensor) -> list[Any]:
@@ -119,8 +125,12 @@ def _concat_back(operation: Operation, g: Tensor, _: Tensor | None) -> list[Any]
 
 
 def _split_back(operation: Operation, g: Tensor) -> list[Any]:
-    value = operation.inputs[1]
-    return [g, lambda: make("TensorArrayConcat", [g], _like(value)).outputs[0], None]
+    _, value, lengths = operation.inputs
+    return [
+        g,
+        lambda: make("TensorArrayConcat", [_first(g, lengths)], _like(value)).outputs[0],
+        None,
+    ]
 
 
 op("TensorArrayNew", infer=_new, grad=NoGrad("it begins empty"), stateful=True)
@@ -151,6 +161,12 @@ op(
     "TensorArraySplit",
     infer=_array("TensorArraySplit", None, (1,)),
     grad=_split_back,
+    stateful=True,
+)
+op(
+    "TensorArrayFirst",
+    infer=_array("TensorArrayFirst", (0,)),
+    grad=lambda operation, g: [g, None],
     stateful=True,
 )
 op("TensorArrayEmpty", infer=_array("TensorArrayEmpty"), grad=_GRADIENT, stateful=True)
@@ -218,8 +234,6 @@ class TensorArray:
 
     def identity(self) -> TensorArray:
         """The array after the control dependencies in force."""
-        from hpcflow.ops.array import identity
-
         return self.of([identity(self.flow)])
 
     # -- writing

@@ -473,6 +473,44 @@ def test_gradients_of_every_way_through_an_array() -> None:
     check_gradients(hf.concat(y, 0), {x: RNG.standard_normal((3, 2))})
 
 
+@pytest.mark.parametrize("sizes", [[3], [None]])
+def test_gradients_through_an_array_that_has_more_elements_than_the_value(sizes: list[Any]) -> None:
+    """It grew after `unstack` or `split`, or was larger from the start."""
+    x = hf.placeholder(hf.float64, sizes)
+    grown = hf.TensorArray(hf.float64, 3, dynamic_size=True).unstack(x)
+    grown = grown.write(3, hf.reduce_sum(x) * 2.0)
+    joined = hf.TensorArray(hf.float64, 2, dynamic_size=True, infer_shape=False)
+    joined = joined.split(x, [2, 1]).write(2, x[:1] * 2.0)
+    loop = hf.TensorArray(hf.float64, 0, dynamic_size=True).unstack(x)
+    _, loop = hf.while_loop(
+        lambda i, t: i < 6,
+        lambda i, t: (i + 1, t.write(i, t.read(i - 1) * t.read(i - 3))),
+        [3, loop],
+    )
+    larger = hf.TensorArray(hf.float64, 5).unstack(x)
+    pieces = hf.TensorArray(hf.float64, 5, infer_shape=False).split(x, [1, 2])
+    gap = hf.TensorArray(hf.float64, 3, dynamic_size=True).unstack(x).write(5, x[0])
+    ways = [
+        grown.stack(),
+        joined.concat(),
+        loop.stack(),
+        larger.gather([1, 2]),
+        pieces.read(1),
+        hf.reshape(gap.read(5) * gap.read(0), [1]),
+    ]
+    for y in ways:
+        check_gradients(y * y, {x: np.array([1.0, 2.0, 3.0])})
+
+
+def test_gradient_of_no_pieces_at_all() -> None:
+    x = hf.placeholder(hf.float64, [None, 2])
+    array = hf.TensorArray(hf.float64, 0, dynamic_size=True, infer_shape=False)
+    array = array.split(x, np.zeros(0, "i4")).write(0, hf.reduce_sum(x) + [[3.0, 4.0]])
+    (g,) = hf.gradients(array.concat(), x)
+    with hf.Session() as session:
+        assert session.run(g, {x: np.zeros((0, 2))}).shape == (0, 2)
+
+
 def test_wrong_uses_of_an_array() -> None:
     array = hf.TensorArray(hf.float32, 2)
     twice = array.write(0, [1.0]).write(0, [2.0]).stack()
