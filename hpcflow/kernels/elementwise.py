@@ -66,6 +66,17 @@ def _div_no_nan(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
+@kernel("MulNoNan", "out")
+def _mul_no_nan(xp: Any, node: Node) -> Callable[..., Any]:
+    zero = number(xp, 0, node)
+
+    def run(x: Any, y: Any, out: Any) -> None:
+        xp.multiply(x, y, out)
+        xp.copyto(out, zero, where=xp.equal(y, zero))
+
+    return run
+
+
 @kernel("Cross", "out")
 def _cross(xp: Any, node: Node) -> Callable[..., Any]:
     def run(a: Any, b: Any, out: Any) -> None:

@@ -32,8 +32,8 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     "einsum": "Einsum",
     "elementwise": (
         "Acos Acosh Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor Ceil Conj "
-        "Cosh Cross DivNoNan Expm1 Floor Invert IsFinite IsInf IsNan LeftShift Reciprocal "
-        "RightShift Rint Sinh SquaredDifference Tan TruncateDiv TruncateMod"
+        "Cosh Cross DivNoNan Expm1 Floor Invert IsFinite IsInf IsNan LeftShift MulNoNan "
+        "Reciprocal RightShift Rint Sinh SquaredDifference Tan TruncateDiv TruncateMod"
     ),
     "epilogue": "ConvBias MatMulBias MaxPoolReluGrad",
     "fft": "Fft Irfft Rfft",

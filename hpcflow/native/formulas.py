@@ -121,6 +121,11 @@ def _divide_no_nan(b: Lines, x: Value, y: Value, **_: Any) -> Value:
     return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("fdiv", x, y))
 
 
+@formula("MulNoNan")
+def _multiply_no_nan(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("mul", x, y))
+
+
 @formula("IsNan")
 def _is_nan(b: Lines, x: Value, **_: Any) -> Value:
     return b.is_nan(x)

@@ -17,6 +17,7 @@ from hpcflow.ops.math import (
     divide,
     equal,
     greater,
+    less,
     maximum,
     multiply,
     negative,
@@ -42,7 +43,7 @@ def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
 def selu(features: Any, name: str | None = None) -> Tensor:
     """`scale * x` above 0, `scale * alpha * (exp(x) - 1)` below (Klambauer et al., 2017)."""
     y = elu(features)
-    slope = where(greater(y, 0), SELU_SCALE, convert_to_tensor(SELU_SCALE * SELU_ALPHA, y.dtype))
+    slope = where(less(y, 0), SELU_SCALE * SELU_ALPHA, convert_to_tensor(SELU_SCALE, y.dtype))
     return multiply(y, slope, name)
 
 

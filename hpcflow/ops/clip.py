@@ -47,7 +47,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     bound = like(clip_norm, t)
     total = reduce_sum(square(t), axes, keepdims=True)
     some = greater(total, 0)  # the gradient of the root of 0 is infinite
-    norm = where(some, sqrt(where(some, total, 1)), 0)
+    norm = where(some, sqrt(where(some, total, 1)), total)
     return divide(multiply(t, bound), maximum(norm, bound), name)
 
 

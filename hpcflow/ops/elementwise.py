@@ -35,6 +35,7 @@ from hpcflow.ops.math import (
     cast,
     clip_by_value,
     divide,
+    exp,
     floordiv,
     mod,
     multiply,
@@ -42,6 +43,7 @@ from hpcflow.ops.math import (
     rsqrt,
     square,
     subtract,
+    times_no_nan,
     unary,
     whole,
 )
@@ -64,8 +66,10 @@ acosh: Unary = analytic(
 atanh: Unary = analytic(
     "Atanh", lambda x, y: reciprocal(subtract(1, square(x))), "The inverse of `tanh`."
 )
-expm1: Unary = analytic("Expm1", lambda x, y: add(y, 1), "`exp(x) - 1`, exact near 0.")
-reciprocal: Unary = analytic("Reciprocal", lambda x, y: negative(square(y)), "`1 / x`.")
+expm1: Unary = analytic("Expm1", lambda x, y: exp(x), "`exp(x) - 1`, exact near 0.")
+reciprocal: Unary = unary(
+    "Reciprocal", "fc", lambda x, y, g: times_no_nan(g, negative(square(y))), "`1 / x`."
+)
 
 atan2: Binary = binary(
     "Atan2",
@@ -96,8 +100,8 @@ squared_difference: Binary = binary(
     "SquaredDifference",
     "iuf",
     (
-        lambda x, y, z, g: multiply(g, multiply(subtract(x, y), 2)),
-        lambda x, y, z, g: multiply(g, multiply(subtract(y, x), 2)),
+        lambda x, y, z, g: multiply(add(g, g), subtract(x, y)),
+        lambda x, y, z, g: multiply(add(g, g), subtract(y, x)),
     ),
     "`(x - y) ** 2`.",
     lambda x, y: np.square(np.subtract(x, y)),

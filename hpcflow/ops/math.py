@@ -139,6 +139,11 @@ def times(g: Tensor, slope: Tensor) -> Tensor:
     return multiply(g, conj(slope))
 
 
+def times_no_nan(g: Tensor, slope: Tensor) -> Tensor:
+    """`times`, and 0 where `g` is 0, also if the slope is infinite or NaN there."""
+    return multiply_no_nan(conj(slope), g)
+
+
 _first, _second = (lambda x, y, z, g: g), (lambda x, y, z, g: g)
 
 add: Binary = binary("Add", _ARITHMETIC, (_first, _second), "`x + y`.", np.add)
@@ -151,6 +156,16 @@ multiply: Binary = binary(
     (lambda x, y, z, g: times(g, y), lambda x, y, z, g: times(g, x)),
     "`x * y`.",
     np.multiply,
+)
+multiply_no_nan: Binary = binary(
+    "MulNoNan",
+    "fc",
+    (
+        lambda x, y, z, g: multiply_no_nan(g, conj(y)),
+        lambda x, y, z, g: times_no_nan(g, x),
+    ),
+    "`x * y`, and 0 where `y` is 0, also if `x` is infinite or NaN.",
+    None,
 )
 _real_divide: Binary = binary(
     "RealDiv",
@@ -200,13 +215,13 @@ def _power_base(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
         less = pow(x, known.item() - 1)
     else:
         less = _power(x, subtract(y, 1) if known is None else constant(known - y.dtype.type(1)))
-    return times(g, multiply(y, less))
+    return times(times(g, y), less)
 
 
 def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
     defined = not_equal(x, 0) if x.dtype.kind == "c" else greater(x, 0)
     logs = where(defined, log(where(defined, x, 1)), 0)  # 0 ** y does not change with y
-    return times(g, multiply(z, logs))
+    return times(times(g, z), logs)
 
 
 _power: Binary = binary("Pow", _ARITHMETIC, (_power_base, _power_exponent), "`x ** y`.", _powers)
@@ -255,12 +270,17 @@ def abs(x: Any, name: str | None = None) -> Tensor:
 
 
 square: Unary = unary(
-    "Square", _ARITHMETIC, lambda x, y, g: times(g, add(x, x)), "`x * x`.", np.square
+    "Square", _ARITHMETIC, lambda x, y, g: times(add(g, g), x), "`x * x`.", np.square
 )
 sqrt: Unary = unary(
-    "Sqrt", _C, lambda x, y, g: _real_divide(g, conj(add(y, y))), "The square root of `x`."
+    "Sqrt", _C, lambda x, y, g: times_no_nan(g, _real_divide(0.5, y)), "The square root of `x`."
 )
-rsqrt: Unary = analytic("Rsqrt", lambda x, y: multiply(_real_divide(y, x), -0.5), "`1 / sqrt(x)`.")
+rsqrt: Unary = unary(
+    "Rsqrt",
+    _C,
+    lambda x, y, g: times_no_nan(g, multiply(_real_divide(y, x), -0.5)),
+    "`1 / sqrt(x)`.",
+)
 exp: Unary = analytic("Exp", lambda x, y: y, "`e ** x`.")
 log: Unary = unary(
     "Log", _C, lambda x, y, g: _real_divide(g, conj(x)), "The natural logarithm of `x`."

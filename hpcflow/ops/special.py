@@ -65,7 +65,7 @@ zeta: Binary = binary(
     _F,
     (
         _none("Zeta", "its exponent"),
-        lambda s, q, z, g: multiply(g, multiply(negative(s), zeta(add(s, 1), q))),
+        lambda s, q, z, g: multiply(multiply(g, negative(s)), zeta(add(s, 1), q)),
     ),
     "Hurwitz's zeta: the sum of `(y + k) ** -x` over k = 0, 1, ...",
     None,

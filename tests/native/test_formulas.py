@@ -62,6 +62,7 @@ EXACT = {  # op -> the same of NumPy
     **{"Sign": np.sign, "Floor": np.floor, "Ceil": np.ceil, "Rint": np.rint},
     **{"IsNan": np.isnan, "IsInf": np.isinf, "IsFinite": np.isfinite},
     "DivNoNan": lambda x, y: np.where(y == 0, x.dtype.type(0), x / y),
+    "MulNoNan": lambda x, y: np.where(y == 0, x.dtype.type(0), x * y),
     "SquaredDifference": lambda x, y: np.square(x - y),
     "AddN": np.add,
     "Identity": np.positive,
@@ -115,7 +116,7 @@ def alone(type: str, *arrays: np.ndarray, **attrs: Any) -> Body:
 @pytest.mark.parametrize("type", EXACT)
 def test_bits_of_numpy(type: str, dtype: str) -> None:
     arrays = (FLOATS[dtype], OTHERS[dtype])
-    two = type.endswith("Grad") or type in ("SquaredDifference", "AddN", "DivNoNan")
+    two = type.endswith("Grad") or type in ("SquaredDifference", "AddN", "DivNoNan", "MulNoNan")
     two = two or getattr(EXACT[type], "nin", 1) == 2
     given = arrays if two else arrays[:1]
     wanted = EXACT[type](*given)

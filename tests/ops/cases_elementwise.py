@@ -40,6 +40,7 @@ _nonzero = lambda *s: lambda rng, d: (rng.integers(1, 5, s) * rng.choice([-1, 1]
 binary("TruncateMod", lambda x, y: x - np.trunc(x / y) * y, n, _nonzero, dtypes=(I32,))
 binary("TruncateDiv", lambda x, y: np.trunc(x / y), n, _nonzero, dtypes=(I32, I64))
 binary("DivNoNan", lambda x, y: np.where(y == 0, 0, x / np.where(y == 0, 1, y)), f, pos)
+binary("MulNoNan", lambda x, y: x * y)
 
 
 def _odd(*shape: int) -> Any:

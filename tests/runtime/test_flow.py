@@ -505,7 +505,7 @@ def test_gradients_through_an_array_that_has_more_elements_than_the_value(sizes:
 def test_gradient_of_no_pieces_at_all() -> None:
     x = hf.placeholder(hf.float64, [None, 2])
     array = hf.TensorArray(hf.float64, 0, dynamic_size=True, infer_shape=False)
-    array = array.split(x, np.zeros(0, "i4")).write(0, hf.reduce_sum(x) + [[3.0, 4.0]])
+    array = array.split(x, np.zeros(0, "i4")).write(0, hf.fill([1, 2], hf.reduce_sum(x)))
     (g,) = hf.gradients(array.concat(), x)
     with hf.Session() as session:
         assert session.run(g, {x: np.zeros((0, 2))}).shape == (0, 2)
