@@ -40,8 +40,8 @@ __getattr__, __dir__, _later = later(
             "ConditionalAccumulator ConditionalAccumulatorBase SparseConditionalAccumulator"
         ),
         "hpcflow.ops.array": (
-            "constant expand_dims identity placeholder placeholder_with_default range rank "
-            "reshape shape size squeeze stop_gradient transpose"
+            "constant ensure_shape expand_dims identity placeholder placeholder_with_default range "
+            "rank reshape shape size squeeze stop_gradient transpose"
         ),
         "hpcflow.ops.bits": "bitcast",
         "hpcflow.ops.blocks": (

@@ -65,6 +65,7 @@ from hpcflow.ops.accumulators import ConditionalAccumulator as ConditionalAccumu
 from hpcflow.ops.accumulators import ConditionalAccumulatorBase as ConditionalAccumulatorBase
 from hpcflow.ops.accumulators import SparseConditionalAccumulator as SparseConditionalAccumulator
 from hpcflow.ops.array import constant as constant
+from hpcflow.ops.array import ensure_shape as ensure_shape
 from hpcflow.ops.array import expand_dims as expand_dims
 from hpcflow.ops.array import identity as identity
 from hpcflow.ops.array import placeholder as placeholder

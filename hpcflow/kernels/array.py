@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import NumericError
+from hpcflow.errors import NumericError, ShapeError
+from hpcflow.graph.shape import merge, show
 from hpcflow.kernels.reduce import reducer
 from hpcflow.kernels.table import Node, kernel
 
@@ -20,6 +21,20 @@ def _same(type: str) -> None:
 
 for _type in ("Identity", "StopGradient", "PlaceholderWithDefault"):
     _same(_type)
+
+
+@kernel("EnsureShape", "view")
+def _ensure_shape(xp: Any, node: Node) -> Callable[..., Any]:
+    wanted = node.attrs["shape"]
+
+    def run(x: Any) -> Any:
+        try:
+            merge(x.shape, wanted)
+        except ShapeError:
+            raise ShapeError(f"the shape is {list(x.shape)}, not {show(wanted)}") from None
+        return x
+
+    return run
 
 
 def _under_known_shape(node: Node) -> Callable[..., Any] | None:

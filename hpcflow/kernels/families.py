@@ -14,9 +14,9 @@ PROVIDERS = {  # the better first -> the module whose `absent()` says why it can
 }
 FAMILIES = {  # modules of hpcflow.kernels -> ops
     "array": (
-        "BroadcastTo ExpandDims Fill FromParcel Identity OnesLike PlaceholderWithDefault "
-        "Range Rank Reshape Rows Shape Size Squeeze StopGradient SumToShape Transpose "
-        "ZerosLike"
+        "BroadcastTo EnsureShape ExpandDims Fill FromParcel Identity OnesLike "
+        "PlaceholderWithDefault Range Rank Reshape Rows Shape Size Squeeze StopGradient "
+        "SumToShape Transpose ZerosLike"
     ),
     "bits": "Bitcast",
     "boxes": "BestBoxes",

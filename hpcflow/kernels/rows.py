@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.kernels.scatter import UFUNCS, equal_rows_summed, shaped
+from hpcflow.kernels.scatter import UFUNCS, check_rows, equal_rows_summed, shaped
 from hpcflow.kernels.slicing import SCATTER_BLOCK, check_indices
 from hpcflow.kernels.table import Node, Tiled, fast
 from hpcflow.native import rows
@@ -179,6 +179,7 @@ def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
     take = builtin(rows.take(values.dtype.itemsize, "int64", 0, lines))
 
     def run(values: Any, indices: Any) -> tuple[Any, Any, Any]:
+        check_rows(values, indices)
         keys = sort_keys(indices)
         if keys is None:
             return equal_rows_summed(np, values, indices)

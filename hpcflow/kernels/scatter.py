@@ -180,8 +180,15 @@ def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda values, indices: equal_rows_summed(xp, values, indices)
 
 
+def check_rows(values: Any, indices: Any) -> None:
+    """ShapeError unless there is an index for each row."""
+    if values.shape[:1] != indices.shape:
+        raise ShapeError(f"{indices.size} indices for rows of shape {list(values.shape)}")
+
+
 def equal_rows_summed(xp: Any, values: Any, indices: Any) -> tuple[Any, Any, Any]:
     """Each index once, sorted, with the sum of its rows, and where the sum of each row is."""
+    check_rows(values, indices)
     order, first = runs(xp, indices)
     starts = order[first]
     inverse = xp.empty(indices.shape, np.int64)

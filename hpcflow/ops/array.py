@@ -206,6 +206,12 @@ def _reshape_back(op: Operation, g: Tensor) -> list[Any]:
     return [reshaped_like(g, op.inputs[0]), *[None] * (len(op.inputs) - 1)]
 
 
+def _ensure_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    (spec,) = inputs
+    return [spec._replace(shape=merge(spec.shape, attrs["shape"]))]
+
+
+op("EnsureShape", infer=_ensure_shape, grad=lambda op, g: [g])
 op("Identity", infer=_identity, grad=lambda op, g: [g], slices=True)
 op("StopGradient", infer=_identity, grad=lambda op, g: [None])
 op("Reshape", infer=_reshape, grad=_reshape_back)
@@ -225,6 +231,14 @@ def stop_gradient(input: Any, name: str | None = None) -> Tensor:
     return one("StopGradient", [convert_to_tensor(input)], {}, name)
 
 
+def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+    """`x` itself, checked to have `shape`, in which sizes may be unknown.
+
+    Errors: ShapeError, when it is built or in the step that brings another shape.
+    """
+    return one("EnsureShape", [convert_to_tensor(x)], {"shape": as_shape(shape)}, name)
+
+
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
     """The elements of `tensor`, in order, under another shape; one size may be -1 (deduced).
 
@@ -240,8 +254,9 @@ def expand_dims(input: Any, axis: int, name: str | None = None) -> Tensor:
 
 
 def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
-    """`input` without its axes of size 1, or without those in `axis`."""
-    return one("Squeeze", [convert_to_tensor(input)], {"axis": static_axes(axis)}, name)
+    """`input` without its axes of size 1, or without those in `axis` if it names any."""
+    axes = static_axes(axis)
+    return one("Squeeze", [convert_to_tensor(input)], {"axis": None if axes == () else axes}, name)
 
 
 # -- axes in another order

@@ -51,9 +51,9 @@ Count = Callable[[Node, Sequence[Spec]], float]
 
 # Neither computed nor moved: aliases, handles, order, messages (which are counted where they go).
 NOTHING = frozenset(
-    "Branch BranchAcross Const ExpandDims Feed FromParcel Identity Loop LoopAcross NoOp "
-    "PlaceholderWithDefault Rank ReadVariable Recv Reshape Send Shape Size Squeeze StopGradient "
-    "Variable".split()
+    "Branch BranchAcross Const EnsureShape ExpandDims Feed FromParcel Identity Loop LoopAcross "
+    "NoOp PlaceholderWithDefault Rank ReadVariable Recv Reshape Send Shape Size Squeeze "
+    "StopGradient Variable".split()
 )
 # Elements are moved, none is computed.
 MOVES = frozenset(

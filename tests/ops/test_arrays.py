@@ -315,3 +315,21 @@ def test_any_slice_of_any_array(data: Any) -> None:
         unknown = t[key]
         assert known.shape == x[key].shape
         assert run(known).tolist() == run(unknown, {t: x}).tolist() == x[key].tolist()
+
+
+def test_ensure_shape() -> None:
+    x = hf.placeholder(hf.float32)
+    y = hf.ensure_shape(x, [None, 3])
+    assert y.shape == (None, 3)
+    with hf.Session() as session:
+        assert session.run(y, {x: np.ones((2, 3), "f4")}).shape == (2, 3)
+        for wrong in ((2, 4), (3,), (1, 2, 3)):
+            with pytest.raises(ShapeError, match=r"\[\?, 3\]"):
+                session.run(y, {x: np.ones(wrong, "f4")})
+    with pytest.raises(ShapeError):
+        hf.ensure_shape(hf.zeros([2, 4]), [None, 3])
+
+
+def test_squeeze_without_axes_named_takes_all() -> None:
+    """TensorFlow's shape: an empty list of axes is none given."""
+    assert hf.squeeze(hf.zeros([1, 3, 1]), []).shape == (3,)

@@ -11,9 +11,15 @@ from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError, GraphError, ShapeError
 from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import as_dtype, float32, is_half
-from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
-from hpcflow.graph.shape import show
-from hpcflow.ops.array import constant
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+)
+from hpcflow.graph.shape import known, merge, show
+from hpcflow.ops.array import constant, ensure_shape
 from hpcflow.ops.broadcast import fill
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.control import group
@@ -141,6 +147,7 @@ class Optimizer:
 
     def _update(self, grad: Any, var: Variable) -> Operation:
         """The operation that updates `var` and its slots by `grad`."""
+        grad = _fitting(grad, var)
         if isinstance(grad, IndexedSlices):
             return self._apply_sparse(grad, var)
         return self._apply_dense(grad, var)
@@ -190,6 +197,30 @@ class Optimizer:
                     made = cast(convert_to_tensor(value), dtype, name)
             self._scalars[name, dtype] = made
         return self._scalars[name, dtype]
+
+
+def _fitting(grad: Any, var: Variable) -> Any:
+    """`grad`, which has the shape of `var`: the step looks where it is not known before."""
+    try:
+        merge(grad.shape, var.shape)
+    except ShapeError:
+        raise ShapeError(
+            f"the gradient {show(grad.shape)} of {var.name!r} has not its shape, {show(var.shape)}",
+            op=grad.op.name,
+            line=grad.op.line,
+            hint="gradients are not broadcast: give one number for each element",
+        ) from None
+    if isinstance(grad, IndexedSlices):
+        return grad.with_values(_ensured(grad.values, (None, *known(var.shape)[1:])))
+    return _ensured(grad, var.shape)
+
+
+def _ensured(given: Tensor, shape: Any) -> Tensor:
+    """`given`, checked in the step to have `shape` if that is not known now."""
+    if merge(given.shape, shape) == given.shape:
+        return given
+    with get_default_graph().beside(given.op):
+        return ensure_shape(given, shape)
 
 
 def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
