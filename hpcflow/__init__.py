@@ -100,7 +100,7 @@ __getattr__, __dir__, _later = later(
             "abs add add_n cast check_numerics clip_by_value conj cos divide equal exp floordiv "
             "greater greater_equal less less_equal log log1p logical_and logical_not logical_or "
             "logical_xor maximum minimum mod multiply negative not_equal pow rsqrt sigmoid sign "
-            "sin sqrt square subtract tanh truediv where"
+            "sin sqrt square subtract tanh truediv where where_v2"
         ),
         "hpcflow.ops.matmul": "matmul",
         "hpcflow.ops.matrix": (

@@ -277,6 +277,7 @@ from hpcflow.ops.math import subtract as subtract
 from hpcflow.ops.math import tanh as tanh
 from hpcflow.ops.math import truediv as truediv
 from hpcflow.ops.math import where as where
+from hpcflow.ops.math import where_v2 as where_v2
 from hpcflow.ops.matmul import matmul as matmul
 from hpcflow.ops.matrix import diag as diag
 from hpcflow.ops.matrix import diag_part as diag_part

@@ -49,8 +49,8 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     "math": (
         "Abs Add AddN Cast CheckNumerics ClipByValue Cos Equal Exp FloorDiv FloorMod "
         "Greater GreaterEqual Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr "
-        "LogicalXor MatMul Maximum Minimum Mul Neg NotEqual Pow RealDiv Rsqrt Select "
-        "Sigmoid SigmoidGrad Sign Sin Sqrt Square Sub Tanh TanhGrad"
+        "LogicalXor MatMul Maximum Minimum Mul Neg NotEqual Pow RealDiv RowCondition Rsqrt "
+        "Select Sigmoid SigmoidGrad Sign Sin Sqrt Square Sub Tanh TanhGrad"
     ),
     "matrix": "MatrixBandPart MatrixDiag MatrixDiagPart MatrixSetDiag",
     "narrow": "RoundToFormat",

@@ -113,6 +113,15 @@ def _sigmoid(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
+@kernel("RowCondition", "view")
+def _row_condition(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(condition: Any, x: Any, y: Any) -> Any:
+        added = max(x.ndim, y.ndim) - 1
+        return condition.reshape(-1, *(1,) * added) if condition.ndim == 1 else condition
+
+    return run
+
+
 @kernel("TanhGrad", "out", inplace=(1,))
 def _tanh_grad(xp: Any, node: Node) -> Callable[..., Any]:
     unit = number(xp, 1, node)

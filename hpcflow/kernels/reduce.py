@@ -186,9 +186,21 @@ def _position(type: str, method: str) -> None:
     @kernel(type, "out")
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         axis, function = node.attrs["axis"], getattr(xp, method)
-        if node.outputs[0].dtype == np.intp:
-            return lambda x, out: function(x, axis, out=out)
-        return lambda x, out: xp.copyto(out, function(x, axis), casting="unsafe")
+        worst = -np.inf if method == "argmax" else np.inf
+
+        def found(x: Any) -> Any:
+            """NumPy finds the first NaN; TensorFlow looks at numbers alone."""
+            at = function(x, axis)
+            if x.dtype.kind != "f":
+                return at
+            if (
+                xp is np
+                and not np.isnan(np.take_along_axis(x, np.expand_dims(at, axis), axis)).any()
+            ):
+                return at
+            return function(xp.where(xp.isnan(x), x.dtype.type(worst), x), axis)
+
+        return lambda x, out: xp.copyto(out, found(x), casting="unsafe")
 
 
 _position("ArgMax", "argmax")

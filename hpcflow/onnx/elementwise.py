@@ -31,7 +31,7 @@ _SAME: dict[str, Callable[..., Tensor]] = {
     **{"Equal": math.equal, "Less": math.less, "LessOrEqual": math.less_equal},
     **{"Greater": math.greater, "GreaterOrEqual": math.greater_equal},
     **{"And": math.logical_and, "Or": math.logical_or, "Xor": math.logical_xor},
-    **{"Not": math.logical_not, "Where": math.where},
+    **{"Not": math.logical_not, "Where": math.where_v2},
     **{"BitwiseAnd": bits.bitwise_and, "BitwiseOr": bits.bitwise_or},
     **{"BitwiseXor": bits.bitwise_xor, "BitwiseNot": bits.invert},
 }

@@ -28,7 +28,7 @@ def wrapped(index: Tensor, x: Tensor, axis: int) -> Tensor:
             value = index.constant
             return constant(np.where(value < 0, value + size, value).astype(value.dtype))
     length: Any = math.cast(array.shape(x)[axis], index.dtype) if size is None else size
-    return math.where(math.less(index, 0), math.add(index, length), index)
+    return math.where_v2(math.less(index, 0), math.add(index, length), index)
 
 
 @imports("Gather")
@@ -110,8 +110,8 @@ def _written(rows: Tensor, numbers: Tensor, updates: Tensor, count: int, reducti
         there = expand_dims(there, -1)
     if updates.dtype.kind == "b":
         made = segment.unsorted_segment_max(math.cast(updates, int32), numbers, count)
-        return math.where(there, math.greater(made, 0), rows)
-    return math.where(there, segment.unsorted_segment_sum(updates, numbers, count), rows)
+        return math.where_v2(there, math.greater(made, 0), rows)
+    return math.where_v2(there, segment.unsorted_segment_sum(updates, numbers, count), rows)
 
 
 @imports("ScatterElements")

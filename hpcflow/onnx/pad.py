@@ -65,7 +65,7 @@ def _trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
     shift = 0 if k is None else int(node.value(k, "k").reshape(()))
     lower = np.tri(rows, columns, shift - (1 if node.attr("upper", 1) else 0), dtype=bool)
     kept = ~lower if node.attr("upper", 1) else lower
-    return math.where(constant(kept), x, x.dtype.type(0))
+    return math.where_v2(constant(kept), x, x.dtype.type(0))
 
 
 @imports("OneHot")
@@ -74,6 +74,6 @@ def _one_hot(node: Node, index: Tensor, depth: Tensor, values: Tensor) -> Tensor
     count, rank = int(node.value(depth, "depth").reshape(())), node.rank(index) + 1
     axis = node.attr("axis", -1) % rank
     at = math.cast(index, int64)
-    at = expand_dims(math.where(math.less(at, 0), math.add(at, np.int64(count)), at), axis)
+    at = expand_dims(math.where_v2(math.less(at, 0), math.add(at, np.int64(count)), at), axis)
     places = np.arange(count).reshape([-1 if a == axis else 1 for a in range(rank)])
-    return math.where(math.equal(at, constant(places)), values[1], values[0])
+    return math.where_v2(math.equal(at, constant(places)), values[1], values[0])

@@ -62,7 +62,7 @@ def _reflected(v: Tensor, low: float, high: float) -> Tensor:
     turns = elementwise.floor(math.divide(away, span))
     rest = math.subtract(away, math.multiply(turns, span))
     odd = math.greater(math.mod(turns, 2.0), 0.5)
-    return math.where(odd, math.subtract(high, rest), math.add(rest, low))
+    return math.where_v2(odd, math.subtract(high, rest), math.add(rest, low))
 
 
 def _inside(v: Tensor, size: int, padding: str, corners: bool) -> Tensor:
@@ -121,7 +121,7 @@ def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
                 weight = math.add(math.multiply(at, 0.0), 1.0)
             if padding == "zeros":
                 there = math.logical_and(math.greater_equal(at, 0), math.less_equal(at, size - 1))
-                weight = math.where(there, weight, 0.0)
+                weight = math.where_v2(there, weight, 0.0)
             at = math.clip_by_value(_inside(at, size, padding, corners), 0.0, float(size - 1))
             made.append((math.cast(at, int64), math.cast(weight, x.dtype)))
         taps.append(made)
@@ -141,8 +141,8 @@ def _between(v: Tensor, size: int) -> list[Tap]:
     t = math.subtract(v, low)
     high = math.minimum(math.add(low, 1.0), float(size - 1))
     return [
-        (math.cast(low, int64), math.where(there, math.subtract(1.0, t), 0.0)),
-        (math.cast(high, int64), math.where(there, t, 0.0)),
+        (math.cast(low, int64), math.where_v2(there, math.subtract(1.0, t), 0.0)),
+        (math.cast(high, int64), math.where_v2(there, t, 0.0)),
     ]
 
 
@@ -203,10 +203,10 @@ def _pooled(
     counted = (inside[0][:, :, None] & inside[1][:, None, :])[:, None, None, :, :, None]
     if node.attr("mode", "avg") == "max":
         largest = functools.reduce(math.maximum, corners)
-        y = reduce.reduce_max(math.where(constant(counted), largest, -np.inf), (3, 4))
+        y = reduce.reduce_max(math.where_v2(constant(counted), largest, -np.inf), (3, 4))
     else:
         number = np.maximum(counts[0] * counts[1], 1).reshape(-1, 1, 1, 1)
-        total = math.where(constant(counted), math.add_n(corners), 0.0)
+        total = math.where_v2(constant(counted), math.add_n(corners), 0.0)
         total = reduce.reduce_sum(total, (3, 4))
         y = math.divide(total, constant(number.astype(total.dtype)))
     return transpose(y, [0, 3, 1, 2])
@@ -288,5 +288,5 @@ def _zero_outside(v: Tensor, size: int) -> list[Tap]:
     for at, weight in ((low, math.subtract(1.0, t)), (math.add(low, 1.0), t)):
         there = math.logical_and(math.greater_equal(at, 0), math.less_equal(at, size - 1))
         index = math.cast(math.clip_by_value(at, 0.0, float(size - 1)), int64)
-        made.append((index, math.where(there, weight, 0.0)))
+        made.append((index, math.where_v2(there, weight, 0.0)))
     return made

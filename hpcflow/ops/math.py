@@ -13,7 +13,7 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, broadcast
-from hpcflow.ops.array import constant
+from hpcflow.ops.array import constant, reshape
 from hpcflow.ops.broadcast import sum_to
 from hpcflow.ops.positions import positions
 from hpcflow.ops.rules import (
@@ -348,16 +348,46 @@ def _select_back(op: Operation, g: Tensor) -> list[Any]:
     c, x, y = op.inputs
     return [
         None,
-        lambda: sum_to(where(c, g, 0), x, c, y),
-        lambda: sum_to(where(c, 0, g), y, c, x),
+        lambda: sum_to(where_v2(c, g, 0), x, c, y),
+        lambda: sum_to(where_v2(c, 0, g), y, c, x),
     ]
 
 
+def _row_condition(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("where's condition", inputs[0], "b")
+    condition, *choices = (s.shape for s in inputs)
+    if condition is None or len(condition) != 1:
+        return [Spec(bool_, condition)]
+    if None in choices:
+        return [Spec(bool_, None)]
+    added = max(len(s or ()) for s in choices) - 1
+    return [Spec(bool_, (*condition, *(1,) * added))]
+
+
 op("Select", infer=_select, grad=_select_back)
+op("RowCondition", infer=_row_condition, grad=_BOOLEAN)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
-    """`x` where `condition` holds, else `y`; the three are broadcast together.
+    """`x` where `condition` holds, else `y`; a vector picks rows of matrices and larger tensors.
+
+    Else the three are broadcast together. Without `x` and `y` the positions where it holds: int64
+    [true elements, rank].
+    """
+    if x is None or y is None:
+        return where_v2(condition, x, y, name)
+    condition, (a, b) = convert_to_tensor(condition, bool_), operands(x, y)
+    if condition.shape is None or len(condition.shape) == 1:
+        if condition.shape is None or a.shape is None or b.shape is None:
+            condition = one("RowCondition", [condition, a, b])
+        else:
+            added = max(len(a.shape), len(b.shape)) - 1
+            condition = reshape(condition, [-1, *[1] * added]) if added > 0 else condition
+    return where_v2(condition, a, b, name)
+
+
+def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+    """`x` where `condition` holds, else `y`; the three are broadcast together as in NumPy.
 
     Without `x` and `y` the positions where it holds: int64 [true elements, rank].
     """

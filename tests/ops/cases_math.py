@@ -106,6 +106,9 @@ for _type, _back in [
 
 CASES += [
     *(Case("Select", [b(3, 4), f(*s), f(*t)], np.where) for s, t in PAIRS[1:3]),
+    Case("RowCondition", [b(3), f(3, 4), f(3, 4)], lambda c, x, y: c[:, None]),
+    Case("RowCondition", [b(3), f(3), f()], lambda c, x, y: c),
+    Case("RowCondition", [b(3, 2), f(3, 2), f()], lambda c, x, y: c),
     Case("Select", [b(), f(3), f()], lambda c, x, y: c * x + (1 - c) * y),
     Case("Select", [b(0, 4), f(4), f()], np.where),
     Case("AddN", [f(3, 4)] * 3, lambda *t: np.sum(t, axis=0)),
