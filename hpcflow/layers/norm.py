@@ -51,7 +51,9 @@ def batch_normalization(
     While `training` (a bool or a scalar tensor) the moments are the batch's, all axes but `axis`
     together, with `synchronized` those of the joined batch of all replicas; otherwise the moving
     averages. These are updated by operations in the collection "update_ops", which the training
-    step must run (`with hf.control_dependencies(hf.get_collection(hf.GraphKeys.UPDATE_OPS))`).
+    step must run (`with hf.control_dependencies(hf.get_collection(hf.GraphKeys.UPDATE_OPS))`). The
+    average variance is, as TensorFlow's, of the unbiased one (divided by n - 1) for images, of
+    rank 4, and of the biased one otherwise.
 
     Variables: `gamma`, `beta`, `moving_mean`, `moving_variance`, one number a channel.
     Ranks:     moving averages are of all replicas, counted by samples, and the same on all; a
@@ -83,7 +85,8 @@ def batch_normalization(
             return normalized(mean, variance)
         others = tuple(i for i in range(len(x.shape)) if i != at)
         m, v, unbiased, y = _of_batch(x, others, epsilon, synchronized)
-        _update([(mean, m), (variance, unbiased)], momentum, training, known, synchronized)
+        kept = unbiased if len(x.shape) == 4 and at in (1, 3) else v  # where TensorFlow's is fused
+        _update([(mean, m), (variance, kept)], momentum, training, known, synchronized)
         if known is None:
             return normalized(where(training, m, mean), where(training, v, variance))
         if synchronized:

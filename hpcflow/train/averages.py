@@ -14,6 +14,7 @@ from hpcflow.graph.shape import is_known, show
 from hpcflow.ops.broadcast import zeros
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.control import group
+from hpcflow.ops.elementwise import div_no_nan
 from hpcflow.ops.math import cast, divide, minimum, multiply, pow, subtract
 from hpcflow.ops.state import (
     Variable,
@@ -28,7 +29,7 @@ class ExponentialMovingAverage:
 
     With `num_updates`, a number, tensor or variable, the decay is at most
     `(1 + num_updates) / (10 + num_updates)`. The average of a variable starts at the variable's
-    initial value. That of a tensor starts at 0; it, and with `zero_debias` all, is read divided by
+    initial value. That of a tensor starts at 0; with `zero_debias` it is read divided by
     `1 - decay ** updates` (Kingma and Ba, arXiv:1412.6980, section 3), which takes a fixed decay.
 
     Ranks:  the average lives where its variable does and each step updates it once; of a tensor
@@ -45,7 +46,7 @@ class ExponentialMovingAverage:
         self._decay, self._num_updates, self._zero_debias = decay, num_updates, zero_debias
         self._name = name
         self._averages: dict[Any, Variable] = {}
-        self._counts: dict[Any, Variable] = {}  # updates of those that start at 0
+        self._counts: dict[Any, Variable] = {}  # updates of those that are debiased
         self._values: dict[Any, Tensor] = {}
 
     @property
@@ -81,7 +82,7 @@ class ExponentialMovingAverage:
             average, graph = self._averages[var], var.graph
             with graph.as_default(), graph.name_scope(None), graph.control_dependencies(None):
                 weight = subtract(1.0, pow(self._decay_of(var), cast(self._counts[var], var.dtype)))
-                self._values[var] = divide(average, weight, f"{average.name}/debiased")
+                self._values[var] = div_no_nan(average, weight, f"{average.name}/debiased")
         return self._values[var]
 
     def average_name(self, var: Any) -> str:
@@ -121,14 +122,13 @@ class ExponentialMovingAverage:
                 line=one.op.line,
                 hint="set_shape",
             )
-        debias = self._zero_debias or not is_state
-        start = (lambda: zeros(one.shape, one.dtype)) if debias else one.initialized_value
+        start = one.initialized_value if is_state else (lambda: zeros(one.shape, one.dtype))
         name = f"{one.op.name}/{self._name}"
         with graph.as_default(), graph.name_scope(None):
             # that of a tensor lives where variables do, not where the tensor is computed
             with graph.colocate_with(one.op) if is_state else contextlib.nullcontext():
                 average = self._averages[one] = Variable(start, trainable=False, name=name)
-            if debias:
+            if self._zero_debias and not is_state:
                 with graph.colocate_with(average.op):
                     self._counts[one] = Variable(0, trainable=False, name=f"{name}/updates")
         if is_state:

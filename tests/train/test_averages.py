@@ -54,9 +54,28 @@ def test_num_updates() -> None:
             assert session.run(ema.average(v)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("zero_debias", "expected"),
+    [(False, [0, 0.2, 0.38, 0.742]), (True, [0, 2, 2, 2.738007])],
+)
+def test_the_average_of_a_tensor(zero_debias: bool, expected: list[float]) -> None:
+    """TensorFlow's numbers."""
+    x = hf.placeholder("float32", [])
+    y = x * 2.0
+    ema = hf.train.ExponentialMovingAverage(0.9, zero_debias=zero_debias)
+    update, found = ema.apply([y]), []
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        found.append(session.run(ema.average(y)))
+        for fed in (1.0, 1.0, 2.0):
+            session.run(update, {x: fed})
+            found.append(session.run(ema.average(y)))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_tensors_are_debiased() -> None:
     x = hf.placeholder("float32", [2], name="x")
-    ema = hf.train.ExponentialMovingAverage(0.8, name="mean")
+    ema = hf.train.ExponentialMovingAverage(0.8, zero_debias=True, name="mean")
     update = ema.apply([x])
     average = ema.average(x)
     assert average is ema.average(x) and ema.average_name(x) == "x/mean"
@@ -70,7 +89,8 @@ def test_tensors_are_debiased() -> None:
             np.testing.assert_allclose(session.run(average), total / weight, rtol=1e-5)
 
 
-def test_zero_debias() -> None:
+def test_zero_debias_leaves_variables_alone() -> None:
+    """Their averages start at the variables' values."""
     v = hf.Variable(5.0)
     ema = hf.train.ExponentialMovingAverage(0.9, zero_debias=True)
     update = ema.apply([v])
@@ -79,6 +99,7 @@ def test_zero_debias() -> None:
         for _ in range(3):
             session.run(update)
             assert session.run(ema.average(v)) == pytest.approx(5.0)
+    assert ema.average(v).name == "Variable/ExponentialMovingAverage"
 
 
 def test_variables_to_restore(tmp_path) -> None:
@@ -137,5 +158,4 @@ def test_each_step_updates_an_average_once(ranks: int, settings: dict) -> None:
         expected = (((1 + 0.9) / 2 + 0.8) / 2 + 0.7) / 2
         np.testing.assert_allclose(average, np.full((4, 2), expected), rtol=1e-6)
         assert own == 4 and there
-        weighted = (8 * 0.125 + 7.2 * 0.25 + 6.4 * 0.5) / 0.875
-        assert mean == pytest.approx(weighted, rel=1e-5)
+        assert mean == pytest.approx(8 * 0.125 + 7.2 * 0.25 + 6.4 * 0.5, rel=1e-5)
