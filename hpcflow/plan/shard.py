@@ -234,6 +234,8 @@ class _Sharder:
         owner = next((c for c in node.colocate if c in self.cut and not self.cut[c].copied), None)
         if owner is not None and node.type == "AddEntries" and self._entries(node, owner):
             return
+        if owner is not None and node.type == "GatherGrad" and self._rows_made_whole(node, owner):
+            return
         if owner is None or node.type not in ELEMENTWISE or not self._in_pieces(node, owner):
             loose = tuple(c for c in node.colocate if c not in self.cut)
             self._add(node.but(colocate=loose))
@@ -275,14 +277,28 @@ class _Sharder:
         if shape != tuple(self.program.nodes[owner].attrs["shape"]):
             return False
         picks = self._picks(node, home, node.inputs, size_of(shape[1:]))
-        parts = []
-        for i, pick in enumerate(picks):
+        self._made_there(node, owner, [(pick.indices, pick.rows) for pick in picks])
+        return True
+
+    def _rows_made_whole(self, node: Node, owner: str) -> bool:
+        """Each server makes its piece of what some rows are; False if that is not like `owner`."""
+        shape = tuple(self.program.nodes[owner].attrs["shape"])
+        if len(node.inputs) != 2 or node.attrs["axis"] != 0 or node.attrs["shape"] != shape:
+            return False
+        values, indices = node.inputs
+        picks = self._picked(node, self.cut[owner], (indices, values))
+        self._made_there(node, owner, [(pick.rows, pick.indices) for pick in picks])
+        return True
+
+    def _made_there(self, node: Node, owner: str, given: list[tuple[Ref, Ref]]) -> None:
+        """A value like `owner`, a piece on each server from what it is given there."""
+        home, parts = self.cut[owner], []
+        for i, inputs in enumerate(given):
             mate = node.but(colocate=(_part(owner, i),))
             attrs = self._piece_attrs(node, home, home.pieces[i])
-            parts.append(self._add(self._cut_node(mate, home, i, attrs, (pick.indices, pick.rows))))
+            parts.append(self._add(self._cut_node(mate, home, i, attrs, inputs)))
         self._join(node, Cut(tuple(parts), home.pieces, ROWS))
         self.order[node.name] = tuple(ref.node for ref in parts)
-        return True
 
     def _in_pieces(self, node: Node, owner: str) -> bool:
         """Compute a node for each piece of `owner`; False if its inputs do not fit them."""

@@ -28,7 +28,7 @@ __getattr__, __dir__, __all__ = later(
         ),
         "hpcflow.train.optimizers.accumulate": "AccumulatingOptimizer",
         "hpcflow.train.optimizers.adam": (
-            "AdamOptimizer AdamWOptimizer AdamaxOptimizer NadamOptimizer"
+            "AdamOptimizer AdamWOptimizer AdamaxOptimizer LazyAdamOptimizer NadamOptimizer"
         ),
         "hpcflow.train.optimizers.adaptive": (
             "AdadeltaOptimizer AdagradDAOptimizer AdagradOptimizer FtrlOptimizer "

@@ -39,6 +39,7 @@ from hpcflow.train.optimizers.accumulate import AccumulatingOptimizer as Accumul
 from hpcflow.train.optimizers.adam import AdamOptimizer as AdamOptimizer
 from hpcflow.train.optimizers.adam import AdamWOptimizer as AdamWOptimizer
 from hpcflow.train.optimizers.adam import AdamaxOptimizer as AdamaxOptimizer
+from hpcflow.train.optimizers.adam import LazyAdamOptimizer as LazyAdamOptimizer
 from hpcflow.train.optimizers.adam import NadamOptimizer as NadamOptimizer
 from hpcflow.train.optimizers.adaptive import AdadeltaOptimizer as AdadeltaOptimizer
 from hpcflow.train.optimizers.adaptive import AdagradDAOptimizer as AdagradDAOptimizer

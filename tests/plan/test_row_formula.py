@@ -17,7 +17,7 @@ OPTIMIZERS = {
     "momentum": lambda: hf.train.MomentumOptimizer(0.1, 0.9),
     "nesterov": lambda: hf.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
     "adagrad": lambda: hf.train.AdagradOptimizer(0.1),
-    "adam": lambda: hf.train.AdamOptimizer(0.1),
+    "adam": lambda: hf.train.LazyAdamOptimizer(0.1),
     "rmsprop": lambda: hf.train.RMSPropOptimizer(0.1),
     "ftrl": lambda: hf.train.FtrlOptimizer(0.1),
 }

@@ -15,7 +15,7 @@ OPTIMIZERS = {
     "momentum": lambda: T.MomentumOptimizer(0.1, 0.9),
     "adagrad": lambda: T.AdagradOptimizer(0.1),
     "adadelta": lambda: T.AdadeltaOptimizer(0.1),
-    "adam": lambda: T.AdamOptimizer(0.1),
+    "adam": lambda: T.LazyAdamOptimizer(0.1),
     "adamw": lambda: T.AdamWOptimizer(0.01, 0.1),
     "nadam": lambda: T.NadamOptimizer(0.1),
     "adamax": lambda: T.AdamaxOptimizer(0.1),

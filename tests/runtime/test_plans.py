@@ -70,7 +70,7 @@ def words() -> Net:
     _, grown = hf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 1.5 + near), [0, near])
     kept = hf.nn.dropout(grown, 0.5, seed=3)
     loss = hf.reduce_sum(hf.square(kept)) + hf.reduce_mean(hf.sigmoid(grown))
-    train = hf.train.AdamOptimizer(0.1).minimize(loss)
+    train = hf.train.LazyAdamOptimizer(0.1).minimize(loss)
     return Net([loss, train], {ids: np.array([1, 1, 7, 19, 0, 3], "i4")})
 
 

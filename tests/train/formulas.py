@@ -99,7 +99,7 @@ def adam(rate: float, epsilon: float = 1e-8, decay: float = 0.0, ahead: bool = F
         s["v"] = b2 * s.get("v", 0, w) + (1 - b2) * g * g
         m = b1 * s["m"] + (1 - b1) * g if ahead else s["m"]
         root = np.sqrt(s["v"] / (1 - b2**t)) + epsilon / np.sqrt(1 - b2**t)
-        return w - rate * m / (1 - b1**t) / root - decay * w
+        return w - rate * m / (1 - b1**t) / root - rate * decay * w
 
     return step
 
@@ -193,7 +193,8 @@ FORMULAS: dict[str, tuple[Callable[[], Any], Callable[[], Step]]] = {
         lambda: rmsprop(0.05, 0.8, 0.5, 1e-2, True),
     ),
     "adam": (lambda: T.AdamOptimizer(0.05), lambda: adam(0.05)),
-    "adamw": (lambda: T.AdamWOptimizer(0.01, 0.05), lambda: adam(0.05, decay=0.01)),
+    "adamw": (lambda: T.AdamWOptimizer(0.2, 0.05), lambda: adam(0.05, decay=0.2)),
+    "lazy adam": (lambda: T.LazyAdamOptimizer(0.05), lambda: adam(0.05)),
     "nadam": (lambda: T.NadamOptimizer(0.05), lambda: adam(0.05, ahead=True)),
     "adamax": (lambda: T.AdamaxOptimizer(0.05), lambda: adamax(0.05)),
     "ftrl": (

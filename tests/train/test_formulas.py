@@ -18,7 +18,8 @@ from tests.runtime.ranks import run_ranks
 from .formulas import FORMULAS
 
 SHAPE = (9, 2)
-BY_ROWS = [name for name in FORMULAS if name not in ("lars", "lamb")]
+WHOLE = ("lars", "lamb", "adam")  # that need or move all rows
+BY_ROWS = [name for name in FORMULAS if name not in WHOLE]
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +98,7 @@ def test_rows_and_only_rows(name: str) -> None:
     assert all((found[i] == start()[i]).all() for i in never)
 
 
-@pytest.mark.parametrize("name", ["lars", "lamb"])
+@pytest.mark.parametrize("name", WHOLE)
 def test_rows_of_what_needs_all_of_a_variable_are_made_dense(name: str) -> None:
     w, step = start(), FORMULAS[name][1]()
     for t, (indices, values) in enumerate(rows(6), 1):
@@ -121,7 +122,7 @@ def test_one_operation_does_what_the_formula_says(
     np.testing.assert_allclose(fused, plain, rtol=2e-6 if dtype == "float32" else 1e-13)
 
 
-@pytest.mark.parametrize("name", BY_ROWS)
+@pytest.mark.parametrize("name", [*BY_ROWS, "adam"])
 @pytest.mark.parametrize("settings", [{}, {"shard_bytes": 64}], ids=["whole", "cut"])
 def test_variables_on_servers(name: str, settings: dict) -> None:
     for sparse in (False, True):
@@ -136,7 +137,7 @@ def test_variables_on_servers(name: str, settings: dict) -> None:
 
 def test_a_table_trained_by_rows_moves_only_rows() -> None:
     def body(context: Context) -> list:
-        _, train, values, at = built("adam", "float64", True)
+        _, train, values, at = built("lazy adam", "float64", True)
         session = hf.Session()
         session.run(hf.global_variables_initializer())
         (indices, g), *_ = rows(1)
@@ -145,6 +146,60 @@ def test_a_table_trained_by_rows_moves_only_rows() -> None:
 
     ((whole),) = run_ranks(2, body, ps=1)
     assert sorted(whole, key=len) == [(None,), (None, 2)]  # as many as differ
+
+
+@pytest.mark.parametrize("settings", [{}, {"shard_bytes": 64}], ids=["whole", "cut"])
+def test_adam_sends_rows_to_a_table_of_which_all_rows_move(settings: dict) -> None:
+    def body(context: Context) -> list:
+        _, train, values, at = built("adam", "float64", True)
+        (indices, g), *_ = rows(1)
+        plan = hf.Session().plan(train, {at: indices, values: g})
+        return [edge.spec.shape for edge in plan.edges if not edge.token]
+
+    (sent,) = run_ranks(3, body, ps=2, **settings)
+    assert SHAPE not in sent and all(shape is None or None in shape for shape in sent if shape)
+
+
+def adam_of_rows(kind: Any) -> np.ndarray:
+    """A table after three steps in which different rows have gradients."""
+    v = hf.Variable(np.arange(8, dtype="f4").reshape(4, 2) / 8)
+    ids = hf.placeholder(hf.int32, [None])
+    train = kind(0.1).minimize(hf.reduce_sum(hf.square(hf.gather(v, ids)) * [1.0, 2.0]))
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        for named in ([0, 2, 2], [1], [1, 3]):
+            session.run(train, {ids: named})
+        return session.run(v)
+
+
+def test_adam_moves_all_rows_by_their_averages() -> None:
+    """The numbers are those of TensorFlow's AdamOptimizer."""
+    expected = [[0, -0.0938008], [0.0917950, 0.2157470], [0.2811991, 0.4061990]]
+    expected.append([0.6861191, 0.8111191])
+    np.testing.assert_allclose(adam_of_rows(hf.train.AdamOptimizer), expected, atol=2e-6)
+
+
+def test_lazy_adam_leaves_rows_without_a_gradient() -> None:
+    """The first and third row have one gradient, and move once, by the rate."""
+    found = adam_of_rows(hf.train.LazyAdamOptimizer)
+    np.testing.assert_allclose(found[[0, 2]], [[0, 0.025], [0.4, 0.525]], atol=2e-6)
+
+
+def test_adam_tells_once_of_a_large_table(caplog: pytest.LogCaptureFixture) -> None:
+    def told(table: hf.Variable, kind: Any) -> list[str]:
+        loss = hf.reduce_sum(hf.gather(table, [1]))
+        caplog.clear()
+        with caplog.at_level("INFO", "hpcflow"):
+            kind().minimize(loss, var_list=[table])
+        return [record.getMessage() for record in caplog.records if "Adam" in record.getMessage()]
+
+    large, other, small = (
+        hf.Variable(lambda n=n: hf.zeros([n, 64]), name=f"told_{n}") for n in (1 << 15, 1 << 16, 99)
+    )
+    (line,) = told(large, hf.train.AdamOptimizer)
+    assert "LazyAdamOptimizer" in line and "told_32768" in line
+    assert told(large, hf.train.AdamOptimizer) == []
+    assert told(other, hf.train.LazyAdamOptimizer) == told(small, hf.train.AdamOptimizer) == []
 
 
 def test_what_an_optimizer_does_not_take() -> None:

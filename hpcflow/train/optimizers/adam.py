@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.shape import show, size_of
+from hpcflow.logs import say_once
+from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import abs, maximum, pow, sqrt, square
+from hpcflow.ops.rows import sum_equal_rows
 from hpcflow.ops.state import Variable, update
 from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
+
+LARGE = 1 << 20  # elements of a table of which a step should not move all rows unasked
 
 
 class AdamOptimizer(FormulaOptimizer):
@@ -15,12 +21,13 @@ class AdamOptimizer(FormulaOptimizer):
 
     `var -= rate * m / (sqrt(v) + epsilon)` with the rate of update t of the variable,
     `learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t)`: `epsilon` is the paper's epsilon-hat, not
-    that of its Algorithm 1. Of IndexedSlices only the rows they have are updated (TensorFlow's
-    LazyAdam): averages of other rows do not decay.
+    that of its Algorithm 1. IndexedSlices move all rows, by their averages, as TensorFlow's do;
+    `LazyAdamOptimizer` moves the rows of the gradient alone, at no more cost for a longer table.
     """
 
     SLOTS = ("m", "v")
     STEP = True
+    ROWS = False
 
     def __init__(
         self,
@@ -48,10 +55,32 @@ class AdamOptimizer(FormulaOptimizer):
         first, second = _missing(c, c.step())
         return m, v, c.rounded(c.exact("learning_rate") * sqrt(second) / first)
 
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        if self.ROWS:
+            return super()._apply_sparse(grad, var)
+        if size_of(var.shape) >= LARGE:
+            say_once(
+                f"AdamOptimizer moves all rows of {var.name!r} {show(var.shape)} in each step, as "
+                "TensorFlow's does; LazyAdamOptimizer moves those of the gradient alone"
+            )
+        with var.here.colocate_with(var.op):
+            rows = sum_equal_rows(grad, f"{var.name}/distinct")
+            whole = IndexedSlices(rows.values, rows.indices, var.shape).dense()
+        return self._apply_dense(whole, var)
+
     def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
         slots = [self._slots[var, name] for name in ("m", "v", "step")]
         numbers = [self._scalar(name, value, var) for name, value in self._numbers.items()]
         return update("ApplyAdam", [var, *slots], [*numbers, grad])
+
+
+class LazyAdamOptimizer(AdamOptimizer):
+    """Adam of which IndexedSlices update only the rows they have (TensorFlow's contrib).
+
+    Averages of other rows do not decay, and these rows do not move. Dense gradients are Adam's.
+    """
+
+    ROWS = True
 
 
 def _missing(c: Cells, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,9 +91,12 @@ def _missing(c: Cells, t: Tensor) -> tuple[Tensor, Tensor]:
 class AdamWOptimizer(AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101).
 
-    Each update also subtracts `weight_decay * var`, not scaled by the learning rate, as in the
-    paper; where others scale it, their weight decay is `weight_decay / learning_rate`.
+    Each update also subtracts `learning_rate * weight_decay * var`, as PyTorch's and Keras's do, so
+    that a schedule of the rate is one of the decay. Of IndexedSlices it moves and decays the rows
+    that they have, and so do the averages, as `LazyAdamOptimizer`.
     """
+
+    ROWS = True
 
     def __init__(
         self,
@@ -82,7 +114,7 @@ class AdamWOptimizer(AdamOptimizer):
         value = c.value
         m, v, rate = self._averages(c, g)
         moved = rate * m / (sqrt(v) + c.number("epsilon"))
-        c.subtract(moved + c.number("weight_decay") * value)
+        c.subtract(moved + c.number("learning_rate") * c.number("weight_decay") * value)
 
     def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
         return None
@@ -91,8 +123,11 @@ class AdamWOptimizer(AdamOptimizer):
 class NadamOptimizer(AdamOptimizer):
     """Adam with Nesterov momentum (Dozat 2016), as TensorFlow's contrib: the betas do not change.
 
-    `var -= rate * (beta1 * m + (1 - beta1) * g) / (sqrt(v) + epsilon)`, `rate` as Adam's.
+    `var -= rate * (beta1 * m + (1 - beta1) * g) / (sqrt(v) + epsilon)`, `rate` as Adam's. Of
+    IndexedSlices it moves the rows that they have, as `LazyAdamOptimizer`.
     """
+
+    ROWS = True
 
     def __init__(
         self,
