@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
-from hpcflow.graph.shape import Spec
+from hpcflow.graph.shape import Spec, check_sizes
 
 Infer = Callable[[Sequence[Spec], dict[str, Any]], Sequence[Spec]]
 Gradient = Callable[..., Sequence[Any]]  # of tensors, functions that make one, or None
@@ -60,8 +60,20 @@ def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpD
     """Add a row to the op table."""
     if name in OPS:
         raise GraphError(f"op {name!r} is already in the table")
-    OPS[name] = row = OpDef(name, infer, grad, **facts)
+    OPS[name] = row = OpDef(name, _checked(infer), grad, **facts)
     return row
+
+
+def _checked(infer: Infer) -> Infer:
+    """`infer`, which refuses outputs of sizes that no tensor has."""
+
+    def checked(inputs: Sequence[Spec], attrs: dict[str, Any]) -> Sequence[Spec]:
+        specs = infer(inputs, attrs)
+        for spec in specs:
+            check_sizes(spec.shape, spec.dtype.itemsize)
+        return specs
+
+    return checked
 
 
 def lookup(name: str) -> OpDef:

@@ -10,6 +10,7 @@ import numpy as np
 from hpcflow.errors import ShapeError
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
+MOST_BYTES = 1 << 47  # that a process can address
 
 
 class Spec(NamedTuple):
@@ -43,13 +44,29 @@ def as_shape(given: Any) -> Shape:
         given = (given,)
     try:
         dims = tuple(None if d is None or int(d) == -1 else int(d) for d in given)
-    except (TypeError, ValueError):
+        check_sizes(dims)
+    except (TypeError, ValueError) as error:
+        from hpcflow.graph.graph import user_line  # which needs this module
+
+        if isinstance(error, ShapeError):
+            error.line = user_line()
+            raise
         raise ShapeError(
-            f"{given!r} is not a shape", hint="use a list such as [None, 784]"
+            f"{given!r} is not a shape", line=user_line(), hint="use a list such as [None, 784]"
         ) from None
-    if any(d is not None and d < 0 for d in dims):
-        raise ShapeError(f"shape {dims} has a negative size")
     return dims
+
+
+def check_sizes(shape: Shape, itemsize: int = 1) -> None:
+    """ShapeError if a size is negative, or if the elements would fill more than any memory."""
+    count = itemsize
+    for d in shape or ():
+        if d is not None:
+            if d < 0:
+                raise ShapeError(f"shape {show(shape)} has a negative size")
+            count *= d
+    if count > MOST_BYTES:
+        raise ShapeError(f"shape {show(shape)} is of {count} bytes, more than any memory has")
 
 
 def is_known(shape: Shape) -> bool:

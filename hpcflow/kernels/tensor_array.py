@@ -87,7 +87,7 @@ def _new(xp: Any, node: Node) -> Callable[..., Any]:
     dynamic = node.attrs["dynamic"]
 
     def run(size: Any) -> Elements:
-        if int(size) < 0:
+        if not 0 <= int(size) < 1 << 31:
             raise RangeError(f"a TensorArray cannot have {int(size)} elements")
         return Elements(int(size), dynamic)
 

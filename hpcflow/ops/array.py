@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.errors import DTypeError, NumericError, ShapeError
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_array, as_dtype, int32, kind_of
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import (
     Shape,
@@ -39,6 +40,7 @@ from hpcflow.ops.rules import (
 )
 
 _INTEGERS = NoGrad("its output is integers")
+LARGE = 1 << 16  # elements of which a graph holds no constant that a step can make
 
 # -- shapes as arguments
 
@@ -124,7 +126,9 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
     """A constant's array under the shape asked for; a single value fills it."""
     if wanted is None or None in wanted or size_of(wanted) != array.size != 1:
-        raise ShapeError(f"{array.size} values do not make a constant of shape {show(wanted)}")
+        raise ShapeError(
+            f"{array.size} values do not make a constant of shape {show(wanted)}", line=user_line()
+        )
     known = tuple(d for d in wanted if d is not None)
     if array.size == 1:
         return np.array(np.broadcast_to(array.reshape(()), known))
@@ -348,14 +352,23 @@ def _range(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for s in inputs:
         require("range", s, "iuf")
         require_rank("range", s, 0)
-    step = inputs[-1].value
-    if step is not None and step == 0:
-        raise ShapeError("range with a step of 0")
     limits: list[Any] = [s.value.item() for s in inputs if s.value is not None]
+    if inputs[-1].value is not None:
+        _length(0, 0, limits[-1])
     if len(limits) < len(inputs):
         return [Spec(inputs[0].dtype, (None,))]
-    value: np.ndarray = np.arange(*limits, dtype=inputs[0].dtype)
-    return [Spec(value.dtype, value.shape, value if value.size <= SMALL else None)]
+    count, dtype = _length(*limits), inputs[0].dtype
+    return [Spec(dtype, (count,), np.arange(*limits, dtype=dtype) if count <= SMALL else None)]
+
+
+def _length(start: Any, limit: Any, delta: Any) -> int:
+    """How many numbers a range has."""
+    if delta == 0:
+        raise ShapeError("range with a step of 0", line=user_line())
+    steps = (limit - start) / delta
+    if steps - steps != 0:  # NaN and infinity
+        raise NumericError(f"range from {start} to {limit} by {delta}", line=user_line())
+    return max(0, math.ceil(steps))
 
 
 op("Range", infer=_range, grad=NoGrad("the length of a sequence is not differentiable"))
@@ -378,7 +391,7 @@ def range(
         plain = [d for d in arrays if d.kind == "f" and whole]
         dtype = max([*(t.dtype for t in tensors), *plain] or arrays, key=_rank_of)
     dtype = as_dtype(dtype)
-    if not tensors:
+    if not tensors and _length(*given) <= LARGE:
         return constant(np.arange(*given, dtype=dtype), name=name)
     return one("Range", [_as(t, dtype) for t in given], {}, name)
 

@@ -66,7 +66,9 @@ def space_to_batch_nd(
     pads = _known(paddings, "paddings").reshape(-1, 2).tolist()
     rank, spatial = _rank(x, "space_to_batch"), len(block)
     if len(pads) != spatial or rank < 1 + spatial or any(b < 1 for b in block):
-        raise ShapeError(f"blocks {block} with paddings {pads} for shape {show(x.shape)}")
+        raise ShapeError(
+            f"blocks {block} with paddings {pads} for shape {show(x.shape)}", line=user_line()
+        )
     with get_default_graph().name_scope(name or "SpaceToBatchND"):
         x = pad(x, [(0, 0), *pads, *[(0, 0)] * (rank - 1 - spatial)])
         n, *rest = _sizes(x)
@@ -97,7 +99,9 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     cuts = _known(crops, "crops").reshape(-1, 2).tolist()
     rank, spatial = _rank(x, "batch_to_space"), len(block)
     if len(cuts) != spatial or rank < 1 + spatial or any(c < 0 for pair in cuts for c in pair):
-        raise ShapeError(f"blocks {block} with crops {cuts} for shape {show(x.shape)}")
+        raise ShapeError(
+            f"blocks {block} with crops {cuts} for shape {show(x.shape)}", line=user_line()
+        )
     with get_default_graph().name_scope(name or "BatchToSpaceND"):
         n, *rest = _sizes(x)
         _even(n, int(np.prod(block)), "batch_to_space")
@@ -220,7 +224,7 @@ def extract_image_patches(
     """
     x = convert_to_tensor(images)
     for given in (ksizes, strides, rates):
-        if len(given) != 4 or given[0] != 1 or given[3] != 1:
+        if len(given) != 4 or given[0] != 1 or given[3] != 1 or min(given) < 1:
             raise ShapeError(f"{list(given)} is not [1, rows, columns, 1]", line=user_line())
     if _rank(x, "extract_image_patches") != 4 or x.shape is None or None in x.shape[1:3]:
         raise ShapeError(f"patches need the height and width of images, not {show(x.shape)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, int32, int64, kind_of
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, merge
 from hpcflow.ops.array import reshape, size
@@ -82,6 +82,8 @@ def bincount(
         require_alike("bincount", *inputs)
     attrs: Attrs = {"minlength": int(minlength or 0), "dtype": as_dtype(dtype)}
     attrs["maxlength"] = None if maxlength is None else int(maxlength)
+    if min(attrs["minlength"], attrs["maxlength"] or 0) < 0:
+        raise ShapeError(f"bincount of a length from {minlength} to {maxlength}", line=user_line())
     if kind_of(attrs["dtype"]) not in "iuf":
         raise DTypeError(f"bincount cannot count in {attrs['dtype']}")
     return one("Bincount", inputs, attrs, name)
@@ -145,7 +147,7 @@ def histogram_fixed_width_bins(
     Values outside fall into the first and the last bin.
     """
     if nbins < 1:
-        raise ShapeError(f"a histogram of {nbins} bins")
+        raise ShapeError(f"a histogram of {nbins} bins", line=user_line())
     x = convert_to_tensor(values)
     limits = like(value_range, x)
     require_rank("value_range", limits.spec, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import int32
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.array import constant, range, shape
@@ -139,7 +139,7 @@ def _lengths(given: Any, rank: int) -> tuple[int, ...] | None:
     found = static_axes(given)
     lengths = (found,) if isinstance(found, int) else tuple(found or ())
     if len(lengths) != rank or min(lengths) < 1:
-        raise ShapeError(f"fft_length {lengths} for a transform over {rank} axes")
+        raise ShapeError(f"fft_length {lengths} for a transform over {rank} axes", line=user_line())
     return lengths
 
 

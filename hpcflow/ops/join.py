@@ -169,7 +169,9 @@ def split(
     if isinstance(parts, int):
         size = None if x.shape is None else x.shape[normal_axis(axis, len(x.shape))]
         if size is None or size % parts:
-            raise ShapeError(f"axis {axis} of {show(x.shape)} has no {parts} equal parts")
+            raise ShapeError(
+                f"axis {axis} of {show(x.shape)} has no {parts} equal parts", line=user_line()
+            )
         parts = (size // parts,) * parts
     return list(make("Split", [x], {"axis": static_axes(axis), "sizes": parts}, name).outputs)
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import as_dtype, float32
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.array import (
+    LARGE,
     constant,
     expand_dims,
     range,
@@ -181,7 +182,10 @@ def eye(
 ) -> Tensor:
     """Identity matrices: ones on the diagonal; repeated to `batch_shape` if it is given."""
     columns = num_rows if num_columns is None else num_columns
-    if isinstance(num_rows, (int, np.integer)) and isinstance(columns, (int, np.integer)):
+    known = isinstance(num_rows, (int, np.integer)) and isinstance(columns, (int, np.integer))
+    if known and min(num_rows, columns) < 0:
+        raise ShapeError(f"eye of {num_rows} rows and {columns} columns", line=user_line())
+    if known and int(num_rows) * int(columns) <= LARGE:
         found = constant(np.eye(int(num_rows), int(columns), dtype=as_dtype(dtype)))
     else:
         n, m = convert_to_tensor(num_rows), convert_to_tensor(columns)

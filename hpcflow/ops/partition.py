@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge
 from hpcflow.ops.array import range, reshape, reshaped_like, size, sizes
@@ -71,7 +71,7 @@ def dynamic_partition(
     """
     attrs: Attrs = {"num": int(num_partitions)}
     if attrs["num"] < 1:
-        raise ShapeError(f"dynamic_partition into {num_partitions} parts")
+        raise ShapeError(f"dynamic_partition into {num_partitions} parts", line=user_line())
     inputs = [convert_to_tensor(data), convert_to_tensor(partitions)]
     return list(make("DynamicPartition", inputs, attrs, name).outputs)
 

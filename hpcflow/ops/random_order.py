@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import as_dtype, float64, int64
-from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, is_known, merge, show
 from hpcflow.ops.array import expand_dims, shape, sizes
@@ -149,7 +149,10 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
 def _check_crop(value: Tensor, wanted: np.ndarray) -> None:
     assert value.shape is not None
     fits = wanted.shape == (len(value.shape),) and all(
-        have is None or want <= have for want, have in zip(wanted, value.shape, strict=True)
+        0 <= want and (have is None or want <= have)
+        for want, have in zip(wanted, value.shape, strict=True)
     )
     if not fits:
-        raise ShapeError(f"random_crop of {wanted.tolist()} from {show(value.shape)}")
+        raise ShapeError(
+            f"random_crop of {wanted.tolist()} from {show(value.shape)}", line=user_line()
+        )

@@ -206,11 +206,15 @@ def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs, least: int = 0) ->
         require_rank("a shape", inputs[at], 1)
         value = inputs[at].value
         if value is not None:
-            told = tuple(int(d) for d in value)
-            if min(told, default=0) < least:
-                raise ShapeError(f"shape {told} has a negative size")
-            return told
-    shape: Shape = attrs["shape"]
+            return _sized(tuple(int(d) for d in value), least)
+    return _sized(attrs["shape"], least)
+
+
+def _sized(shape: Shape, least: int) -> Shape:
+    """`shape`, no size of which may be negative, nor -1 if `least` is 0."""
+    for d in shape or ():
+        if d is not None and d < least:
+            raise ShapeError(f"shape {show(shape)} has a negative size")
     return shape
 
 

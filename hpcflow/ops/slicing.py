@@ -228,7 +228,9 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
             n = None if size is None or start is None else size - start
         inside = size is None or start is None or n is None or 0 <= start <= start + n <= size
         if not inside:
-            raise ShapeError(f"a slice of {n} from {start} is outside {show(x.shape)}")
+            raise ShapeError(
+                f"a slice of {n} from {start} is outside {show(x.shape)}", line=user_line()
+            )
         out.append(n)
     return [Spec(x.dtype, tuple(out))]
 
