@@ -39,6 +39,8 @@ NUMERIC = (
 
 def as_dtype(given: Any) -> np.dtype:
     """A numpy dtype from a dtype, a name or a Python type; DTypeError if it is none of ours."""
+    if given is float or (isinstance(given, str) and given == "float"):
+        return float32  # as TensorFlow; NumPy's is float64
     try:
         if isinstance(given, str) and given.startswith("a"):
             raise TypeError("the letter for bytes that NumPy 2 has given up")

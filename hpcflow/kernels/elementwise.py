@@ -38,7 +38,7 @@ def _truncate_mod(xp: Any, node: Node) -> Callable[..., Any]:
 
     def run(x: Any, y: Any, out: Any) -> None:
         if whole:
-            no_zero(xp, y)
+            no_zero(xp, x, y)
         xp.fmod(x, y, out)
 
     return run
@@ -47,7 +47,7 @@ def _truncate_mod(xp: Any, node: Node) -> Callable[..., Any]:
 @kernel("TruncateDiv", "out", inplace=(0,))
 def _truncate_div(xp: Any, node: Node) -> Callable[..., Any]:
     def run(x: Any, y: Any, out: Any) -> None:
-        no_zero(xp, y)
+        no_zero(xp, x, y)
         exact = xp.subtract(x, xp.fmod(x, y))  # divisible, so that rounding does not matter
         xp.floor_divide(exact, y, out)
 

@@ -35,9 +35,9 @@ for _type, _name in UFUNCS.items():
     ufunc(_type, _name)
 
 
-def no_zero(xp: Any, y: Any) -> None:
-    """NumericError if integers would be divided by zero; IEEE numbers may be."""
-    if not xp.all(y):
+def no_zero(xp: Any, x: Any, y: Any) -> None:
+    """NumericError if integers `x` would be divided by zero; IEEE numbers may be."""
+    if x.size and not xp.all(y):
         raise NumericError("integers are divided by zero", hint="hf.where(hf.equal(y, 0), 1, y)")
 
 
@@ -49,7 +49,7 @@ def _whole(type: str, name: str) -> None:
             return function
 
         def run(x: Any, y: Any, *out: Any) -> Any:
-            no_zero(xp, y)
+            no_zero(xp, x, y)
             return function(x, y, *out)
 
         return run

@@ -28,6 +28,7 @@ from hpcflow.layers.pool import (
     max_pooling3d,
 )
 from hpcflow.layers.recurrent import gru, lstm, rnn
+from hpcflow.layers.regularizers import l1_l2_regularizer, l1_regularizer, l2_regularizer
 
 __all__ = [
     "average_pooling1d",
@@ -46,6 +47,9 @@ __all__ = [
     "flatten",
     "group_norm",
     "gru",
+    "l1_l2_regularizer",
+    "l1_regularizer",
+    "l2_regularizer",
     "layer_norm",
     "lstm",
     "max_pooling1d",

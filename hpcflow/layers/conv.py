@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.graph.graph import Tensor, convert_to_tensor
@@ -22,6 +23,7 @@ from hpcflow.ops.convolutions import separable_conv2d as separable
 from hpcflow.ops.math import add, multiply
 from hpcflow.ops.slicing import getitem
 from hpcflow.ops.variable_scope import get_variable, variable_scope
+from hpcflow.ops.window import padding_of
 
 
 def _channels(x: Tensor, data_format: str, what: str) -> int:
@@ -89,7 +91,7 @@ def _conv_transpose(rank: int, doc: str) -> Function:
         filters: int,
         kernel_size: Any,
         strides: Any = 1,
-        padding: str = "valid",
+        padding: Any = "valid",
         data_format: str = "channels_last",
         activation: Function | None = None,
         use_bias: bool = True,
@@ -111,11 +113,9 @@ def _conv_transpose(rank: int, doc: str) -> Function:
                 *("kernel", [*sizes, filters, _channels(x, data_format, what)], x.dtype),
                 *(kernel_initializer, kernel_regularizer, trainable),
             )
-            same = padding.upper() == "SAME"
-            grown = [
-                _grown(x, i + (2 if first else 1), s, 0 if same else max(k - s, 0))
-                for i, (k, s) in enumerate(zip(sizes, steps, strict=True))
-            ]
+            pads = padding_of(padding, rank, first)
+            more = _beyond(sizes, steps, pads)
+            grown = [_grown(x, i + (2 if first else 1), steps[i], more[i]) for i in range(rank)]
             batch = _grown(x, 0, 1, 0)
             out = [batch, filters, *grown] if first else [batch, *grown, filters]
             y = transposed(x, kernel, out, rank, steps, padding, form, 1, 1, None)
@@ -125,6 +125,15 @@ def _conv_transpose(rank: int, doc: str) -> Function:
             return finished(y, activation, activity_regularizer)
 
     return named(conv_transpose, what, doc)
+
+
+def _beyond(sizes: Sequence[int], steps: Sequence[int], pads: Any) -> list[int]:
+    """By how much each axis of a transpose is longer than its input's times the step."""
+    if pads == "SAME":
+        return [0] * len(sizes)
+    if pads == "VALID":
+        return [max(k - s, 0) for k, s in zip(sizes, steps, strict=True)]
+    return [k - s - sum(pair) for k, s, pair in zip(sizes, steps, pads, strict=True)]
 
 
 def _grown(x: Tensor, axis: int, factor: int, more: int) -> Any:
@@ -142,7 +151,8 @@ conv2d_transpose = _conv_transpose(
     """The transpose of `conv2d`, which makes images larger by the strides.
 
     Shapes:    sizes become `size * stride` with padding same, with valid `size * stride +
-               max(kernel - stride, 0)`.
+               max(kernel - stride, 0)`, and with pairs (before, after) what `conv2d` with these
+               pads takes back to `size`: `(size - 1) * stride + kernel - before - after`.
     Variables: `kernel` [kh, kw, filters, channels]; `bias` [filters].
     """,
 )

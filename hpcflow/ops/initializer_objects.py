@@ -80,7 +80,7 @@ class Constant(Initializer):
         if missing < 0 or not given.size:
             raise ShapeError(f"{given.size} values do not fill a variable of shape {shape}")
         flat = given.reshape(-1)
-        return constant(np.append(flat, flat[-1:].repeat(missing)).reshape(shape).tolist(), dtype)
+        return constant(np.append(flat, flat[-1:].repeat(missing)).reshape(shape), dtype)
 
 
 class RandomUniform(Initializer):

@@ -21,7 +21,7 @@ from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.array import constant, reshape, shape
 from hpcflow.ops.broadcast import broadcast_to, zeros_like
-from hpcflow.ops.math import multiply, subtract
+from hpcflow.ops.math import floordiv, multiply, subtract
 from hpcflow.ops.rules import (
     Attrs,
     has_tensors,
@@ -69,9 +69,23 @@ def _split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if given is None:
         return [Spec(inputs[0].dtype, None) for _ in lengths]
     at = normal_axis(attrs["axis"], len(given))
-    if given[at] is not None and None not in lengths and sum(lengths) != given[at]:
+    lengths = _filled(lengths, given[at])
+    known = [n for n in lengths if n is not None]
+    if given[at] is not None and len(known) == len(lengths) and sum(known) != given[at]:
         raise ShapeError(f"sizes {lengths} do not add up to axis {at} of {show(given)}")
     return [Spec(inputs[0].dtype, (*given[:at], n, *given[at + 1 :])) for n in lengths]
+
+
+def _filled(lengths: Any, size: int | None) -> tuple[int | None, ...]:
+    """The sizes of parts, of which one that is -1 takes what the others leave of `size`."""
+    if lengths.count(-1) > 1 or any(n is not None and n < -1 for n in lengths):
+        raise ShapeError(f"sizes {lengths} of a split are negative; one may be -1")
+    if -1 not in lengths:
+        return tuple(lengths)
+    rest = None
+    if size is not None and None not in lengths:
+        rest = size - sum(n for n in lengths if n is not None and n != -1)
+    return tuple(rest if n == -1 else n for n in lengths)
 
 
 def _split_back(op: Operation, *grads: Tensor | None) -> list[Any]:
@@ -158,21 +172,28 @@ def split(
 ) -> list[Tensor]:
     """`value` in parts along `axis`: a number of equal ones, or the sizes given.
 
-    Errors: ShapeError if the parts do not fill the axis, which must be known for equal parts.
+    One size may be -1: what the others leave.
+    Errors: ShapeError if the parts do not fill the axis, when it is built or in the step.
     """
     x, given = convert_to_tensor(value), num_or_size_splits
     if has_tensors(given):
         given = convert_to_tensor(given)
     if isinstance(given, Tensor) and given.constant is None:
         return _split_as_told(x, given, axis, name)
-    parts = static_axes(given)
+    parts: Any = static_axes(given)
+    size = None if x.shape is None else x.shape[normal_axis(axis, len(x.shape))]
     if isinstance(parts, int):
-        size = None if x.shape is None else x.shape[normal_axis(axis, len(x.shape))]
-        if size is None or size % parts:
+        if parts < 1 or (size is not None and size % parts):
             raise ShapeError(
                 f"axis {axis} of {show(x.shape)} has no {parts} equal parts", line=user_line()
             )
+        if size is None:
+            each = floordiv(getitem(shape(x), axis), parts)
+            return _split_as_told(x, stack([each] * parts), axis, name)
         parts = (size // parts,) * parts
+    if size is None and -1 in parts:
+        return _split_as_told(x, constant(parts), axis, name)
+    parts = _filled(parts, size)
     return list(make("Split", [x], {"axis": static_axes(axis), "sizes": parts}, name).outputs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import float32, is_floating
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops import reduce
@@ -115,8 +116,9 @@ def _total(w: Tensor, losses: Tensor) -> Tensor:
 
 
 def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
-    """Labels of the dtype of the predictions, and those; both of one shape."""
+    """Labels of the dtype of the predictions, and those; both of one shape, floating point."""
     p = convert_to_tensor(predictions)
+    p = p if is_floating(p.dtype) else cast(p, float32)
     z = _as(labels, p)
     require_alike(what, z, p)
     return z, p

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, NumericError, ShapeError
+from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, is_floating
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.operators import OPERATORS
@@ -118,20 +118,12 @@ op("Conj", infer=alike("conj", "c"), grad=lambda op, g: [conj(g)])
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of known integers; NumericError if it divides them by zero."""
-
-    def divided(x: np.ndarray, y: np.ndarray) -> Any:
-        if not y.all():
-            raise NumericError("integers are divided by zero")
-        return function(x, y)
-
-    return divided
+    """`function` of known integers; None where it divides by zero: the step tells."""
+    return lambda x, y: function(x, y) if y.all() else None
 
 
 def _powers(x: np.ndarray, y: np.ndarray) -> Any:
-    if (y < 0).any():
-        raise NumericError("integers to negative powers", hint="hf.cast(x, hf.float32)")
-    return np.power(x, y)
+    return None if (y < 0).any() else np.power(x, y)
 
 
 def times(g: Tensor, slope: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.graph import Operation, Tensor, user_line
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, broadcast, show
@@ -69,14 +69,23 @@ def matmul(
     b: Any,
     transpose_a: bool = False,
     transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """The matrix product of the last two axes; leading axes are broadcast.
 
-    Shapes: [..., n, k] and [..., k, m] give [..., n, m]; the transposed ones are given swapped.
+    Shapes: [..., n, k] and [..., k, m] give [..., n, m]; the transposed ones are given swapped, the
+            adjoint ones swapped and conjugate.
     """
+    if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
+        raise ShapeError("a matrix is transposed or adjoint, not both", line=user_line())
     x, y = operands(a, b)
-    attrs = {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b)}
+    x, y = conj(x) if adjoint_a else x, conj(y) if adjoint_b else y
+    attrs = {
+        "transpose_a": bool(transpose_a or adjoint_a),
+        "transpose_b": bool(transpose_b or adjoint_b),
+    }
     return one("MatMul", [x, y], attrs, name)
 
 

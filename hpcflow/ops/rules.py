@@ -181,14 +181,18 @@ def alike(type: str, kinds: str) -> Infer:
 
 
 def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec]) -> Spec:
-    """`spec` with its value, if it is small, of integers, and the inputs' values are known."""
+    """`spec` with its value, if it is small, of integers, and the inputs' values are known.
+
+    `function` gives None where there is no value: running the op is an error.
+    """
     if spec.dtype.kind not in "iub" or not is_known(spec.shape) or size_of(spec.shape) > SMALL:
         return spec
     values = [s.value for s in inputs]
     if any(v is None for v in values):
         return spec
     with np.errstate(all="ignore"):
-        return spec._replace(value=np.asarray(function(*values)).astype(spec.dtype))
+        found = function(*values)
+    return spec if found is None else spec._replace(value=np.asarray(found).astype(spec.dtype))
 
 
 def as_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

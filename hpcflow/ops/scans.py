@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import int32
@@ -147,9 +147,14 @@ def _top_k_back(op: Operation, g: Tensor | None, _: Any) -> list[Any]:
 op("TopK", infer=_top_k, grad=_top_k_back)
 
 
-def top_k(
-    input: Any, k: int = 1, sorted: bool = True, name: str | None = None
-) -> tuple[Tensor, Tensor]:
+class TopK(NamedTuple):
+    """What `top_k` gives."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def top_k(input: Any, k: int = 1, sorted: bool = True, name: str | None = None) -> TopK:
     """The `k` largest along the last axis, largest first, and where they are (int32).
 
     The first of equal ones comes first, NaN before all; without `sorted` the order is the same.
@@ -158,4 +163,4 @@ def top_k(
     if not isinstance(wanted, int):
         raise ShapeError(f"top_k takes one number k, not {k!r}")
     values, indices = make("TopK", [convert_to_tensor(input)], {"k": wanted}, name).outputs
-    return values, indices
+    return TopK(values, indices)

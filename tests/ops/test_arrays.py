@@ -333,3 +333,49 @@ def test_ensure_shape() -> None:
 def test_squeeze_without_axes_named_takes_all() -> None:
     """TensorFlow's shape: an empty list of axes is none given."""
     assert hf.squeeze(hf.zeros([1, 3, 1]), []).shape == (3,)
+
+
+@pytest.mark.parametrize("sizes", [[4, 6], [None, None], None])
+def test_split_of_a_size_that_only_the_step_knows(sizes: Any) -> None:
+    x, value = hf.placeholder(hf.float32, sizes), np.arange(24, dtype="f4").reshape(4, 6)
+    equal, rest = hf.split(x, 3, 1), hf.split(x, [1, -1, 2], 1)
+    told = hf.split(x, hf.constant([-1, 2]), 1)
+    with hf.Session() as session:
+        for parts, at in ((equal, [2, 4]), (rest, [1, 4]), (told, [4])):
+            found = session.run(parts, {x: value})
+            for part, expected in zip(found, np.split(value, at, 1), strict=True):
+                np.testing.assert_array_equal(part, expected)
+    if sizes is not None:
+        assert [p.shape[1] for p in rest] == ([1, 3, 2] if sizes[1] else [1, None, 2])
+    (g,) = hf.gradients(rest[1] * 2.0, x)
+    assert run(g, {x: value}).tolist() == [[0, 2, 2, 2, 0, 0]] * 4
+
+
+def test_parts_that_do_not_fill_the_axis() -> None:
+    x = hf.placeholder(hf.float32, [None])
+    parts = [hf.split(x, 3)[0], hf.split(x, [3, -1, 3])[1]]
+    with hf.Session() as session:
+        for part in parts:
+            with pytest.raises(HpcflowError):
+                session.run(part, {x: np.zeros(4, "f4")})
+    for wrong in ([-1, -1], [-2, 6], [5, -1], [1, 2]):
+        with pytest.raises(ShapeError):
+            hf.split(hf.zeros([4]), wrong)
+
+
+def test_top_k_names_its_parts() -> None:
+    found = hf.nn.top_k([3.0, 5.0, 1.0], 2)
+    assert run(found.values).tolist() == [5, 3] and run(found.indices).tolist() == [1, 0]
+
+
+def test_roll_of_nothing() -> None:
+    for known in (True, False):
+        x = fed(np.zeros((0, 2)), known)
+        assert run(hf.roll(x, 1, 0), {x: np.zeros((0, 2))}).shape == (0, 2)
+
+
+def test_float_is_float32() -> None:
+    """TensorFlow's names of data types, not NumPy's."""
+    assert hf.placeholder("float").dtype == hf.placeholder(float).dtype == hf.float32
+    assert hf.placeholder("double").dtype == hf.float64
+    assert hf.cast(hf.constant([1]), float).dtype == hf.float32

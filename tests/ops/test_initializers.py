@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,3 +119,17 @@ def test_errors() -> None:
             hf.variance_scaling_initializer(**wrong)
     with pytest.raises(DTypeError, match="draws floats"):
         hf.glorot_uniform_initializer(dtype="int32")
+
+
+def test_an_array_as_a_constant_is_not_taken_apart() -> None:
+    """A table of many rows is a few copies, not a list of Python numbers."""
+    table = np.arange(12.0).reshape(4, 3)
+    made = hf.constant_initializer(table)([4, 3])
+    assert made.dtype == hf.float32
+    np.testing.assert_array_equal(made.op.attrs["value"], table)
+    large = np.zeros(300_000, "f4")
+    tracemalloc.start()
+    hf.constant_initializer(large)([300_000])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * large.nbytes

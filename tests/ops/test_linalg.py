@@ -176,3 +176,18 @@ def test_shapes_and_dtypes_that_do_not_fit() -> None:
     with pytest.raises(GradientError, match="thin factors"):
         x = hf.placeholder(hf.float64, [2, 3])
         hf.gradients(hf.qr(x)[0], x)
+
+
+def test_adjoint_factors() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((2, 2, 3)) + 1j * rng.standard_normal((2, 2, 3)) for _ in "ab")
+    x, y = hf.constant(a), hf.constant(b)
+    with hf.Session() as session:
+        np.testing.assert_allclose(
+            session.run(hf.matmul(x, y, adjoint_b=True)), a @ b.conj().swapaxes(1, 2)
+        )
+        np.testing.assert_allclose(
+            session.run(hf.matmul(x, y, adjoint_a=True)), a.conj().swapaxes(1, 2) @ b
+        )
+    with pytest.raises(ShapeError, match="not both"):
+        hf.matmul(x, y, transpose_b=True, adjoint_b=True)

@@ -137,3 +137,15 @@ def test_errors() -> None:
         losses.mean_squared_error(Z[:2], p)
     with pytest.raises(ShapeError, match="reduction 'median'"):
         losses.mean_squared_error(Z, p, reduction="median")
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [(hf.losses.absolute_difference, 2.0), (hf.losses.mean_squared_error, 5.0)],
+)
+def test_losses_of_integers_are_floats(loss: Any, expected: float) -> None:
+    """TensorFlow casts them to float32."""
+    found = loss(hf.constant([1, 2]), hf.constant([4, 1]))
+    assert found.dtype == hf.float32
+    with hf.Session() as session:
+        assert session.run(found) == expected

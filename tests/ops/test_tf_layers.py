@@ -205,3 +205,26 @@ def test_errors() -> None:
         hf.layers.layer_norm(image, axis=[1])
     with pytest.raises(TypeError):
         hf.layers.conv2d(image, 3, 3, kernel_constraint=abs)
+
+
+def test_a_transpose_with_pads_is_undone_by_the_convolution_with_them() -> None:
+    x = hf.zeros([2, 5, 4, 3])
+    for pads, stride in (([[1, 1], [0, 2]], 2), ([[0, 0], [1, 0]], 1)):
+        y = hf.layers.conv2d_transpose(x, 6, 3, stride, pads)
+        kernel = hf.zeros([3, 3, 6, 3])
+        assert hf.nn.conv2d(y, kernel, stride, pads).shape == (2, 5, 4, 3)
+
+
+def test_regularizers() -> None:
+    """The values by hand; the gradient of l2 is what decays weights."""
+    w = hf.constant([[1.0, -2.0], [3.0, 0.0]])
+    l1, l2 = hf.layers.l1_regularizer(0.5)(w), hf.layers.l2_regularizer(0.5)(w)
+    both = hf.layers.l1_l2_regularizer(0.5, 0.5)(w)
+    (g,) = hf.gradients(l2, w)
+    with hf.Session() as session:
+        assert session.run([l1, l2, both]) == [3, 3.5, 6.5]
+        assert session.run(g).tolist() == [[0.5, -1], [1.5, 0]]
+    hf.layers.dense(hf.zeros([2, 3]), 4, kernel_regularizer=hf.layers.l2_regularizer(0.1))
+    assert len(hf.get_collection(hf.GraphKeys.REGULARIZATION_LOSSES)) == 1
+    with pytest.raises(ShapeError, match="scale -1"):
+        hf.layers.l2_regularizer(-1.0)

@@ -1,0 +1,38 @@
+"""Regularizers: functions of weights that give a term of the loss, as contrib.layers'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.layers.base import Function
+from hpcflow.ops.math import abs, add, multiply
+from hpcflow.ops.nn import l2_loss
+from hpcflow.ops.reduce import reduce_sum
+
+
+def l1_regularizer(scale: float) -> Function:
+    """`scale * sum(|w|)`."""
+    return _scaled(scale, lambda w: reduce_sum(abs(w)))
+
+
+def l2_regularizer(scale: float) -> Function:
+    """`scale * sum(w ** 2) / 2`, whose gradient is `scale * w`."""
+    return _scaled(scale, l2_loss)
+
+
+def l1_l2_regularizer(scale_l1: float = 1.0, scale_l2: float = 1.0) -> Function:
+    """The sum of both."""
+    l1, l2 = l1_regularizer(scale_l1), l2_regularizer(scale_l2)
+    return lambda w: add(l1(w), l2(w))
+
+
+def _scaled(scale: float, of: Function) -> Function:
+    if not scale >= 0:
+        raise ShapeError(f"a regularizer of scale {scale!r}", line=user_line())
+
+    def regularizer(w: Any) -> Tensor:
+        return multiply(of(convert_to_tensor(w)), scale)
+
+    return regularizer
