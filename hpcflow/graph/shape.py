@@ -91,6 +91,12 @@ def size_of(shape: Shape) -> int:
     return count
 
 
+def sizes_along(axis: int, shapes: Iterable[Shape]) -> tuple[int, ...] | None:
+    """The size of each shape along an axis that all have; None where one is not known."""
+    found = [None if shape is None else shape[axis] for shape in shapes]
+    return None if None in found else tuple(found)  # type: ignore[arg-type]
+
+
 def merge(a: Shape, b: Shape) -> Shape:
     """What two descriptions of one tensor say together; ShapeError if they contradict."""
     if a is None or b is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcflow.graph.shape import known, sizes_along
 from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.rewrite import infer, live, sorted_program, substitute
 
@@ -63,6 +64,19 @@ def takers(program: Program) -> dict[Ref, list[str]]:
     for ref in program.fetches:
         found.setdefault(ref, []).append("")
     return found
+
+
+def joined_columns(program: Program, node: Node) -> tuple[int, ...] | None:
+    """How wide the matrices of known sizes are that a node joins by columns, and does nothing else.
+
+    None if it does not.
+    """
+    if node.type != "Concat" or node.control or node.attrs["axis"] not in (1, -1):
+        return None
+    specs = [program.spec(ref) for ref in node.inputs]
+    if not all(spec.known and len(known(spec.shape)) == 2 for spec in specs):
+        return None
+    return sizes_along(1, (spec.shape for spec in specs))
 
 
 def wish(node: Node) -> tuple[str, frozenset[str]]:

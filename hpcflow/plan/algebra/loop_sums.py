@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hpcflow.graph.shape import is_known, known
 from hpcflow.ops.lists import LIST
-from hpcflow.plan.algebra.draft import Draft, takers
+from hpcflow.plan.algebra.draft import Draft, followed, takers
 from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.rewrite import live, sorted_program, substitute
 
@@ -41,17 +41,23 @@ class _Sum(NamedTuple):
 def _sums(loop: Node) -> list[_Sum]:
     """The variables that are sums of products of rows which were kept, and nothing else."""
     body, used = loop.attrs["body"], takers(loop.attrs["body"])
-    found = []
+    anchors, found = followed(body), []
     for feed, slot in zip(body.feeds, loop.attrs["body_feeds"], strict=True):
         if slot >= len(loop.specs) or slot in loop.attrs["cond_feeds"]:
             continue
         total = body.nodes[body.fetches[slot].node]
-        if total.type != "Add" or Ref(feed) not in total.inputs or len(used[Ref(feed)]) > 1:
+        if (
+            total.name in anchors
+            or total.type != "Add"
+            or Ref(feed) not in total.inputs
+            or len(used[Ref(feed)]) > 1
+        ):
             continue
         other = next((ref for ref in total.inputs if ref != Ref(feed)), None)
         if other is not None and len(used[other]) == len(used[Ref(total.name)]) == 1:
             product = body.nodes[other.node]
-            if product.type == "MatMul" and _is_moved(body, product):
+            alike = product.specs[0][:2] == body.spec(Ref(feed))[:2]
+            if product.type == "MatMul" and alike and _is_moved(body, product):
                 found.append(_Sum(slot, feed, product))
     return found
 

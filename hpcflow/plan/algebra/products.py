@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from hpcflow.graph.shape import is_known, known, size_of
-from hpcflow.plan.algebra.draft import Draft, followed, takers, wish
+from hpcflow.graph.shape import is_known, known, size_of, sizes_along
+from hpcflow.plan.algebra.draft import Draft, followed, joined_columns, takers, wish
 from hpcflow.plan.algebra.row_order import in_order
 from hpcflow.plan.ir import Node, Program, Ref
 
@@ -125,10 +125,9 @@ def _of_joined(program: Program, nodes: Sequence[Node]) -> _Parts | None:
     lefts = [program.nodes[n.inputs[0].node] for n in nodes]
     if any(n.attrs["transpose_b"] for n in nodes):
         return None
-    if any(left.type != "Concat" or left.attrs["axis"] not in (1, -1) for left in lefts):
-        return None
-    found = {tuple(known(program.spec(r).shape)[1] for r in left.inputs) for left in lefts}
-    if len(found) > 1:
+    found = {joined_columns(program, left) for left in lefts}
+    (widths,) = found if len(found) == 1 else (None,)
+    if widths is None:
         return None
 
     def make(draft: Draft, node: Node, rights: Sequence[Ref]) -> list[Ref]:
@@ -143,7 +142,7 @@ def _of_joined(program: Program, nodes: Sequence[Node]) -> _Parts | None:
         draft.put(total, Ref(node.name))
         return made
 
-    return _Parts(found.pop(), make)
+    return _Parts(widths, make)
 
 
 def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
@@ -157,8 +156,9 @@ def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
         if split.attrs["axis"] not in (1, -1) or not node.attrs["transpose_b"]:
             return None
         splits[node.name] = split
-    found = {tuple(known(s.shape)[1] for s in split.specs) for split in splits.values()}
-    if len(found) > 1:
+    found = {sizes_along(1, (s.shape for s in split.specs)) for split in splits.values()}
+    (widths,) = found if len(found) == 1 else (None,)
+    if widths is None:
         return None
 
     def make(draft: Draft, node: Node, rights: Sequence[Ref]) -> list[Ref]:
@@ -169,4 +169,4 @@ def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
             made.append(part)
         return made
 
-    return _Parts(found.pop(), make)
+    return _Parts(widths, make)

@@ -19,7 +19,11 @@ def join_slices(program: Program) -> Program:
     for node in program.nodes.values():
         if node.type not in ("Add", "AddN") or node.name in anchors:
             continue
-        found = [_slice(program, ref) for ref in node.inputs if len(used[ref]) == 1]
+        found = [
+            _slice(program, ref)
+            for ref in node.inputs
+            if len(used[ref]) == 1 and program.spec(ref)[:2] == node.specs[0][:2]
+        ]
         parts = sorted(part for part in found if part is not None)
         ends = [0, *(stop for _, stop, _ in parts)]
         rows = (node.specs[0].shape or (None,))[0]

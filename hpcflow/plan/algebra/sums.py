@@ -7,10 +7,9 @@ x^T g. That is one product of all rows of x with all rows of g.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 from hpcflow.graph.shape import is_known, known, size_of
-from hpcflow.plan.algebra.draft import Draft, followed, takers, wish
+from hpcflow.plan.algebra.draft import Draft, followed, joined_columns, takers, wish
 from hpcflow.plan.algebra.row_order import in_order
 from hpcflow.plan.ir import Node, Program, Ref
 
@@ -79,7 +78,7 @@ def _product(draft: Draft, nodes: Sequence[Node]) -> Ref:
     """The sum of the products a^T b: of all rows of a, and all of b."""
     lefts = [draft.program.nodes[n.inputs[0].node] for n in nodes]
     right = _rows(draft, nodes, [n.inputs[1] for n in nodes], "right")
-    widths = {_widths(draft, left) for left in lefts}
+    widths = {joined_columns(draft.program, left) for left in lefts}
     if len(widths) > 1 or None in widths:
         left = _rows(draft, nodes, [n.inputs[0] for n in nodes], "left")
         return draft.add(nodes[0], "MatMul", [left, right], "all", **nodes[0].attrs)
@@ -88,13 +87,6 @@ def _product(draft: Draft, nodes: Sequence[Node]) -> Ref:
         left = _rows(draft, nodes, column, "left")
         parts.append(draft.add(nodes[0], "MatMul", [left, right], "part", **nodes[0].attrs))
     return draft.add(nodes[0], "Concat", parts, "all", axis=0)
-
-
-def _widths(draft: Draft, left: Node) -> tuple[Any, ...] | None:
-    """How wide the values are that a left operand joins by columns; None if it does not."""
-    if left.type != "Concat" or left.attrs["axis"] not in (1, -1):
-        return None
-    return tuple(draft.spec(r).shape[1] for r in left.inputs)
 
 
 def _sum(draft: Draft, nodes: Sequence[Node]) -> Ref:

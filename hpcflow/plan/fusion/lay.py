@@ -143,15 +143,21 @@ def packed(shape: Sequence[int]) -> Lay:
 
 def seen(part: Part, ref: Ref, device: str, types: Set[str] = SEEN) -> tuple[Ref, Lay]:
     """What a value on a device is part of, by operations of `types`, and how it lies there."""
-    node, shape = part.nodes[ref.node], part.spec(ref).shape
-    if node.type in types and not node.control and node.device == device:
+    chain, node = [ref], part.nodes[ref.node]
+    while node.type in types and not node.control and node.device == device:
         plain = len(node.inputs) == 1 or node.type in SAME_ORDER
-        if plain and is_known(part.spec(node.inputs[0]).shape):
-            root, lay = seen(part, node.inputs[0], device, types)
-            made = through(node, ref.index, lay)
-            if made is not None:
-                return root, made
-    return ref, packed(known(shape))
+        if not plain or not is_known(part.spec(node.inputs[0]).shape):
+            break
+        chain.append(node.inputs[0])
+        node = part.nodes[node.inputs[0].node]
+    root = chain.pop()
+    lay = packed(known(part.spec(root).shape))
+    for ref in reversed(chain):
+        made = through(part.nodes[ref.node], ref.index, lay)
+        if made is None:  # no strides say how it lies there
+            root, made = ref, packed(known(part.spec(ref).shape))
+        lay = made
+    return root, lay
 
 
 def axes_of(node: Node) -> list[int]:

@@ -6,6 +6,7 @@ neither masked nor summed in passes of their own.
 
 from __future__ import annotations
 
+from hpcflow.graph.shape import normalize_axes
 from hpcflow.plan.fusion.epilogue import Serves
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.rewrite import exchange
@@ -32,7 +33,11 @@ def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Pa
         if not masks or first.name in fixed or not _beside(relu, first, where):
             continue
         sums = [part.nodes[name] for name in taken.get(Ref(relu.name), [])]
-        sums = [n for n in sums if _is_bias(n) and n.name not in fixed and _beside(n, first, where)]
+        sums = [
+            n
+            for n in sums
+            if _is_bias(n, relu) and n.name not in fixed and _beside(n, first, where)
+        ]
         node = relu.but(
             type="MaxPoolReluGrad",
             inputs=first.inputs,
@@ -51,9 +56,10 @@ def _beside(a: Node, b: Node, where: dict[str, int]) -> bool:
     return a.device == b.device and where[a.name] == where[b.name]
 
 
-def _is_bias(node: Node) -> bool:
-    """Whether a node sums over all axes but the last."""
-    if node.type != "Sum" or node.control or node.attrs["keepdims"] or node.attrs["axis"] is None:
+def _is_bias(node: Node, of: Node) -> bool:
+    """Whether a node sums a value over all axes but the last."""
+    shape = of.specs[0].shape
+    if node.type != "Sum" or node.control or node.attrs["keepdims"] or shape is None:
         return False
-    rank = 4  # of what is pooled over two axes
-    return sorted(axis % rank for axis in node.attrs["axis"]) == list(range(rank - 1))
+    rank = len(shape)
+    return normalize_axes(node.attrs["axis"], rank) == tuple(range(rank - 1))

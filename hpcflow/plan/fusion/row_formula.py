@@ -194,10 +194,14 @@ class _Group:
 
     def instead(self, name: str, made: Node) -> Iterator[str]:
         """What to wait for in place of a node: the update, or what a value was computed from."""
-        if name not in self.mine:
-            yield name
-        elif any(name == change.name for change in self.changes):
-            yield made.name
-        else:
-            for before in self.part.nodes[name].before():
-                yield from self.instead(before, made)
+        changes = {change.name for change in self.changes}
+        stack, seen = [name], set[str]()
+        while stack:
+            name = stack.pop()
+            if name not in self.mine:
+                yield name
+            elif name in changes:
+                yield made.name
+            elif name not in seen:
+                seen.add(name)
+                stack += reversed(self.part.nodes[name].before())

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from hpcflow.plan.ir import Node, Part, Ref
-from hpcflow.plan.rewrite import SAME_ORDER
+from hpcflow.plan.rewrite import SAME_ORDER, unused
 from hpcflow.plan.strands import users
 
 
@@ -37,6 +37,7 @@ class _Rewriter:
         self.part, self.users, self.taken = part, users(part), set[str]()
         self.ordered = {name for node in part.nodes.values() for name in node.control}
         self.ordered |= {ref.node for ref in part.fetches}
+        self.names = set(part.nodes)
 
     def instead(self, node: Node) -> Iterator[Node]:
         """What does the same as a node."""
@@ -76,10 +77,16 @@ class _Rewriter:
         before = dict.fromkeys((*node.control, *whole.control, *places.control))
         count = len(whole.inputs)
         for k, (at, rows) in enumerate(zip(places.inputs, whole.inputs, strict=True)):
-            name = node.name if k == count - 1 else f"{node.name}/piece_{k}"
+            name = node.name if k == count - 1 else self.name(f"{node.name}/piece_")
             inputs = (handle, at, rows, *scale)
             yield node.but(name=name, inputs=inputs, control=tuple(before))
             before = {name: None, **before}
+
+    def name(self, stem: str) -> str:
+        """A name for a new node."""
+        name = unused(stem, self.names)
+        self.names.add(name)
+        return name
 
     def joined(self, ref: Ref, user: Node | None) -> Node | None:
         """The node that joins a value along its first axis, for this user alone if one is given."""

@@ -37,6 +37,7 @@ class _Rewriter:
         self.parts: dict[tuple[Ref, int, int], list[Ref]] = {}  # that others take, too
         self.values: dict[Ref, Ref] = {}
         self.names = set(part.nodes)
+        self.position = {name: i for i, name in enumerate(part.nodes)}
 
     def run(self) -> Part:
         """All of them."""
@@ -45,7 +46,9 @@ class _Rewriter:
                 ref, shape = node.inputs[0], known(node.specs[0].shape)
                 if self.moves(ref, node):
                     axis, count = node.attrs["axis"] % len(shape) - len(shape), len(node.specs)
-                    parts = self.computed(ref, axis, count)
+                    for name in self.chain(ref, axis):
+                        self.compute(name, axis, count)
+                    parts = self.parts[ref, axis, count]
                     self.values.update({Ref(node.name, i): parts[i] for i in range(count)})
                     self.instead[node.name] = []
         nodes = {}
@@ -85,27 +88,41 @@ class _Rewriter:
         here = (node.device, self.home[node.name]) == (taker.device, self.home[taker.name])
         return here and set(self.users[ref]) == {taker.name}
 
-    def computed(self, ref: Ref, axis: int, count: int) -> list[Ref]:
-        """The parts of a value along an axis, counted from the end, computed as parts."""
-        node = self.part.nodes[ref.node]
-        given = [self.parts_of(one, node, axis, count) for one in node.inputs]
+    def chain(self, ref: Ref, axis: int) -> list[str]:
+        """The nodes that are computed in parts for a value, in their order."""
+        found, stack = {ref.node: None}, [ref.node]
+        while stack:
+            node = self.part.nodes[stack.pop()]
+            for one in node.inputs:
+                if self.has_parts(one, axis) and self.moves(one, node) and one.node not in found:
+                    found[one.node] = None
+                    stack.append(one.node)
+        return sorted(found, key=self.position.__getitem__)
+
+    def has_parts(self, ref: Ref, axis: int) -> bool:
+        """Whether a value is not the same for all parts along an axis, counted from the end."""
+        shape = known(self.part.spec(ref).shape)
+        return -axis <= len(shape) and shape[axis] != 1
+
+    def compute(self, name: str, axis: int, count: int) -> None:
+        """Have a node's value computed in parts."""
+        node, ref = self.part.nodes[name], Ref(name)
+        given = [self.parts_of(one, axis, count) for one in node.inputs]
         spec = self.part_spec(ref, axis, count)
         names = [self.name(node.name) for _ in range(count)]
         self.instead[node.name] = [
             node.but(name=name, inputs=tuple(of[i] for of in given), specs=(spec,))
             for i, name in enumerate(names)
         ]
-        return [Ref(name) for name in names]
+        self.parts[ref, axis, count] = [Ref(name) for name in names]
 
-    def parts_of(self, ref: Ref, taker: Node, axis: int, count: int) -> list[Ref]:
+    def parts_of(self, ref: Ref, axis: int, count: int) -> list[Ref]:
         """The parts of what is taken by a node that is computed in parts."""
-        shape = known(self.part.spec(ref).shape)
-        if -axis > len(shape) or shape[axis] == 1:
+        if not self.has_parts(ref, axis):
             return [ref] * count
         key = (ref, axis, count)
         if key not in self.parts:
-            moves = self.moves(ref, taker)
-            self.parts[key] = (self.computed if moves else self.taken)(ref, axis, count)
+            self.parts[key] = self.taken(ref, axis, count)
         return self.parts[key]
 
     def taken(self, ref: Ref, axis: int, count: int) -> list[Ref]:

@@ -10,11 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hpcflow.graph.shape import Spec, is_known, known, size_of
+from hpcflow.graph.shape import Spec, is_known, known, size_of, sizes_along
 from hpcflow.plan.fusion.lay import Lay, axes_of, packed, seen, without_unused
 from hpcflow.plan.ir import Node, Part, Ref
 from hpcflow.plan.rewrite import SAME_ORDER, exchange
 from hpcflow.plan.strands import cut, home, users
+
+JOINS = frozenset(("Concat", "Pack"))
+REARRANGED = JOINS | SAME_ORDER | {"Transpose"}  # what may be done to a product's result
 
 Serves = Callable[[Node, list[Spec]], bool]
 
@@ -91,15 +94,14 @@ class _Rewriter:
         """How far a product's result is only rearranged."""
         nodes = [node]
         while (after := self.only_user(nodes[-1], node)) is not None:
-            if after.type in ("Concat", "Pack"):
-                if join and after.inputs.count(Ref(nodes[-1].name)) == 1:
-                    lay = self.back(_place(after, nodes[-1], self.part), nodes)
-                    if lay is not None:
-                        return Way(lay, tuple(nodes), after)
-                break
-            if after.type not in SAME_ORDER and after.type != "Transpose":
-                break
-            nodes.append(after)
+            if after.type not in JOINS:
+                nodes.append(after)
+                continue
+            if join and after.inputs.count(Ref(nodes[-1].name)) == 1:
+                lay = self.back(_place(after, nodes[-1], self.part), nodes)
+                if lay is not None:
+                    return Way(lay, tuple(nodes), after)
+            break
         while len(nodes) > 1:
             lay = self.back(packed(known(nodes[-1].specs[0].shape)), nodes)
             if lay is not None and any(n.type == "Transpose" for n in nodes):
@@ -114,11 +116,15 @@ class _Rewriter:
         return made if made is not None and 1 in made.strides[-2:] else None
 
     def only_user(self, node: Node, product: Node) -> Node | None:
-        """Who alone takes a value, beside the product."""
+        """The node that alone takes a value, to rearrange it or to join it, beside the product."""
         names = self.users.get(Ref(node.name), [])
         if len(names) != 1 or Ref(node.name) in self.fetched:
             return None
         after = self.part.nodes[names[0]]
+        if after.type not in REARRANGED:
+            return None
+        if after.type not in JOINS and after.inputs[0] != Ref(node.name):  # it is a shape
+            return None
         if after.control or after.name in self.followed or after.device != product.device:
             return None
         if node is not product and node.name in self.followed:
@@ -237,5 +243,5 @@ def _place(join: Node, node: Node, part: Part) -> Lay | None:
         return None
     if join.type == "Pack":
         return lay.at(axis, index)
-    counts = [known(part.spec(ref).shape)[axis] for ref in join.inputs]
-    return lay.part(axis, sum(counts[:index]), counts[index])
+    before = sizes_along(axis, (part.spec(ref).shape for ref in join.inputs[: index + 1]))
+    return None if before is None else lay.part(axis, sum(before[:-1]), before[-1])
