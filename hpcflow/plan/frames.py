@@ -67,11 +67,13 @@ class _Frames:
         self.device = {task: self._device(task) for task in self.tasks}
 
     def _homes(self) -> list[str]:
-        """The task where each output lives: where the programs make it."""
+        """The task where each output lives: that of a list, or where the programs make it."""
         fetched = [p.fetches for k, p in self.programs.items() if k != "cond"]
+        lists: dict[int, str] = self.node.attrs.get("homes", {})
         found: list[str | None] = []
         for i in range(len(self.made)):
-            found.append(next(filter(None, (self._maker(f[i]) for f in fetched)), None))
+            makers = (self._maker(f[i]) for f in fetched)
+            found.append(lists.get(i) or next(filter(None, makers), None))
         return [home or self.cluster.tasks()[0] for home in found]
 
     def _maker(self, ref: Ref) -> str | None:

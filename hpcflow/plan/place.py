@@ -11,10 +11,13 @@ from hpcflow.graph.device import DeviceName, parse
 from hpcflow.graph.dtypes import resource, string
 from hpcflow.graph.graph import Graph
 from hpcflow.plan.ir import Cluster, Node, Program, Ref
-from hpcflow.plan.nested import mapped
+from hpcflow.plan.lists import together
+from hpcflow.plan.nested import inner, mapped
+from hpcflow.plan.sets import Sets
 from hpcflow.plan.variables import Home
 
 DRIVER = "/job:worker/task:0"  # of each replica: it runs the script
+DEFAULT = "default: the driver"  # why a node stands where nobody wants it elsewhere
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +45,29 @@ def place(
 
     Errors: PlacementError naming the operations whose constraints contradict or cannot be met.
     """
-    program = _made_here(program, homes)
+    why: dict[str, str] = {}
+
+    def placed(program: Program) -> Program:
+        made = _placed(_made_here(program, homes), graph, cluster, homes, why)
+        return mapped(made, placed)
+
+    return _spread(program, together(placed(program), why, DEFAULT), why, cluster), why
+
+
+def _placed(
+    program: Program,
+    graph: Graph,
+    cluster: Cluster,
+    homes: Mapping[str, Home],
+    why: dict[str, str],
+) -> Program:
+    """The program with full device names, but for what its nodes hold; `why` is added to."""
     groups = _Groups(program, graph)
     bounds: dict[str, list[_Bound]] = {}
     for name in groups.members():
         bounds.setdefault(groups.find(name), []).extend(_bounds(name, program, graph, homes))
     chosen = {root: _choose(found, cluster) for root, found in bounds.items()}
-    nodes, why = {}, {}
+    nodes = {}
     for node in program.nodes.values():
         if node.type == "Feed":
             device, reason = host_device(cluster), "fed by the driver"
@@ -57,49 +76,29 @@ def place(
             device, reason = str(chosen[root]), _why(node, bounds[root])
         nodes[node.name], why[node.name] = node.but(device=device), reason
         _check_script(nodes[node.name], reason)
-    placed = _Spread(program, program.but(nodes=nodes), why).run(host_device(cluster))
-
-    def inside(inner: Program) -> Program:
-        made, reasons = place(inner, graph, cluster, homes)
-        why.update(reasons)
-        return made
-
-    return mapped(placed, inside), why
+    return program.but(nodes=nodes)
 
 
-class _Groups:
+class _Groups(Sets[str]):
     """Sets of operations that share a device: by colocation, through handles, sums at their input.
 
     Operations that the step does not run still bind those colocated with them.
     """
 
     def __init__(self, program: Program, graph: Graph) -> None:
-        self._parent: dict[str, str] = {}
+        super().__init__()
         stack = list(program.nodes)
         while stack:
             name = stack.pop()
             node = program.nodes.get(name)
-            if name not in self._parent:
-                self._parent[name] = name
+            self.add(name)
             mates = _mates(node, program) if node else graph.get_operation_by_name(name).colocate
             for mate in mates:
-                if mate not in self._parent and (mate in program.nodes or mate in graph):
-                    self._parent[mate] = mate
+                if mate not in self and (mate in program.nodes or mate in graph):
+                    self.add(mate)
                     stack.append(mate)
-                if mate in self._parent:
-                    self._join(name, mate)
-
-    def members(self) -> list[str]:
-        return list(self._parent)
-
-    def find(self, name: str) -> str:
-        while self._parent[name] != name:
-            self._parent[name] = self._parent[self._parent[name]]
-            name = self._parent[name]
-        return name
-
-    def _join(self, a: str, b: str) -> None:
-        self._parent[self.find(a)] = self.find(b)
+                if mate in self:
+                    self.join(name, mate)
 
 
 def _mates(node: Node, program: Program) -> list[str]:
@@ -238,7 +237,17 @@ def _why(node: Node, bounds: list[_Bound]) -> str:
             return bound.why
     if bounds:
         return f"with {bounds[0].node}"
-    return "default: the driver"
+    return DEFAULT
+
+
+def _spread(wished: Program, placed: Program, why: dict[str, str], cluster: Cluster) -> Program:
+    """The placed program, and those that its nodes hold, with copies of what is free."""
+    nodes = {}
+    for name, node in placed.nodes.items():
+        asked = dict(inner(wished.nodes[name]))
+        held = {k: _spread(asked[k], p, why, cluster) for k, p in inner(node)}  # type: ignore[arg-type]
+        nodes[name] = node.but(attrs={**node.attrs, **held}) if held else node
+    return _Spread(wished, placed.but(nodes=nodes), why).run(host_device(cluster))
 
 
 class _Spread:
