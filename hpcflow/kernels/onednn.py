@@ -217,7 +217,7 @@ def attributes(relu: bool = False) -> Handle:
     """Attributes of a primitive: its scratch memory is ours; with `relu` it ends in max(x, 0).
 
     That is a product of what is negative with a weight that is 0, for the library's own relu makes
-    0 of NaN.
+    0 of NaN. This one makes NaN of -inf, where max(x, 0) is 0.
     """
     made = create("primitive_attr", "dnnl_primitive_attr_create")
     lib, value = library(), ctypes.c_void_p(made.value)

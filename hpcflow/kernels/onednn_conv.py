@@ -8,6 +8,7 @@ brought into blocks of channels and back.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 from hpcflow.errors import KernelError
 from hpcflow.kernels import onednn
 from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Programs, Step
-from hpcflow.kernels.table import Node, fast
+from hpcflow.kernels.table import Node, fast, find
 from hpcflow.kernels.window import Windows
 
 FORWARD, DIRECT = 64, 1  # a forward pass of training; the algorithm
@@ -258,10 +259,23 @@ def _scratch(program: Callable[..., Program]) -> Callable[[Node], Any]:
     return scratch
 
 
-def _row(kind: str, program: Callable[..., Program]) -> None:
+def _is_spoiled(of: Geometry, filters: Any) -> bool:
+    """Whether what is not finite may meet padding, which the library leaves out or not.
+
+    The plain kernel takes it for zeros. `filters` may be the gradient by them, which is not finite
+    where that by the results is not.
+    """
+    pads = of.padding != "VALID" and any(size > 1 for size in filters.shape[:-2])
+    return pads and not math.isfinite(np.add.reduce(filters, axis=None))
+
+
+def _row(kind: str, program: Callable[..., Program], watched: int | None = None) -> None:
+    """`watched` is the argument with the filters, or the gradient by them."""
+
     @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind), scratch=_scratch(program))
     def make(xp: Any, node: Node) -> Callable[..., Any]:
         of, programs = geometry(node.attrs), Programs(program)
+        plain = find(kind, "cpu").make(xp, node)
 
         def run(a: Any, b: Any, *more: Any, room: Any = ()) -> None:
             out = more[-1]
@@ -269,13 +283,15 @@ def _row(kind: str, program: Callable[..., Program]) -> None:
                 out.fill(0)
                 return
             programs.run((of, a.shape, b.shape, out.shape), a, b, out, room=room)
+            if watched is not None and _is_spoiled(of, (a, b, out)[watched]):
+                plain(a, b, *more)
 
         return run
 
 
-_row("Conv", forward)
+_row("Conv", forward, watched=1)
 _row("ConvInputGrad", input_gradient)
-_row("ConvFilterGrad", filter_gradient)
+_row("ConvFilterGrad", filter_gradient, watched=2)
 
 
 BIASED = {relu: functools.partial(forward, bias=True, relu=relu) for relu in (False, True)}
@@ -288,9 +304,12 @@ def _of_biased(node: Node) -> Any:
 @fast(NAME, "ConvBias", "out", on="cpu", refuses=_refuses("Conv"), scratch=_of_biased)
 def _conv_bias(xp: Any, node: Node) -> Callable[..., Any]:
     of, programs = geometry(node.attrs), Programs(BIASED[node.attrs["relu"]])
+    plain = find("ConvBias", "cpu").make(xp, node)
 
     def run(x: Any, w: Any, bias: Any, out: Any, room: Any = ()) -> None:
         if out.size:
             programs.run((of, x.shape, w.shape, out.shape), x, w, bias, out, room=room)
+            if _is_spoiled(of, w):
+                plain(x, w, bias, out)
 
     return run

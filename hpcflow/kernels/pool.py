@@ -116,12 +116,12 @@ def _max_pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
         windows, x, y = _windows(node, x, y)
         g, out = channels_last(g, first), channels_last(out, first)
         whole = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
-        back = windows.empty(xp, x, x.dtype, first)
+        back, zero = windows.empty(xp, x, x.dtype, first), xp.zeros((), x.dtype)
         back.fill(0)
         for batch, rows in _parts(windows, y):
             piece, target = g[batch, rows], back[batch]
             for where, hit in _hits(xp, windows, whole[batch], y[batch, rows], rows):
-                target[where] += xp.multiply(piece, hit)
+                target[where] += xp.where(hit, piece, zero)
         windows.back(xp, back, out)
 
     return run
@@ -138,10 +138,10 @@ def _max_pool_grad_grad(xp: Any, node: Node) -> Callable[..., Any]:
         windows, x, y = _windows(node, x, y)
         gg, out = channels_last(gg, first), channels_last(out, first)
         whole = windows.padded(xp, x, _lowest(x.dtype), x.dtype, first)
-        there = windows.padded(xp, gg, 0, gg.dtype, first)
+        there, zero = windows.padded(xp, gg, 0, gg.dtype, first), xp.zeros((), gg.dtype)
         for batch, rows in _parts(windows, y):
             for where, hit in _hits(xp, windows, whole[batch], y[batch, rows], rows):
-                out[batch, rows] += xp.multiply(there[batch][where], hit)
+                out[batch, rows] += xp.where(hit, there[batch][where], zero)
 
     return run
 

@@ -69,7 +69,7 @@ def _decode_raw(xp: Any, node: Node) -> Callable[..., Any]:
         if length % dtype.itemsize:
             raise DataError(f"decode_raw: {length} bytes are no whole number of {dtype}")
         numbers = np.frombuffer(b"".join(flat), told).astype(dtype)
-        return numbers.reshape(*strings.shape, length // dtype.itemsize)
+        return numbers.reshape((*strings.shape, length // dtype.itemsize))
 
     return run
 

@@ -131,7 +131,7 @@ def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
     def run(g: Any, indices: Any, *more: Any) -> None:
         out = more[-1]
         out.fill(0)
-        g = g.reshape(*out.shape[:axis], *indices.shape, *out.shape[axis + 1 :])
+        g = g.reshape((*out.shape[:axis], *indices.shape, *out.shape[axis + 1 :]))
         if add(out, plain(indices), plain(g)):
             check_indices(np, indices, out.shape[axis], "gather: index")
 
@@ -155,7 +155,7 @@ def _segments(kind: str, how: str, empty: int) -> None:
 
         def run(data: Any, ids: Any, num: Any, out: Any) -> None:
             out.fill(empty)
-            data = data.reshape(*ids.shape, *out.shape[1:])
+            data = data.reshape((*ids.shape, *out.shape[1:]))
             if change(out, plain(ids), plain(data)):
                 check_indices(np, ids[ids >= 0], out.shape[0], "segment number")
 

@@ -78,9 +78,12 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
     also the sums of the result over all but the channels.
     """
     body = [*_load("y1", "%y", "%to", 0), *_load("g0", "%g", "%to", 0)]
-    body.append(f"  %on = fcmp ogt float %y1, {ZERO if relu else LOWEST}")
-    body.append(f"  %g1 = select i1 %on, float %g0, float {ZERO}" if relu else "  ; all of it")
-    mine = "%g1" if relu else "%g0"
+    mine = "%g0"
+    if relu:  # a product, which keeps what is not finite, as ReluGrad does
+        body.append(f"  %on = fcmp ogt float %y1, {ZERO}")
+        body.append("  %mask = uitofp i1 %on to float")
+        body.append("  %g1 = fmul float %g0, %mask")
+        mine = "%g1"
     taken = "false"
     for i, tap in enumerate(pool.taps):
         body += [
