@@ -66,14 +66,20 @@ _extreme("Min", "minimum", np.inf)
 @kernel("Mean", "out")
 def _mean(xp: Any, node: Node) -> Callable[..., Any]:
     total, axis, keep = reducer(xp, "add"), node.attrs["axis"], node.attrs["keepdims"]
-    empty = node.attrs.get("empty", np.nan)
+    whole = node.outputs[0].dtype.kind in "iu"
+    empty = node.attrs.get("empty", 0 if whole else np.nan)
 
     def run(x: Any, out: Any) -> None:
         if not x.size:
             out.fill(empty)
             return
         total(x, axis, None, out, keep)
-        xp.true_divide(out, x.size // out.size, out)
+        count = x.size // out.size
+        if whole:
+            wide = xp.uint64 if out.dtype.kind == "u" else xp.int64
+            out[...] = xp.sign(out) * (xp.abs(out) // wide(count))
+        else:
+            xp.true_divide(out, count, out)
 
     return run
 

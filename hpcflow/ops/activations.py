@@ -8,6 +8,7 @@ from typing import Any
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.ops import reduce
+from hpcflow.ops.broadcast import zeros
 from hpcflow.ops.join import concat
 from hpcflow.ops.math import (
     abs,
@@ -99,7 +100,8 @@ def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Te
 
 def zero_fraction(value: Any, name: str | None = None) -> Tensor:
     """The fraction of zeros in `value`, a float32 scalar; NaN if it has no elements."""
-    return reduce.reduce_mean(cast(equal(value, 0), float32), name=name)
+    value = convert_to_tensor(value)
+    return reduce.reduce_mean(cast(equal(value, zeros([], value.dtype)), float32), name=name)
 
 
 def l2_normalize(

@@ -32,9 +32,9 @@ def _fill_back(op: Operation, g: Tensor) -> list[Any]:
 def _broadcast_to(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = told_shape(inputs, 1, attrs)
     found = broadcast([inputs[0].shape, target])
-    if found is not None and target is not None:
-        merge(found, target)  # the target itself is never stretched
-    return [Spec(inputs[0].dtype, target)]
+    if found is None or target is None:
+        return [Spec(inputs[0].dtype, target)]
+    return [Spec(inputs[0].dtype, merge(found, target))]  # the target itself is never stretched
 
 
 def _broadcast_back(op: Operation, g: Tensor) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.dtypes import float32, is_floating
+from hpcflow.graph.dtypes import float32, float64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops import reduce
@@ -63,7 +63,9 @@ def compute_weighted_loss(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """`losses * weights`, reduced to one number; it joins `loss_collection`.
+    """`losses * weights`, reduced to one number of the dtype of `losses`; joins `loss_collection`.
+
+    It is computed in float32, or in float64 if `losses` are that.
 
     Shapes: `weights` is a scalar, or of the rank of `losses` with sizes 1 where it is repeated.
     Errors: ShapeError for weights that do not fit, or an unknown `reduction`.
@@ -71,7 +73,8 @@ def compute_weighted_loss(
     if reduction not in Reduction.all():
         raise ShapeError(f"reduction {reduction!r} is not one of {Reduction.all()}")
     with get_default_graph().name_scope(scope or "weighted_loss"):
-        each = convert_to_tensor(losses)
+        given = convert_to_tensor(losses)
+        each = _wide(given)
         w = _as(weights, each)
         _check_weights(w, each)
         weighted = multiply(each, w)
@@ -85,12 +88,18 @@ def compute_weighted_loss(
                 loss = div_no_nan(loss, _total(w, each))
             elif reduction == Reduction.SUM_BY_NONZERO_WEIGHTS:
                 loss = div_no_nan(loss, _total(cast(not_equal(w, 0), each.dtype), each))
+        loss = cast(loss, given.dtype)
     add_loss(loss, loss_collection)
     return loss
 
 
 def _as(value: Any, like: Tensor) -> Tensor:
     return cast(convert_to_tensor(value), like.dtype)
+
+
+def _wide(t: Tensor) -> Tensor:
+    """Losses are float32, except of float64."""
+    return t if t.dtype == float64 else cast(t, float32)
 
 
 def _check_weights(w: Tensor, losses: Tensor) -> None:
@@ -116,9 +125,8 @@ def _total(w: Tensor, losses: Tensor) -> Tensor:
 
 
 def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
-    """Labels of the dtype of the predictions, and those; both of one shape, floating point."""
-    p = convert_to_tensor(predictions)
-    p = p if is_floating(p.dtype) else cast(p, float32)
+    """Labels of the dtype of the predictions, and those, as losses are; both of one shape."""
+    p = _wide(convert_to_tensor(predictions))
     z = _as(labels, p)
     require_alike(what, z, p)
     return z, p
@@ -273,7 +281,7 @@ def sparse_softmax_cross_entropy(
     reduction: str = DEFAULT,
 ) -> Tensor:
     """The cross entropy of classes given by number, [...] or [..., 1] for logits [..., classes]."""
-    x, z = convert_to_tensor(logits), convert_to_tensor(labels)
+    x, z = _wide(convert_to_tensor(logits)), convert_to_tensor(labels)
     if x.shape is not None and z.shape is not None and len(z.shape) == len(x.shape):
         z = squeeze(z, -1)
     each = sparse_softmax_cross_entropy_with_logits(labels=z, logits=x)

@@ -12,9 +12,9 @@ from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, is_floating
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Spec, broadcast
+from hpcflow.graph.shape import Spec, broadcast, merge
 from hpcflow.ops.array import constant, reshape
-from hpcflow.ops.broadcast import sum_to
+from hpcflow.ops.broadcast import sum_to, zeros_like
 from hpcflow.ops.positions import positions
 from hpcflow.ops.rules import (
     Attrs,
@@ -250,7 +250,11 @@ def analytic(type: str, slope: Any, doc: str, value: Any = None) -> Unary:
 
 negative: Unary = unary("Neg", "ifc", lambda x, y, g: negative(g), "`-x`.", np.negative)
 sign: Unary = unary(
-    "Sign", "ifc", lambda x, y, g: None, "-1, 0 or 1; its gradient is none.", np.sign
+    "Sign",
+    "ifc",
+    lambda x, y, g: None if x.dtype.kind == "c" else zeros_like(x),
+    "-1, 0 or 1; its gradient is 0, and none for complex numbers.",
+    np.sign,
 )
 _real_abs: Unary = unary("Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "`|x|`.", np.abs)
 
@@ -453,7 +457,9 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     if len(tensors) > 2:
         return one("AddN", tensors, {}, name)
     require_alike("add_n", *tensors)
-    return one("Add", tensors, {}, name)
+    total = one("Add", tensors, {}, name)
+    total.set_shape(merge(tensors[0].shape, tensors[1].shape))
+    return total
 
 
 def clip_by_value(

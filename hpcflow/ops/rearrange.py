@@ -100,12 +100,24 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
         raise ShapeError("repeat needs a tensor of a known rank", op=x.op.name)
     axis = normal_axis(static_axes(axis), len(x.shape))  # type: ignore[arg-type]
     size = getitem(shape(x), axis)
+    length = _repeated(x.shape[axis], times)
     if times.shape in ((), (1,)):
         times = broadcast_to(times, stack([size]))
     elif times.shape is not None:
         merge((x.shape[axis],), times.shape)
     which = getitem(positions(sequence_mask(times)), (Ellipsis, 0))
-    return gather(x, which, axis=axis, name=name)
+    made = gather(x, which, axis=axis, name=name)
+    made.set_shape((*x.shape[:axis], length, *x.shape[axis + 1 :]))
+    return made
+
+
+def _repeated(size: int | None, times: Tensor) -> int | None:
+    """How many elements an axis of `size` has when they are repeated."""
+    if times.constant is None:
+        return None
+    if times.constant.size != 1:
+        return int(times.constant.sum())
+    return None if size is None else size * int(times.constant.item())
 
 
 # -- sequences and grids

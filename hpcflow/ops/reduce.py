@@ -141,7 +141,10 @@ op("ProdGrad", infer=_like_second, grad=_TWICE)
 
 reduce_sum = _reduction("Sum", "iufc", _spread("SumGrad"), "The sum over `axis`.", np.sum)
 reduce_mean = _reduction(
-    "Mean", "fc", _spread("MeanGrad"), "The mean over `axis`; NaN over no elements."
+    "Mean",
+    "iufc",
+    _spread("MeanGrad"),
+    "The mean over `axis`: NaN over no elements; of integers cut towards zero, and 0 over none.",
 )
 reduce_prod = _reduction("Prod", "iufc", _prod, "The product over `axis`.", np.prod)
 reduce_max = _reduction(

@@ -69,8 +69,14 @@ def _initial(cell: RNNCell, x: Tensor, state: Any, dtype: Any) -> Any:
 def while_alive(alive: Tensor, output: Any, new: Any, old: Any) -> tuple[Any, Any]:
     """Output and state of samples that have a step; zeros and the old state of the others."""
     rows = expand_dims(alive, 1)
-    output = nest.mapped(lambda y: where(rows, y, 0), output)
-    return output, nest.mapped(lambda a, b: where(rows, a, b), new, old)
+
+    def kept(one: Tensor, other: Any) -> Tensor:
+        made = where(rows, one, other)
+        made.set_shape(one.shape)
+        return made
+
+    output = nest.mapped(lambda y: kept(y, 0), output)
+    return output, nest.mapped(kept, new, old)
 
 
 def _reversed(xs: Sequence[Any], lengths: Any) -> list[Any]:

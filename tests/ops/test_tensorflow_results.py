@@ -1,0 +1,115 @@
+"""Results that TensorFlow's tf.compat.v1 gave for the same calls, written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+
+ROWS = np.array([[-5, 2, 1], [1, 3, 4]])
+
+
+def mean(dtype: str, axis: int | None = None) -> hf.Tensor:
+    return hf.reduce_mean(ROWS.astype(dtype), axis)
+
+
+VALUES: dict[str, tuple[Callable[[], Any], Any, str]] = {
+    "mean of int32": (lambda: mean("int32"), 1, "int32"),
+    "mean of int64 rows": (lambda: mean("int64", 1), [0, 2], "int64"),
+    "mean of int8 columns": (lambda: mean("int8", 0), [-2, 2, 2], "int8"),
+    "mean of uint8 rows": (lambda: mean("uint8", 1), [84, 2], "uint8"),
+    "mean of no int32": (lambda: hf.reduce_mean(hf.zeros([0, 3], hf.int32), 0), [0] * 3, "int32"),
+    "zero_fraction of bools": (lambda: hf.nn.zero_fraction([True, False, False]), 2 / 3, "float32"),
+    "loss of integers": (
+        lambda: hf.losses.absolute_difference([1, 0, 1], [3, 0, -1]),
+        4 / 3,
+        "float32",
+    ),
+    "squared loss of integers": (
+        lambda: hf.losses.mean_squared_error([1, 0, 1], [3, 0, -1]),
+        8 / 3,
+        "float32",
+    ),
+    "huber loss of integers": (lambda: hf.losses.huber_loss([1, 0, 1], [3, 0, -1]), 1, "float32"),
+    "hinge loss of integers": (lambda: hf.losses.hinge_loss([1, 0, 1], [3, 0, -1]), 1, "float32"),
+    "log loss of integers": (
+        lambda: hf.losses.log_loss([1, 0, 1], [1, 0, 0]),
+        5.3726983,
+        "float32",
+    ),
+    "weighted loss of integers": (lambda: hf.losses.compute_weighted_loss([1, 2, 4]), 2, "int32"),
+    "halved sum of integers": (
+        lambda: hf.losses.compute_weighted_loss([1, 2, 4], 0.5, reduction="weighted_sum"),
+        3,
+        "int32",
+    ),
+    "loss of float16": (
+        lambda: hf.losses.absolute_difference(np.float16([1.5, 2]), np.float16([1, 2])),
+        0.25,
+        "float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_value(name: str) -> None:
+    make, told, dtype = VALUES[name]
+    with hf.Graph().as_default(), hf.Session() as session:
+        value = session.run(make())
+    assert value.dtype == dtype
+    np.testing.assert_allclose(value, told, rtol=1e-6)
+
+
+GRADIENTS: dict[str, tuple[Callable[[hf.Tensor], Any], Any]] = {
+    "sign": (hf.sign, [0, 0, 0]),
+    "x sign(x)": (lambda x: x * hf.sign(x), [-1, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradient(name: str) -> None:
+    make, told = GRADIENTS[name]
+    with hf.Graph().as_default(), hf.Session() as session:
+        x = hf.placeholder(hf.float32, [3])
+        (gradient,) = hf.gradients(make(x), x)
+        np.testing.assert_allclose(session.run(gradient, {x: [-2, 0, 3]}), told)
+
+
+def placeholder(*shape: int | None) -> hf.Tensor:
+    return hf.placeholder(hf.float32, shape)
+
+
+def unknown() -> hf.Tensor:
+    return hf.placeholder(hf.float32)
+
+
+SHAPES: dict[str, tuple[Callable[[], Any], tuple[int | None, ...]]] = {
+    "sum of two": (lambda: hf.accumulate_n([unknown(), placeholder(None, 3)]), (None, 3)),
+    "broadcast to what is fed": (
+        lambda: hf.broadcast_to(placeholder(3, 1), hf.placeholder(hf.int32, [2])),
+        (3, None),
+    ),
+    "repeated": (lambda: hf.repeat(placeholder(4, 1), 3, axis=1), (4, 3)),
+    "each repeated": (lambda: hf.repeat(placeholder(4, 2), [1, 4], axis=-1), (4, 5)),
+    "repeated flat": (lambda: hf.repeat(placeholder(2, 2), 3), (12,)),
+    "unrolled": (
+        lambda: hf.nn.static_rnn(
+            hf.nn.rnn_cell.GRUCell(2),
+            [placeholder(3, 4)],
+            dtype=hf.float32,
+            sequence_length=hf.placeholder(hf.int32),
+        )[0][0],
+        (3, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_static_shape(name: str) -> None:
+    make, told = SHAPES[name]
+    with hf.Graph().as_default():
+        assert make().shape == told
