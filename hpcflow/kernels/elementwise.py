@@ -46,6 +46,14 @@ def _truncate_mod(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("TruncateDiv", "out", inplace=(0,))
 def _truncate_div(xp: Any, node: Node) -> Callable[..., Any]:
+    if node.inputs[0].dtype.kind == "f":
+
+        def cut(x: Any, y: Any, out: Any) -> None:
+            xp.true_divide(x, y, out)
+            xp.trunc(out, out)
+
+        return cut
+
     def run(x: Any, y: Any, out: Any) -> None:
         no_zero(xp, x, y)
         exact = xp.subtract(x, xp.fmod(x, y))  # divisible, so that rounding does not matter

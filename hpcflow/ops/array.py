@@ -157,9 +157,12 @@ def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
     """The result of a reshape: -1 deduced where possible, sizes checked."""
     if target.count(-1) > 1:
         raise ShapeError(f"reshape to {list(target)}: only one size can be -1")
-    if not is_known(given) or None in target:
+    if not is_known(given) or (None in target and -1 in target):
         return tuple(None if d == -1 else d for d in target)
-    total, rest = size_of(given), size_of(tuple(d for d in target if d != -1))
+    total, rest = size_of(given), size_of(tuple(d for d in target if d not in (-1, None)))
+    if None in target:
+        found = total // rest if target.count(None) == 1 and rest and total % rest == 0 else None
+        return tuple(found if d is None else d for d in target)
     if -1 not in target:
         if total != rest:
             raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")

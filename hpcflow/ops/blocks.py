@@ -30,6 +30,15 @@ def _rank(x: Tensor, what: str) -> int:
     return len(x.shape)
 
 
+def images(x: Any) -> Tensor:
+    """As a tensor; one of unknown rank has the four axes of images."""
+    t = convert_to_tensor(x)
+    if t.shape is None:
+        t = identity(t)
+        t.set_shape((None,) * 4)
+    return t
+
+
 def _known(given: Any, what: str) -> np.ndarray:
     value = given.constant if isinstance(given, Tensor) else np.asarray(given)
     if value is None:
@@ -123,12 +132,12 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
 
 def space_to_batch(input: Any, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
     """`space_to_batch_nd` of images [n, height, width, depth] with square blocks."""
-    return space_to_batch_nd(input, [block_size, block_size], paddings, name)
+    return space_to_batch_nd(images(input), [block_size, block_size], paddings, name)
 
 
 def batch_to_space(input: Any, crops: Any, block_size: int, name: str | None = None) -> Tensor:
     """`batch_to_space_nd` of images [n, height, width, depth] with square blocks."""
-    return batch_to_space_nd(input, [block_size, block_size], crops, name)
+    return batch_to_space_nd(images(input), [block_size, block_size], crops, name)
 
 
 def required_space_to_batch_paddings(
@@ -178,7 +187,7 @@ def space_to_depth(
     """
     b = int(block_size)
     with get_default_graph().name_scope(name or "SpaceToDepth"):
-        x = _channels_last(convert_to_tensor(input), data_format)
+        x = _channels_last(images(input), data_format)
         n, h, w, d = _sizes(x)
         _even(h, b, "space_to_depth")
         _even(w, b, "space_to_depth")
@@ -197,7 +206,7 @@ def depth_to_space(
     """
     b = int(block_size)
     with get_default_graph().name_scope(name or "DepthToSpace"):
-        x = _channels_last(convert_to_tensor(input), data_format)
+        x = _channels_last(images(input), data_format)
         n, h, w, d = _sizes(x)
         _even(d, b * b, "depth_to_space")
         d = floordiv(d, b * b) if isinstance(d, Tensor) else d // (b * b)

@@ -108,9 +108,9 @@ squared_difference: Binary = binary(
 )
 truncatediv: Binary = binary(
     "TruncateDiv",
-    "iu",
-    NoGrad("its output is integers"),
-    "The quotient of integers, cut towards zero as in C.",
+    "iuf",
+    (lambda x, y, z, g: None, lambda x, y, z, g: None),
+    "The quotient cut towards zero, as of integers in C.",
     whole(lambda x, y: (x - np.fmod(x, y)) // y),
 )
 truncatemod: Binary = binary(

@@ -65,10 +65,12 @@ def _set_diag(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lead, rows, columns = matrix_shape("matrix_set_diag", inputs[0])
     given = inputs[1].shape
     if lead is not None:
-        merge(given, (*lead, _least(rows, columns)))
+        joint = merge(given, (*lead, _least(rows, columns)))
+        assert joint is not None  # the second is known
+        lead = joint[:-1]
     elif given is not None:
-        return [Spec(inputs[0].dtype, (*given[:-1], None, None))]
-    return [Spec(inputs[0].dtype, inputs[0].shape)]
+        lead = given[:-1]
+    return [Spec(inputs[0].dtype, None if lead is None else (*lead, rows, columns))]
 
 
 def _band(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

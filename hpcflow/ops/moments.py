@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.graph.dtypes import float32
+from hpcflow.graph.dtypes import float32, int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
-from hpcflow.ops.array import size, squeeze, stop_gradient
+from hpcflow.ops.array import constant, rank, shape, squeeze, stop_gradient
 from hpcflow.ops.broadcast import ones_like
+from hpcflow.ops.gather import gather
 from hpcflow.ops.math import (
     abs,
     add,
     cast,
     divide,
+    mod,
     multiply,
     sqrt,
     square,
     subtract,
 )
-from hpcflow.ops.reduce import reduce_mean, reduce_sum
+from hpcflow.ops.reduce import reduce_mean, reduce_prod, reduce_sum
 from hpcflow.ops.rules import like, static_axes
 
 
@@ -93,9 +95,16 @@ def sufficient_statistics(
     moved = x if shift is None else subtract(x, like(shift, x))
     total = reduce_sum(moved, axes, keep_dims)
     squares = reduce_sum(square(moved), axes, keep_dims, name)
-    reduced = reduce_sum(moved, axes, True)
-    count = divide(cast(size(x), x.dtype), cast(size(reduced), x.dtype))
+    count = cast(reduce_prod(_sizes(x, static_axes(axes))), x.dtype)
     return count, total, squares, shift
+
+
+def _sizes(x: Tensor, axes: int | tuple[int, ...] | None) -> Tensor:
+    """The sizes of `x` along some axes."""
+    if axes is None:
+        return shape(x)
+    chosen = [axes] if isinstance(axes, int) else list(axes)
+    return gather(shape(x), mod(constant(chosen, int32), rank(x)))
 
 
 def normalize_moments(

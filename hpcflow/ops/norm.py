@@ -12,6 +12,7 @@ from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, is_known, merge, size_of
 from hpcflow.ops import reduce
 from hpcflow.ops.array import reshape, shape, shape_argument, sizes, squeeze, stop_gradient
+from hpcflow.ops.blocks import images
 from hpcflow.ops.broadcast import ones_like
 from hpcflow.ops.comm import replica_sum
 from hpcflow.ops.join import stack
@@ -190,7 +191,7 @@ def fused_batch_norm(
     While training, of the batch; the variance returned is the unbiased one (divided by n - 1),
     as running averages want it. Otherwise `mean` and `variance` are used and returned.
     """
-    x = convert_to_tensor(x)
+    x = images(x)
     axis = channel_axis(x, data_format)
     s, b = by_channel(scale, x, axis), by_channel(offset, x, axis)
     if not is_training:
@@ -200,6 +201,7 @@ def fused_batch_norm(
         y = batch_normalization(
             x, by_channel(m, x, axis), by_channel(v, x, axis), b, s, epsilon, name
         )
+        y.set_shape(x.shape)
         return y, m, v
     if mean is not None or variance is not None:
         raise ShapeError("fused_batch_norm takes no mean and variance while it is training")

@@ -143,7 +143,10 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
             limit = add(subtract(have, want), 1)
         ranks = [len(value.shape)] if value.shape is not None else shape(have)
         begin = uniform(Source(seed, False), ranks, 0, limit, int64, None)
-        return slice(value, begin, wanted)
+        part = slice(value, begin, wanted)
+        if wanted.constant is not None:
+            part.set_shape(tuple(int(n) for n in wanted.constant))
+        return part
 
 
 def _check_crop(value: Tensor, wanted: np.ndarray) -> None:

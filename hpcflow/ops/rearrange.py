@@ -15,7 +15,7 @@ from hpcflow.ops.array import constant, expand_dims, range, reshape, shape
 from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.gather import gather
 from hpcflow.ops.join import stack
-from hpcflow.ops.math import add, cast, divide, less, mod, multiply, subtract
+from hpcflow.ops.math import add, cast, divide, less, maximum, mod, multiply, subtract
 from hpcflow.ops.positions import positions
 from hpcflow.ops.reduce import reduce_max
 from hpcflow.ops.rules import (
@@ -82,7 +82,7 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     for i, along in enumerate(listed):
         size = getitem(shape(x, out_type=shifts.dtype), along)
         by = shifts if shifts.shape == () else getitem(shifts, i)
-        places = mod(subtract(range(size, dtype=shifts.dtype), by), size)
+        places = mod(subtract(range(size, dtype=shifts.dtype), by), maximum(size, 1))
         last = i == len(listed) - 1
         x = gather(x, places, axis=along, name=name if last else None)
     return x
@@ -128,7 +128,10 @@ def sequence_mask(
 ) -> Tensor:
     """`mask[..., j] = j < lengths[...]`, for j below `maxlen` (the largest length if None)."""
     lengths = convert_to_tensor(lengths)
-    limit = reduce_max(lengths) if maxlen is None else maxlen
+    limit = maxlen
+    if limit is None:
+        known = lengths.constant
+        limit = reduce_max(lengths) if known is None or not known.size else known.max()
     mask = less(range(limit, dtype=lengths.dtype), expand_dims(lengths, -1), name)
     return mask if as_dtype(dtype) == bool_ else cast(mask, dtype)
 

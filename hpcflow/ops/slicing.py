@@ -217,10 +217,11 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for s in (begin, length):
         require("slice's begin and size", s, "iu")
         require_rank("slice's begin and size", s, 1)
-    if x.shape is None:
-        return [Spec(x.dtype, None)]
-    merge((len(x.shape),), merge(begin.shape, length.shape))
     found = attrs["size"] if length.value is None else tuple(int(v) for v in length.value)
+    if x.shape is None:
+        told = None if found is None else tuple(None if n == -1 else n for n in found)
+        return [Spec(x.dtype, told)]
+    merge((len(x.shape),), merge(begin.shape, length.shape))
     starts = (None,) * len(x.shape) if begin.value is None else tuple(map(int, begin.value))
     out: list[int | None] = []
     for size, start, n in zip(x.shape, starts, found or (None,) * len(x.shape), strict=True):

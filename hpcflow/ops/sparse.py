@@ -13,7 +13,7 @@ from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, as_shape, is_known, merge, show
-from hpcflow.ops.array import constant, partial_value, placeholder, reshape, sizes, transpose
+from hpcflow.ops.array import constant, partial_value, placeholder, reshape, size, sizes, transpose
 from hpcflow.ops.broadcast import broadcast_to, sum_to_shape
 from hpcflow.ops.math import cast, conj, divide, multiply, negative, subtract
 from hpcflow.ops.reduce import reduce_sum
@@ -201,7 +201,9 @@ def sparse_to_dense(
     """
     indices, shape = _int64(sparse_indices), _int64(output_shape)
     values = convert_to_tensor(sparse_values)
-    if indices.shape is not None and len(indices.shape) < 2:
+    if indices.shape is None:
+        indices = reshape(indices, [-1, size(shape)])
+    elif len(indices.shape) < 2:
         indices = reshape(indices, [-1, 1])
     inputs = [indices, shape, values, like(default_value, values)]
     return one("SparseToDense", inputs, {"validate": bool(validate_indices)}, name)

@@ -78,6 +78,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
     """The same tensor with its places in the order of rows."""
     keys = _keys(sp_input.indices, sp_input.dense_shape)
     order = make("SortOrder", [keys], {}, name).outputs[0]
+    order.set_shape(sp_input.values.shape)
     return _kept(sp_input, order)
 
 

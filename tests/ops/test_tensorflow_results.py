@@ -47,6 +47,17 @@ VALUES: dict[str, tuple[Callable[[], Any], Any, str]] = {
         3,
         "int32",
     ),
+    "truncated quotients": (
+        lambda: hf.truncatediv([7.0, -7.0, 1.0, -1.0], [2.0, 2.0, 0.0, 4.0]),
+        [3, -3, np.inf, 0],
+        "float32",
+    ),
+    "roll of nothing": (lambda: hf.roll(hf.zeros([2, 0]), -1, 1), np.zeros([2, 0]), "float32"),
+    "count of no samples": (
+        lambda: hf.nn.sufficient_statistics(hf.zeros([0, 2, 1]), [1, 2])[0],
+        2,
+        "float32",
+    ),
     "loss of float16": (
         lambda: hf.losses.absolute_difference(np.float16([1.5, 2]), np.float16([1, 2])),
         0.25,
@@ -62,6 +73,17 @@ def test_value(name: str) -> None:
         value = session.run(make())
     assert value.dtype == dtype
     np.testing.assert_allclose(value, told, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("places", "shape", "told"),
+    [([1, 3], [5], [0, 2, 0, 3, 0]), ([[0, 1], [1, 2]], [2, 3], [[0, 2, 0], [0, 0, 3]])],
+)
+def test_dense_from_places_of_unknown_rank(places: Any, shape: list[int], told: Any) -> None:
+    with hf.Graph().as_default(), hf.Session() as session:
+        indices = hf.placeholder(hf.int64)
+        dense = hf.sparse_to_dense(indices, shape, [2.0, 3.0])
+        assert session.run(dense, {indices: np.array(places)}).tolist() == told
 
 
 GRADIENTS: dict[str, tuple[Callable[[hf.Tensor], Any], Any]] = {
@@ -87,7 +109,36 @@ def unknown() -> hf.Tensor:
     return hf.placeholder(hf.float32)
 
 
+def sparse() -> hf.SparseTensor:
+    return hf.SparseTensor(np.array([[1, 0], [0, 1]]), [1.0, 2.0], [2, 2])
+
+
+NO_PADS = [[0, 0], [0, 0]]
+IMAGES = (None,) * 4
 SHAPES: dict[str, tuple[Callable[[], Any], tuple[int | None, ...]]] = {
+    "part of an unknown": (lambda: hf.slice(unknown(), [1, 2], [1, -1]), (1, None)),
+    "flat": (lambda: hf.reshape(placeholder(2, 3), hf.placeholder(hf.int32, [1])), (6,)),
+    "one size fed": (
+        lambda: hf.reshape(placeholder(2, 3), [hf.placeholder(hf.int32, []), 2]),
+        (3, 2),
+    ),
+    "diagonals say the batch": (
+        lambda: hf.matrix_set_diag(placeholder(None, 2, 2), placeholder(4, None)),
+        (4, 2, 2),
+    ),
+    "mask of known lengths": (lambda: hf.sequence_mask([[4, 3], [1, 2]]), (2, 2, 4)),
+    "reordered": (lambda: hf.sparse_reorder(sparse()).values, (2,)),
+    "cropped": (lambda: hf.random_crop(unknown(), [0, 2]), (0, 2)),
+    "depth to space": (lambda: hf.depth_to_space(unknown(), 2), IMAGES),
+    "space to depth": (lambda: hf.space_to_depth(unknown(), 2), IMAGES),
+    "space to batch": (lambda: hf.space_to_batch(unknown(), NO_PADS, 2), IMAGES),
+    "batch to space": (lambda: hf.batch_to_space(unknown(), NO_PADS, 2), IMAGES),
+    "normalized": (
+        lambda: hf.nn.fused_batch_norm(
+            placeholder(2, 3, 3, 1), [1.0], [1.0], unknown(), unknown(), is_training=False
+        )[0],
+        (2, 3, 3, 1),
+    ),
     "sum of two": (lambda: hf.accumulate_n([unknown(), placeholder(None, 3)]), (None, 3)),
     "broadcast to what is fed": (
         lambda: hf.broadcast_to(placeholder(3, 1), hf.placeholder(hf.int32, [2])),
