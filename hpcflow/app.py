@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hpcflow import flags
+from hpcflow.guard import guard_module
 
 __all__ = ["flags", "run"]
 
@@ -18,3 +19,6 @@ def run(
     rest = flags.FLAGS._parse_flags(list(argv[1:]) if argv else None)
     call: Callable[[list[str]], Any] = main or sys.modules["__main__"].main
     sys.exit(call([(argv or sys.argv)[0], *rest]))
+
+
+guard_module(globals(), __all__)

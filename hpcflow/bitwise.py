@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.bits import (
     bitwise_and,
     bitwise_or,
@@ -12,3 +13,5 @@ from hpcflow.ops.bits import (
 )
 
 __all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]
+
+guard_module(globals(), __all__)

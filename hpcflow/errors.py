@@ -43,6 +43,10 @@ class DTypeError(GraphError, TypeError):
     """Data types that do not fit the operation."""
 
 
+class ArgumentError(GraphError, TypeError, ValueError):
+    """Arguments that a public function does not take; Python's own error is the cause."""
+
+
 class VariableNameError(GraphError, ValueError):
     """`get_variable` asked for a variable that exists, does not, or is another than was meant."""
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.graph.device import parse
+from hpcflow.guard import guard_module
 from hpcflow.logs import say_once
 from hpcflow.runtime.job import current, joined
 
@@ -102,3 +103,6 @@ def _boolean(text: str) -> bool:
     if text.lower() not in known:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return known[text.lower()]
+
+
+guard_module(globals(), __all__)

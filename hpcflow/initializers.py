@@ -1,5 +1,6 @@
 """`hf.initializers`: initializers by the names of TensorFlow 1's module."""
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.initializer_objects import Constant as constant
 from hpcflow.ops.initializer_objects import GlorotNormal as glorot_normal
 from hpcflow.ops.initializer_objects import GlorotUniform as glorot_uniform
@@ -38,3 +39,5 @@ __all__ = [
     "variance_scaling",
     "zeros",
 ]
+
+guard_module(globals(), __all__)

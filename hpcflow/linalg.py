@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.clip import global_norm
 from hpcflow.ops.decompositions import qr, svd
 from hpcflow.ops.decompositions import self_adjoint_eig as eigh
@@ -63,3 +64,5 @@ __all__ = [
     "trace",
     "triangular_solve",
 ]
+
+guard_module(globals(), __all__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.losses import (
     Reduction,
     absolute_difference,
@@ -39,3 +40,5 @@ __all__ = [
     "softmax_cross_entropy",
     "sparse_softmax_cross_entropy",
 ]
+
+guard_module(globals(), __all__)

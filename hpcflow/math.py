@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.complex import angle, imag, real
 from hpcflow.ops.count import bincount, confusion_matrix, count_nonzero
 from hpcflow.ops.elementwise import (
@@ -216,3 +217,5 @@ __all__ = [
     "unsorted_segment_sum",
     "zeta",
 ]
+
+guard_module(globals(), __all__)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hpcflow.guard import guarded
+
 HOMES: dict[str, dict[str, tuple[str, str]]] = {}  # module -> name -> its module, its name there
 
 
@@ -29,7 +31,7 @@ def later(
             raise AttributeError(f"module {module!r} has no attribute {name!r} (see docs/tf1.md)")
         home, its = mine[name]
         found = importlib.import_module(home)
-        value = getattr(found, its) if its else found
+        value = guarded(getattr(found, its)) if its else found
         setattr(sys.modules[module], name, value)
         return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.random import random_gamma as gamma
 from hpcflow.ops.random import random_normal as normal
 from hpcflow.ops.random import random_poisson as poisson
@@ -38,3 +39,5 @@ __all__ = [
     "truncated_normal",
     "uniform",
 ]
+
+guard_module(globals(), __all__)

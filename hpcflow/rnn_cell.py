@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.rnn_cell import (
     BasicLSTMCell,
     BasicRNNCell,
@@ -29,3 +30,5 @@ __all__ = [
     "RNNCell",
     "ResidualWrapper",
 ]
+
+guard_module(globals(), __all__)

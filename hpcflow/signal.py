@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.fft import (
     fft,
     fft2d,
@@ -35,3 +36,5 @@ __all__ = [
     "rfft2d",
     "rfft3d",
 ]
+
+guard_module(globals(), __all__)

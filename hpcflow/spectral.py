@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.fft import (
     fft,
     fft2d,
@@ -31,3 +32,5 @@ __all__ = [
     "rfft2d",
     "rfft3d",
 ]
+
+guard_module(globals(), __all__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.strings import (
     as_string,
     reduce_join,
@@ -35,3 +36,5 @@ __all__ = [
     "to_number",
     "upper",
 ]
+
+guard_module(globals(), __all__)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hpcflow.comm.local import local_world
 from hpcflow.errors import LaunchError
+from hpcflow.guard import guard_module
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 from hpcflow.train.cluster_spec import ClusterSpec
@@ -64,3 +65,6 @@ def end_local_cluster(workers: Sequence[Server]) -> None:
         thread.start()
     for thread in leaving:
         thread.join()
+
+
+guard_module(globals(), __all__)

@@ -7,8 +7,10 @@ from typing import Any
 
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.guard import guarded
 
 
+@guarded
 class Composite:
     """Base of what stands for one value and is made of several tensors.
 

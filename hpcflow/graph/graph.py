@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from hpcflow.errors import DTypeError, GraphError, HpcflowError
 from hpcflow.graph import device as device_names
 from hpcflow.graph import sessions
-from hpcflow.graph.dtypes import name_of
+from hpcflow.graph.dtypes import as_dtype, name_of
 from hpcflow.graph.operators import OPERATORS, Operand
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
+from hpcflow.guard import guarded, user_line
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value follows from static shapes alone
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
 
 
+@guarded
 class Tensor(Operand["Tensor"]):
     """One output of an operation: a value that exists when the graph runs."""
 
@@ -113,6 +110,7 @@ class Attributes(dict[str, Any]):
     update = pop = popitem = clear = setdefault = _refuse
 
 
+@guarded
 class Operation:
     """A node of the graph: an op of the table with its inputs, attributes and wishes.
 
@@ -156,6 +154,7 @@ def _altered(op: Operation, what: str) -> GraphError:
     )
 
 
+@guarded
 class Graph:
     """A dataflow graph. Adding is always legal until `finalize`; nothing is ever changed."""
 
@@ -363,6 +362,8 @@ class Graph:
         return self._unique(name, self._scopes()["name"])
 
     def _unique(self, name: str, scope: str) -> str:
+        if not isinstance(name, str):
+            raise GraphError(f"{name!r} cannot be a name", hint="give a text")
         if name.endswith("/"):
             return name[:-1]
         name = scope + name
@@ -405,8 +406,10 @@ class Graph:
     @contextlib.contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
         """Names of operations made inside begin with `name/`; None goes back to the top."""
-        if not name:
+        if name is None or name == "":
             full = ""
+        elif not isinstance(name, str):
+            raise GraphError(f"{name!r} cannot be the name of a scope", hint="give a text")
         elif name.endswith("/"):
             full = name
         else:
@@ -421,6 +424,8 @@ class Graph:
             with self._within("control", []):
                 yield
             return
+        if not isinstance(before, Iterable):
+            raise GraphError(f"{before!r} is no list of operations and tensors")
         ops = tuple(as_operation(b) for b in before)
         with self._within("control", [*self._scopes()["control"], ops]):
             yield
@@ -431,7 +436,7 @@ class Graph:
 
         A function is given each operation, whose `device` is what inner scopes ask for.
         """
-        if isinstance(name, str):
+        if not (name is None or callable(name)):
             device_names.parse(name)
         with self._within("device", [*self._scopes()["device"], name]):
             yield
@@ -517,20 +522,12 @@ def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None) ->
     if hasattr(value, "as_tensor"):
         value = value.as_tensor()
     if isinstance(value, Tensor):
-        if dtype is not None and value.dtype != np.dtype(dtype):
+        if dtype is not None and value.dtype != as_dtype(dtype):
             raise DTypeError(
-                f"tensor {value.name!r} is {value.dtype}, {np.dtype(dtype)} is needed",
+                f"tensor {value.name!r} is {value.dtype}, {as_dtype(dtype)} is needed",
                 op=value.op.name,
                 line=value.op.line,
                 hint="hf.cast(x, dtype)",
             )
         return value
     return OPERATORS["constant"](value, dtype, name)
-
-
-def user_line() -> str:
-    """`file.py:line` of the innermost frame outside this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

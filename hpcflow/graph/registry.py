@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.errors import GraphError
-from hpcflow.graph.shape import Spec, check_sizes
+from hpcflow.errors import MALFORMED, GraphError, HpcflowError, ShapeError
+from hpcflow.graph.dtypes import name_of
+from hpcflow.graph.shape import Spec, check_sizes, show
+from hpcflow.guard import ours
 
 Infer = Callable[[Sequence[Spec], dict[str, Any]], Sequence[Spec]]
 Gradient = Callable[..., Sequence[Any]]  # of tensors, functions that make one, or None
@@ -60,20 +64,33 @@ def op(name: str, *, infer: Infer, grad: Gradient | NoGrad, **facts: Any) -> OpD
     """Add a row to the op table."""
     if name in OPS:
         raise GraphError(f"op {name!r} is already in the table")
-    OPS[name] = row = OpDef(name, _checked(infer), grad, **facts)
+    OPS[name] = row = OpDef(name, _refusing(name, infer), grad, **facts)
     return row
 
 
-def _checked(infer: Infer) -> Infer:
-    """`infer`, which refuses outputs of sizes that no tensor has."""
+def _refusing(name: str, infer: Infer) -> Infer:
+    """A shape rule that refuses sizes no tensor has, and whose raw Python errors are ShapeErrors.
 
-    def checked(inputs: Sequence[Spec], attrs: dict[str, Any]) -> Sequence[Spec]:
-        specs = infer(inputs, attrs)
-        for spec in specs:
-            check_sizes(spec.shape, spec.dtype.itemsize)
-        return specs
+    What a user's rule raises passes.
+    """
 
-    return checked
+    @functools.wraps(infer)
+    def rule(inputs: Sequence[Spec], attrs: dict[str, Any]) -> Sequence[Spec]:
+        try:
+            specs = infer(inputs, attrs)
+            for spec in specs:
+                check_sizes(spec.shape, spec.dtype.itemsize)
+            return specs
+        except HpcflowError:
+            raise
+        except MALFORMED as error:
+            if not ours(error):
+                raise
+            given = ", ".join(f"{name_of(s.dtype)} {show(s.shape)}" for s in inputs)
+            told = ", ".join(f"{key} {reprlib.repr(value)}" for key, value in attrs.items())
+            raise ShapeError(f"{name} does not take ({given}) with {told}: {error}") from error
+
+    return rule
 
 
 def lookup(name: str) -> OpDef:

@@ -6,6 +6,7 @@ that `reuse` and surrounding variable scopes work as everywhere.
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.layers.attention import multi_head_attention
 from hpcflow.layers.conv import (
     conv1d,
@@ -60,3 +61,5 @@ __all__ = [
     "separable_conv1d",
     "separable_conv2d",
 ]
+
+guard_module(globals(), __all__)

@@ -6,6 +6,7 @@ docs/onnx.md tells which operators are imported and exported, and how complete t
 from __future__ import annotations
 
 from hpcflow.errors import MissingPackageError
+from hpcflow.guard import guard_module
 
 try:
     import onnx  # noqa: F401  (what follows needs it; said here once what brings it)
@@ -36,3 +37,5 @@ __all__ = [
     "run_node",
     "supports_device",
 ]
+
+guard_module(globals(), __all__)

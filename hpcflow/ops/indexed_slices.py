@@ -12,11 +12,13 @@ from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.shape import Shape, merge, show
+from hpcflow.guard import guarded
 from hpcflow.logs import say_once
 from hpcflow.ops.array import constant, partial_value, reshape, shape_argument, size, sizes
 from hpcflow.ops.rules import like, one
 
 
+@guarded
 class IndexedSlicesValue(NamedTuple):
     """What a session gives for IndexedSlices: arrays."""
 

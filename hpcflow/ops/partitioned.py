@@ -14,6 +14,7 @@ from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.operators import Operand
 from hpcflow.graph.shape import show
+from hpcflow.guard import guarded
 from hpcflow.ops.control import group
 from hpcflow.ops.join import concat
 from hpcflow.ops.slicing import slice
@@ -28,6 +29,7 @@ class PartitionInfo:
     var_offset: tuple[int, ...]
 
 
+@guarded
 class PartitionedVariable(Operand[Tensor]):
     """Variables that are pieces of one, cut along one axis; it is used like their concatenation.
 

@@ -13,6 +13,7 @@ from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, as_shape, is_known, merge, show
+from hpcflow.guard import guarded
 from hpcflow.ops.array import constant, partial_value, placeholder, reshape, size, sizes, transpose
 from hpcflow.ops.broadcast import broadcast_to, sum_to_shape
 from hpcflow.ops.math import cast, conj, divide, multiply, negative, subtract
@@ -23,6 +24,7 @@ from hpcflow.ops.scatter_nd import gather_nd
 from hpcflow.ops.slicing import getitem
 
 
+@guarded
 class SparseTensorValue(NamedTuple):
     """A sparse tensor as arrays: what is fed for one, and fetched of one."""
 

@@ -22,6 +22,7 @@ from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.operators import Operand
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
+from hpcflow.guard import guarded
 from hpcflow.ops.array import placeholder
 from hpcflow.ops.control import group
 from hpcflow.ops.scatter import RowUpdates
@@ -89,6 +90,7 @@ op("CountUpTo", infer=_counted, grad=NoGrad("a count"), writes=(0,), waits=True,
 op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=True, waits=True)
 
 
+@guarded
 class Variable(RowUpdates, Operand[Tensor]):
     """Mutable state that lives between steps.
 

@@ -19,6 +19,7 @@ from hpcflow.graph.dtypes import as_array, float32
 from hpcflow.graph.graph import Graph, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.scopes import name_scope
+from hpcflow.guard import guarded
 from hpcflow.ops.state import Variable
 from hpcflow.ops.variable_store import Store
 
@@ -79,6 +80,7 @@ def _state(graph: Graph | None = None) -> _State:
     return held[0]
 
 
+@guarded
 class VariableScope:
     """What `get_variable` does by default: the prefix of names, and the default arguments.
 

@@ -11,6 +11,7 @@ from hpcflow.errors import FeedError, FetchError
 from hpcflow.graph.body import control_of, inputs_of
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.guard import guarded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Part:
     ops: set[Operation]
 
 
+@guarded
 class PartialRun:
     """The state of a step whose feeds come bit by bit.
 
