@@ -49,9 +49,15 @@ class DeviceName(NamedTuple):
         return all(mine is None or mine == its for mine, its in zip(self, device, strict=True))
 
 
-@functools.lru_cache(maxsize=4096)  # plans ask for the same few names again and again
 def parse(text: str) -> DeviceName:
     """Read a device name; TensorFlow's `/replica:0` and `/device:GPU:0` are accepted."""
+    if not isinstance(text, str):
+        raise PlacementError(f"{text!r} is not a device name", hint="give a text or a function")
+    return _parsed(text)
+
+
+@functools.lru_cache(maxsize=4096)  # plans ask for the same few names again and again
+def _parsed(text: str) -> DeviceName:
     found: dict[str, str] = {}
     at = 0
     while at < len(text):

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.errors import MALFORMED, DTypeError, ShapeError
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)  # float32 without its last 16 bits
 float16 = np.dtype("float16")
@@ -45,7 +45,7 @@ def as_dtype(given: Any) -> np.dtype:
         if isinstance(given, str) and given.startswith("a"):
             raise TypeError("the letter for bytes that NumPy 2 has given up")
         dtype = string if given == "string" else np.dtype(given)
-    except (TypeError, ValueError, SyntaxError):  # NumPy reads some texts as Python
+    except (*MALFORMED, SyntaxError):  # NumPy reads some texts as Python
         raise DTypeError(
             f"{given!r} is not a data type", hint="use hf.float32 or 'float32'"
         ) from None

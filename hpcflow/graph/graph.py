@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.errors import DTypeError, GraphError, HpcflowError
 from hpcflow.graph import device as device_names
 from hpcflow.graph import sessions

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from hpcflow.errors import ShapeError
+from hpcflow.errors import MALFORMED, ShapeError
+from hpcflow.guard import user_line
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
 MOST_BYTES = 1 << 47  # that a process can address
@@ -43,17 +44,11 @@ def as_shape(given: Any) -> Shape:
     if isinstance(given, (int, np.integer)):
         given = (given,)
     try:
-        dims = tuple(None if d is None or int(d) == -1 else int(d) for d in given)
+        dims = tuple(None if d == -1 else d for d in as_sizes(given))
         check_sizes(dims)
-    except (TypeError, ValueError) as error:
-        from hpcflow.graph.graph import user_line  # which needs this module
-
-        if isinstance(error, ShapeError):
-            error.line = user_line()
-            raise
-        raise ShapeError(
-            f"{given!r} is not a shape", line=user_line(), hint="use a list such as [None, 784]"
-        ) from None
+    except ShapeError as error:
+        error.line = error.line or user_line()
+        raise
     return dims
 
 
@@ -67,6 +62,24 @@ def check_sizes(shape: Shape, itemsize: int = 1) -> None:
             count *= d
     if count > MOST_BYTES:
         raise ShapeError(f"shape {show(shape)} is of {count} bytes, more than any memory has")
+
+
+def as_sizes(given: Any) -> tuple[int | None, ...]:
+    """Sizes as ints, None where one is None; ShapeError if `given` is no list of them."""
+    try:
+        if isinstance(given, (str, bytes)):
+            raise TypeError("a text is no list")
+        return tuple(None if d is None else _as_size(d) for d in given)
+    except MALFORMED:
+        raise ShapeError(
+            f"{given!r} is not a shape", hint="use a list such as [None, 784]"
+        ) from None
+
+
+def _as_size(given: Any) -> int:
+    if isinstance(given, (str, bytes)) or int(given) != given or not -(2**63) <= given < 2**63:
+        raise ValueError("no whole number that 64 bits hold")
+    return int(given)
 
 
 def is_known(shape: Shape) -> bool:

@@ -18,6 +18,7 @@ from hpcflow.graph.shape import (
     Shape,
     Spec,
     as_shape,
+    as_sizes,
     is_known,
     merge,
     normalize_axes,
@@ -77,9 +78,10 @@ def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:
         return known, [] if shape.constant is not None else [shape]
     if isinstance(shape, (int, np.integer)):
         shape = (shape,)
-    if shape is None or any(d is None for d in shape):
+    known = None if shape is None else as_sizes(shape)
+    if not is_known(known):
         raise ShapeError(f"shape {shape!r} must be known", hint="use hf.shape(x) for unknown sizes")
-    return tuple(int(d) for d in shape), []
+    return known, []
 
 
 # -- constants and what is fed

@@ -14,6 +14,7 @@ from hpcflow.ops.array import identity, reshape, shape, transpose
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.join import concat, pad, stack
 from hpcflow.ops.math import add, floordiv, mod, multiply, negative
+from hpcflow.ops.rules import whole
 from hpcflow.ops.slicing import getitem
 
 
@@ -185,7 +186,7 @@ def space_to_depth(
 
     Shapes: [n, h, w, d] -> [n, h / b, w / b, b * b * d].
     """
-    b = int(block_size)
+    b = whole(block_size, "block_size")
     with get_default_graph().name_scope(name or "SpaceToDepth"):
         x = _channels_last(images(input), data_format)
         n, h, w, d = _sizes(x)
@@ -204,7 +205,7 @@ def depth_to_space(
 
     Shapes: [n, h, w, b * b * d] -> [n, h * b, w * b, d].
     """
-    b = int(block_size)
+    b = whole(block_size, "block_size")
     with get_default_graph().name_scope(name or "DepthToSpace"):
         x = _channels_last(images(input), data_format)
         n, h, w, d = _sizes(x)

@@ -21,7 +21,7 @@ from hpcflow.ops.math import cast, equal, log1p, where
 from hpcflow.ops.positions import positions
 from hpcflow.ops.random import random_uniform
 from hpcflow.ops.rows import taken
-from hpcflow.ops.rules import Attrs, make, require
+from hpcflow.ops.rules import Attrs, make, require, whole
 from hpcflow.ops.slicing import getitem
 
 Candidates = tuple[Tensor, Tensor, Tensor]  # classes, expected counts of the true, of the sampled
@@ -50,6 +50,7 @@ def _draw(
 ) -> Candidates:
     """Classes drawn by `kind` and the counts to be expected; `weights` of "unigram"."""
     labels = _labels(true_classes, num_true)
+    num_sampled, range_max = whole(num_sampled, "num_sampled"), whole(range_max, "range_max")
     if num_sampled < 1 or range_max < 1 or (unique and num_sampled > range_max):
         raise ShapeError(
             f"{num_sampled} {'different ' * unique}classes of {range_max} cannot be drawn",
@@ -57,14 +58,14 @@ def _draw(
         )
     with get_default_graph().name_scope(name or f"{kind}_candidate_sampler"):
         words = random_uniform([2], 0, 2**63 - 1, int64, seed, "words")
-        attrs = {"kind": kind, "range_max": int(range_max), "num_sampled": int(num_sampled)}
+        attrs = {"kind": kind, "range_max": range_max, "num_sampled": num_sampled}
         attrs["unique"] = bool(unique)
         if weights is not None:
             attrs["weights"] = weights
         sampled, tries = make("SampleCandidates", [words], attrs).outputs
 
         def expected(classes: Tensor) -> Tensor:
-            p = _probability(kind, classes, int(range_max), weights)
+            p = _probability(kind, classes, range_max, weights)
             return _expected(p, num_sampled, tries if unique else None)
 
         return sampled, expected(labels), expected(sampled)

@@ -10,7 +10,7 @@ from hpcflow.graph.graph import Operation, Tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, merge, show
 from hpcflow.ops.array import shape_argument, sizes
-from hpcflow.ops.rules import Attrs, one, operands, require, require_equal, told_shape
+from hpcflow.ops.rules import Attrs, one, operands, require, require_equal, told_shape, whole
 from hpcflow.ops.window import Sizes, full, joined, parts, slid, slides
 
 # -- the rows. Attributes: strides, dilations (a number per axis), padding (SAME, VALID or pairs),
@@ -141,9 +141,10 @@ def attributes(
     strides: Any, padding: Any, data_format: str | None, dilations: Any, groups: int, rank: int
 ) -> Attrs:
     """The attributes of the rows, checked."""
-    if int(groups) < 1:
+    groups = whole(groups, "groups")
+    if groups < 1:
         raise ShapeError(f"groups {groups} is not positive", line=user_line())
-    return {**slides(strides, padding, data_format, dilations, rank), "groups": int(groups)}
+    return {**slides(strides, padding, data_format, dilations, rank), "groups": groups}
 
 
 def transposed(

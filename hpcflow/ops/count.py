@@ -28,7 +28,7 @@ from hpcflow.ops.math import (
     where,
 )
 from hpcflow.ops.reduce import reduce_max, reduce_sum
-from hpcflow.ops.rules import Attrs, like, one, require, require_alike, require_rank
+from hpcflow.ops.rules import Attrs, like, one, require, require_alike, require_rank, whole
 from hpcflow.ops.segment import unsorted_segment_sum
 from hpcflow.ops.slicing import gather, getitem
 
@@ -81,7 +81,7 @@ def bincount(
         inputs.append(convert_to_tensor(weights))
         require_alike("bincount", *inputs)
     attrs: Attrs = {"minlength": int(minlength or 0), "dtype": as_dtype(dtype)}
-    attrs["maxlength"] = None if maxlength is None else int(maxlength)
+    attrs["maxlength"] = None if maxlength is None else whole(maxlength, "maxlength")
     if min(attrs["minlength"], attrs["maxlength"] or 0) < 0:
         raise ShapeError(f"bincount of a length from {minlength} to {maxlength}", line=user_line())
     if kind_of(attrs["dtype"]) not in "iuf":

@@ -17,7 +17,7 @@ from hpcflow.ops.math import cast, logical_and, multiply, not_equal, where
 from hpcflow.ops.positions import positions
 from hpcflow.ops.rearrange import sequence_mask
 from hpcflow.ops.reduce import argmax, reduce_max, reduce_sum
-from hpcflow.ops.rules import Attrs, make, one, require
+from hpcflow.ops.rules import Attrs, make, one, require, whole
 from hpcflow.ops.scans import cumsum
 from hpcflow.ops.scatter_nd import gather_nd
 from hpcflow.ops.segment import unsorted_segment_sum
@@ -136,7 +136,7 @@ def ctc_loss_v2(
     """
     x = convert_to_tensor(logits)
     x = x if logits_time_major else transpose(x, [1, 0, 2])
-    attrs: Attrs = {"blank": int(blank_index), "collapse": False, "merge": True}
+    attrs: Attrs = {"blank": whole(blank_index, "blank_index"), "collapse": False, "merge": True}
     attrs["ignore_longer"] = False
     given = [convert_to_tensor(t) for t in (labels, label_length, logit_length)]
     return one("CTCLoss", [x, *given], attrs, name)
@@ -198,7 +198,11 @@ def ctc_beam_search_decoder(
     """
     if not 1 <= top_paths <= beam_width:
         raise ShapeError(f"top_paths {top_paths} is not in [1, {beam_width}]", line=user_line())
-    attrs = {"width": int(beam_width), "paths": int(top_paths), "blank": -1}
+    attrs = {
+        "width": whole(beam_width, "beam_width"),
+        "paths": whole(top_paths, "top_paths"),
+        "blank": -1,
+    }
     attrs["merge"] = bool(merge_repeated)
     given = [convert_to_tensor(inputs), convert_to_tensor(sequence_length)]
     labels, sizes, scores = make("CTCBeamSearch", given, attrs).outputs

@@ -9,7 +9,7 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
-from hpcflow.ops.rules import Attrs, make, normal_axis, require
+from hpcflow.ops.rules import Attrs, make, normal_axis, require, whole
 
 
 def _distinct(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -36,6 +36,6 @@ def distinct_slices(
 
     Also where each is first, which of them each slice of `x` is, and how often each is there.
     """
-    attrs: Attrs = {"axis": int(axis), "sorted": bool(sorted)}
+    attrs: Attrs = {"axis": whole(axis, "axis"), "sorted": bool(sorted)}
     found, first, which, count = make("DistinctSlices", [convert_to_tensor(x)], attrs, name).outputs
     return found, first, which, count

@@ -23,6 +23,7 @@ from hpcflow.ops.rules import (
     require_rank,
     static_axes,
     told_shape,
+    whole,
     with_value,
 )
 
@@ -124,7 +125,7 @@ def gather(
 
 
 def _batch_dims(given: int, indices: Tensor) -> int:
-    batch = int(given)
+    batch = whole(given, "batch_dims")
     if batch < 0:
         if indices.shape is None:
             raise ShapeError("negative batch_dims need indices of a known rank")

@@ -12,7 +12,7 @@ from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
 from hpcflow.ops.control import group, no_op
 from hpcflow.ops.math import check_numerics
-from hpcflow.ops.rules import Attrs, make, one, require
+from hpcflow.ops.rules import Attrs, make, one, require, whole
 
 _UNKNOWN = NoGrad("hpcflow cannot see into a Python function; hf.custom_gradient gives it one")
 SUMMARY = 3  # elements of each tensor that are shown unless more are asked for
@@ -69,6 +69,11 @@ def _layout(data: Any, what: str) -> tuple[list[Tensor], tuple[str | None, ...]]
     return [convert_to_tensor(d) for d in data if not isinstance(d, str)], layout
 
 
+def _shown(summarize: int | None) -> int:
+    """Elements of each tensor that are shown."""
+    return SUMMARY if summarize is None else whole(summarize, "summarize")
+
+
 def _print(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(inputs[0].dtype, inputs[0].shape)]
 
@@ -102,7 +107,7 @@ def Print(
     """
     tensors, layout = _layout(data, "Print")
     attrs: Attrs = {"layout": layout, "message": message or "", "first_n": first_n}
-    attrs["summarize"] = SUMMARY if summarize is None else int(summarize)
+    attrs["summarize"] = _shown(summarize)
     return one("Print", [convert_to_tensor(input_), *tensors], attrs, name)
 
 
@@ -115,7 +120,7 @@ def Assert(
     Errors: AssertError when it runs, with the data, the operation, its line and the rank.
     """
     tensors, layout = _layout(data, "Assert")
-    attrs: Attrs = {"layout": layout, "summarize": SUMMARY if summarize is None else int(summarize)}
+    attrs: Attrs = {"layout": layout, "summarize": _shown(summarize)}
     return make("Assert", [convert_to_tensor(condition, bool_), *tensors], attrs, name)
 
 

@@ -38,6 +38,7 @@ from hpcflow.ops.rules import (
     require_alike,
     require_equal,
     require_rank,
+    whole,
 )
 from hpcflow.ops.slicing import getitem
 
@@ -131,12 +132,12 @@ op("LogSoftmaxGrad", infer=_softmax, grad=_log_softmax_grad_back)
 
 def softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
     """`exp(x) / sum(exp(x))` along `axis`, without overflow."""
-    return one("Softmax", [convert_to_tensor(logits)], {"axis": int(axis)}, name)
+    return one("Softmax", [convert_to_tensor(logits)], {"axis": whole(axis, "axis")}, name)
 
 
 def log_softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
     """The logarithm of `softmax`, without its rounding to zero."""
-    return one("LogSoftmax", [convert_to_tensor(logits)], {"axis": int(axis)}, name)
+    return one("LogSoftmax", [convert_to_tensor(logits)], {"axis": whole(axis, "axis")}, name)
 
 
 # -- biases, dropout
@@ -330,4 +331,4 @@ op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
 def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) -> Tensor:
     """Whether each target class is among the `k` largest predictions; ties count as inside."""
     inputs = [convert_to_tensor(predictions), convert_to_tensor(targets)]
-    return one("InTopK", inputs, {"k": int(k)}, name)
+    return one("InTopK", inputs, {"k": whole(k, "k")}, name)

@@ -30,7 +30,7 @@ from hpcflow.ops.math import (
 )
 from hpcflow.ops.pool import avg_pool1d
 from hpcflow.ops.reduce import reduced_shape
-from hpcflow.ops.rules import Attrs, make, normal_axis, one, require, static_axes
+from hpcflow.ops.rules import Attrs, make, normal_axis, one, require, static_axes, whole
 from hpcflow.ops.slicing import getitem
 
 # -- the row: (x - mean) / sqrt(variance + epsilon), mean and variance over `axis`
@@ -296,7 +296,7 @@ def group_normalization(
     axis = channel_axis(x, data_format)
     assert x.shape is not None
     channels = x.shape[axis]
-    if channels is None or int(groups) < 1 or channels % groups:
+    if channels is None or groups < 1 or channels % groups:
         raise ShapeError(
             f"{channels} channels cannot be parted into {groups} groups", line=user_line()
         )
@@ -343,7 +343,7 @@ def local_response_normalization(
     """
     x = convert_to_tensor(input)
     normal_axis(-1, 1 if x.shape is None else len(x.shape))
-    width = 2 * int(depth_radius) + 1
+    width = 2 * whole(depth_radius, "depth_radius") + 1
     channels = -1 if x.shape is None or x.shape[-1] is None else x.shape[-1]
     rows = [-1, getitem(shape(x), -1) if channels == -1 else channels, 1]
     means = avg_pool1d(

@@ -12,7 +12,7 @@ from hpcflow.graph.shape import Shape, Spec, merge
 from hpcflow.ops.array import range, reshape, reshaped_like, size, sizes
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.gather import gather
-from hpcflow.ops.rules import Attrs, like, make, one, require, require_equal
+from hpcflow.ops.rules import Attrs, like, make, one, require, require_equal, whole
 
 
 def _partition(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -69,7 +69,7 @@ def dynamic_partition(
     Shapes: `partitions` has the first axes of `data`; results are [rows of it, rest of data].
     Errors: a number outside [0, num_partitions) raises RangeError when it runs.
     """
-    attrs: Attrs = {"num": int(num_partitions)}
+    attrs: Attrs = {"num": whole(num_partitions, "num_partitions")}
     if attrs["num"] < 1:
         raise ShapeError(f"dynamic_partition into {num_partitions} parts", line=user_line())
     inputs = [convert_to_tensor(data), convert_to_tensor(partitions)]

@@ -13,7 +13,7 @@ from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.shape import Shape, as_shape, is_known, merge
-from hpcflow.ops.rules import Attrs
+from hpcflow.ops.rules import Attrs, whole
 
 Shapes = tuple[Shape, ...] | None
 
@@ -198,7 +198,7 @@ class RandomShuffleQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "random_shuffle_queue",
     ) -> None:
-        types, least = _types(dtypes), int(min_after_dequeue)
+        types, least = _types(dtypes), whole(min_after_dequeue, "min_after_dequeue")
         full = _full(_shapes(shapes))
         if least < 0 or 0 <= capacity <= least:
             raise GraphError(f"capacity {capacity} cannot keep {least} elements and give others")
@@ -313,5 +313,5 @@ def _checked_names(names: Any, count: int) -> tuple[str, ...] | None:
 
 def _key(name: str, seed: int | None) -> int:
     """What the order of a random queue follows from."""
-    source = (get_default_graph().root.seed, name if seed is None else int(seed))
+    source = (get_default_graph().root.seed, name if seed is None else whole(seed, "seed"))
     return int.from_bytes(hashlib.blake2b(repr(source).encode(), digest_size=16).digest(), "little")

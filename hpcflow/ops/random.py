@@ -38,7 +38,7 @@ from hpcflow.ops.array import constant, shape_argument
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.comm import replica_offset
 from hpcflow.ops.math import add, cast, divide, maximum, minimum, multiply, subtract
-from hpcflow.ops.rules import Attrs, one, require, told_shape
+from hpcflow.ops.rules import Attrs, one, require, told_shape, whole
 
 _DRAW = NoGrad("a random draw does not depend on its inputs")
 _GAMMA = NoGrad("how a gamma number moves with its shape has no rule here")
@@ -103,7 +103,7 @@ for _type, _infer, _grad in (
 
 def set_random_seed(seed: int) -> None:
     """The seed of the default graph, for the random ops made after this call."""
-    get_default_graph().root.seed = int(seed)
+    get_default_graph().root.seed = whole(seed, "seed")
 
 
 def _key(graph_seed: int, source: int | str) -> int:

@@ -22,6 +22,7 @@ from hpcflow.ops.rules import (
     require,
     static_axes,
     told_shape,
+    whole,
     with_value,
 )
 
@@ -180,13 +181,13 @@ op("ArgMin", infer=_position, grad=NoGrad("its output is integers"))
 
 def argmax(input: Any, axis: int = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
     """The index of the largest element along `axis`, the first of equal ones."""
-    attrs = {"axis": static_axes(axis), "dtype": as_dtype(output_type)}
+    attrs = {"axis": whole(axis, "axis"), "dtype": as_dtype(output_type)}
     return one("ArgMax", [convert_to_tensor(input)], attrs, name)
 
 
 def argmin(input: Any, axis: int = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
     """The index of the smallest element along `axis`, the first of equal ones."""
-    attrs = {"axis": static_axes(axis), "dtype": as_dtype(output_type)}
+    attrs = {"axis": whole(axis, "axis"), "dtype": as_dtype(output_type)}
     return one("ArgMin", [convert_to_tensor(input)], attrs, name)
 
 

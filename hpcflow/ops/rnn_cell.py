@@ -21,6 +21,7 @@ from hpcflow.ops.join import concat, split
 from hpcflow.ops.math import add, clip_by_value, multiply, sigmoid, subtract, tanh
 from hpcflow.ops.matmul import matmul
 from hpcflow.ops.nn import bias_add
+from hpcflow.ops.rules import whole
 from hpcflow.ops.state import Variable
 from hpcflow.ops.variable_scope import VariableScope, get_variable, variable_scope
 
@@ -127,7 +128,7 @@ class BasicRNNCell(RNNCell):
         dtype: Any = None,
     ) -> None:
         super().__init__(name, dtype, reuse)
-        self._units, self._activation = int(num_units), activation or tanh
+        self._units, self._activation = whole(num_units, "num_units"), activation or tanh
 
     @property
     def state_size(self) -> int:
@@ -162,7 +163,7 @@ class GRUCell(RNNCell):
         dtype: Any = None,
     ) -> None:
         super().__init__(name, dtype, reuse)
-        self._units, self._activation = int(num_units), activation or tanh
+        self._units, self._activation = whole(num_units, "num_units"), activation or tanh
         self._kernel, self._bias = kernel_initializer, bias_initializer
 
     @property
@@ -213,7 +214,7 @@ class LSTMCell(RNNCell):
         dtype: Any = None,
     ) -> None:
         super().__init__(name, dtype, reuse)
-        self._units, self._activation = int(num_units), activation or tanh
+        self._units, self._activation = whole(num_units, "num_units"), activation or tanh
         self._peepholes, self._initializer = use_peepholes, initializer
         self._cell_clip, self._proj_clip = cell_clip, proj_clip
         self._proj, self._forget_bias, self._tuple = num_proj, forget_bias, state_is_tuple

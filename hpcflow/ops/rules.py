@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, GradientError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from hpcflow.graph.dtypes import as_array, as_strings, kind_of
 from hpcflow.graph.graph import (
     Operation,
@@ -233,6 +233,25 @@ def require_alike(type: str, *tensors: Tensor) -> None:
             raise
 
 
+def whole(value: Any, what: str) -> int:
+    """An argument that is one whole number: an int, NumPy's, or a constant tensor.
+
+    Errors: ArgumentError, which calls it `what`.
+    """
+    if isinstance(value, int):
+        return value
+    found = value.constant if isinstance(value, Tensor) else value
+    array = np.asarray(found) if isinstance(found, (float, np.ndarray, np.generic)) else None
+    if array is None or array.ndim or not _is_whole(array):
+        raise ArgumentError(f"{what} is {value!r}, not a whole number", line=user_line())
+    return int(array)
+
+
+def _is_whole(number: np.ndarray) -> bool:
+    kind = number.dtype.kind
+    return kind in "biu" or (kind == "f" and float(number).is_integer())
+
+
 def static_axes(axis: Any) -> int | tuple[int, ...] | None:
     """An axis argument as plain data; a tensor must be a constant."""
     if axis is None or isinstance(axis, (int, np.integer)):
@@ -241,8 +260,8 @@ def static_axes(axis: Any) -> int | tuple[int, ...] | None:
         if axis.constant is None:
             raise ShapeError("an axis must be known when the graph is built", op=axis.op.name)
         axis = axis.constant
-    array = np.asarray(axis)
-    if array.dtype.kind not in "iu" and array.size:
+    array = as_array(axis)
+    if (array.dtype.kind not in "iu" and array.size) or array.ndim > 1:
         raise ShapeError(f"axis {axis!r} is not an integer or a list of them")
     return int(array) if array.ndim == 0 else tuple(int(a) for a in array)
 

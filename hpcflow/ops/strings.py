@@ -11,7 +11,7 @@ from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, int32, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, broadcast, normalize_axes
-from hpcflow.ops.rules import Attrs, like, one, require, static_axes
+from hpcflow.ops.rules import Attrs, like, one, require, static_axes, whole
 
 _STRINGS = NoGrad("strings are not differentiable")
 
@@ -216,7 +216,7 @@ def decode_base64(input: Any, name: str | None = None) -> Tensor:
 
 
 def _hashed(given: Any, buckets: int, how: str, key: Sequence[int], name: str | None) -> Tensor:
-    if int(buckets) < 1:
+    if whole(buckets, "num_buckets") < 1:
         raise ShapeError(f"{buckets} buckets to hash to", line=user_line())
     attrs = {"how": how, "buckets": int(buckets), "key": tuple(int(k) for k in key)}
     return one("StringToHashBucket", [_strings(given)], attrs, name)
