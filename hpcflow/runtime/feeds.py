@@ -75,8 +75,19 @@ def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:
     return given
 
 
+def has_composites(feed_dict: Mapping[Any, Any]) -> bool:
+    """True if something that is fed stands for several tensors; FeedError if it is no dict."""
+    if not isinstance(feed_dict, Mapping):
+        raise FeedError(
+            f"feeds are {reprlib.repr(feed_dict)}, not a dict", hint="give {placeholder: value}"
+        )
+    return any(isinstance(key, Composite) for key in feed_dict)
+
+
 def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
     """The feeds with what stands for several tensors taken apart."""
+    if not has_composites(feed_dict):
+        return dict(feed_dict)
     found: dict[Any, Any] = {}
     for key, value in feed_dict.items():
         if not isinstance(key, Composite):

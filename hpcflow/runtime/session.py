@@ -11,9 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from hpcflow.errors import FeedError, FetchError, HpcflowError
+from hpcflow.errors import (
+    MALFORMED,
+    FeedError,
+    FetchError,
+    GraphError,
+    HpcflowError,
+    KernelError,
+    OutOfMemoryError,
+)
 from hpcflow.graph import sessions
-from hpcflow.graph.composite import Composite
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.graph.shape import Spec, known
 from hpcflow.logs import logger
@@ -26,7 +33,7 @@ from hpcflow.runtime.context import Context
 from hpcflow.runtime.deadline import Deadline
 from hpcflow.runtime.dlpack import shared
 from hpcflow.runtime.family import Family, Growth
-from hpcflow.runtime.feeds import as_fed, by_tensor, structure
+from hpcflow.runtime.feeds import as_fed, by_tensor, has_composites, structure
 from hpcflow.runtime.given_back import give_back
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
@@ -86,6 +93,8 @@ class Session:
     ) -> None:
         if isinstance(target, Graph):
             target, graph = None, target
+        if not (graph is None or isinstance(graph, Graph)):
+            raise GraphError(f"{graph!r} is not a graph", hint="give an hf.Graph")
         self.graph = graph or get_default_graph()
         self.context = context or context_of(target)
         self.store = self.context.new_store()  # variables that live on this rank
@@ -118,7 +127,7 @@ class Session:
             return self._run_within(Deadline(deadline), fetches, feeds)
         try:
             runner = self._runners[fetches if fetches.__class__ is Tensor else _name(fetches)]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):  # the last two of what has no hash
             runner = functools.partial(self._find, fetches)
         if self._fewer:
             renew(feed_dict)
@@ -275,7 +284,7 @@ class Session:
 
     def _find(self, fetches: Any, feed_dict: Feeds, name: Any = None) -> Any:
         """Run for the first time, or with feeds of other shapes than the last time."""
-        if any(isinstance(key, Composite) for key in feed_dict):
+        if has_composites(feed_dict):
             return self.run(fetches, by_tensor(feed_dict))
         step, rebuild, fed, arrays = self._found(fetches, feed_dict)
         found = _name(fetches) if name is None else name
@@ -486,4 +495,8 @@ def evaluate(context: Context, node: Node, inputs: Sequence[Any]) -> list[Any]:
     except HpcflowError as error:
         error.op, error.line = error.op or node.name, error.line or node.line
         raise
+    except MALFORMED as error:
+        kind = OutOfMemoryError if isinstance(error, MemoryError) else KernelError
+        told = f"{node.type} failed: {type(error).__name__}: {error}"
+        raise kind(told, op=node.name, line=node.line) from error
     return list(made) if isinstance(made, tuple) else [np.asarray(made)]
