@@ -31,6 +31,8 @@ _OPERATORS = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
     *("lt", "le", "gt", "ge", "neg", "abs", "invert", "getitem", "init", "call"),
 )
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = 80
 _SPECIAL = {f"__{name}__" for o in _OPERATORS for name in (o, f"r{o}")}
 _LEFT_OUT = {
     "Session.run",  # a step may take a microsecond: what it calls makes the errors
@@ -144,7 +146,7 @@ def _refusal(
     function: Callable[..., Any], args: Any, kwargs: dict[str, Any], error: Exception
 ) -> HpcflowError:
     """The error to raise in place of a raw one."""
-    given = [_shown(a) for a in args] + [f"{key}={_shown(v)}" for key, v in kwargs.items()]
+    given = [shown(a) for a in args] + [f"{key}={shown(v)}" for key, v in kwargs.items()]
     name = function.__qualname__.removesuffix(".__init__")
     told = f"{name}({', '.join(given)}): {type(error).__name__}: {error}"
     if isinstance(error, MemoryError):
@@ -153,12 +155,9 @@ def _refusal(
     return ArgumentError(f"these arguments do not fit: {told}", line=user_line(), hint=hint)
 
 
-def _shown(value: Any) -> str:
-    """What a message says of an argument."""
-    try:
-        return reprlib.repr(value)
-    except Exception:  # of a class of the user's
-        return object.__repr__(value)
+def shown(value: Any) -> str:
+    """What a message says of an argument, which may be large, or endless, or not to be printed."""
+    return _SHORT.repr(value)
 
 
 def user_line() -> str:

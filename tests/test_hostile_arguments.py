@@ -100,7 +100,7 @@ CASES = {
     "no pairs": (lambda: hf.train.AdamOptimizer().apply_gradients("ab"), ArgumentError),
     "no path": (lambda: hf.train.load_variable(3, "v"), ArgumentError),
     "no hash": (lambda: hf.add_to_collection([], 1), ArgumentError),
-    "no session": (lambda: hf.constant(1.0).eval(session="text"), ArgumentError),
+    "no session": (lambda: hf.constant(1.0).eval(session="text"), FetchError),
     "no graph": (lambda: hf.Session(graph=2.0), GraphError),
     "no feeds": (lambda: hf.Session().run(hf.constant(1.0), [1]), FeedError),
     "no feeds by a deadline": (
@@ -250,10 +250,10 @@ def test_one_function_is_one_object_under_all_its_names():
 
 
 def test_the_tool_finds_what_is_raised_raw():
-    call = Call("__import__('hpcflow.ops.control').ops.control.tuple", ("3",), ())
+    call = Call("__import__('hpcflow.ops.checks').ops.checks.assert_rank_in", ("3", "3"), ())
     outcome = attempt(call)  # the function where it is defined has no guard
     assert outcome.verdict == "wrong" and outcome.error.startswith("TypeError")
-    assert "ops/control.py" in outcome.line
+    assert "ops/checks.py" in outcome.line
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,8 @@ def test_the_tool_finds_what_is_raised_raw():
         ("hf.cond", ("True", "lambda: 1 / 0", "lambda: 1.0"), "refused"),  # the caller's own error
         ("hf.zeros", ("[-5, 3, object()]",), "refused"),
         ("hf.name_scope", ("5",), "refused"),
-        ("hf.add_n", ("5",), "caught"),
+        ("hf.assert_rank_in", ("3", "3"), "caught"),
+        ("hf.add_n", ("5",), "refused"),
         ("hf.zeros", ("[2**40]",), "accepted"),  # too large to be run
     ],
 )

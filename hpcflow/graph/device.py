@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from hpcflow.errors import PlacementError
+from hpcflow.guard import shown
 
 _PART = re.compile(
     r"/?(?:job:(?P<job>[a-zA-Z_]\w*)|replica:\d{1,9}|task:(?P<task>\d{1,9})"
@@ -52,7 +53,7 @@ class DeviceName(NamedTuple):
 def parse(text: str) -> DeviceName:
     """Read a device name; TensorFlow's `/replica:0` and `/device:GPU:0` are accepted."""
     if not isinstance(text, str):
-        raise PlacementError(f"{text!r} is not a device name", hint="give a text or a function")
+        raise PlacementError(f"{shown(text)} is not a device name", hint="give a text")
     return _parsed(text)
 
 

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from hpcflow.errors import MALFORMED, DTypeError, ShapeError
+from hpcflow.guard import shown
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)  # float32 without its last 16 bits
 float16 = np.dtype("float16")
@@ -47,7 +48,7 @@ def as_dtype(given: Any) -> np.dtype:
         dtype = string if given == "string" else np.dtype(given)
     except (*MALFORMED, SyntaxError):  # NumPy reads some texts as Python
         raise DTypeError(
-            f"{given!r} is not a data type", hint="use hf.float32 or 'float32'"
+            f"{shown(given)} is not a data type", hint="use hf.float32 or 'float32'"
         ) from None
     if dtype.kind in "US" or (dtype == string and isinstance(given, (np.dtype, str))):
         return string
@@ -98,14 +99,14 @@ def as_strings(value: Any) -> np.ndarray:
         try:
             array = np.array(value, dtype=string)
         except ValueError:  # rows of unequal length
-            raise DTypeError(f"{value!r} is not an array of strings") from None
+            raise DTypeError(f"{shown(value)} is not an array of strings") from None
     flat = array.reshape(-1).tolist()
     if all(type(v) is bytes for v in flat):
         return array
     made = np.empty(len(flat), string)
     for i, v in enumerate(flat):
         if not isinstance(v, (str, bytes)):
-            raise DTypeError(f"{v!r} is not a string", hint="hf.as_string converts numbers")
+            raise DTypeError(f"{shown(v)} is not a string", hint="hf.as_string converts numbers")
         made[i] = v.encode() if isinstance(v, str) else bytes(v)
     return made.reshape(array.shape)
 
@@ -117,7 +118,7 @@ def as_array(value: Any, dtype: np.dtype | None = None) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:
-        raise ShapeError(f"{value!r} has rows of unequal length") from None
+        raise ShapeError(f"{shown(value)} has rows of unequal length") from None
     if array.dtype.kind in "USO":
         return as_strings(value)
     if dtype is not None:

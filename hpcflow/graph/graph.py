@@ -17,7 +17,7 @@ from hpcflow.graph.dtypes import as_dtype, name_of
 from hpcflow.graph.operators import OPERATORS, Operand
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
-from hpcflow.guard import guarded, user_line
+from hpcflow.guard import guarded, shown, user_line
 
 OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value follows from static shapes alone
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
@@ -365,7 +365,7 @@ class Graph:
 
     def _unique(self, name: str, scope: str) -> str:
         if not isinstance(name, str):
-            raise GraphError(f"{name!r} cannot be a name", hint="give a text")
+            raise GraphError(f"{shown(name)} cannot be a name", hint="give a text")
         if name.endswith("/"):
             return name[:-1]
         name = scope + name
@@ -411,7 +411,7 @@ class Graph:
         if name is None or name == "":
             full = ""
         elif not isinstance(name, str):
-            raise GraphError(f"{name!r} cannot be the name of a scope", hint="give a text")
+            raise GraphError(f"{shown(name)} cannot be the name of a scope", hint="give a text")
         elif name.endswith("/"):
             full = name
         else:
@@ -427,7 +427,7 @@ class Graph:
                 yield
             return
         if not isinstance(before, Iterable):
-            raise GraphError(f"{before!r} is no list of operations and tensors")
+            raise GraphError(f"{shown(before)} is no list of operations and tensors")
         ops = tuple(as_operation(b) for b in before)
         with self._within("control", [*self._scopes()["control"], ops]):
             yield
@@ -513,7 +513,7 @@ def as_operation(given: Any) -> Operation:
     op = getattr(given, "op", None)
     if isinstance(op, Operation):
         return op
-    raise GraphError(f"{given!r} is not an operation or a tensor")
+    raise GraphError(f"{shown(given)} is not an operation or a tensor")
 
 
 def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:

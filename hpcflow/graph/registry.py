@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import MALFORMED, GraphError, HpcflowError, ShapeError
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.shape import Spec, check_sizes, show
-from hpcflow.guard import ours
+from hpcflow.guard import ours, shown
 
 Infer = Callable[[Sequence[Spec], dict[str, Any]], Sequence[Spec]]
 Gradient = Callable[..., Sequence[Any]]  # of tensors, functions that make one, or None
@@ -87,7 +86,7 @@ def _refusing(name: str, infer: Infer) -> Infer:
             if not ours(error):
                 raise
             given = ", ".join(f"{name_of(s.dtype)} {show(s.shape)}" for s in inputs)
-            told = ", ".join(f"{key} {reprlib.repr(value)}" for key, value in attrs.items())
+            told = ", ".join(f"{key} {shown(value)}" for key, value in attrs.items())
             raise ShapeError(f"{name} does not take ({given}) with {told}: {error}") from error
 
     return rule

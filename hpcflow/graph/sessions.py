@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcflow.errors import FetchError
+from hpcflow.guard import shown
 
 _local = threading.local()
 
@@ -54,6 +55,8 @@ def chosen(session: Any, graph: object, what: str) -> Any:
             f"{what} needs a session, and none is the default",
             hint="use it within `with hf.Session():`, or give session=",
         )
+    if not hasattr(found, "run"):
+        raise FetchError(f"{shown(found)} is not a session", hint="give an hf.Session")
     if found.graph is not graph:
         raise FetchError(
             f"{what} belongs to another graph than the {'default ' * (session is None)}session",

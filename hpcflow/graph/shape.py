@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from hpcflow.errors import MALFORMED, ShapeError
-from hpcflow.guard import user_line
+from hpcflow.guard import shown, user_line
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
 MOST_BYTES = 1 << 47  # that a process can address
@@ -72,7 +72,7 @@ def as_sizes(given: Any) -> tuple[int | None, ...]:
         return tuple(None if d is None else _as_size(d) for d in given)
     except MALFORMED:
         raise ShapeError(
-            f"{given!r} is not a shape", hint="use a list such as [None, 784]"
+            f"{shown(given)} is not a shape", hint="use a list such as [None, 784]"
         ) from None
 
 

@@ -25,7 +25,7 @@ from hpcflow.ops.math import (
 )
 from hpcflow.ops.reduce import reduce_sum
 from hpcflow.ops.rows import sum_equal_rows
-from hpcflow.ops.rules import like
+from hpcflow.ops.rules import like, several
 
 
 def _summed(t: Any) -> Tensor:
@@ -64,7 +64,7 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
 
     Of IndexedSlices it is that of the whole tensor: rows of one index are added up first.
     """
-    tensors = [_summed(t) for t in t_list if t is not None]
+    tensors = [_summed(t) for t in several(t_list, "global_norm") if t is not None]
     if not tensors:
         raise ShapeError("global_norm of no tensors")
     return sqrt(add_n([reduce_sum(square(t)) for t in tensors]), name)

@@ -9,6 +9,7 @@ from hpcflow.errors import GraphError
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.graph import Operation, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
+from hpcflow.ops.rules import several
 
 op("NoOp", infer=lambda inputs, attrs: [], grad=NoGrad("it computes nothing"), stateful=True)
 
@@ -32,7 +33,8 @@ def tuple(
     A None among them stays None; IndexedSlices and sparse tensors stay what they are.
     """
     graph = get_default_graph()
-    given = [t if t is None or isinstance(t, Composite) else convert_to_tensor(t) for t in tensors]
+    listed = several(tensors, "hf.tuple")
+    given = [t if t is None or isinstance(t, Composite) else convert_to_tensor(t) for t in listed]
     if all(t is None for t in given):
         raise GraphError("hf.tuple needs at least one tensor")
     with graph.name_scope(name or "tuple"):

@@ -21,7 +21,7 @@ from hpcflow.graph.registry import OPS, Gradient, Infer, NoGrad, lookup, rows
 from hpcflow.graph.registry import op as row
 from hpcflow.graph.shape import Spec
 from hpcflow.ops.broadcast import zeros_like
-from hpcflow.ops.rules import Attrs, make
+from hpcflow.ops.rules import Attrs, make, several
 
 # -- the same values, with a gradient of one's own
 
@@ -48,7 +48,8 @@ row("CustomGradient", infer=_custom, grad=_custom_back)
 
 def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
     """The same values under new names, all at once."""
-    return list(make("IdentityN", [convert_to_tensor(t) for t in input], {}, name).outputs)
+    tensors = [convert_to_tensor(t) for t in several(input, "identity_n")]
+    return list(make("IdentityN", tensors, {}, name).outputs)
 
 
 def with_gradient(

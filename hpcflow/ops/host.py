@@ -12,7 +12,7 @@ from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
 from hpcflow.ops.control import group, no_op
 from hpcflow.ops.math import check_numerics
-from hpcflow.ops.rules import Attrs, make, one, require, whole
+from hpcflow.ops.rules import Attrs, make, one, require, several, whole
 
 _UNKNOWN = NoGrad("hpcflow cannot see into a Python function; hf.custom_gradient gives it one")
 SUMMARY = 3  # elements of each tensor that are shown unless more are asked for
@@ -48,14 +48,14 @@ def py_func(
     """
     if not callable(func):
         raise GraphError(f"py_func needs a function, not {func!r}")
-    several = isinstance(Tout, (list, tuple))
-    dtypes = tuple(as_dtype(t) for t in (Tout if several else [Tout]))
+    many = isinstance(Tout, (list, tuple))
+    dtypes = tuple(as_dtype(t) for t in (Tout if many else [Tout]))
     type = "PyFunc" if stateful else "PyFuncStateless"
-    tensors = [convert_to_tensor(t) for t in inp]
+    tensors = [convert_to_tensor(t) for t in several(inp, "py_func")]
     made = make(type, tensors, {"function": func, "dtypes": dtypes}, name or "PyFunc")
     if not dtypes:
         return made
-    return list(made.outputs) if several else made.outputs[0]
+    return list(made.outputs) if many else made.outputs[0]
 
 
 # -- printing and asserting: data is tensors, with plain texts between them

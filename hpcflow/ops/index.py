@@ -15,6 +15,7 @@ import numpy as np
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.graph import Tensor
 from hpcflow.graph.shape import Shape, show
+from hpcflow.guard import shown
 
 Key = tuple[tuple[Any, ...], ...]
 UNKNOWN = "?"  # in place of an int that nobody knows yet
@@ -55,7 +56,7 @@ def _plain(value: Any, told: list[Tensor]) -> Any:
     if value is None or (isinstance(value, (int, np.integer)) and not isinstance(value, bool)):
         return None if value is None else int(value)
     raise ShapeError(
-        f"{value!r} cannot index a tensor",
+        f"{shown(value)} cannot index a tensor",
         hint="use ints, slices of ints, ..., None, and scalar tensors in their place",
     )
 

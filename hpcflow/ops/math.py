@@ -27,6 +27,7 @@ from hpcflow.ops.rules import (
     require,
     require_alike,
     require_equal,
+    several,
     with_value,
 )
 
@@ -449,7 +450,7 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor
 
 def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     """The sum of `inputs`, all of one shape, added from left to right."""
-    tensors = [convert_to_tensor(t) for t in inputs]
+    tensors = [convert_to_tensor(t) for t in several(inputs, "add_n")]
     if not tensors:
         raise ShapeError("add_n of no tensors")
     if len(tensors) == 1:

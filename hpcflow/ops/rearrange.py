@@ -26,6 +26,7 @@ from hpcflow.ops.rules import (
     require,
     require_equal,
     require_rank,
+    several,
     static_axes,
     with_value,
 )
@@ -214,7 +215,7 @@ def broadcast_static_shape(shape_x: Any, shape_y: Any) -> Shape:
 
 def shape_n(input: Sequence[Any], out_type: Any = int32, name: str | None = None) -> list[Tensor]:
     """The shape of each tensor."""
-    return [shape(t, name, out_type) for t in input]
+    return [shape(t, name, out_type) for t in several(input, "shape_n")]
 
 
 def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hpcflow.graph.graph import (
 )
 from hpcflow.graph.registry import Infer
 from hpcflow.graph.shape import Shape, Spec, broadcast, is_known, merge, show, size_of
+from hpcflow.guard import shown
 
 Attrs = dict[str, Any]
 SMALL = 64  # integer constants of at most this many elements are followed while the graph is built
@@ -95,17 +96,27 @@ def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
         fits = array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)
     if not fits and array.size:
         raise DTypeError(
-            f"{value!r} does not fit {dtype}, the data type of {beside}",
+            f"{shown(value)} does not fit {dtype}, the data type of {beside}",
             line=user_line(),
             hint="hf.cast the tensor first, e.g. hf.cast(x, hf.float32)",
         )
     return array.astype(dtype)
 
 
+def several(values: Any, what: str) -> list[Any]:
+    """The elements of an argument that is a list; ArgumentError if `what` is given none."""
+    if not isinstance(values, Iterable):
+        raise ArgumentError(
+            f"{what} takes a list of tensors, not {shown(values)}", line=user_line()
+        )
+    return list(values)
+
+
 def tensors(values: Sequence[Any], what: str) -> list[Tensor]:
     """Tensors of one dtype: that of the first that is one; ShapeError if there are none."""
+    values = several(values, what)
     lead = next((v for v in values if isinstance(v, Tensor) or hasattr(v, "as_tensor")), None)
-    if not len(values):
+    if not values:
         raise ShapeError(f"{what} of no tensors")
     first = convert_to_tensor(values[0] if lead is None else lead)
     return [like(v, first) for v in values]
@@ -243,7 +254,7 @@ def whole(value: Any, what: str) -> int:
     found = value.constant if isinstance(value, Tensor) else value
     array = np.asarray(found) if isinstance(found, (float, np.ndarray, np.generic)) else None
     if array is None or array.ndim or not _is_whole(array):
-        raise ArgumentError(f"{what} is {value!r}, not a whole number", line=user_line())
+        raise ArgumentError(f"{what} is {shown(value)}, not a whole number", line=user_line())
     return int(array)
 
 
@@ -262,7 +273,7 @@ def static_axes(axis: Any) -> int | tuple[int, ...] | None:
         axis = axis.constant
     array = as_array(axis)
     if (array.dtype.kind not in "iu" and array.size) or array.ndim > 1:
-        raise ShapeError(f"axis {axis!r} is not an integer or a list of them")
+        raise ShapeError(f"axis {shown(axis)} is not an integer or a list of them")
     return int(array) if array.ndim == 0 else tuple(int(a) for a in array)
 
 

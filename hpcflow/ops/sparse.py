@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, as_shape, is_known, merge, show
-from hpcflow.guard import guarded
+from hpcflow.guard import guarded, shown
 from hpcflow.ops.array import constant, partial_value, placeholder, reshape, size, sizes, transpose
 from hpcflow.ops.broadcast import broadcast_to, sum_to_shape
 from hpcflow.ops.math import cast, conj, divide, multiply, negative, subtract
@@ -150,6 +150,17 @@ def convert_to_tensor_or_sparse_tensor(
     return value if isinstance(value, SparseTensor) else convert_to_tensor(value, dtype, name)
 
 
+def as_sparse(given: Any) -> SparseTensor:
+    """An argument that is a sparse tensor, or the value of one; ArgumentError if it is neither."""
+    if isinstance(given, (SparseTensor, SparseTensorValue)):
+        return convert_to_tensor_or_sparse_tensor(given)  # type: ignore[return-value]
+    raise ArgumentError(
+        f"{shown(given)} is not a sparse tensor",
+        line=user_line(),
+        hint="hf.SparseTensor(indices, values, dense_shape)",
+    )
+
+
 # -- dense forms
 
 
@@ -218,7 +229,7 @@ def sparse_tensor_to_dense(
     name: str | None = None,
 ) -> Tensor:
     """The dense tensor, `default_value` where nothing is; errors as `sparse_to_dense`."""
-    indices, values, shape = sp_input.parts()
+    indices, values, shape = as_sparse(sp_input).parts()
     return sparse_to_dense(indices, shape, values, default_value, validate_indices, name)
 
 
@@ -287,7 +298,7 @@ def sparse_tensor_dense_matmul(
     Places may come in any order and more than once. Gradient: of the values and of `b`.
     Errors: RangeError for a place outside the matrix, when it runs.
     """
-    indices, values, shape = sp_a.parts()
+    indices, values, shape = as_sparse(sp_a).parts()
     dense = like(b, values)
     if adjoint_b:
         dense = conj(transpose(dense))

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import ShapeError
+from hpcflow.errors import ArgumentError, ShapeError
 from hpcflow.graph.dtypes import bool_, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.guard import shown
 from hpcflow.ops.array import constant, expand_dims, reshape, size, stop_gradient, transpose
 from hpcflow.ops.broadcast import fill
 from hpcflow.ops.indexed_slices import IndexedSlices
@@ -36,12 +37,12 @@ from hpcflow.ops.positions import positions
 from hpcflow.ops.rearrange import unravel_index
 from hpcflow.ops.reduce import reduce_all, reduce_max, reduce_prod, reduce_sum
 from hpcflow.ops.rows import taken
-from hpcflow.ops.rules import make, normal_axis
+from hpcflow.ops.rules import make, normal_axis, several
 from hpcflow.ops.scans import cumprod
 from hpcflow.ops.scatter_nd import tensor_scatter_add
 from hpcflow.ops.segment import unsorted_segment_max, unsorted_segment_sum
 from hpcflow.ops.slicing import boolean_mask, getitem
-from hpcflow.ops.sparse import SparseTensor, sparse_tensor_to_dense
+from hpcflow.ops.sparse import SparseTensor, as_sparse, sparse_tensor_to_dense
 
 
 def _rank(sp: SparseTensor, what: str) -> int:
@@ -76,6 +77,7 @@ def _summed(indices: Tensor, values: Tensor, dense_shape: Tensor) -> SparseTenso
 
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """The same tensor with its places in the order of rows."""
+    sp_input = as_sparse(sp_input)
     keys = _keys(sp_input.indices, sp_input.dense_shape)
     order = make("SortOrder", [keys], {}, name).outputs[0]
     order.set_shape(sp_input.values.shape)
@@ -84,6 +86,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
 
 def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
     """The values where the booleans `to_retain` hold."""
+    sp_input = as_sparse(sp_input)
     keep = convert_to_tensor(to_retain, bool_)
     return _kept(sp_input, reshape(positions(keep), [-1]))
 
@@ -117,6 +120,7 @@ def _reduce(what: str, segments: Callable[..., Tensor]) -> Callable[..., Tensor]
     def function(
         sp_input: SparseTensor, axis: Any = None, keepdims: bool = False, name: str | None = None
     ) -> Tensor:
+        sp_input = as_sparse(sp_input)
         gone, stay = _reduced(sp_input, axis, what)
         sizes = [getitem(sp_input.dense_shape, a) for a in stay]
         under = stack(sizes) if stay else constant(np.zeros(0, int64))
@@ -147,6 +151,7 @@ def sparse_transpose(
     sp_input: SparseTensor, perm: Sequence[int] | None = None, name: str | None = None
 ) -> SparseTensor:
     """The axes in the order `perm`, reversed if None; places in the order of rows."""
+    sp_input = as_sparse(sp_input)
     rank = _rank(sp_input, "sparse_transpose")
     axes = list(reversed(builtins.range(rank))) if perm is None else [int(p) for p in perm]
     if sorted(axes) != list(builtins.range(rank)):
@@ -162,6 +167,7 @@ def sparse_transpose(
 
 def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
     """The same values in order under another dense shape; one size may be -1."""
+    sp_input = as_sparse(sp_input)
     asked = cast(convert_to_tensor(shape), int64)
     known = reduce_prod(maximum(where(less(asked, 0), 1, asked), 0))
     total = reduce_prod(sp_input.dense_shape)
@@ -174,6 +180,7 @@ def sparse_slice(
     sp_input: SparseTensor, start: Any, size: Any, name: str | None = None
 ) -> SparseTensor:
     """The part of `size` from `start`; it ends where the tensor does."""
+    sp_input = as_sparse(sp_input)
     low = cast(convert_to_tensor(start), int64)
     length = cast(convert_to_tensor(size), int64)
     high = minimum(add(low, length), sp_input.dense_shape)
@@ -187,6 +194,7 @@ def sparse_concat(
     axis: int, sp_inputs: Sequence[SparseTensor], name: str | None = None
 ) -> SparseTensor:
     """The tensors one after the other along `axis`, their other sizes being equal."""
+    sp_inputs = [as_sparse(sp) for sp in several(sp_inputs, "sparse_concat")]
     if not sp_inputs:
         raise ShapeError("sparse_concat of nothing", line=user_line())
     at = normal_axis(axis, _rank(sp_inputs[0], "sparse_concat"))
@@ -206,6 +214,7 @@ def sparse_fill_empty_rows(
     sp_input: SparseTensor, default_value: Any, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
     """With `default_value` in the first column of each empty row; and which rows were empty."""
+    sp_input = as_sparse(sp_input)
     rank = _rank(sp_input, "sparse_fill_empty_rows")
     rows = getitem(sp_input.dense_shape, 0)
     row = _column(sp_input, 0)
@@ -221,6 +230,7 @@ def sparse_fill_empty_rows(
 
 def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """Softmax over the last axis, of the values that are there alone."""
+    sp_input = as_sparse(sp_input)
     rank = _rank(sp_input, "sparse_softmax")
     if rank < 2:
         raise ShapeError("sparse_softmax needs rank 2 or more", line=user_line())
@@ -235,6 +245,7 @@ def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTen
 
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Tensor:
     """True at the places that the integer values of the last axis name; [..., vocab_size]."""
+    sp_input = as_sparse(sp_input)
     rank = _rank(sp_input, "sparse_to_indicator")
     lead = getitem(sp_input.indices, (slice(None), slice(0, rank - 1)))
     indices = concat([lead, expand_dims(cast(sp_input.values, int64), 1)], 1)
@@ -246,6 +257,8 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | Non
 
 def sparse_mask(a: IndexedSlices, mask_indices: Any, name: str | None = None) -> IndexedSlices:
     """The rows of IndexedSlices whose index is not in `mask_indices`."""
+    if not isinstance(a, IndexedSlices):
+        raise ArgumentError(f"sparse_mask takes hf.IndexedSlices, not {shown(a)}", line=user_line())
     masked = cast(convert_to_tensor(mask_indices), a.indices.dtype)
     hit = equal(expand_dims(a.indices, 1), expand_dims(masked, 0))
     keep = logical_not(reduce_max(cast(hit, a.indices.dtype), 1) > 0)

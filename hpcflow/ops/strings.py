@@ -11,7 +11,7 @@ from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, int32, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, broadcast, normalize_axes
-from hpcflow.ops.rules import Attrs, like, one, require, static_axes, whole
+from hpcflow.ops.rules import Attrs, like, one, require, several, static_axes, whole
 
 _STRINGS = NoGrad("strings are not differentiable")
 
@@ -118,9 +118,10 @@ def string_to_number(
 
 def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = None) -> Tensor:
     """The strings of several tensors, broadcast together, one behind the other."""
-    if not len(inputs):
+    listed = several(inputs, "string_join")
+    if not listed:
         raise ShapeError("string_join of no tensors", line=user_line())
-    return one("StringJoin", [_strings(t) for t in inputs], {"separator": separator}, name)
+    return one("StringJoin", [_strings(t) for t in listed], {"separator": separator}, name)
 
 
 def reduce_join(

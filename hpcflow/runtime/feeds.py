@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_strings, kind_of, name_of, string
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import merge, show
+from hpcflow.guard import shown
 from hpcflow.runtime.dlpack import hands_over, taken
 
 
@@ -43,7 +43,7 @@ def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> C
         whole = type(fetches)
         return lambda values: whole([part(values) for part in made])
     raise FetchError(
-        f"{fetches!r} cannot be fetched",
+        f"{shown(fetches)} cannot be fetched",
         hint="fetch tensors, operations, variables, their names, or lists and dicts of them",
     )
 
@@ -79,7 +79,7 @@ def has_composites(feed_dict: Mapping[Any, Any]) -> bool:
     """True if something that is fed stands for several tensors; FeedError if it is no dict."""
     if not isinstance(feed_dict, Mapping):
         raise FeedError(
-            f"feeds are {reprlib.repr(feed_dict)}, not a dict", hint="give {placeholder: value}"
+            f"feeds are {shown(feed_dict)}, not a dict", hint="give {placeholder: value}"
         )
     return any(isinstance(key, Composite) for key in feed_dict)
 
@@ -96,7 +96,7 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
         parts = key.parts()
         if not isinstance(value, (tuple, list)) or len(value) != len(parts):
             raise FeedError(
-                f"{key.name!r} was fed {reprlib.repr(value)}",
+                f"{key.name!r} was fed {shown(value)}",
                 op=key.op.name,
                 line=key.op.line,
                 hint=f"feed hf.{key.Value.__name__}({', '.join(key.Value._fields)})",
@@ -162,7 +162,7 @@ def _converted(tensor: Tensor, value: Any, array: np.ndarray) -> np.ndarray:
 
 def _unfit(tensor: Tensor, value: Any) -> FeedError:
     return FeedError(
-        f"{tensor.name!r} is {name_of(tensor.dtype)} and cannot hold {reprlib.repr(value)}",
+        f"{tensor.name!r} is {name_of(tensor.dtype)} and cannot hold {shown(value)}",
         op=tensor.op.name,
         line=tensor.op.line,
         hint=f"feed {'text or bytes' if tensor.dtype == string else 'numbers'}, or an array of "
