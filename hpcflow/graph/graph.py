@@ -408,10 +408,10 @@ class Graph:
     @contextlib.contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
         """Names of operations made inside begin with `name/`; None goes back to the top."""
-        if name is None or name == "":
-            full = ""
-        elif not isinstance(name, str):
+        if not (name is None or isinstance(name, str)):
             raise GraphError(f"{shown(name)} cannot be the name of a scope", hint="give a text")
+        if not name:
+            full = ""
         elif name.endswith("/"):
             full = name
         else:

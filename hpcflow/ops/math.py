@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, is_floating
+from hpcflow.graph.dtypes import OPAQUE, as_dtype, bool_, float32, float64, is_floating, name_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import NoGrad, op
@@ -402,6 +402,9 @@ def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = No
 def _cast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if "O" in (inputs[0].dtype.kind, attrs["dtype"].kind):
         raise DTypeError("strings are not cast", hint="hf.string_to_number and hf.as_string read")
+    for dtype in (inputs[0].dtype, attrs["dtype"]):
+        if dtype in OPAQUE:
+            raise DTypeError(f"Cast takes numbers, not {name_of(dtype)}")
     return [with_value(Spec(attrs["dtype"], inputs[0].shape), lambda x: x, inputs)]
 
 
