@@ -1,7 +1,8 @@
 """Folders in which one rank keeps what it has made for its node's others and for later runs.
 
-A file holds bytes behind a digest that tells a file that was cut short. Some of it is code that
-will run, so a folder has to be the user's own, and writable by nobody else.
+A file holds bytes behind a digest of its name and these bytes, so one that was cut short, changed,
+or given another file's name is made anew. Some of it is code that will run, so a folder has to be
+the user's own, and writable by nobody else.
 """
 
 from __future__ import annotations
@@ -53,25 +54,25 @@ class Folder:
         self.place, self.ending = place, ending
 
     def read(self, name: str) -> bytes | None:
-        """What a file holds; None if it is not there, or not whole."""
+        """What a file holds; None if it is not there, not whole, or was written by another name."""
         try:
-            data = self._path(name).read_bytes()
+            data = self.file(name).read_bytes()
         except OSError:
             return None
         digest, held = data[:DIGEST], data[DIGEST:]
-        return held if hashlib.sha256(held).digest() == digest else None
+        return held if self._digest(name, held) == digest else None
 
     def write(self, name: str, held: bytes) -> None:
         """Put a file there as a whole; one that cannot be written is done without."""
         with contextlib.suppress(OSError):
             with tempfile.NamedTemporaryFile(dir=self.place, delete=False) as file:
                 try:
-                    file.write(hashlib.sha256(held).digest() + held)
+                    file.write(self._digest(name, held) + held)
                     file.flush()
+                    os.replace(file.name, self.file(name))
                 except OSError:
                     os.unlink(file.name)
                     raise
-            os.replace(file.name, self._path(name))
             if len(self._paths()) > MOST_FILES:
                 for old in self.files()[: MOST_FILES // 4]:
                     old.path.unlink()
@@ -87,9 +88,13 @@ class Folder:
     def find(self, name: str) -> Kept | None:
         """The file that is called `name`, if it is there."""
         try:
-            return self._kept(self._path(name))
+            return self._kept(self.file(name))
         except OSError:
             return None
+
+    def _digest(self, name: str, held: bytes) -> bytes:
+        """The first bytes of the file that is called `name` and holds `held`."""
+        return hashlib.sha256(f"{name}{self.ending}\n".encode() + held).digest()
 
     @staticmethod
     def _kept(path: Path) -> Kept:
@@ -100,7 +105,8 @@ class Folder:
         """All files of ours; others that are in the folder are not."""
         return [path for path in self.place.glob(f"*{self.ending}") if NAME.fullmatch(path.stem)]
 
-    def _path(self, name: str) -> Path:
+    def file(self, name: str) -> Path:
+        """Where the file that is called `name` is, if it is there."""
         return self.place / f"{name}{self.ending}"
 
 

@@ -5,6 +5,7 @@ The two lines of a roofline: a kernel is as fast as the machine allows when it h
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -74,10 +75,10 @@ def measure(
 
 def kept(file: Path, make: Callable[[], Peaks]) -> Peaks:
     """The peaks in `file`; they are made and written there if they are not to be read."""
-    try:
-        return Peaks(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
-        pass
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        found = Peaks(**json.loads(file.read_text()))
+        if found.flops and min(found.nbytes, found.threads, *found.flops.values()) > 0:
+            return found
     peaks = make()
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")

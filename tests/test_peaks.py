@@ -93,9 +93,12 @@ def test_they_are_measured_once(tmp_path):
         raise AssertionError("measured again")
 
     assert peaks.kept(file, never) == made
-    file.write_text(json.dumps({"flops": {}})[:5])
-    other = Peaks({"float32": 5.0}, 6.0, 1)
-    assert peaks.kept(file, lambda: other) == other == peaks.kept(file, never)
+    facts = {"flops": {"float32": 3.0}, "nbytes": 4.0, "threads": 1, "device": "cpu"}
+    wrong = [{"flops": {}}, {"flops": 3.0}, {"flops": {"float32": "3"}}, {"nbytes": 0.0}]
+    for i, text in enumerate(["{", "[]", "null", *(json.dumps({**facts, **w}) for w in wrong)]):
+        file.write_text(text)
+        other = Peaks({"float32": 5.0 + i}, 6.0, 1)
+        assert peaks.kept(file, lambda other=other: other) == other == peaks.kept(file, never)
     assert [path.name for path in file.parent.iterdir()] == ["peaks.json"]
 
 

@@ -37,11 +37,11 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
         told = f"{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}"
         key = hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
         copy = base / f"{path.stem}-{key}{path.suffix}"
-        if _is_whole(copy, facts.st_size):
+        if _is_whole(copy, facts):
             return copy
         since = time.time()
         with _alone(base / f"{key}.lock") as notes:
-            is_there = _is_whole(copy, facts.st_size) or _fill(path, copy, notes, since)
+            is_there = _is_whole(copy, facts) or _fill(path, copy, notes, since)
             return copy if is_there else path
     except OSError as error:
         say_once(f"no copy of {path} on this node: {error}; it is read where it is")
@@ -61,17 +61,20 @@ def _own(base: Path) -> Path:
     return base
 
 
-def _is_whole(copy: Path, size: int) -> bool:
+def _is_whole(copy: Path, original: os.stat_result) -> bool:
     """Whether the copy is there with all its bytes, which a node that lost its power may lack.
 
-    One that another user has put there is none: its name can be guessed.
+    It has the original's time of change too, so a copy of another file, or one that was written to
+    later, is none. One that another user has put there is none: its name can be guessed.
     """
     try:
         facts = copy.lstat()
     except FileNotFoundError:
         return False
     mine = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
-    return mine and facts.st_size == size
+    changed = original.st_mtime_ns
+    of_this = facts.st_mtime_ns in (changed, changed - changed % 10**9)  # some disks keep seconds
+    return mine and of_this and facts.st_size == original.st_size
 
 
 @contextlib.contextmanager
@@ -93,7 +96,8 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
     failed = os.pread(notes, 32, 0)
     if failed and float(failed) >= since:
         return False
-    size, free = path.stat().st_size, shutil.disk_usage(copy.parent).free
+    facts, free = path.stat(), shutil.disk_usage(copy.parent).free
+    size = facts.st_size
     draft = copy.with_name(f".{copy.name}.{os.getpid()}")
     try:
         for old in copy.parent.glob(f".{copy.name}.*"):  # of a process that died here
@@ -103,6 +107,7 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
         begun = time.monotonic()
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # no one else's
         shutil.copyfile(path, draft)
+        os.utime(draft, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         draft.replace(copy)
         logger.info("copied %s to %s in %.1f s", path, copy, time.monotonic() - begun)
         return True

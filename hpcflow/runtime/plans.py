@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain
@@ -22,7 +23,7 @@ from hpcflow import folders, threads
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.kernels.table import are_own, versions
-from hpcflow.logs import logger
+from hpcflow.logs import logger, say_once
 from hpcflow.native import kept
 from hpcflow.native.machine import absent
 from hpcflow.plan import saved
@@ -231,8 +232,15 @@ class Plans:
         data = self.folder.read(name)
         if data is None:
             return None
+        try:
+            found = read(data)
+        except Exception as error:  # whatever the bytes make `read` do: the plan is made anew
+            why = f"{type(error).__name__}: {error}"
+            where = self.folder.file(name)
+            say_once(f"{where} cannot be used and is made anew ({why})", logging.WARNING)
+            return None
         self._loaded += 1
-        return read(data)
+        return found
 
     def _kept(self, name: str, made: Made, write: Callable[[Made], bytes]) -> Made:
         """What was made, kept if all of it is plain data."""

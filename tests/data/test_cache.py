@@ -87,6 +87,27 @@ def test_a_copy_that_lost_its_end_is_made_again(path: Path, size: int) -> None:
     assert opened(path) == copy and os.path.getsize(copy) == path.stat().st_size
 
 
+def test_a_copy_of_another_file_or_changed_later_is_made_again(path: Path) -> None:
+    """All have the same size, and `opened` looks at the values."""
+    other = path.with_name("test.h5")
+    with h5py.File(other, "w") as file:
+        file["x"] = np.zeros(100)
+    cache.local_copy(other, Path.stat)
+    mine, another = Path(opened(path)), Path(cache.local_copy(other, Path.stat))
+    another.replace(mine)
+    assert opened(path) == str(mine)
+    mine.write_bytes(bytes(mine.stat().st_size))
+    assert opened(path) == str(mine)
+
+
+def test_a_disk_that_keeps_seconds_alone_serves_its_copies(path: Path) -> None:
+    copy = opened(path)
+    facts = os.stat(copy)
+    os.utime(copy, ns=(facts.st_atime_ns, facts.st_mtime_ns // 10**9 * 10**9))
+    before = os.stat(copy).st_ino
+    assert opened(path) == copy and os.stat(copy).st_ino == before
+
+
 def test_who_dies_while_copying_leaves_nothing_behind(path: Path, folder: Path) -> None:
     child = start(path, 600)
     assert child.stdout is not None and child.stdout.readline() == "copies\n"
@@ -173,4 +194,4 @@ def test_a_copy_that_is_a_link_or_anothers_is_none(
     copy.symlink_to(evil)
     assert Path(opened(path)) == copy and not copy.is_symlink()  # `opened` looks at the values
     monkeypatch.setattr(cache.os, "geteuid", lambda: os.getuid() + 1)
-    assert not cache._is_whole(copy, path.stat().st_size)
+    assert not cache._is_whole(copy, path.stat())

@@ -101,6 +101,22 @@ def test_a_damaged_file_is_compiled_again(
     assert runs("f8") and built == [1, 1]
 
 
+def test_code_under_the_name_of_other_code_is_not_used(
+    built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.use(str(tmp_path))
+    assert runs("f8")
+    (first,) = tmp_path.iterdir()
+    code = first.read_bytes()
+    assert runs("f4")
+    (second,) = set(tmp_path.iterdir()) - {first}
+    second.write_bytes(code)
+    forget(monkeypatch)
+    assert runs("f4") and built == [1, 1, 1]
+    forget(monkeypatch)
+    assert runs("f4") and runs("f8") and built == [1, 1, 1]
+
+
 def test_code_of_another_processor_is_not_used(
     built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

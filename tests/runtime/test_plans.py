@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow import folders
 from hpcflow.graph.shape import Spec
 from hpcflow.kernels import table
 from hpcflow.native.machine import absent
@@ -190,6 +192,41 @@ def test_a_damaged_file_is_made_again(tmp_path: Path, damage: str) -> None:
         file.write_bytes({"cut": data[:-10], "empty": b"", "bit": data}[damage])
     again, spent = train(tmp_path)
     assert again == losses and made_or_loaded(spent) == (1, 0)
+    assert made_or_loaded(train(tmp_path)[1]) == (0, 1)
+
+
+def test_a_plan_under_the_name_of_another_is_not_used(tmp_path: Path) -> None:
+    """The one of another rate is valid and would train to other losses."""
+    losses, _ = train(tmp_path, rate=0.5)
+    mine = set(tmp_path.iterdir())
+    train(tmp_path, rate=0.25)
+    (other,) = set(tmp_path.iterdir()) - mine
+    for file in mine:
+        file.write_bytes(other.read_bytes())
+    again, spent = train(tmp_path, rate=0.5)
+    assert again == losses and made_or_loaded(spent) == (1, 0)
+    assert made_or_loaded(train(tmp_path, rate=0.5)[1]) == (0, 1)
+
+
+UNUSABLE = [
+    b"",
+    b"no zlib",
+    *(zlib.compress(text) for text in (b"no JSON", b"[1, 2]", b"[]", b"null", b'[["Gone"], []]')),
+    zlib.compress(b'[["Generated", 1], [["tuple"], [], null]]'),
+]
+
+
+@pytest.mark.parametrize("held", UNUSABLE, ids=str)
+def test_a_whole_file_that_is_no_plan_is_made_again(
+    tmp_path: Path, held: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses, _ = train(tmp_path)
+    files = list(tmp_path.iterdir())
+    for file in files:
+        folders.Folder(tmp_path, ".plan").write(file.stem, held)
+    again, spent = train(tmp_path)
+    assert again == losses and made_or_loaded(spent) == (1, 0)
+    assert all(f"{file} cannot be used and is made anew" in caplog.text for file in files)
     assert made_or_loaded(train(tmp_path)[1]) == (0, 1)
 
 
