@@ -263,6 +263,27 @@ class Keeper:
             return self._heirs.lines(self.datasets[number]).together(told)
         return [told[worker].get(0) for worker in sorted(told)]
 
+    def begin_anew(self) -> None:
+        """Go on from no checkpoint: the folder has to be without any.
+
+        Ranks:  every rank that runs the script.
+        Errors: CheckpointError if it has some. This run would remove them by `max_to_keep`, and
+                save again the steps that they have.
+        """
+        place = self.directory
+
+        def look(rows: Sequence[Any]) -> int:
+            found = folder.told(f"reading {place}", lambda: folder.find(place))
+            if found:
+                raise CheckpointError(
+                    f"{place} has checkpoints of another run, the newest is {found[0].path.name}",
+                    hint="go on from it: TrainingSession(checkpoints=DIR, resume=True), or "
+                    f"hpcflow run --set checkpoints={place}; or begin anew in another folder",
+                )
+            return 0
+
+        Team(self.context).decide({}, look)
+
     def resume(self) -> bool:
         """Go on from the newest good checkpoint, if the folder has one; the chief prints what.
 

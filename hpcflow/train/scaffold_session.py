@@ -78,11 +78,17 @@ class ScaffoldSession(TrainingSession):
     def save_in(
         self, folder: str, every: int | str | None, saver: Saver, counter: Variable | None
     ) -> None:
-        """Save the state of the job from now on; `counter` says the step of a checkpoint."""
+        """Save the state of the job from now on; `counter` says the step of a checkpoint.
+
+        Errors: CheckpointError if the folder has checkpoints and is not the one restored from.
+        """
         place = self.context.settings.checkpoints or folder
         keeper = self._keep(Path(place), every, saver, counter)
-        if self._restored_by is not None:
-            keeper.go_on_as(self._restored_by)
+        before = self._restored_by
+        if before is not None:
+            keeper.go_on_as(before)
+        if before is None or before.directory != keeper.directory:
+            keeper.begin_anew()
 
     def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:
         """Whether computing them is a step of training, see `trains`."""

@@ -117,6 +117,38 @@ def test_nothing_to_resume_begins_anew(tmp_path):
     assert (tmp_path / "new" / "latest").read_text().startswith(f"step-{STEPS}")
 
 
+@pytest.mark.parametrize("ranks, places", [(1, {}), (2, {}), (3, {"ps": 1})])
+def test_a_run_that_does_not_resume_leaves_a_used_folder_as_it_is(tmp_path, ranks, places):
+    run(ranks, 3, tmp_path, **places)
+    newest = (tmp_path / "latest").read_text().strip()
+
+    def files():
+        found = (path for path in tmp_path.rglob("*") if path.is_file())
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+    before = files()
+    with pytest.raises(CheckpointError, match=f"the newest is {newest}") as caught:
+        run(ranks, 1, tmp_path, max_to_keep=1, **places)
+    for remedy in ("resume=True", f"--set checkpoints={tmp_path}", "another folder"):
+        assert remedy in str(caught.value)
+    assert files() == before
+
+
+def test_a_folder_of_damaged_checkpoints_is_used_too(tmp_path):
+    run(1, 1, tmp_path, form="sharded")
+    for path in tmp_path.glob("step-*/index.h5"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="of another run"):
+        run(1, 1, tmp_path)
+
+
+def test_a_folder_with_other_files_alone_is_not_used(tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    (tmp_path / "step-7.tmp").mkdir()  # of a save that was interrupted
+    (one,) = run(1, 1, tmp_path)
+    assert one["began"] == 0
+
+
 def test_a_finished_job_goes_on_for_more_epochs(tmp_path):
     whole = run(2, 4)
     run(2, 2, tmp_path)

@@ -14,6 +14,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import (
+    CheckpointError,
     FeedError,
     FetchError,
     GraphError,
@@ -273,6 +274,21 @@ def test_a_hook_of_ones_own_saves_instead(tmp_path: Path, said: list[str]) -> No
     with hf.Session() as plain:
         found = train.Saver({"weights": w}).restore(plain, tmp_path / "some")
         assert found["step"] == 5 and plain.run(w).tolist() == [5] * 3
+
+
+def test_a_hook_saves_in_no_folder_of_another_run(tmp_path: Path) -> None:
+    """A session that restores goes on from `checkpoint_dir`, or from a file; not from here."""
+    hook = train.CheckpointSaverHook(tmp_path, save_steps=1)
+    for i, given in enumerate([{}, {}, {"checkpoint_dir": tmp_path / "none"}]):
+        with hf.Graph().as_default():
+            count = train.get_or_create_global_step()
+            step = count.assign_add(1)
+            if not i:
+                with train.SingularMonitoredSession([hook], **given) as session:
+                    session.run(step)
+                continue
+            with pytest.raises(CheckpointError, match="the newest is step-1"):
+                train.SingularMonitoredSession([hook], **given)
 
 
 def test_one_hook_saves() -> None:
