@@ -230,7 +230,7 @@ def reasons(saved: Saved, found: Sequence[Difference], again: Sequence[Differenc
     if places and not saved.facts.get("samples"):
         told.append(
             "the data: steps were not fed with batches of hf.data as they are, so their place was "
-            "not counted; `batch | {rate: 0.1}` keeps it, `{**batch, rate: 0.1}` does not"
+            "not counted; `session.step` on a batch of `hf.data` counts it, `session.run` does not"
         )
     if not places:
         told.append(

@@ -60,6 +60,14 @@ class Batch(dict[Tensor, np.ndarray]):
         made.update(more)
         return made
 
+    def copy(self) -> Batch:
+        """The same share, the same arrays."""
+        return copy.copy(self)
+
+    def __deepcopy__(self, memo: Any) -> Batch:
+        """The same share of the same dataset, with arrays of its own."""
+        return self | {key: array.copy() for key, array in self.items()}
+
 
 Map = Callable[[Batch], Columns]
 Stand = Place | None | Sequence[Place | None]  # of a worker; of the parts of what it left
@@ -107,6 +115,7 @@ class Feeding:
         self._numbered: dict[int, int] = {}  # epoch -> the number of its step 0, see `Balance`
         self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
         self._finished: set[int] = set()  # lines that this worker drew when it last came to an end
+        self._last: Batch | None = None  # of those that were taken
         self.dealing = 0  # how often the workers have become fewer
         context.followers.add(self)
         if context.world is not None:
@@ -291,7 +300,27 @@ class Feeding:
         if self._is_synchronous and self._keys:
             for offset in self._keys[0].graph.get_collection("replica_offset"):
                 batch[offset] = np.array(batch.offset, offset.dtype)
+        self._last = batch
         return batch
+
+    def copied(self, feeds: Mapping[Any, Any]) -> Batch | None:
+        """The last batch with these feeds, if they have at least one of its arrays."""
+        last = self._last
+        if last is None or not any(feeds.get(key) is array for key, array in last.items()):
+            return None
+        return last | feeds
+
+    def check_unfed(self, feeds: Mapping[Any, Any]) -> None:
+        """Errors: DataError if feeds that are no batch give values to what this dataset deals."""
+        fed = [key.name for key in self._keys if key in feeds]
+        if fed and self._last is not None:
+            raise DataError(
+                f"a step is fed {', '.join(fed)}, which a dataset deals, but no batch of it: its "
+                "samples would not be counted, and a resume would train on them again",
+                rank=self.context.rank,
+                hint="feed the batch that was dealt last, or `batch | {placeholder: value}` of it; "
+                "session.run counts nothing",
+            )
 
     def close(self) -> None:
         """End the reading of batches that nobody will take; a later epoch reads anew."""

@@ -20,6 +20,7 @@ from hpcflow.runtime import counted
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
+from hpcflow.train.dealt import as_dealt
 from hpcflow.train.exchange import Exchange, Rows
 from hpcflow.train.heirs import Heirs
 from hpcflow.train.pace import Pace
@@ -172,9 +173,12 @@ class TrainingSession(Session):
     def step(self, fetches: Any, batch: Mapping[Any, Any], *, deadline: float | None = None) -> Any:
         """Run one training step on a batch of `hf.data`, and count it; the fetched values.
 
+        A copy with more feeds, `batch | {rate: 0.1}` or `{**batch, rate: 0.1}`, counts as `batch`.
         `deadline` is for the step alone, as that of `run`; one that misses it is not counted.
-        Errors: Preempted, which ends the script, on all workers if one had SIGUSR1 or SIGTERM.
+        Errors: Preempted, which ends the script, on all workers if one had SIGUSR1 or SIGTERM;
+                DataError for other feeds of the placeholders that a dataset deals for.
         """
+        batch = as_dealt(batch, self.graph)
         self.between_steps()
         if self._begun is None:
             self._begun = time.perf_counter()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+import copy
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +14,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Dataset
-from hpcflow.errors import DTypeError, FeedError, HpcflowError, ShapeError
+from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
@@ -59,6 +63,63 @@ def test_a_batch_with_more_feeds_counts_as_it_does(alone: Context) -> None:
     more = batch | {rate: 0.1}
     assert more[rate] == 0.1 and rate not in batch and more[x] is batch[x]
     assert vars(more) == vars(batch) and more.source is data
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "as it is": lambda batch: batch,
+    "dict": lambda batch: dict(batch),
+    "unpacked": lambda batch: {**batch},
+    "method": lambda batch: batch.copy(),
+    "shallow": lambda batch: copy.copy(batch),
+    "deep": lambda batch: copy.deepcopy(batch),
+    "items": lambda batch: {key: batch[key] for key in batch},
+    "joined": lambda batch: {} | batch,
+    "updated": lambda batch: collections.OrderedDict(batch),
+    "chained": lambda batch: collections.ChainMap({}, batch),
+    "with more": lambda batch: {**batch, next(iter(batch)): next(iter(batch.values())) * 1},
+    "read only": lambda batch: types.MappingProxyType(batch),
+    "one of its arrays": lambda batch: {key: batch[key] for key in list(batch)[:1]},
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_batch_keeps_its_place(tmp_path: Path, copied: Callable[[Any], Any]) -> None:
+    """A job that goes on draws the samples that are left, and no other."""
+    drawn = []
+    for resume, steps in ((False, 2), (True, 9)):
+        with hf.Graph().as_default():
+            context = Context(Settings())
+            x, y = placeholders()
+            w = hf.Variable(np.float32(0), name="w")
+            train = w.assign_add(hf.reduce_sum(x))
+            Dataset({x: IMAGES[:4], y: LABELS[:4]}, batch=4, context=context)
+            data = Dataset({x: IMAGES, y: LABELS}, batch=4, context=context)
+            kept = {"checkpoints": tmp_path, "save_every": 99, "resume": resume}
+            with hf.train.TrainingSession(context=context, **kept) as session:
+                for batch, _ in zip(data.epochs(1), range(steps), strict=False):
+                    session.step(train, copied(batch))
+                    drawn += batch.indices.tolist()
+                assert session.samples == (2 if resume else 8)
+                session.wait()
+                assert session.run(w) == IMAGES[drawn].sum()
+    assert sorted(drawn) == list(range(10))
+
+
+def test_feeds_of_ones_own_in_place_of_a_batch_are_refused(alone: Context) -> None:
+    x, y = placeholders()
+    z = hf.placeholder(hf.float32, [])
+    data = Dataset({x: IMAGES, y: LABELS}, batch=4, context=alone)
+    with hf.train.TrainingSession(context=alone) as session:
+        session.step(x, {x: IMAGES[:2]})  # nothing was dealt yet
+        batches = data.epochs(1)
+        first, batch = next(batches), next(batches)
+        for feeds in ({x: batch[x] * 2}, {**first}, {x: IMAGES[:2], y: LABELS[:2]}):
+            with pytest.raises(DataError, match=r"batch \| \{placeholder: value\}"):
+                session.step(x, feeds)
+        assert session.samples == 0
+        session.step(z, {z: 1.0})  # feeds nothing that is dealt
+        session.step(x, batch | {x: batch[x] * 2})
+        assert session.samples == 4
 
 
 def dealt(context: Context, batch: int) -> list[tuple[int, int, float | None, list[int]]]:
