@@ -135,6 +135,11 @@ class Feeding:
         return self._balance if self.context.cluster.in_step else None
 
     @property
+    def keys(self) -> list[Any]:
+        """The placeholders that it deals for."""
+        return self._keys
+
+    @property
     def shares(self) -> list[int]:
         """How many samples of a full joined batch each worker gets."""
         if self.balance is not None:

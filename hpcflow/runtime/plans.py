@@ -26,7 +26,7 @@ from hpcflow.kernels.table import are_own, versions
 from hpcflow.logs import logger, say_once
 from hpcflow.native import kept
 from hpcflow.native.machine import absent
-from hpcflow.plan import saved
+from hpcflow.plan import saved, summed
 from hpcflow.plan.code import Generated
 from hpcflow.plan.ir import Part, Plan, Program
 from hpcflow.plan.key import LEAST_NODES, chosen, key, sources
@@ -99,11 +99,15 @@ class Plans:
         kernels = kept.compiled, kept.loaded, kept.seconds
         return Spent(self._made, self._loaded, self._seconds, *kernels)
 
-    def tell(self, spent: Spent) -> None:
-        """Say once in a job what the first plan that trains has taken."""
-        if self.context.is_chief and not self._told:
-            self._told = True
-            logger.info("first training step: %s", spent)
+    def tell(self, spent: Spent, graph: Graph) -> None:
+        """Say once in a job what the first plan that trains has taken, and warn of its losses."""
+        if not self.context.is_chief or self._told:
+            return
+        self._told = True
+        logger.info("first training step: %s", spent)
+        if self.context.cluster.joins and self.context.cluster.replicas > 1:
+            for line in summed.told(graph, self.context.cluster.replicas):
+                logger.warning(line)
 
     def find(
         self,

@@ -433,7 +433,7 @@ class Session:
             tell_traffic(context, self.graph, plan)
         compiled = context.compile(mine, self.store, fetched(wanted), trains=trains(plan))
         if compiled.trains:
-            context.plans.tell(context.plans.spent.since(before))
+            context.plans.tell(context.plans.spent.since(before), self.graph)
         arenas = self._arena, self._lanes
         return make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)
 

@@ -26,6 +26,7 @@ from hpcflow.ops.control import group
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import cast
 from hpcflow.ops.state import Variable, trainable_variables, update
+from hpcflow.plan.summed import MINIMIZED
 
 Pairs = Sequence[tuple[Any, Variable]]
 
@@ -101,6 +102,7 @@ class Optimizer:
         share = cast(replica_share(), loss.dtype)
         if grad_loss is not None:
             share = share * convert_to_tensor(grad_loss, loss.dtype)
+        loss.graph.add_to_collection(MINIMIZED, loss)
         found = gradients(loss, variables, grad_ys=share)
         if all(g is None for g in found):
             raise _no_gradients(variables)
