@@ -25,7 +25,7 @@ class Settings:
     ps: int = 0  # ranks that serve variables; 0 is collective mode
     serve: bool = False  # this rank serves variables: set on some of the ranks, in place of ps
     tasks_per_replica: int = 1  # worker ranks that one driver's graph spans
-    sync: str = "async"  # how workers of servers keep step: async, all, backup:K or stale:S
+    sync: str = ""  # how workers of servers keep step: async (default), all, backup:K or stale:S
     run_dir: str = ""  # folder for all a run writes; "": the current one, and no records of the run
     log_files: bool = False  # every rank writes all it logs to rank-N.log in the run directory
     tensorboard: bool = False  # metrics also as TensorBoard's events in the run directory
@@ -101,7 +101,7 @@ class Settings:
                     f"setting {name}={getattr(self, name)!r} is not one of {', '.join(allowed)}",
                     hint=f"set {PREFIX}{name.upper()} to one of them",
                 )
-        rule(self.sync)
+        rule(self.sync or "async")
         as_bytes(self.memory_limit)
         faults.parse(self.inject)
         least = {

@@ -319,3 +319,17 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_rule_that_nobody_would_follow_is_an_error(folder: Path) -> None:
+    """Servers may be named by the script or other lines of the job: known when all have joined."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    script = folder / "train.py"
+    script.write_text("import hpcflow as hf\nhf.train.TrainingSession()\nprint('trains')\n")
+    for command in (["-m", "hpcflow", "run", "--sync", "backup:1", "train.py"], ["train.py"]):
+        given = {**environ, "HPCFLOW_SYNC": "all"} if command == ["train.py"] else environ
+        done = subprocess.run(
+            [sys.executable, *command], env=given, cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode in (1, 2) and "trains" not in done.stdout
+        assert "sync=" in done.stderr and "--ps 1" in done.stderr

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcflow import consistency, launch, logs
+from hpcflow import launch, logs
 from hpcflow.comm import failure, nodes
 from hpcflow.logs import logger
 from hpcflow.plan.roles import assign
@@ -58,15 +58,17 @@ def planning(ranks: int, settings: Settings, on_plan: OnPlan) -> Iterator[Contex
     Each step is planned and handed to `on_plan`, none runs: fetches are zeros of the right shape.
     The first plan that updates state, initialization apart, ends the script by `Planned`.
     """
-    alone = dataclasses.replace(settings, ps=0, tasks_per_replica=1, inject="", profile=False)
+    alone = dataclasses.replace(
+        settings, ps=0, tasks_per_replica=1, sync="", inject="", profile=False
+    )
     context = Context(alone)
     context.settings = settings
     context.hosts = ("planned",) * ranks
     context.roles = assign(context.hosts, settings.ps, settings.tasks_per_replica)
     cluster = context.roles.cluster(list(context.devices))
     context.cluster = dataclasses.replace(cluster, measured=measured(settings, None))
-    context.keep_step(consistency.rule(settings.sync))
     context.size = ranks
+    context.keep_step_as_set()
     context.on_plan = on_plan
     with use(context):
         yield context

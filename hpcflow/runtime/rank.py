@@ -59,7 +59,7 @@ class Rank:
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
         if settings.placement and self.cluster.servers:
             self.cluster = dataclasses.replace(self.cluster, measured=measured(settings, world))
-        self.keep_step(consistency.rule(settings.sync))
+        self.keep_step_as_set()
         self.engine = Engine(world, crowded)
         if len(self.devices) > 1:  # not the CPU alone, whose kernels end where they are called
             self.engine.computes = self._computes
@@ -142,6 +142,22 @@ class Rank:
         self.checkpoint = checkpoint
         if self.engine.ledger is not None:
             say_next(self.engine.ledger.directory, text, checkpoint)
+
+    def keep_step_as_set(self) -> None:
+        """Keep step by the setting `sync`; the job's servers are known.
+
+        Errors: those of `keep_step`; HpcflowError where nobody would follow the rule.
+        """
+        sync = self.settings.sync
+        if sync and not self.roles.servers:
+            raise HpcflowError(
+                f"sync={sync} says how workers of parameter servers keep step, and none of the "
+                f"{self.size} rank{'s' if self.size > 1 else ''} of this job serves variables",
+                rank=self.rank,
+                hint="start servers (--ps 1, or --serve on some of the ranks), or leave --sync out:"
+                " replicas without servers make each step together",
+            )
+        self.keep_step(consistency.rule(sync or "async"))
 
     def keep_step(self, rule: Rule) -> None:
         """From now on the workers of parameter servers keep step as `rule` says.

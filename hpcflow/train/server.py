@@ -88,7 +88,7 @@ class Server:
     @staticmethod
     def create_local_server(start: bool = True) -> Server:
         """A task that is a cluster of its own, whatever job this process belongs to."""
-        alone = {"ps": 0, "serve": False, "tasks_per_replica": 1, "inject": ""}
+        alone = {"ps": 0, "serve": False, "tasks_per_replica": 1, "sync": "", "inject": ""}
         context = Context(Settings.from_environ(**alone))
         return Server.of(ClusterSpec({"worker": ["localhost:0"]}), context)
 

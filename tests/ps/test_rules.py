@@ -289,6 +289,10 @@ def test_errors_name_what_to_do():
     with pytest.raises(HpcflowError, match="needs parameter servers"):
         run_ranks(2, lambda context: hf.train.TrainingSession(sync="stale:1"))
 
+    for ranks, rule in ((1, "all"), (3, "async"), (3, "all"), (2, "backup:1"), (2, "stale:1")):
+        with pytest.raises(HpcflowError, match=f"sync={rule} says .* none of the {ranks} rank"):
+            run_ranks(ranks, lambda context: None, sync=rule)
+
     def twice(context):
         w = hf.Variable(1.0, name="w")
         total = hf.replica_sum(hf.replica_sum(w * 2.0) * w)
