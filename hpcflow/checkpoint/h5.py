@@ -176,7 +176,12 @@ def describe(file: Any, facts: Mapping[str, Any], texts: Mapping[str, str]) -> N
     for name, value in facts.items():
         file.attrs[name] = value
     for path, text in texts.items():
-        file.create_dataset(path, data=np.frombuffer(text.encode() or b" ", np.uint8))
+        file.create_dataset(path, data=as_bytes(text))
+
+
+def as_bytes(text: str) -> np.ndarray:
+    """A text as a dataset has it, which is not empty."""
+    return np.frombuffer(text.encode() or b" ", np.uint8)
 
 
 def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcflow.checkpoint import h5, stamp
 from hpcflow.checkpoint.layout import Array, Slab
+from hpcflow.checkpoint.structure import check_written
 from hpcflow.errors import CheckpointCorruptError
 from hpcflow.graph.dtypes import text_of
 from hpcflow.runtime.device import Device
@@ -147,7 +148,7 @@ def write_part(
             shape = (slab.stop - slab.start, *array.shape[1:]) if array.shape else ()
             place = h5.Place(told["paths"][slab.name], array.dtype, shape, slab.name)
             offsets[slab.name] = h5.add(file, place)
-        h5.describe(file, {"id": told["id"], "step": told["step"], "part": told["part"]}, {})
+        h5.describe(file, _own(told), {})
     slabs = []
     fd = os.open(path, os.O_RDWR)
     try:
@@ -247,6 +248,15 @@ def finish(
     }
     stamp.write(path, {**record, **(more or {})}, block)
     return record
+
+
+def check_part(path: Path, told: Record, record: Record) -> None:
+    """Open a finished part again: whether HDF5 shows in it what `told` and its `record` say.
+
+    Errors: CheckpointCorruptError.
+    """
+    facts = {"kind": "index", "arrays": told["arrays"], "paths": told["paths"], "files": [record]}
+    check_written(path, {**facts, "slabs": [], "rest": []}, _own(told), {})
 
 
 def check(path: Path, record: Record) -> None:

@@ -15,6 +15,7 @@ from hpcflow.checkpoint import folder, h5, lustre, part, stamp
 from hpcflow.checkpoint.duties import duty_of
 from hpcflow.checkpoint.layout import ALIGN_BYTES, STATE, Array, Slab, arrays_of, mine_of, paths
 from hpcflow.checkpoint.served import survey, write
+from hpcflow.checkpoint.structure import check_written
 from hpcflow.checkpoint.team import Team, attempt, served_by
 from hpcflow.errors import CheckpointError
 from hpcflow.runtime.context import Context
@@ -262,7 +263,8 @@ def finish(
 ) -> Path:
     """On the chief, when all have written: the index or the user block, then the names; the path.
 
-    With `checks` an index is read back before it has its name.
+    What HDF5 has written is looked at by HDF5 before it has its name, with `checks` all bytes of an
+    index are read back.
     """
     draft = Path(told["draft"])
     arrays = arrays_of(told)
@@ -273,7 +275,8 @@ def finish(
         facts["serial"] = folder.next_serial(draft.parent)
         if told["form"] == "parallel":
             more = {**facts, "kind": "whole"}
-            part.finish(draft, more, written, arrays, told["block"])
+            record = part.finish(draft, more, written, arrays, told["block"])
+            check_written(draft, record, told["attrs"], _texts(ask, told))
         else:
             slabs = [one for record in written for one in record["slabs"]]
             _check_cover(arrays, [Slab(one["name"], one["start"], one["stop"]) for one in slabs])
@@ -282,6 +285,7 @@ def finish(
             record = _write_index(index, more, facts, arrays, written)
             if checks:
                 part.check(index, record)
+            check_written(index, record, more["attrs"], more["texts"])
         path = folder.publish(draft)
         folder.keep(path.parent, keep)
         return path

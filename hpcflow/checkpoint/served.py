@@ -67,7 +67,9 @@ def write(context: Context, store: Store, told: dict[str, Any]) -> list[dict[str
             return part.write_shared(draft, told, arrays, duty, kept.versions, comm)
         path = draft / f"part-{context.rank:05d}.h5"
         mine = {**told, "part": context.rank}
-        return [part.write_part(path, mine, arrays, duty, kept.versions)]
+        record = part.write_part(path, mine, arrays, duty, kept.versions)
+        part.check_part(path, mine, record)
+        return [record]
 
     kept = part.Snapshot(store, told["wanted"], duty)
     try:

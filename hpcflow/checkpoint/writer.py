@@ -75,9 +75,10 @@ class Writer:
         while kept.is_current() and time.perf_counter() < late:
             time.sleep(0.002)
         path = Path(told["draft"]) / f"part-{self._context.rank:05d}.h5"
+        mine = {**told, "part": self._context.rank}
         record = part.write_part(
             path,
-            {**told, "part": self._context.rank},
+            mine,
             arrays_of(told),
             self._duty,
             kept.versions,
@@ -85,6 +86,7 @@ class Writer:
         )
         durable = time.perf_counter() - self._since
         part.check(path, record)
+        part.check_part(path, mine, record)
         return {
             "record": record,
             "durable": durable,
