@@ -28,6 +28,17 @@ def _scope_in(graph: Graph, name: str | None) -> Iterator[str]:
         yield full
 
 
+@contextmanager
+def reopened(graph: Graph) -> Iterator[None]:
+    """Inside, what a session itself needs of a variable may join a graph that is finalized."""
+    root = graph.root
+    before, root.finalized = root.finalized, False
+    try:
+        yield
+    finally:
+        root.finalized = before
+
+
 def device(name: str | Callable[[Operation], str] | None) -> AbstractContextManager[None]:
     """Operations made inside run on a device that fits `name`, e.g. "/job:ps" or "/cpu:0".
 

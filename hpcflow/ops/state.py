@@ -21,6 +21,7 @@ from hpcflow.graph.graph import (
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.operators import Operand
 from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.scopes import reopened
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
 from hpcflow.guard import guarded
 from hpcflow.ops.array import placeholder
@@ -230,11 +231,14 @@ class Variable(RowUpdates, Operand[Tensor]):
         """Set it to `value` in `session`, by default the default one.
 
         Ranks:  every rank that runs the script, with the same value.
-        Errors: GraphError if the graph is finalized and this is its first load.
         """
         chosen = sessions.chosen(session, self.graph, repr(self.name))
         if self._load is None:
-            with self.graph.as_default(), self.graph.control_dependencies(None):
+            with (
+                reopened(self.graph),
+                self.graph.as_default(),
+                self.graph.control_dependencies(None),
+            ):
                 fed = placeholder(self.dtype, self.shape, f"{self.name}/load")
                 self._load = fed, self._update("Assign", [fed], f"{self.name}/Load")
         fed, done = self._load

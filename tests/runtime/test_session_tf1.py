@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hpcflow as hf
 from hpcflow.errors import FeedError, FetchError, GraphError, UninitializedError
+from tests.runtime.ranks import run_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -273,3 +275,39 @@ def test_which_variables_have_no_value() -> None:
         session.run([b.initializer, local.initializer])
         session.run(check)
         assert session.run([report, some])[1].tolist() == []
+
+
+def test_a_finalized_graph_gives_and_takes_what_variables_hold() -> None:
+    """Neither was read or loaded before; the graph stays closed for the program."""
+    with hf.Graph().as_default() as graph:
+        v, w = hf.Variable([1.0, 2.0], name="v"), hf.Variable(3.0, name="w")
+        branch = hf.cond(hf.constant(True), lambda: w * 2.0, lambda: w)
+        start = hf.global_variables_initializer()
+        graph.finalize()
+        with hf.Session() as session:
+            v.load([5.0, 6.0])
+            assert session.run(v).tolist() == [5.0, 6.0]
+            session.run(start)
+            assert session.run({"v": v, "pair": (w, branch)}) == {
+                "v": pytest.approx([1.0, 2.0]),
+                "pair": (3.0, 6.0),
+            }
+            assert session.run(v, {v: [8.0, 9.0]}).tolist() == [8.0, 9.0]
+        assert graph.finalized
+        with pytest.raises(GraphError, match="finalized"):
+            v + 1.0
+
+
+@pytest.mark.parametrize("places", [dict(n=1), dict(n=2), dict(n=3, ps=1)], ids=str)
+def test_a_training_session_loads_a_variable(places: dict[str, int]) -> None:
+    def body(context: Any) -> list[Any]:
+        v = hf.Variable(hf.zeros([2]), name="v")
+        step = v.assign_add(hf.ones([2]))
+        with hf.train.TrainingSession(context=context) as session:
+            session.step(step, {})
+            context.barrier()
+            v.load([5.0, 6.0], session)
+            context.barrier()
+            return session.run(v).tolist()
+
+    assert run_ranks(body=body, **places) == [[5.0, 6.0]] * (2 if places["n"] > 1 else 1)
