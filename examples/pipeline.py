@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--checkpoints", type=Path, help="folder, by default a temporary one")
     args = parser.parse_args()
+    hf.set_random_seed(1)
     with tempfile.TemporaryDirectory() as scratch:
         images, labels = write(Path(scratch))
         files = sorted(str(path) for path in Path(scratch).glob("part-*.bin"))

@@ -53,6 +53,7 @@ class Settings:
     save: str = "background"  # training goes on while checkpoints are written; or: foreground
     check_numerics: bool = False  # look at every float result for NaN and infinity
     verify_passes: bool = False  # check behind each pass of the planner that no effect was lost
+    random_seed: int = -1  # of draws without one, told in result.json; -1: another in each job
     exact: bool = False  # forbid rewrites and kernels that change rounding
     allow_tf32: bool = False  # float32 products on GPUs multiply numbers of 10 bits (docs/gpu.md)
     kernels: str = "auto"  # who provides kernels: auto, plain (NumPy, CuPy), or names, best first
@@ -114,6 +115,7 @@ class Settings:
             "stall_abort_s": 0,
             "max_restarts": -1,
             "stop_at": 0,
+            "random_seed": -1,
         }
         for name, low in least.items():
             value = getattr(self, name)
@@ -121,6 +123,11 @@ class Settings:
                 raise HpcflowError(f"setting {name}={value} must be at least {low}")
         if not 0 < self.mtbf_h < math.inf:
             raise HpcflowError(f"setting mtbf_h={self.mtbf_h} must be a number of hours above 0")
+
+
+def new_seed() -> int:
+    """A value of `random_seed`, by chance."""
+    return int.from_bytes(os.urandom(7), "little")
 
 
 def as_bytes(text: str) -> int:

@@ -101,8 +101,11 @@ def blocks(array: Array) -> Iterator[tuple[int, int]]:
 
 
 def _facts(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
-    """Steps, samples, draws, the graph, and where each dataset stands."""
-    for name in sorted({*a, *b} - OWN - set(HOW) - {"position", "draws"}):
+    """Steps, samples, draws, the graph, and where each dataset stands.
+
+    The seed of a job says nothing: what was drawn by it is in the variables.
+    """
+    for name in sorted({*a, *b} - OWN - set(HOW) - {"position", "draws", "random_seed"}):
         if a.get(name) != b.get(name):
             yield Difference(name, "fact", f"{a.get(name)} and {b.get(name)}")
     if a["draws"]["most"] != b["draws"]["most"]:

@@ -159,6 +159,10 @@ def _state(facts: Mapping[str, Any]) -> None:
     _need(isinstance(draws, dict) and isinstance(draws.get("tasks"), dict), "draws is no table")
     assert isinstance(draws, dict)
     _draws([draws.get("most"), *draws["tasks"].values()])
+    seed = _list(facts.get("random_seed", [0, 0]), "random_seed")
+    _need(len(seed) == 2, "random_seed is no seed")
+    for number in seed:
+        _count(number, "random_seed")
     for place in _list(facts.get("position", []), "position"):
         _need(isinstance(place, dict), "a position is no table")
         _place(place)

@@ -125,6 +125,7 @@ def load(
     )
     told = {"do": "load", "path": os.path.abspath(saved.path), "id": saved.facts["id"]}
     told["wanted"], told["own"] = dict(wanted), _dealt(context, saved, own or {})
+    told["seed"] = saved.facts.get("random_seed") if with_draws else None
     requests = {
         rank: {**told, "draws": draws_of(saved.facts, context, rank) if with_draws else []}
         for rank in [context.rank, *served_by(context)]

@@ -116,6 +116,7 @@ def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, lis
             "slabs": [slab for duty in duties.values() for slab in duty],
             "draws": {context.task_name(rank): one["draws"] for rank, one in found.items()},
             "mine": mine,
+            "seed": [store.seed.job, store.seed.session],
         }
     )
     told = team.decide(row, functools.partial(_told, context, ask))
@@ -176,7 +177,11 @@ def _told(context: Context, ask: Asked, rows: Sequence[Any]) -> Facts:
         "arrays": list(arrays.values()),
         "paths": paths(arrays),
         "writers": sorted(rank for row in rows for rank in row["writers"]) or [context.rank],
-        "facts": {**said, "draws": merged([row["draws"] for row in rows])},
+        "facts": {
+            **said,
+            "draws": merged([row["draws"] for row in rows]),
+            "random_seed": rows[0]["seed"],
+        },
     }
     told["attrs"] = _attributes(told)
     if form == "parallel":

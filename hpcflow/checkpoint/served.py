@@ -110,6 +110,8 @@ def load(context: Context, store: Store, told: dict[str, Any]) -> int:
                 nbytes += _fill_sum(state, saved, told["own"][state.variable])
         return nbytes
 
+    if told["seed"] is not None:
+        store.seed.set(*told["seed"])
     for label, op, made in told["draws"]:
         store.draws.setdefault((label, op), Draws()).made = made
     nbytes: int = folder.told(f"reading {saved.path}", run)

@@ -25,7 +25,7 @@ from hpcflow.cli import run
 from hpcflow.cli.diff import row
 from hpcflow.cli.export import newest
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError
-from hpcflow.settings import PREFIX, Settings
+from hpcflow.settings import PREFIX, Settings, new_seed
 from hpcflow.train.slurm import TEMPORARY_FAILURE
 
 TAKES_SCRIPT = True
@@ -121,6 +121,8 @@ class Script:
         self._args, self._folder = args, folder
         chosen = run.chosen_settings(args)
         self._settings = {name[len(PREFIX) :].lower(): value for name, value in chosen.items()}
+        if PREFIX + "RANDOM_SEED" not in os.environ:  # all runs draw as one
+            self._settings.setdefault("random_seed", str(new_seed()))
         self._faults = self._settings.pop("inject", os.environ.get(PREFIX + "INJECT", ""))
 
     def stopped(self) -> Run:

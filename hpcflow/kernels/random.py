@@ -59,17 +59,23 @@ class _Drawer:
 
 
 class _Stateful(_Drawer):
-    """The next draw of `draws` at each call; its number is read from `counter` if that is there."""
+    """The next draw of `draws` at each call; its number is read from `counter` if that is there.
+
+    Without a seed of its own or of its graph it follows from the session's, `seed`.
+    """
 
     def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
         super().__init__(xp, node, fill, parameters)
         self.draws = Draws()
+        self.is_seeded = not node.attrs.get("unseeded")
+        self.seed: Any = None  # of the session, whose `mask` changes keys
         self.counter: Any = None
 
     def __call__(self, *args: Any) -> None:
         draws, counter = self.draws, self.counter
         ordinal, draws.made = draws.made, draws.made + 1
-        self.draw(self.key, ordinal if counter is None else counter, args[:-1], args[-1])
+        key = self.key if self.is_seeded or self.seed is None else self.key ^ self.seed.mask
+        self.draw(key, ordinal if counter is None else counter, args[:-1], args[-1])
 
 
 class _Stateless(_Drawer):

@@ -13,6 +13,7 @@ from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.shape import Shape, as_shape, is_known, merge
+from hpcflow.ops.random import by_session
 from hpcflow.ops.rules import Attrs, whole
 
 Shapes = tuple[Shape, ...] | None
@@ -184,7 +185,8 @@ class FIFOQueue(QueueBase):
 class RandomShuffleQueue(QueueBase):
     """A queue that gives elements in random order, and keeps `min_after_dequeue` to mix.
 
-    When it is closed it gives them all. The same `seed` draws the same order. See `QueueBase`.
+    When it is closed it gives them all. The same `seed` draws the same order; without one, and
+    without one of the graph, each session draws another. See `QueueBase`.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class RandomShuffleQueue(QueueBase):
         if least < 0 or 0 <= capacity <= least:
             raise GraphError(f"capacity {capacity} cannot keep {least} elements and give others")
         attrs = {"capacity": capacity, "min_after_dequeue": least, "shared_name": shared_name}
-        attrs["key"] = _key(shared_name or name, seed)
+        attrs |= {"key": _key(shared_name or name, seed), **by_session(seed)}
         handle = _handle("RandomShuffleQueue", types, full, attrs, name)
         super().__init__(types, full, names, [handle])
 

@@ -1,7 +1,9 @@
 """Random tensors, counter-based: key, number of the draw and place decide what is drawn, not who.
 
 The key is a hash of the graph's seed and of the op's seed, or without one of its name; it is made
-with the op, so that every rank that builds the same graph draws the same. The number of the draw is
+with the op, so that every rank that builds the same graph draws the same. If neither the graph nor
+the op has a seed each session draws anew: the key is mixed with a number that all ranks of the
+session have (`kernels.random.Seed`). The number of the draw is
 how many the op made before (kept by the kernel, one series for what is fetched). The place is the
 element's index, counted over the joined batch where axis 0 is the batch.
 
@@ -101,14 +103,28 @@ for _type, _infer, _grad in (
 # -- making them
 
 
+class Chosen(int):
+    """A graph's seed that was set, also if it is 0."""
+
+
 def set_random_seed(seed: int) -> None:
-    """The seed of the default graph, for the random ops made after this call."""
-    get_default_graph().root.seed = whole(seed, "seed")
+    """The seed of the default graph, for the random ops made after this call.
+
+    Ops without a seed in a graph without one draw other numbers in each session.
+    """
+    get_default_graph().root.seed = Chosen(whole(seed, "seed"))
 
 
 def _key(graph_seed: int, source: int | str) -> int:
     digest = hashlib.blake2b(f"{graph_seed}:{source!r}".encode(), digest_size=16).digest()
     return int.from_bytes(digest, "little")
+
+
+def by_session(seed: Any) -> Attrs:
+    """Attribute `unseeded` of an op with this seed, if neither it nor its graph has one."""
+    chosen = get_default_graph().root.seed
+    is_set = seed is not None or chosen or isinstance(chosen, Chosen)
+    return {} if is_set else {"unseeded": True}
 
 
 class Source:
@@ -143,7 +159,7 @@ class Source:
             inputs.append(convert_to_tensor(self.seed))
         else:
             source = full if self.seed is None else int(self.seed)
-            attrs["key"] = _key(graph.root.seed, source)
+            attrs |= {"key": _key(graph.root.seed, source), **by_session(self.seed)}
         if self._is_by_sample(type, known, parameters):
             attrs["batch"] = True
             inputs.append(replica_offset())

@@ -13,11 +13,14 @@ from hpcflow.graph.body import control_of
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.plan.fingerprint import OpDigest, first_difference, op_digests
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.seed import Seed
 from hpcflow.runtime.survival import Interrupted
 
 
-def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation]) -> None:
+def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation], seed: Seed) -> None:
     """Check that all drivers are about to register the same plan with collectives.
+
+    Their sessions draw by one `seed` from then on: that of the rank that has had the most sessions.
 
     Ranks:  every driver, in the same order of plans.
     Errors: LonelyCollectiveError if they ask for different fetches, GraphMismatchError naming the
@@ -29,7 +32,7 @@ def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation]) 
     fetches = ", ".join(w.name for w in wanted)
     mine = _needed(graph, wanted)
     whole = hashlib.blake2b(repr([fetches, [d.digest for d in mine]]).encode(), digest_size=7)
-    if _same_everywhere(context, int(whole.hexdigest(), 16), wanted[0]):
+    if _same_everywhere(context, int(whole.hexdigest(), 16), wanted[0], seed):
         return
     texts = drivers.gather_text(json.dumps([fetches, whole.hexdigest()]))
     verdict = json.dumps(_compare(texts)) if texts is not None else None
@@ -50,16 +53,20 @@ def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation]) 
     )
 
 
-def _same_everywhere(context: Context, number: int, first: Tensor | Operation) -> bool:
-    """Whether all drivers brought the same number: the largest is the smallest."""
+def _same_everywhere(context: Context, number: int, first: Tensor | Operation, seed: Seed) -> bool:
+    """Whether all drivers brought the same number: the largest is the smallest.
+
+    `seed` is that of the last session of all.
+    """
     assert context.drivers is not None and context.control is not None
     short = context.survival is not None and context.survival.is_short
-    both = np.array([number, -number, short], np.int64)
+    both = np.array([number, -number, short, seed.session], np.int64)
     op = first if isinstance(first, Operation) else first.op
     with context.control.company.needed(op.name, op.line):
         context.engine.finish(context.drivers.all_reduce(both, "max"), "agreement on a plan")
     if both[2]:
         raise Interrupted("a replica has died")
+    seed.set(seed.job, int(both[3]))
     return int(both[0]) == -int(both[1])
 
 

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ from hpcflow.runtime.held import Expected, report
 from hpcflow.runtime.instance import Compiled
 from hpcflow.runtime.plans import Outlook, Plans
 from hpcflow.runtime.rank import Rank
+from hpcflow.runtime.seed import Seed
 from hpcflow.runtime.shared_arena import Lanes
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.survival import Survival
@@ -158,14 +159,17 @@ class Context(Rank):
         label: str = "",
         driver: int = -1,
         trains: bool = False,
+        seed: Sequence[int] | None = None,
     ) -> Compiled:
         """A part that this rank runs, ready, with variables in `store`, for rank `driver`.
 
         Parts of one `label` (what is fetched) draw from one series of random numbers each. `trains`
-        says that a step of its plan changes variables, initial values apart.
+        says that a step of its plan changes variables, initial values apart. `seed` is that of the
+        driver's session, by default that of `store`.
         """
         store = self.store if store is None else store
         store.driver = driver
+        store.seed = store.seed if seed is None else Seed(*seed)
         compiled = Compiled(made, self.devices, store, label)
         compiled.trains = trains
         if self.profile is not None:

@@ -269,7 +269,8 @@ class Control:
         facts, rest = json.loads(text[8 : 8 + size]), text[8 + size :]
         compiled = self.compiled.get(rest)
         if compiled is None:  # replicas with equal parts share one compilation
-            about = {"label": facts["fetches"], "driver": source, "trains": facts["trains"]}
+            about = {"label": facts["fetches"], "driver": source}
+            about |= {name: facts.get(name) for name in ("trains", "seed")}
             compiled = self.compile_part(rest, **about)
             self.compiled[rest] = compiled
         sums = None

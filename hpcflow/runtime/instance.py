@@ -46,6 +46,7 @@ class Compiled:
         label: str = "",
     ) -> None:
         self.devices, self.store, self.label = devices, store, label
+        self.seed = store.seed
         self.watch: Callable[..., Any] | None = None  # gives other strands: a profile, graphs
         self.part, self.code = made.part, made.code
         part = self.part
@@ -142,9 +143,10 @@ class Compiled:
             kernel: Any = device.kernel(node, specs)
             return kernel.tiles
         if what[0] in ("kernel", "dynamic"):
-            run = device.kernel(node, specs)
+            run: Any = device.kernel(node, specs)
             if hasattr(run, "draws"):  # the plans for other shapes go on in the same series
                 run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
+                run.seed = self.seed
             if what[0] == "kernel":
                 return run
             return _sized(device, node, specs, run, _is_fetched(node, self.part))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import weakref
 from collections.abc import Callable
@@ -22,9 +23,10 @@ from hpcflow.runtime import device
 from hpcflow.runtime.counted import measured
 from hpcflow.runtime.engine import Engine
 from hpcflow.runtime.instance import Compiled
+from hpcflow.runtime.seed import Seed
 from hpcflow.runtime.state import Store
 from hpcflow.runtime.stop import Stop
-from hpcflow.settings import Settings, as_bytes
+from hpcflow.settings import Settings, as_bytes, new_seed
 
 
 class Follower(Protocol):
@@ -44,10 +46,10 @@ class Rank:
         self.settings, self.world = settings, world
         self.rank, self.size = (world.rank, world.size) if world else (0, 1)
         self.hosts: tuple[str, ...] = world.hosts if world else (os.uname().nodename,)
-        self.roles: Roles = assign(
-            self.hosts, settings.ps, settings.tasks_per_replica, _serving(settings, world)
-        )
+        serving, self.seed = _told(settings, world)
+        self.roles: Roles = assign(self.hosts, settings.ps, settings.tasks_per_replica, serving)
         self.task, self.replica = self.roles.task_of(self.rank)
+        self._sessions = itertools.count()
         self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
         self.store = self.new_store()  # what this rank hosts for the steps of others
         self.devices = {
@@ -177,7 +179,7 @@ class Rank:
 
     def new_store(self) -> Store:
         """A place for variables: each session has its own, as its graph's names are its own."""
-        store = Store()
+        store = Store(Seed(self.seed, next(self._sessions)))
         self.stores.add(store)
         return store
 
@@ -186,9 +188,14 @@ def _nobody_counts() -> None:
     return None
 
 
-def _serving(settings: Settings, world: Communicator | None) -> list[int]:
-    """The ranks that were started with the setting `serve`; collective."""
-    told = [str(int(settings.serve))]
+def _told(settings: Settings, world: Communicator | None) -> tuple[list[int], int]:
+    """The ranks that were started with the setting `serve`, and the first rank's seed; collective.
+
+    It is the setting, or drawn anew.
+    """
+    seed = new_seed() if settings.random_seed < 0 else settings.random_seed
+    told = [f"{int(settings.serve)} {seed}"]
     if world is not None and world.size > 1:
         told = world.all_gather_text(told[0])
-    return [rank for rank, text in enumerate(told) if text == "1"]
+    rows = [text.split() for text in told]
+    return [rank for rank, (serves, _) in enumerate(rows) if serves == "1"], int(rows[0][1])

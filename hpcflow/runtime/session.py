@@ -425,7 +425,7 @@ class Session:
                 self.graph, wanted, specs, family.done, functools.partial(evaluate, context)
             )
         if plan.collectives and context.group is not None and family.sums is None:
-            agree(context, self.graph, wanted)
+            agree(context, self.graph, wanted, self.store.seed)
             family.sums = Sums(context.group, context.survival)
         if plan.round is not None:
             repeat(context, plan.round, plan.updates)

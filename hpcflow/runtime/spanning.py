@@ -80,7 +80,7 @@ class SpanningStep(Step):
             assert context.control is not None
             context.control.driven[self.number] = self
             facts = {"sums": family, "fetches": compiled.label, "instances": limit}
-            facts["trains"] = compiled.trains
+            facts |= {"trains": compiled.trains, "seed": [compiled.seed.job, compiled.seed.session]}
             context.counts.drive(plan, ranks, tag, limit)
             register(context, plan, self.number, tag, facts)
 

@@ -17,6 +17,7 @@ from hpcflow.plan.ir import Node
 from hpcflow.runtime import services
 from hpcflow.runtime.device import Device
 from hpcflow.runtime.hosted import differ, what_of
+from hpcflow.runtime.seed import Seed
 
 if TYPE_CHECKING:
     from hpcflow.kernels.random import Draws
@@ -226,7 +227,8 @@ class Store:
     Other state is that of a node, or of all nodes with one attribute `shared_name`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seed: Seed | None = None) -> None:
+        self.seed = seed or Seed()  # of what is drawn without one
         self.states: dict[str, VariableState] = {}
         self.others: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
         self.driver = -1  # the rank whose plan is being compiled
@@ -243,7 +245,9 @@ class Store:
             return self.get(node, device)
         name = node.attrs.get("shared_name") or node.name
         if (node.type, name) not in self.others:
-            self.others[node.type, name] = _KINDS[node.type](node), node.attrs
+            drawn = {"key": self.seed.key(node.attrs)} if node.attrs.get("unseeded") else {}
+            made = _KINDS[node.type](node.but(attrs={**node.attrs, **drawn}))
+            self.others[node.type, name] = made, node.attrs
         found, attrs = self.others[node.type, name]
         if canonical(attrs) != canonical(node.attrs):
             raise HpcflowError(

@@ -412,7 +412,8 @@ class TrainingSession(Session):
         found = summary(self.context, reports, names)
         if self._keeper is not None:
             found["saves"] = self._keeper.saves.report()
-        found |= {"stragglers": self._stragglers.found(), **extra, "versions": versions()}
+        found |= {"random_seed": self.store.seed.job, "stragglers": self._stragglers.found()}
+        found |= {**extra, "versions": versions()}
         write_json(self.run_dir / RESULT, found)
         if self._log is not None:
             self._log.end(finished=True)

@@ -122,6 +122,6 @@ def equal(mine: dict, theirs: dict) -> bool:
 
 def run(ranks: int, epochs: int, folder: Path | None = None, **options: Any) -> list[dict]:
     """The job on `ranks` ranks; the results of those that run the script."""
-    settings = ("ps", "tasks_per_replica", "shard_bytes", "save")
+    settings = ("ps", "tasks_per_replica", "shard_bytes", "save", "random_seed")
     places = {k: options.pop(k) for k in settings if k in options}
     return run_ranks(ranks, lambda c: train(c, epochs, folder, **options), **places)

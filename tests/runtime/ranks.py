@@ -23,9 +23,11 @@ def run_ranks(
     """`body(context)` on each rank that runs the script, inside a graph of its own.
 
     The others serve. Returns the drivers' results in rank order; raises the first error of a rank.
-    `seed` delays messages at random.
+    `seed` delays messages at random. Jobs draw the same where nothing has a seed, unless
+    `random_seed` says another.
     """
     delays = {} if seed is None else {"seed": seed}
+    settings.setdefault("random_seed", 1)
     worlds = local_world(n, **delays)
     results: list[Any] = [None] * n
     errors: list[BaseException] = []
@@ -71,6 +73,7 @@ def run_here(body: Callable[[Context], Any], **settings: Any) -> Any:
 
     Every rank of the world calls it. Returns the driver's result, None on ranks that served.
     """
+    settings.setdefault("random_seed", 1)
     from hpcflow.comm import mpi
 
     world = mpi.world()
