@@ -41,6 +41,7 @@ def prepare(
         "own": list(own.values()),
         "replica": context.replica,
         "leads": context.is_chief,
+        "store": [context.rank, store.number],
     }
 
     def begin() -> None:

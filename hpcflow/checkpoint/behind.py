@@ -65,7 +65,9 @@ class Behind:
         self.step, self._writers = told["step"], set(told["writers"])
         self._since = time.perf_counter()
         duty = duties.pop(context.rank, [])
-        answers = team.call({r: {"do": "begin", **told, "duty": its} for r, its in duties.items()})
+        answers = team.call(
+            {r: {"do": "begin", **told, "duty": its} for r, its in duties.items()}, store
+        )
         if context.rank in self._writers:
             mine = {**told, "duty": duty}
             context.engine.with_baton(lambda: _begin_here(context, store, mine), lambda: True)

@@ -131,7 +131,7 @@ def load(
         for rank in [context.rank, *served_by(context)]
     }
     own = requests.pop(context.rank)
-    answers = team.call(requests)
+    answers = team.call(requests, store)
     rows = [attempt(context, lambda: load_here(context, store, own)), *answers().values()]
     wrong = [row for row in rows if "error" in row]
     team.decide(wrong[0] if wrong else {"value": 0}, lambda rows: None)

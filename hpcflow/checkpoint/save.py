@@ -67,7 +67,7 @@ def save(context: Context, store: Store, ask: Asked, mine: Any = None, keep: int
     duties, told = plan(team, store, ask, mine)
     duty = duties.pop(context.rank, [] if context.rank in told["writers"] else None)
     requests = {rank: {"do": "write", **told, "duty": its} for rank, its in duties.items()}
-    answers = team.call(requests)
+    answers = team.call(requests, store)
     rows = []
     if duty is not None:
         rows.append(attempt(context, lambda: write(context, store, {**told, "duty": duty})))
@@ -99,7 +99,7 @@ def plan(team: Team, store: Store, ask: Asked, mine: Any) -> tuple[dict[int, lis
     """
     context = team.context
     request = {"do": "survey", "wanted": ask.wanted}
-    answers = team.call(dict.fromkeys(served_by(context), request))
+    answers = team.call(dict.fromkeys(served_by(context), request), store)
     surveys = {context.rank: attempt(context, lambda: survey(store, ask.wanted)), **answers()}
     wrong = [row for row in surveys.values() if "error" in row]
     found = {rank: row.get("value", {}) for rank, row in surveys.items()}

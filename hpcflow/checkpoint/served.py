@@ -33,7 +33,7 @@ def answer(
         assert context.saving is not None
         context.saving.heard(request)
         return
-    store = context.store
+    store = context.store_for(*request["store"])
     if request["do"] == "prepare":
         prepare_here(context, store, request)
         return

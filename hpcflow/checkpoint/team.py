@@ -14,6 +14,7 @@ from hpcflow.errors import (
     HpcflowError,
 )
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.state import Store
 
 _KINDS = {
     e.__name__: e for e in (CheckpointCorruptError, CheckpointMismatchError, CheckpointStorageError)
@@ -74,12 +75,18 @@ class Team:
         self.context.engine.with_baton(lambda: box.append(run()), lambda: True)
         return box[0]
 
-    def call(self, requests: Mapping[int, Mapping[str, Any]]) -> Callable[[], dict[int, Any]]:
-        """Have served ranks do something; what is returned waits for their answers."""
+    def call(
+        self, requests: Mapping[int, Mapping[str, Any]], store: Store
+    ) -> Callable[[], dict[int, Any]]:
+        """Have served ranks do something with what they keep for the session that has `store`.
+
+        What is returned waits for their answers.
+        """
         if not requests:
             return dict
         assert self.context.control is not None
-        named = {rank: {"service": "checkpoint", **r} for rank, r in requests.items()}
+        about = {"service": "checkpoint", "store": [self.context.rank, store.number]}
+        named = {rank: {**about, **r} for rank, r in requests.items()}
         return self.context.control.call(named)
 
 

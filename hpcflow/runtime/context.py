@@ -120,6 +120,7 @@ class Context(Rank):
             self.engine, self._serve, self.report, self.group, self.stop, self.counts, Lanes(self)
         )
         self.control.answer = functools.partial(services.answer, self)
+        self.control.close_store = self.close_store
         if self.settings.survive:
             self.control.survival, self.control.lose = self.survival, self._lose
             if self.survival is not None:
@@ -182,11 +183,12 @@ class Context(Rank):
             self.rehearse(compiled)
         return compiled
 
-    def _serve(self, data: bytes, **about: Any) -> Compiled:
-        """The part that a driver has sent, made ready."""
+    def _serve(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
+        """The part that a session of rank `driver` has sent, made ready."""
         from hpcflow.plan import codec
 
-        return self.compile(self.plans.code(codec.decode(data), data), **about)
+        made = self.plans.code(codec.decode(data), data)
+        return self.compile(made, self.store_for(driver, session), driver=driver, **about)
 
     def number(self, channels: int, instances: int) -> tuple[int, int]:
         """The number of a new plan of this driver, and the first of its message tags."""

@@ -23,6 +23,7 @@ from hpcflow.runtime.headers import (
     BYE,
     CALL,
     CANCEL,
+    CLOSED,
     CLOSING,
     DECLARE,
     FAILED,
@@ -119,7 +120,10 @@ class Control:
         self.early: dict[tuple[int, int], tuple[int, int]] = {}  # plan not here yet -> slot, step
         self.repeated: list[Repeated] = []  # plans that this rank drives by itself
         self.following: set[tuple[int, int]] = set()  # those that another server drives
-        self.compiled: weakref.WeakValueDictionary[bytes, Compiled] = weakref.WeakValueDictionary()
+        self.compiled: weakref.WeakValueDictionary[tuple[int, bytes], Compiled] = (
+            weakref.WeakValueDictionary()
+        )
+        self.close_store: Callable[[int, int], None] = _keeps_nothing  # of a driver's session
         self.sums: dict[tuple[int, int], Sums] = {}
         self.declared, self.hosted = Declared(), Hosted()
         self.counts, self.lanes = counts, lanes
@@ -145,6 +149,7 @@ class Control:
             DECLARE: lambda heard: self.hosted.add(heard.source, heard.text),
             FAILED: self._failed,
             FORGET: self._forget,
+            CLOSED: self._close,
             MEETING: self._meeting,
             NOTE: lambda heard: self.notes.append(heard.step),
             PACE: self._pace,
@@ -213,6 +218,9 @@ class Control:
         cancel = functools.partial(served.cancel, self.engine, heard.slot, heard.step)
         self.engine.inbox.append(cancel)
 
+    def _close(self, heard: Heard) -> None:
+        self.engine.inbox.append(functools.partial(self.close_store, heard.source, heard.plan))
+
     def _forget(self, heard: Heard) -> None:
         served = self.served.pop((heard.source, heard.plan), None)
         if served is not None:
@@ -267,12 +275,13 @@ class Control:
     def _register(self, source: int, plan: int, text: bytes) -> None:
         size = int.from_bytes(text[:8], "little")
         facts, rest = json.loads(text[8 : 8 + size]), text[8 + size :]
-        compiled = self.compiled.get(rest)
-        if compiled is None:  # replicas with equal parts share one compilation
-            about = {"label": facts["fetches"], "driver": source}
+        session = facts["session"]
+        compiled = self.compiled.get((session, rest))
+        if compiled is None:  # of a server replicas with equal parts share one compilation
+            about = {"label": facts["fetches"], "driver": source, "session": session}
             about |= {name: facts.get(name) for name in ("trains", "seed")}
             compiled = self.compile_part(rest, **about)
-            self.compiled[rest] = compiled
+            self.compiled[session, rest] = compiled
         sums = None
         if self.group is not None:
             sums = self.sums.setdefault((source, facts["sums"]), Sums(self.group))
@@ -409,6 +418,10 @@ class Control:
 
 def _nothing_came() -> bool:
     return False
+
+
+def _keeps_nothing(driver: int, session: int) -> None:
+    """What a session keeps on a rank that serves none."""
 
 
 def _needs_it(rank: int) -> None:

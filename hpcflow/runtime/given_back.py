@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcflow.errors import HpcflowError
 from hpcflow.logs import logger
+from hpcflow.runtime.headers import CLOSED, header
 
 if TYPE_CHECKING:
     from hpcflow.runtime.context import Context
@@ -34,6 +35,10 @@ def give_back(context: Context, steps: Sequence[Step], store: Store, arena: Shar
             step.close()
         arena.close()
         store.close()
+        roles, control = context.roles, context.control
+        for peer in roles.ranks_of(context.replica).values():
+            if control is not None and peer != context.rank and peer not in roles.servers:
+                control.tell(peer, header(CLOSED, store.number))
 
     try:
         if any(step.in_flight for step in steps):

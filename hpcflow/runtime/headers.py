@@ -26,6 +26,7 @@ ROUND, REST = 14, 15  # by a server: a step of a plan that it repeats begins; th
 PLACE, VERDICT = 17, 18  # of replicas, one of which has died: to the chief, and by it
 TRAINED = 19  # to the first server: session, dataset, step, epoch, line
 FORGET = 20  # a plan that its driver will run no more
+CLOSED = 21  # a session of the driver, with what it has kept here
 WORDS = HEADER_BYTES // 8
 
 

@@ -50,6 +50,7 @@ class Rank:
         self.roles: Roles = assign(self.hosts, settings.ps, settings.tasks_per_replica, serving)
         self.task, self.replica = self.roles.task_of(self.rank)
         self._sessions = itertools.count()
+        self._hosted: dict[tuple[int, int], Store] = {}  # (driver, number of its session)
         self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
         self.store = self.new_store()  # what this rank hosts for the steps of others
         self.devices = {
@@ -179,9 +180,23 @@ class Rank:
 
     def new_store(self) -> Store:
         """A place for variables: each session has its own, as its graph's names are its own."""
-        store = Store(Seed(self.seed, next(self._sessions)))
+        number = next(self._sessions)
+        store = Store(Seed(self.seed, number), number)
         self.stores.add(store)
         return store
+
+    def store_for(self, driver: int, number: int) -> Store:
+        """Where a session of rank `driver` keeps what lives here; servers keep one for all."""
+        if self.is_server:
+            return self.store
+        if (driver, number) not in self._hosted:
+            self._hosted[driver, number] = self.new_store()
+        return self._hosted[driver, number]
+
+    def close_store(self, driver: int, number: int) -> None:
+        """The session was closed: let go of what it has kept here. Servers keep it."""
+        if (driver, number) in self._hosted:
+            self._hosted[driver, number].close()
 
 
 def _nobody_counts() -> None:

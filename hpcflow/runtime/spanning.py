@@ -81,6 +81,7 @@ class SpanningStep(Step):
             context.control.driven[self.number] = self
             facts = {"sums": family, "fetches": compiled.label, "instances": limit}
             facts |= {"trains": compiled.trains, "seed": [compiled.seed.job, compiled.seed.session]}
+            facts["session"] = compiled.store.number
             context.counts.drive(plan, ranks, tag, limit)
             register(context, plan, self.number, tag, facts)
 
@@ -413,7 +414,10 @@ def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[st
         for task, part in plan.parts.items():
             if ranks[task] != context.rank:
                 sends = sends_of(plan, task, ranks)
-                control.register(ranks[task], number, part, {**facts, "sends": sends})
+                told = {**facts, "sends": sends}
+                if ranks[task] in context.roles.servers:  # they keep one state for all
+                    told["session"] = 0
+                control.register(ranks[task], number, part, told)
 
     context.engine.with_baton(tell, lambda: True)
 
@@ -435,7 +439,7 @@ def repeat(context: Context, plan: Plan, name: str) -> None:
     number += REPEATED * (context.replica + 1)  # the server drives those of several replicas
     peers = [ranks[task] for task in plan.parts if task != plan.driver]
     facts = {"sums": -1, "fetches": name, "driver": ranks[plan.driver], "peers": peers}
-    facts |= {"instances": 1, "trains": True}
+    facts |= {"instances": 1, "trains": True, "session": 0}
     register(context, plan, number, tag, facts)
 
 

@@ -224,10 +224,13 @@ def state(type: str) -> Callable[[Make], Make]:
 class Store:
     """What lives on this rank between steps: variables by name, other state by kind and name.
 
+    Each session has one here, of the `number` of it, and one on each other rank of its replica.
+    Servers have one for all.
     Other state is that of a node, or of all nodes with one attribute `shared_name`.
     """
 
-    def __init__(self, seed: Seed | None = None) -> None:
+    def __init__(self, seed: Seed | None = None, number: int = 0) -> None:
+        self.number = number
         self.seed = seed or Seed()  # of what is drawn without one
         self.states: dict[str, VariableState] = {}
         self.others: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}

@@ -236,3 +236,57 @@ def test_on_ranks_of_mpi(body: Callable[[Any], Any]) -> None:
         assert found[1] == 30 and max(found[0]) <= 4
     else:
         check(found[0] if body is towers else found)
+
+
+def grown(size: int, task: str) -> tuple[Any, Any]:
+    """A variable of one name and any size on a task, and what adds one to it."""
+    with hf.device(task):
+        v = hf.Variable(hf.zeros([size]), name="v")
+        return v, v.assign_add(hf.ones([size]))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("task", TASKS)
+def test_graphs_of_one_job_have_their_own_variables_of_one_name(task: str, closes: bool) -> None:
+    """On other tasks as on the driver's own: of any shape, also while both sessions are open."""
+
+    def body(context: Any) -> list[list[float]]:
+        found, sessions = [], []
+        for size in (2, 3, 2):
+            with hf.Graph().as_default():
+                v, step = grown(size, task)
+                session = hf.Session()
+                session.run(v.initializer)
+                for _ in range(size):
+                    session.run(step)
+                sessions.append((session, v))
+                if closes:
+                    found.append(session.run(v).tolist())
+                    session.close()
+        if not closes:
+            found = [session.run(v).tolist() for session, v in sessions]
+        return found
+
+    assert run_ranks(3, body, tasks_per_replica=3) == [[[2.0] * 2, [3.0] * 3, [2.0] * 2]]
+
+
+def test_two_sessions_of_one_graph_keep_variables_apart_on_all_tasks(tmp_path: Any) -> None:
+    """Each saves and restores its own."""
+
+    def body(context: Any) -> list[list[float]]:
+        v, step = grown(2, TASKS[1])
+        saver = hf.train.Saver([v])
+        one, two = hf.Session(), hf.Session()
+        for session, steps in ((one, 1), (two, 5)):
+            session.run(v.initializer)
+            for _ in range(steps):
+                session.run(step)
+        path = saver.save(one, tmp_path, 1)
+        saver.save(two, tmp_path / "two", 1)
+        two.run(step)
+        before = [one.run(v).tolist(), two.run(v).tolist()]
+        saver.restore(two, path)
+        one.close()
+        return [*before, two.run(v).tolist()]
+
+    assert run_ranks(2, body, tasks_per_replica=2) == [[[1.0] * 2, [6.0] * 2, [1.0] * 2]]
