@@ -25,6 +25,7 @@ from hpcflow.errors import HpcflowError
 from hpcflow.graph.graph import Tensor
 from hpcflow.logs import say_once
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.feeds import cast
 from hpcflow.runtime.job import current
 
 MEMORY = 256 << 20
@@ -315,7 +316,7 @@ class Dataset(Feeding):
 
     def _rows(self, key: Tensor, numbers: np.ndarray) -> np.ndarray:
         rows = self._sources[key].rows(numbers)
-        return rows if self._map is not None else np.ascontiguousarray(rows, key.dtype)
+        return rows if self._map is not None else np.ascontiguousarray(cast(key, rows))
 
     def close(self) -> None:
         """End what reads ahead and close the files; a later epoch opens them again."""

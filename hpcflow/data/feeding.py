@@ -21,6 +21,7 @@ from hpcflow.graph.graph import Graph, Tensor
 from hpcflow.logs import say_once
 from hpcflow.ops.comm import replica_share
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.feeds import as_read, cast
 from hpcflow.runtime.lines import Line, Lines, Place
 
 Portion = TypeVar("Portion")
@@ -365,14 +366,14 @@ class Feeding:
             ) from error
         for key, value in found.items():
             check_key(key)
-            array = np.asarray(value)
+            array = as_read(key, value)
             check_fits(key, f"what {where} made", array.dtype, array.shape)
             if len(array) != batch.size:
                 raise ShapeError(
                     f"{where} made {len(array)} rows of {batch.size} for {key.name!r}",
                     hint="map keeps the number of samples: all workers count on it",
                 )
-            found[key] = np.ascontiguousarray(array, key.dtype)
+            found[key] = np.ascontiguousarray(cast(key, array))
         if batch.size:
             self._mapped_bytes = sum(array.nbytes for array in found.values()) // batch.size
         return found

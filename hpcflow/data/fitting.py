@@ -11,6 +11,7 @@ from hpcflow.data.sources import InMemory, Source
 from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
 from hpcflow.graph.graph import Tensor
 from hpcflow.graph.shape import merge, show
+from hpcflow.runtime.feeds import as_read, cast, castable
 
 
 def joined_batch(batch: int | None, per_rank: int | None, replicas: int) -> int:
@@ -39,9 +40,9 @@ def check_fits(
 ) -> None:
     """Check that values of this dtype and shape, one row a sample, can be fed to `key`.
 
-    Errors: DTypeError where a conversion could lose something, ShapeError; `what` names the values.
+    Errors: DTypeError where feeds are not cast so, ShapeError; `what` names the values.
     """
-    if not np.can_cast(dtype, key.dtype, "safe"):
+    if not castable(dtype, key.dtype):
         raise DTypeError(
             f"{what} for {key.name!r} is {dtype}; the placeholder is {key.dtype}",
             hint=cure or f"give array.astype({str(key.dtype)!r})",
@@ -64,10 +65,10 @@ def check_fits(
 
 
 def fit(key: Tensor, source: Source) -> None:
-    """Check an open source; values that were no array are converted, whatever they were."""
+    """Check an open source; values that were no array are cast once, here."""
     if isinstance(source, InMemory):
         if source.is_loose:
-            source.convert(key.dtype)
+            source.take(cast(key, as_read(key, source.array)))
         check_fits(key, "the array", source.dtype, source.array.shape)
         return
     shape = (len(source), *source.row_shape)

@@ -44,10 +44,9 @@ class InMemory:
         self.is_loose = not isinstance(value, np.ndarray)  # its dtype is none that a user chose
         self.dtype, self.row_shape = self.array.dtype, self.array.shape[1:]
 
-    def convert(self, dtype: np.dtype) -> None:
-        """Take values of this dtype."""
-        self.array = np.ascontiguousarray(self.array, dtype)
-        self.dtype = self.array.dtype
+    def take(self, array: np.ndarray) -> None:
+        """Have these values instead, of another dtype."""
+        self.array, self.dtype = np.ascontiguousarray(array), array.dtype
 
     def __len__(self) -> int:
         return len(self.array) if self.array.ndim else 1

@@ -16,6 +16,7 @@ from hpcflow.errors import DataError, HpcflowError
 from hpcflow.graph.graph import Tensor
 from hpcflow.logs import say_once
 from hpcflow.runtime.context import Context
+from hpcflow.runtime.feeds import as_read, cast
 from hpcflow.runtime.job import current
 
 Part = tuple[int, Share, list[Any]]  # epoch, the samples' numbers, this worker's samples
@@ -253,11 +254,9 @@ class Stream(Feeding):
             return np.empty((0, *(d or 0 for d in (key.shape or (0,))[1:])), key.dtype)
         if self._map is not None:
             return np.stack([np.asarray(value) for value in values])
-        # Python's own numbers and lists have no dtype that someone chose
-        dtype = None if hasattr(values[0], "dtype") else key.dtype
-        column = np.stack([np.asarray(value, dtype) for value in values])
+        column = np.stack([as_read(key, value) for value in values])
         check_fits(key, "the stream's value", column.dtype, column.shape)
-        return np.ascontiguousarray(column, key.dtype)
+        return np.ascontiguousarray(cast(key, column))
 
     # -- the position
 

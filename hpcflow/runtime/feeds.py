@@ -116,25 +116,12 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
 def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
     """`value` as an array that fits `tensor`.
 
-    An array of another library is taken by DLPack, without a copy. Errors: FeedError for a shape or
-    dtype that does not fit; a Python number, or an integer array for a float tensor, is converted.
+    An array of another library is taken by DLPack, without a copy. Errors: FeedError for a shape
+    that does not fit, and as `cast`.
     """
     if hands_over(value) and tensor.dtype != string:
         value = taken(tensor, value)
-    try:
-        array = as_strings(value) if tensor.dtype == string else np.asarray(value)
-    except (TypeError, ValueError, OverflowError):  # rows of unequal length, a tensor
-        raise _unfit(tensor, value) from None
-    if array.dtype != tensor.dtype:
-        exact = not isinstance(value, (np.ndarray, np.generic))
-        if not (exact or np.can_cast(array.dtype, tensor.dtype, "safe")):
-            raise FeedError(
-                f"{tensor.name!r} was fed {array.dtype}; it is {tensor.dtype}",
-                op=tensor.op.name,
-                line=tensor.op.line,
-                hint=f"feed array.astype({str(tensor.dtype)!r})",
-            )
-        array = _converted(tensor, value, array) if exact else array.astype(tensor.dtype)
+    array = cast(tensor, as_read(tensor, value))
     try:
         merge(array.shape, tensor.shape)
     except HpcflowError:
@@ -148,23 +135,62 @@ def as_fed(tensor: Tensor, value: Any) -> np.ndarray:
     return array
 
 
-def _converted(tensor: Tensor, value: Any, array: np.ndarray) -> np.ndarray:
-    """Python numbers, read as `array`, in the dtype of `tensor`, if that can hold them."""
-    given, taken = kind_of(array.dtype), kind_of(tensor.dtype)
-    fits = {"i": "biu", "u": "biu", "b": "biu", "f": "biuf", "c": "biufc"}
-    if array.size and given not in fits[taken]:  # an empty list is of any type
-        raise _unfit(tensor, value)
-    converted = array.astype(tensor.dtype)
-    if taken in "iu" and not np.array_equal(converted, array):
-        raise _unfit(tensor, value)
-    return converted
+def as_read(tensor: Tensor, value: Any) -> np.ndarray:
+    """`value`, an array or what NumPy reads as one, not yet in the dtype of `tensor`.
+
+    An array of Python objects is read as their list. Errors: FeedError if it is no array.
+    """
+    try:
+        if tensor.dtype == string:
+            return as_strings(value)
+        array = np.asarray(value)
+        return np.asarray(array.tolist()) if array.dtype == object else array
+    except (TypeError, ValueError, OverflowError):  # rows of unequal length, a tensor
+        raise _unfit(tensor, value) from None
 
 
-def _unfit(tensor: Tensor, value: Any) -> FeedError:
+def castable(given: np.dtype, taken: np.dtype) -> bool:
+    """Whether feeds of dtype `given` are cast to `taken`: NumPy's same_kind, and among integers."""
+    return kind_of(given) in _CASTS.get(kind_of(taken), "")
+
+
+# by the kind that a tensor has: the kinds that it may be fed
+_CASTS = {"b": "biu", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "O": "OSU"}
+
+
+def cast(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+    """`array` in the dtype of `tensor`, rounded if need be.
+
+    Errors: FeedError for a dtype of another kind, for an integer out of range, and for a finite
+    number that would become infinite.
+    """
+    dtype = tensor.dtype
+    if array.dtype == dtype:
+        return array
+    if array.size and not castable(array.dtype, dtype):
+        raise _unfit(tensor, array.flat[0], f"feed array.astype({name_of(dtype)!r}) if you mean it")
+    with np.errstate(all="ignore"):
+        made = array.astype(dtype)
+    if not np.can_cast(array.dtype, dtype, "safe"):
+        lost = _lost(array, made)
+        if lost.any():
+            raise _unfit(tensor, array[lost][0], "feed other numbers, or a wider placeholder")
+    return made
+
+
+def _lost(array: np.ndarray, made: np.ndarray) -> np.ndarray:
+    """Where the cast of `array` to `made` changed a number by more than rounding."""
+    if kind_of(made.dtype) in "fc":
+        return np.isfinite(array) & ~np.isfinite(made)
+    return (made.astype(array.dtype) != array) | ((made < 0) != (array < 0))
+
+
+def _unfit(tensor: Tensor, value: Any, hint: str | None = None) -> FeedError:
+    kind = "text or bytes" if tensor.dtype == string else "numbers"
+    told = f"{value.dtype} {value}" if isinstance(value, np.generic) else shown(value)
     return FeedError(
-        f"{tensor.name!r} is {name_of(tensor.dtype)} and cannot hold {shown(value)}",
+        f"{tensor.name!r} is {name_of(tensor.dtype)} and cannot hold {told}",
         op=tensor.op.name,
         line=tensor.op.line,
-        hint=f"feed {'text or bytes' if tensor.dtype == string else 'numbers'}, or an array of "
-        "them",
+        hint=hint or f"feed {kind}, or an array of them",
     )

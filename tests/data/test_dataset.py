@@ -187,8 +187,8 @@ def wrong(context: Context, **changes: Any) -> str:
 def test_what_does_not_fit_is_told(alone: Context) -> None:
     text = wrong(alone, error=ShapeError, y=LABELS[:7])
     assert "10 for 'x:0', 7 for 'y:0'" in text
-    text = wrong(alone, error=DTypeError, x=IMAGES.astype(np.float64))
-    assert "float64" in text and "astype('float32')" in text and "test_dataset.py" in text
+    text = wrong(alone, error=DTypeError, x=IMAGES.astype(np.complex64))
+    assert "complex64" in text and "astype('float32')" in text and "test_dataset.py" in text
     text = wrong(alone, error=ShapeError, x=np.zeros((10, 3), np.float32))
     assert "[10, 3]" in text and "[?, 2]" in text
     wrong(alone, error=ShapeError, x=np.float32(1))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.data import Blocks, Dataset, hdf5
-from hpcflow.errors import DataError, DTypeError, HpcflowError, ShapeError
+from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
@@ -49,6 +49,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file["flags"] = LABELS % 3 == 0
         file["few"], file["none"], file["one"] = LABELS[:7], IMAGES[:0], np.float32(1)
         file["group/deep"] = IMAGES.astype(np.float64)
+        file["complex"] = IMAGES.astype(np.complex64)
         options: dict[str, Any] = {"chunks": (64, 2, 3), "compression": "gzip", "shuffle": True}
         file.create_dataset("packed", data=IMAGES, **options)
         file["text"] = ["a", "bc"] * (ROWS // 2)
@@ -136,7 +137,7 @@ def test_a_map_makes_what_placeholders_take(path: Path, alone: Context) -> None:
     ("made", "error", "words"),
     [
         (lambda b, x: {x: b[x][:-1]}, ShapeError, "made 7 rows of 8"),
-        (lambda b, x: {x: b[x].astype(np.float64)}, DTypeError, "float64"),
+        (lambda b, x: {x: b[x].astype(np.complex64)}, DTypeError, "complex64"),
         (lambda b, x: {x: 1 / 0}, DataError, "ZeroDivisionError"),
         (lambda b, x: None, DataError, "NoneType"),
     ],
@@ -215,10 +216,21 @@ def test_fields_that_do_not_fit_are_told(path: Path, alone: Context) -> None:
     assert "no dataset 'group'" in wrong(alone, hdf5(path, "group"))
     assert "no rows" in wrong(alone, hdf5(path, "one"))
     assert "variable length" in wrong(alone, hdf5(path, "text"))
-    text = wrong(alone, hdf5(path, "group/deep"), DTypeError)
-    assert "float64" in text and "map" in text and "test_hdf5.py" in text and str(path) in text
+    text = wrong(alone, hdf5(path, "complex"), DTypeError)
+    assert "complex64" in text and "map" in text and "test_hdf5.py" in text and str(path) in text
     assert "[1000]" in wrong(alone, hdf5(path, "flags"), ShapeError)
     wrong(alone, hdf5(path, "none"), ShapeError)
+
+
+def test_rows_are_cast_as_feeds_are(path: Path, alone: Context) -> None:
+    x = hf.placeholder(hf.float32, [None, 2, 3], name="x")
+    data = Dataset({x: hdf5(path, "group/deep")}, batch=64, context=alone)
+    batch = next(data.epoch(0))
+    assert batch[x].dtype == np.float32
+    np.testing.assert_array_equal(batch[x], IMAGES[batch.indices])
+    large = Dataset({x: IMAGES.astype(np.float64) + 1e300}, batch=64, context=alone)
+    with pytest.raises(FeedError, match=r"'x:0' is float32 and cannot hold float64 1e\+300"):
+        next(large.epoch(0))
 
 
 def test_unequal_lengths_are_told(path: Path, alone: Context) -> None:

@@ -141,10 +141,20 @@ def test_what_a_stream_does_wrong_is_told(alone: Context) -> None:
         first(iter([(np.zeros(2, np.float32),)]))
     with pytest.raises(DataError, match="samples 0 to 1"):
         first(iter([(np.zeros(2, np.float32), 1), (np.zeros(3, np.float32), 1)]))
-    with pytest.raises(DTypeError, match="float64"):
-        first(iter([(np.zeros(2), 1)]))
+    with pytest.raises(DTypeError, match="complex128"):
+        first(iter([(np.zeros(2, complex), 1)]))
     with pytest.raises(HpcflowError, match="not known"):
         _ = Stream(placeholders(), numbers, batch=4, context=alone).steps_per_epoch
+
+
+def test_values_of_a_stream_are_cast_as_feeds_are(alone: Context) -> None:
+    x, y = placeholders()
+    samples = [(np.full(2, 0.1), n) for n in range(4)]
+    batch = next(Stream((x, y), iter(samples), batch=4, context=alone).epochs(1))
+    np.testing.assert_array_equal(batch[x], np.full((4, 2), np.float32(0.1)))
+    assert batch[y].dtype == np.int64
+    with pytest.raises(DTypeError, match="float64"):
+        next(Stream((y, x), iter([(0.5, [1.0, 2.0])]), batch=4, context=alone).epochs(1))
 
 
 def test_a_stream_is_mapped_and_described(alone: Context) -> None:

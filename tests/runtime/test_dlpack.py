@@ -68,7 +68,7 @@ def test_memory_that_nobody_may_write_to_is_read():
         (Foreign(A, device=(2, 1)), "on device 1 of DLPack's kind 2"),
         (Foreign(A, refuses=BufferError("use tensor.detach()")), "use tensor.detach"),
         (Foreign(A.astype(hf.bfloat16)), "cannot be used"),
-        (Foreign(A.astype(np.float64)), "was fed float64; it is float32"),
+        (Foreign(A.astype(np.complex64)), "cannot hold complex64"),
         (Foreign(A[0]), r"shape \(4,\)|shape \[4\]"),
     ],
 )
@@ -76,7 +76,7 @@ def test_memory_that_does_not_fit_is_refused(given, why):
     x = hf.placeholder(hf.float32, [3, 4], name="x")
     with pytest.raises(FeedError, match=why) as caught:
         hf.Session().run(x + 1.0, {x: given})
-    assert "'x:0' was fed" in str(caught.value) and "test_dlpack.py" in str(caught.value)
+    assert "'x:0'" in str(caught.value) and "test_dlpack.py" in str(caught.value)
 
 
 def test_results_are_arrays_that_others_take_over():
@@ -194,5 +194,4 @@ def test_half_precision_of_another_library():
         assert np.shares_memory(as_fed(x, Brain(part)), array)
         np.testing.assert_array_equal(hf.Session().run(x * 2, {x: Brain(part)}), part * 2)
     y = hf.placeholder(hf.bfloat16, [3, 4])
-    with pytest.raises(FeedError, match="was fed float32; it is bfloat16"):
-        hf.Session().run(y * 2, {y: Foreign(A)})
+    np.testing.assert_array_equal(hf.Session().run(y * 2, {y: Foreign(A)}), array * 2)

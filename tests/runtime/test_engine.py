@@ -265,8 +265,8 @@ def test_errors_name_the_op_the_line_and_the_rank():
             session.run(y)
         with pytest.raises(FeedError, match=r"shape \[4\]; it takes \[3\]"):
             session.run(y, {x: np.ones(4, np.float32)})
-        with pytest.raises(FeedError, match="fed float64; it is float32"):
-            session.run(y, {x: np.ones(3)})
+        with pytest.raises(FeedError, match="is float32 and cannot hold complex128"):
+            session.run(y, {x: np.ones(3, complex)})
 
 
 def test_a_failing_kernel_is_named_and_the_session_goes_on():
