@@ -30,12 +30,12 @@ __getattr__, __dir__, __all__ = later(
         "hpcflow.ops.morphology": "dilation2d erosion2d",
         "hpcflow.ops.nn": (
             "bias_add dropout elu in_top_k l2_loss log_sigmoid log_softmax relu relu6 "
-            "sigmoid_cross_entropy_with_logits softmax softmax_cross_entropy_with_logits softplus "
+            "sigmoid_cross_entropy_with_logits softmax softplus "
             "sparse_softmax_cross_entropy_with_logits"
         ),
         "hpcflow.ops.nn_losses": (
-            "log_poisson_loss softmax_cross_entropy_with_logits_v2 "
-            "weighted_cross_entropy_with_logits"
+            "log_poisson_loss softmax_cross_entropy_with_logits "
+            "softmax_cross_entropy_with_logits_v2 weighted_cross_entropy_with_logits"
         ),
         "hpcflow.ops.norm": (
             "batch_norm_with_global_normalization batch_normalization fused_batch_norm "

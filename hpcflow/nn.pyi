@@ -65,10 +65,10 @@ from hpcflow.ops.nn import relu as relu
 from hpcflow.ops.nn import relu6 as relu6
 from hpcflow.ops.nn import sigmoid_cross_entropy_with_logits as sigmoid_cross_entropy_with_logits
 from hpcflow.ops.nn import softmax as softmax
-from hpcflow.ops.nn import softmax_cross_entropy_with_logits as softmax_cross_entropy_with_logits
 from hpcflow.ops.nn import softplus as softplus
 from hpcflow.ops.nn import sparse_softmax_cross_entropy_with_logits as sparse_softmax_cross_entropy_with_logits
 from hpcflow.ops.nn_losses import log_poisson_loss as log_poisson_loss
+from hpcflow.ops.nn_losses import softmax_cross_entropy_with_logits as softmax_cross_entropy_with_logits
 from hpcflow.ops.nn_losses import softmax_cross_entropy_with_logits_v2 as softmax_cross_entropy_with_logits_v2
 from hpcflow.ops.nn_losses import weighted_cross_entropy_with_logits as weighted_cross_entropy_with_logits
 from hpcflow.ops.norm import batch_norm_with_global_normalization as batch_norm_with_global_normalization

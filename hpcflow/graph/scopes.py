@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 
 
@@ -39,6 +40,7 @@ def reopened(graph: Graph) -> Iterator[None]:
         root.finalized = before
 
 
+@also_named(device_name_or_function="name")
 def device(name: str | Callable[[Operation], str] | None) -> AbstractContextManager[None]:
     """Operations made inside run on a device that fits `name`, e.g. "/job:ps" or "/cpu:0".
 
@@ -48,6 +50,7 @@ def device(name: str | Callable[[Operation], str] | None) -> AbstractContextMana
     return get_default_graph().device(name)
 
 
+@also_named(control_inputs="before")
 def control_dependencies(
     before: Iterable[Operation | Tensor] | None,
 ) -> AbstractContextManager[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.ops import reduce
@@ -104,6 +105,7 @@ def zero_fraction(value: Any, name: str | None = None) -> Tensor:
     return reduce.reduce_mean(cast(equal(value, zeros([], value.dtype)), float32), name=name)
 
 
+@also_named(dim="axis")
 def l2_normalize(
     x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None
 ) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, NumericError, ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_array, as_dtype, int32, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
@@ -257,11 +258,13 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
     return one("Reshape", [convert_to_tensor(tensor), *told], {"shape": known}, name)
 
 
+@also_named(dim="axis")
 def expand_dims(input: Any, axis: int, name: str | None = None) -> Tensor:
     """`input` with a new axis of size 1 at `axis`."""
     return one("ExpandDims", [convert_to_tensor(input)], {"axis": static_axes(axis)}, name)
 
 
+@also_named(squeeze_dims="axis")
 def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """`input` without its axes of size 1, or without those in `axis` if it names any."""
     axes = static_axes(axis)

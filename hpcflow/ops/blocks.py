@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import identity, reshape, shape, transpose
@@ -131,11 +132,13 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
         return getitem(x, (np.s_[:], *keys))
 
 
+@also_named(block_shape="block_size")
 def space_to_batch(input: Any, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
     """`space_to_batch_nd` of images [n, height, width, depth] with square blocks."""
     return space_to_batch_nd(images(input), [block_size, block_size], paddings, name)
 
 
+@also_named(block_shape="block_size")
 def batch_to_space(input: Any, crops: Any, block_size: int, name: str | None = None) -> Tensor:
     """`batch_to_space_nd` of images [n, height, width, depth] with square blocks."""
     return batch_to_space_nd(images(input), [block_size, block_size], crops, name)
@@ -219,6 +222,7 @@ def depth_to_space(
 # -- patches
 
 
+@also_named(sizes="ksizes")
 def extract_image_patches(
     images: Any,
     ksizes: Sequence[int],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.dtypes import as_array, as_dtype, float32, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import op
@@ -97,11 +98,13 @@ def _like(tensor: Any, dtype: Any, number: int, type: str, name: str | None) -> 
     return one(type, [t], {}, name)
 
 
+@also_takes("optimize")
 def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Zeros in the shape of `tensor`."""
     return _like(tensor, dtype, 0, "ZerosLike", name)
 
 
+@also_takes("optimize")
 def ones_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Ones in the shape of `tensor`."""
     return _like(tensor, dtype, 1, "OnesLike", name)

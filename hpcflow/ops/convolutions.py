@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named, also_takes
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.ops.array import reshape, shape_argument
 from hpcflow.ops.conv import convolve, filter_gradient, transposed
@@ -12,6 +13,8 @@ from hpcflow.ops.rules import operands
 from hpcflow.ops.window import FORMATS
 
 
+@also_named(input="value")
+@also_takes("use_cudnn_on_gpu")
 def conv1d(
     value: Any,
     filters: Any,
@@ -26,6 +29,8 @@ def conv1d(
     return convolve(value, filters, 1, stride, padding, data_format, dilations, groups, name)
 
 
+@also_named(filters="filter")
+@also_takes("use_cudnn_on_gpu")
 def conv2d(
     input: Any,
     filter: Any,
@@ -46,6 +51,7 @@ def conv2d(
     return convolve(input, filter, 2, strides, padding, data_format, dilations, groups, name)
 
 
+@also_named(filters="filter")
 def conv3d(
     input: Any,
     filter: Any,
@@ -60,6 +66,7 @@ def conv3d(
     return convolve(input, filter, 3, strides, padding, data_format, dilations, groups, name)
 
 
+@also_named(filters="filter", dilations="dilation_rate")
 def convolution(
     input: Any,
     filter: Any,
@@ -109,6 +116,7 @@ def _by_channel(filter: Tensor) -> tuple[Tensor, int]:
     return reshape(filter, [*sizes[:-2], 1, each]), max(1, channels)
 
 
+@also_named(dilations="rate")
 def depthwise_conv2d(
     input: Any,
     filter: Any,
@@ -182,6 +190,7 @@ def depthwise_conv2d_native_backprop_filter(
     return reshape(grad, [kh, kw, channels, times], name)
 
 
+@also_named(dilations="rate")
 def separable_conv2d(
     input: Any,
     depthwise_filter: Any,
@@ -224,6 +233,7 @@ def conv1d_transpose(
     )
 
 
+@also_named(input="value", filters="filter")
 def conv2d_transpose(
     value: Any,
     filter: Any,
@@ -245,6 +255,7 @@ def conv2d_transpose(
     )
 
 
+@also_named(input="value", filters="filter")
 def conv3d_transpose(
     value: Any,
     filter: Any,
@@ -269,6 +280,8 @@ def atrous_conv2d_transpose(
     return transposed(value, filters, output_shape, 2, 1, padding, "NHWC", rate, 1, name)
 
 
+@also_named(filters="filter")
+@also_takes("use_cudnn_on_gpu")
 def conv2d_backprop_input(
     input_sizes: Any,
     filter: Any,
@@ -286,6 +299,7 @@ def conv2d_backprop_input(
     )
 
 
+@also_takes("use_cudnn_on_gpu")
 def conv2d_backprop_filter(
     input: Any,
     filter_sizes: Any,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, int32, int64, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
@@ -89,6 +90,7 @@ def bincount(
     return one("Bincount", inputs, attrs, name)
 
 
+@also_named(reduction_indices="axis", keep_dims="keepdims", input="input_tensor")
 def count_nonzero(
     input_tensor: Any,
     axis: Any = None,

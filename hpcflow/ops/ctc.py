@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
@@ -80,6 +81,7 @@ op("CTCBeamSearch", infer=_beam, grad=NoGrad("it chooses among sequences"))
 # -- losses
 
 
+@also_named(logits="inputs")
 def ctc_loss(
     labels: SparseTensor,
     inputs: Any,

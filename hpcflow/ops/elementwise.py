@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.arguments import renamed
 from hpcflow.graph.dtypes import (
     as_dtype,
     bfloat16,
@@ -78,9 +79,10 @@ atan2: Binary = binary(
         lambda y, x, z, g: multiply(g, divide(x, add(square(x), square(y)))),
         lambda y, x, z, g: multiply(g, divide(negative(y), add(square(x), square(y)))),
     ),
-    "The angle of the point (second, first argument) with the first axis, from -pi to pi.",
+    "The angle of the point (x, y) with the first axis, from -pi to pi.",
     np.arctan2,
 )
+atan2 = renamed(x="y", y="x")(atan2)
 
 
 # -- rounding, remainders

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import reshape, shape
@@ -32,6 +33,7 @@ from hpcflow.ops.slicing import gather, getitem
 from hpcflow.ops.sparse import SparseTensor
 
 
+@also_takes("validate_indices")
 def embedding_lookup(
     params: Any,
     ids: Any,
@@ -117,6 +119,7 @@ def _bounded(rows: Tensor, ids: Tensor, max_norm: Any) -> Tensor:
     return clip_by_norm(rows, max_norm, axes)
 
 
+@also_takes("allow_fast_lookup")
 def embedding_lookup_sparse(
     params: Any,
     sp_ids: SparseTensor,

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nest
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.body import Function, last_name, trace
 from hpcflow.graph.dtypes import bool_, int32, tensor_array
 from hpcflow.graph.graph import (
@@ -86,6 +87,7 @@ def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]
 # -- cond
 
 
+@also_named(fn1="true_fn", fn2="false_fn")
 def cond(
     pred: Any,
     true_fn: Callable[[], Any],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, bool_, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
@@ -127,6 +128,7 @@ def Assert(
 # -- checks of numbers
 
 
+@also_named(x="t", message="msg")
 def verify_tensor_all_finite(t: Any, msg: str, name: str | None = None) -> Tensor:
     """`t` itself; running it raises NumericError with `msg` if it has a NaN or an infinity."""
     return check_numerics(t, msg, name)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import Infer, op
 from hpcflow.graph.shape import Shape, Spec, broadcast, show
@@ -241,6 +242,7 @@ def expm(input: Any, name: str | None = None) -> Tensor:
     return one("Expm", [convert_to_tensor(input)], {}, name)
 
 
+@also_takes("a_is_sparse", "b_is_sparse")
 def matvec(
     a: Any,
     b: Any,

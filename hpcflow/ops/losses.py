@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import float32, float64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.shape import show
@@ -215,6 +216,7 @@ def log_loss(
     return compute_weighted_loss(each, weights, scope or "log_loss", loss_collection, reduction)
 
 
+@also_named(dim="axis")
 def cosine_distance(
     labels: Any,
     predictions: Any,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, float32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
@@ -203,6 +204,7 @@ def eye(
 # -- norms
 
 
+@also_named(keep_dims="keepdims")
 def norm(
     tensor: Any,
     ord: Any = "euclidean",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcflow.graph.arguments import also_named, also_takes
 from hpcflow.graph.dtypes import float32, int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.ops.array import constant, rank, shape, squeeze, stop_gradient
@@ -48,6 +49,8 @@ def reduce_euclidean_norm(
     return sqrt(reduce_sum(square(abs(x)), axis, keepdims), name)
 
 
+@also_named(keepdims="keep_dims")
+@also_takes("shift")
 def moments(
     x: Any, axes: Any, name: str | None = None, keep_dims: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -68,6 +71,7 @@ def _listed(axes: Any, x: Tensor) -> Any:
     return tuple(range(len(x.shape))) if axes is None and x.shape is not None else axes
 
 
+@also_named(keepdims="keep_dims")
 def weighted_moments(
     x: Any, axes: Any, frequency_weights: Any, name: str | None = None, keep_dims: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -87,6 +91,7 @@ def weighted_moments(
     return squeeze(mean, gone), squeeze(variance, gone, name)
 
 
+@also_named(keepdims="keep_dims")
 def sufficient_statistics(
     x: Any, axes: Any, shift: Any = None, keep_dims: bool = False, name: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Any]:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.graph import Tensor, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import identity
@@ -17,6 +18,7 @@ from hpcflow.ops.slicing import getitem, reverse
 from hpcflow.ops.window import per_axis, slid, slides
 
 
+@also_named(filters="filter", dilations="rates")
 def dilation2d(
     input: Any, filter: Any, strides: Any, rates: Any, padding: str, name: str | None = None
 ) -> Tensor:

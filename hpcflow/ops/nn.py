@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError, ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import bool_
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops import reduce
-from hpcflow.ops.array import expand_dims, identity, reshape, shape, stop_gradient
+from hpcflow.ops.array import expand_dims, identity, reshape, shape
 from hpcflow.ops.math import (
     add,
     add_n,
@@ -45,9 +46,12 @@ from hpcflow.ops.slicing import getitem
 # -- activations
 
 
+_of_features = also_named(features="x")
+
+
 def _activation(type: str, doc: str) -> Any:
     """An activation whose gradient is one op of (g, output), linear in g."""
-    return unary(type, "f", lambda x, y, g: one(f"{type}Grad", [g, y]), doc)
+    return _of_features(unary(type, "f", lambda x, y, g: one(f"{type}Grad", [g, y]), doc))
 
 
 def _masked_back(type: str) -> Any:
@@ -67,7 +71,9 @@ def _elu_grad_back(op: Operation, gg: Tensor) -> list[Any]:
 relu = _activation("Relu", "`max(x, 0)`.")
 relu6 = _activation("Relu6", "`min(max(x, 0), 6)`.")
 elu = _activation("Elu", "`x` above 0, `exp(x) - 1` below.")
-softplus = unary("Softplus", "f", lambda x, y, g: multiply(g, sigmoid(x)), "`log(1 + exp(x))`.")
+softplus = _of_features(
+    unary("Softplus", "f", lambda x, y, g: multiply(g, sigmoid(x)), "`log(1 + exp(x))`.")
+)
 
 
 def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
@@ -130,11 +136,13 @@ op("SoftmaxGrad", infer=_softmax, grad=_softmax_grad_back)
 op("LogSoftmaxGrad", infer=_softmax, grad=_log_softmax_grad_back)
 
 
+@also_named(dim="axis")
 def softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
     """`exp(x) / sum(exp(x))` along `axis`, without overflow."""
     return one("Softmax", [convert_to_tensor(logits)], {"axis": whole(axis, "axis")}, name)
 
 
+@also_named(dim="axis")
 def log_softmax(logits: Any, axis: int = -1, name: str | None = None) -> Tensor:
     """The logarithm of `softmax`, without its rounding to zero."""
     return one("LogSoftmax", [convert_to_tensor(logits)], {"axis": whole(axis, "axis")}, name)
@@ -269,19 +277,6 @@ def _cross_entropy_back(op: Operation, g: Tensor | None, of_grad: Tensor | None)
 
 op("SoftmaxCrossEntropy", infer=_cross_entropy, grad=_cross_entropy_back)
 op("SparseSoftmaxCrossEntropy", infer=_sparse_cross_entropy, grad=_cross_entropy_back)
-
-
-def softmax_cross_entropy_with_logits(
-    labels: Any = None, logits: Any = None, name: str | None = None
-) -> Tensor:
-    """The cross entropy between `labels`, distributions over classes, and softmax of `logits`.
-
-    Shapes:   [..., classes] both; the loss is [...], one number per sample.
-    Gradient: into `logits` only; `labels` are constants, as in TensorFlow 1.
-    """
-    given = convert_to_tensor(logits)
-    inputs = [given, stop_gradient(like(labels, given))]
-    return make("SoftmaxCrossEntropy", inputs, {}, name).outputs[0]
 
 
 def sparse_softmax_cross_entropy_with_logits(

@@ -6,31 +6,48 @@ import math
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.ops.array import transpose
-from hpcflow.ops.math import add, exp, greater, log, multiply, negative, subtract, where
+from hpcflow.ops.array import reshape, shape, stop_gradient, transpose
+from hpcflow.ops.join import concat
+from hpcflow.ops.math import add, cast, exp, greater, log, multiply, negative, subtract, where
 from hpcflow.ops.nn import softplus
 from hpcflow.ops.rules import like, make, normal_axis, operands, require_alike
 
 
-def softmax_cross_entropy_with_logits_v2(
-    labels: Any, logits: Any, axis: int = -1, name: str | None = None
+@also_named(dim="axis")
+def softmax_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, axis: int = -1, name: str | None = None
 ) -> Tensor:
     """The cross entropy between distributions `labels` and softmax of `logits` along `axis`.
 
-    Shapes:   both alike; the loss is without `axis`.
-    Gradient: into `logits` and into `labels`.
+    Shapes:   both alike; the loss is without `axis`. `labels` of another rank are as many rows as
+              `logits` has. They are cast to the dtype of `logits`.
+    Gradient: into `logits` only; `labels` are constants, as in TensorFlow 1.
     """
-    x, p = operands(logits, labels)
+    given = convert_to_tensor(labels)
+    return softmax_cross_entropy_with_logits_v2(stop_gradient(given), logits, axis, name)
+
+
+@also_named(dim="axis")
+def softmax_cross_entropy_with_logits_v2(
+    labels: Any, logits: Any, axis: int = -1, name: str | None = None
+) -> Tensor:
+    """`softmax_cross_entropy_with_logits` with a gradient into `labels` too."""
+    x = convert_to_tensor(logits)
+    p = cast(labels, x.dtype)
     if axis != -1:
         if x.shape is None:
             raise ShapeError("the rank of logits must be known for this axis", line=user_line())
         at = normal_axis(axis, len(x.shape))
         perm = [i for i in range(len(x.shape)) if i != at] + [at]
         x, p = transpose(x, perm), transpose(p, perm)
+    if x.shape is None or p.shape is None or len(x.shape) != len(p.shape):
+        p = reshape(p, concat([shape(x)[:-1], shape(p)[-1:]], 0))
     return make("SoftmaxCrossEntropy", [x, p], {}, name).outputs[0]
 
 
+@also_named(targets="labels")
 def weighted_cross_entropy_with_logits(
     labels: Any = None, logits: Any = None, pos_weight: Any = None, name: str | None = None
 ) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import float32, float64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
@@ -138,6 +139,7 @@ def batch_normalization(
     return add(multiply(x, cast(factor, x.dtype)), cast(shift, x.dtype), name)
 
 
+@also_named(input="t", mean="m", variance="v")
 def batch_norm_with_global_normalization(
     t: Any,
     m: Any,

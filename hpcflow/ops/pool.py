@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
@@ -124,6 +125,7 @@ def _largest(
     return one("MaxPool", [convert_to_tensor(x)], attrs, name)
 
 
+@also_named(input="value")
 def max_pool(
     value: Any,
     ksize: Any,
@@ -171,6 +173,7 @@ def max_pool3d(
     return _largest(input, 3, ksize, strides, padding, data_format, dilations, name)
 
 
+@also_named(Targmax="output_dtype")
 def max_pool_with_argmax(
     input: Any,
     ksize: Any,
@@ -214,6 +217,7 @@ def _mean(
     return one("AvgPool", [convert_to_tensor(x)], attrs, name)
 
 
+@also_named(input="value")
 def avg_pool(
     value: Any,
     ksize: Any,
@@ -259,6 +263,7 @@ def avg_pool3d(
     return _mean(input, 3, ksize, strides, padding, data_format, count_include_pad, name)
 
 
+@also_named(dilations="dilation_rate")
 def pool(
     input: Any,
     window_shape: Any,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, bool_, int32
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
@@ -57,6 +58,7 @@ def _reverse_sequence_back(op: Operation, g: Tensor) -> list[Any]:
 op("ReverseSequence", infer=_reverse_sequence, grad=_reverse_sequence_back)
 
 
+@also_named(seq_dim="seq_axis", batch_dim="batch_axis")
 def reverse_sequence(
     input: Any,
     seq_lengths: Any,

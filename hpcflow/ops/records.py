@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, float32, float64, int32, int64, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
@@ -78,6 +79,7 @@ def matching_files(pattern: Any, name: str | None = None) -> Tensor:
     return one("MatchingFiles", [_strings(pattern)], {}, name)
 
 
+@also_named(input_bytes="bytes")
 def decode_raw(
     bytes: Any, out_type: Any, little_endian: bool = True, name: str | None = None
 ) -> Tensor:

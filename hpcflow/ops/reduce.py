@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import Infer, NoGrad, op
@@ -68,7 +69,7 @@ def _reduction(type: str, kinds: str, grad: Any, doc: str, value: Any = None) ->
         return one(type, [convert_to_tensor(input_tensor)], attrs, name)
 
     function.__doc__ = f"{doc}\n\n    Shapes: without the axes reduced, of size 1 with `keepdims`."
-    return function
+    return also_named(reduction_indices="axis", keep_dims="keepdims")(function)
 
 
 # -- gradients: the incoming one goes back to every element that was reduced
@@ -179,12 +180,14 @@ op("ArgMax", infer=_position, grad=NoGrad("its output is integers"))
 op("ArgMin", infer=_position, grad=NoGrad("its output is integers"))
 
 
+@also_named(dimension="axis")
 def argmax(input: Any, axis: int = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
     """The index of the largest element along `axis`, the first of equal ones."""
     attrs = {"axis": whole(axis, "axis"), "dtype": as_dtype(output_type)}
     return one("ArgMax", [convert_to_tensor(input)], attrs, name)
 
 
+@also_named(dimension="axis")
 def argmin(input: Any, axis: int = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
     """The index of the smallest element along `axis`, the first of equal ones."""
     attrs = {"axis": whole(axis, "axis"), "dtype": as_dtype(output_type)}

@@ -16,8 +16,8 @@ from hpcflow.ops.math import add, cast, divide, log, multiply, subtract, where
 from hpcflow.ops.matmul import matmul
 from hpcflow.ops.nn import (
     sigmoid_cross_entropy_with_logits,
-    softmax_cross_entropy_with_logits,
 )
+from hpcflow.ops.nn_losses import softmax_cross_entropy_with_logits
 from hpcflow.ops.reduce import reduce_any, reduce_sum
 from hpcflow.ops.slicing import getitem
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import float32, int64, string
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
@@ -53,6 +54,7 @@ op(
 )
 
 
+@also_named(sep="delimiter")
 def string_split(
     source: Any, delimiter: str = " ", skip_empty: bool = True, name: str | None = None
 ) -> SparseTensor:

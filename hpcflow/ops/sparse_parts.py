@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import bool_, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.guard import shown
@@ -91,6 +92,7 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
     return _kept(sp_input, reshape(positions(keep), [-1]))
 
 
+@also_named(threshold="thresh")
 def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
     """The sum: sparse if both are, else dense. Sums of size below `thresh` are left out."""
     if not isinstance(a, SparseTensor):
@@ -140,7 +142,7 @@ def _reduce(what: str, segments: Callable[..., Tensor]) -> Callable[..., Tensor]
         return reshape(flat, under)
 
     function.__name__ = function.__qualname__ = what
-    return function
+    return also_named(reduction_axes="axis", keep_dims="keepdims")(function)
 
 
 sparse_reduce_sum = _reduce("sparse_reduce_sum", unsorted_segment_sum)
@@ -190,6 +192,7 @@ def sparse_slice(
     return SparseTensor(subtract(some.indices, low), some.values, shape)
 
 
+@also_named(concat_dim="axis")
 def sparse_concat(
     axis: int, sp_inputs: Sequence[SparseTensor], name: str | None = None
 ) -> SparseTensor:

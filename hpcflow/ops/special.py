@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hpcflow.graph.arguments import renamed
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import op
 from hpcflow.ops.broadcast import sum_to
@@ -57,7 +58,7 @@ polygamma: Binary = binary(
         _none("Polygamma", "its order"),
         lambda n, x, z, g: multiply(g, polygamma(add(n, 1), x)),
     ),
-    "The derivative of `digamma` by its argument (the second) of order `x`, a whole number.",
+    "The derivative of `digamma` by its argument `x` of order `a`, a whole number.",
     None,
 )
 zeta: Binary = binary(
@@ -67,7 +68,7 @@ zeta: Binary = binary(
         _none("Zeta", "its exponent"),
         lambda s, q, z, g: multiply(multiply(g, negative(s)), zeta(add(s, 1), q)),
     ),
-    "Hurwitz's zeta: the sum of `(y + k) ** -x` over k = 0, 1, ...",
+    "Hurwitz's zeta: the sum of `(q + k) ** -x` over k = 0, 1, ...",
     None,
 )
 
@@ -83,7 +84,7 @@ igamma: Binary = binary(
         _none("Igamma", "its first argument"),
         lambda a, x, z, g: multiply(g, _gamma_density(a, x)),
     ),
-    "The lower incomplete gamma function P(x, y), which rises from 0 to 1 with `y`.",
+    "The lower incomplete gamma function P(a, x), which rises from 0 to 1 with `x`.",
     None,
 )
 igammac: Binary = binary(
@@ -93,9 +94,13 @@ igammac: Binary = binary(
         _none("Igammac", "its first argument"),
         lambda a, x, z, g: negative(multiply(g, _gamma_density(a, x))),
     ),
-    "The upper incomplete gamma function, `1 - igamma(x, y)`.",
+    "The upper incomplete gamma function, `1 - igamma(a, x)`.",
     None,
 )
+
+
+polygamma, igamma, igammac = map(renamed(x="a", y="x"), (polygamma, igamma, igammac))
+zeta = renamed(y="q")(zeta)
 
 
 def _betainc_back(op: Operation, g: Tensor) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, int32, int64, string
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
@@ -99,6 +100,7 @@ def as_string(
     return one("AsString", [convert_to_tensor(input)], attrs, name)
 
 
+@also_named(input="string_tensor")
 def string_to_number(
     string_tensor: Any, out_type: Any = float32, name: str | None = None
 ) -> Tensor:
@@ -124,6 +126,7 @@ def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = N
     return one("StringJoin", [_strings(t) for t in listed], {"separator": separator}, name)
 
 
+@also_named(reduction_indices="axis", keep_dims="keepdims")
 def reduce_join(
     inputs: Any,
     axis: Any = None,
@@ -237,6 +240,7 @@ def string_to_hash_bucket_strong(
     return _hashed(input, num_buckets, "sip", key, name)
 
 
+@also_named(input="string_tensor")
 def string_to_hash_bucket(string_tensor: Any, num_buckets: int, name: str | None = None) -> Tensor:
     """Strings as numbers below `num_buckets`, by the hash of the first TensorFlow."""
     return _hashed(string_tensor, num_buckets, "murmur", (), name)

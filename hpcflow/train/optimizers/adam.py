@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import show, size_of
 from hpcflow.logs import say_once
@@ -29,6 +30,7 @@ class AdamOptimizer(FormulaOptimizer):
     STEP = True
     ROWS = False
 
+    @also_takes("use_locking")
     def __init__(
         self,
         learning_rate: Any = 0.001,

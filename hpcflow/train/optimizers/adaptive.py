@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import DTypeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.graph import Tensor
 from hpcflow.ops.math import abs, greater, maximum, pow, rsqrt, sign, sqrt, square, where
 from hpcflow.ops.state import Variable
@@ -23,6 +24,7 @@ class AdagradOptimizer(FormulaOptimizer):
 
     SLOTS = ("accumulator",)
 
+    @also_takes("use_locking")
     def __init__(
         self,
         learning_rate: Any,
@@ -46,6 +48,7 @@ class ProximalAdagradOptimizer(FormulaOptimizer):
 
     SLOTS = ("accumulator",)
 
+    @also_takes("use_locking")
     def __init__(
         self,
         learning_rate: Any,
@@ -80,6 +83,7 @@ class AdagradDAOptimizer(FormulaOptimizer):
 
     SLOTS = ("gradient_accumulator", "gradient_squared_accumulator")
 
+    @also_takes("use_locking")
     def __init__(
         self,
         learning_rate: Any,
@@ -118,6 +122,7 @@ class AdadeltaOptimizer(FormulaOptimizer):
 
     SLOTS = ("accum", "accum_update")
 
+    @also_takes("use_locking")
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -146,6 +151,7 @@ class RMSPropOptimizer(FormulaOptimizer):
 
     SLOTS: tuple[str, ...] = ("rms", "momentum")
 
+    @also_takes("use_locking")
     def __init__(
         self,
         learning_rate: Any,
@@ -190,6 +196,7 @@ class FtrlOptimizer(FormulaOptimizer):
 
     SLOTS = ("accum", "linear")
 
+    @also_takes("use_locking")
     def __init__(
         self,
         learning_rate: Any,

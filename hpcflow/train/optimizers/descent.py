@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.ops.indexed_slices import IndexedSlices
@@ -16,6 +17,7 @@ from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
 class GradientDescentOptimizer(FormulaOptimizer):
     """`var -= learning_rate * gradient`."""
 
+    @also_takes("use_locking")
     def __init__(self, learning_rate: Any, name: str = "GradientDescent") -> None:
         super().__init__(name, learning_rate=learning_rate)
 
@@ -43,6 +45,7 @@ class MomentumOptimizer(FormulaOptimizer):
 
     SLOTS = ("momentum",)
 
+    @also_takes("use_locking")
     def __init__(
         self, learning_rate: Any, momentum: Any, name: str = "Momentum", use_nesterov: bool = False
     ) -> None:
@@ -67,6 +70,7 @@ class MomentumOptimizer(FormulaOptimizer):
 class ProximalGradientDescentOptimizer(FormulaOptimizer):
     """Gradient descent, then the proximal step of l1 and l2 penalties (Duchi and Singer 2009)."""
 
+    @also_takes("use_locking")
     def __init__(
         self,
         learning_rate: Any,

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcflow.consistency import All, Backup, Rule
 from hpcflow.errors import GraphError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.graph import Graph, Operation, Tensor, user_line
 from hpcflow.ops.control import no_op
 from hpcflow.ops.initialized import report_uninitialized_variables
@@ -47,6 +48,7 @@ class SyncReplicasOptimizer(Optimizer):
     Ranks: sessions are of `hf.train`: `MonitoredTrainingSession`, `Supervisor`, `TrainingSession`.
     """
 
+    @also_takes("use_locking")
     def __init__(
         self,
         opt: Optimizer,

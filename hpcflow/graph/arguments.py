@@ -1,0 +1,84 @@
+"""Arguments by TensorFlow 1's other names: older spellings, and those that change nothing here."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def also_named(**names: str) -> Callable[[F], F]:
+    """The function takes arguments by other names too: `other="its own"`.
+
+    A None is not given where the function has a default.
+    Errors: TypeError for an argument that is given by both names.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        needed = {n for n, p in signature.parameters.items() if p.default is p.empty}
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for other in names.keys() & kwargs.keys():
+                value = kwargs.pop(other)
+                if value is not None or names[other] in needed:
+                    _put(function, kwargs, names[other], value, other)
+            return function(*args, **kwargs)
+
+        return _told(call, signature, list(names))
+
+    return decorate
+
+
+def also_takes(*names: str) -> Callable[[F], F]:
+    """The function takes these arguments too; whatever they say, it does already."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for name in names:
+                kwargs.pop(name, None)
+            return function(*args, **kwargs)
+
+        return _told(call, signature, list(names))
+
+    return decorate
+
+
+def renamed(**names: str) -> Callable[[F], F]:
+    """The function's arguments are called otherwise: `its own="what it is called"`."""
+
+    def decorate(function: F) -> F:
+        own = {new: old for old, new in names.items()}
+        signature = inspect.signature(function)
+        made = [p.replace(name=names.get(p.name, p.name)) for p in signature.parameters.values()]
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **{own.get(name, name): v for name, v in kwargs.items()})
+
+        return _told(call, signature.replace(parameters=made), [])
+
+    return decorate
+
+
+def _put(function: Any, kwargs: dict[str, Any], name: str, value: Any, other: str) -> None:
+    if kwargs.get(name) is not None:
+        raise TypeError(f"{function.__name__}() got {name!r} and {other!r}, which are the same")
+    kwargs[name] = value
+
+
+def _told(call: Any, signature: inspect.Signature, more: list[str]) -> Any:
+    """`call`, which says of itself that it has the signature, and more arguments by name."""
+    old: Mapping[str, inspect.Parameter] = signature.parameters
+    rest = [p for p in old.values() if p.kind is p.VAR_KEYWORD]
+    added = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in more]
+    kept = [p for p in old.values() if p not in rest]
+    call.__signature__ = signature.replace(parameters=[*kept, *added, *rest])
+    return call
