@@ -82,7 +82,7 @@ def hpcflow(arguments: argparse.Namespace, where: pathlib.Path, form: str) -> No
         session.run(assign, {feed: value(i, arguments.mebibytes)})
     saver = hf.train.Saver(variables, max_to_keep=0, form=form)
     steps = itertools.count()
-    found = saver.save(session, where, next(steps))
+    found = pathlib.Path(saver.save(session, where, next(steps)))
 
     def save() -> float:
         nonlocal found
@@ -90,7 +90,7 @@ def hpcflow(arguments: argparse.Namespace, where: pathlib.Path, form: str) -> No
             (shutil.rmtree if found.is_dir() else os.unlink)(found)
         crew.barrier()
         start = time.perf_counter()
-        found = saver.save(session, where, next(steps))
+        found = pathlib.Path(saver.save(session, where, next(steps)))
         return time.perf_counter() - start
 
     def load() -> float:

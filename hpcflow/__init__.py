@@ -29,6 +29,7 @@ __getattr__, __dir__, _later = later(
             "Graph Operation Tensor convert_to_tensor get_default_graph reset_default_graph"
         ),
         "hpcflow.graph.keys": "GraphKeys",
+        "hpcflow.graph.node_def": "NodeDef",
         "hpcflow.graph.scopes": (
             "add_to_collection add_to_collections colocate_with control_dependencies device "
             "get_collection get_collection_ref name_scope"

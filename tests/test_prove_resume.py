@@ -102,7 +102,7 @@ def saved(folder: Path, value: list[float], **more: Any) -> Saved:
         session = hf.Session(context=context)
         session.run(v.initializer)
         session.run(set_it, {x: value})
-        return hf.train.Saver([v]).save(session, folder, 1)
+        return Path(hf.train.Saver([v]).save(session, folder, 1))
 
     found = Saved(run_ranks(1, body)[0])
     found.facts.update(more)

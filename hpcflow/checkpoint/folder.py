@@ -140,11 +140,13 @@ def point(path: Path) -> None:
 def keep(folder: Path, count: int) -> None:
     """Remove all but the newest `count` checkpoints; 0 keeps all. Those unreadable stay.
 
-    So do the best ones, as the newest says which those are: `keep_best` in its facts.
+    So do those whose facts say `keep`, and the best ones, as the newest says which those are:
+    `keep_best` in its facts.
     """
     readable = [one for one in find(folder) if one.facts is not None]
     policy = (readable[0].facts or {}).get("keep_best") if readable else None
     kept = [one.path for one in (*readable[:count], *(best(readable, *policy) if policy else ()))]
+    kept += [one.path for one in readable if (one.facts or {}).get("keep")]
     for one in [one for one in readable if one.path not in kept] if count else []:
         gone = one.path.with_name(one.path.name.removesuffix(".old") + ".tmp")
         remove(gone)

@@ -14,6 +14,7 @@ from hpcflow.errors import DTypeError, GraphError, HpcflowError
 from hpcflow.graph import device as device_names
 from hpcflow.graph import sessions
 from hpcflow.graph.dtypes import as_dtype, name_of
+from hpcflow.graph.node_def import NodeDef
 from hpcflow.graph.operators import OPERATORS, Operand
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
@@ -143,6 +144,13 @@ class Operation:
         """Run it in `session`, by default the default one: `session.run(operation)`."""
         sessions.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
 
+    @property
+    def node_def(self) -> NodeDef:
+        """What it is, as plain data."""
+        inputs = [t.name.removesuffix(":0") for t in self.inputs]
+        inputs += [f"^{op.name}" for op in self.control_inputs]
+        return NodeDef(self.name, self.type, tuple(inputs), self.device, dict(self.attrs))
+
     def __repr__(self) -> str:
         return f"<hf.Operation {self.name!r} type={self.type}>"
 
@@ -218,7 +226,8 @@ class Graph:
 
     def add_to_collections(self, names: Hashable | Iterable[Hashable], value: Any) -> None:
         """Remember `value` under each of `names`, or under one name."""
-        several = names if isinstance(names, (list, tuple, set, frozenset)) else [names]
+        one = isinstance(names, (str, bytes)) or not isinstance(names, Iterable)
+        several: Iterable[Hashable] = [names] if one else names  # type: ignore[list-item,assignment]
         for name in dict.fromkeys(several):
             self.add_to_collection(name, value)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph import sessions
 from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, bool_, resource, string
@@ -405,10 +405,7 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> O
 
 def global_variables_initializer() -> Operation:
     """One operation that gives every variable made so far its initial value."""
-    variables = global_variables()
-    if not variables:
-        raise GraphError("the graph has no variables to initialize")
-    return variables_initializer(variables)
+    return variables_initializer(global_variables())
 
 
 def local_variables_initializer() -> Operation:

@@ -63,9 +63,8 @@ class Store:
         if partitioner is None or value.shape == ():
             made = make(value.whole(), name=name)
         else:
-            made = _pieces(
-                value, check_partitions(partitioner(value.shape, dtype), value.shape), make
-            )
+            cut = partitioner(shape=value.shape, dtype=dtype)
+            made = _pieces(value, check_partitions(cut, value.shape), make)
         self._made[name] = made
         if regularizer is not None:
             for variable in made if isinstance(made, PartitionedVariable) else [made]:
@@ -90,7 +89,7 @@ def _check_shared(
     elif is_cut != (partitioner is not None and found.shape != ()):
         wrong = f"variable {found.name!r} was made {'with' if is_cut else 'without'} a partitioner"
         hint = "share it as it was made"
-    elif is_cut and tuple(partitioner(found.shape, dtype)) != found.partitions:
+    elif is_cut and tuple(partitioner(shape=found.shape, dtype=dtype)) != found.partitions:
         wrong = f"variable {found.name!r} is cut into {list(found.partitions)} pieces"
         hint = "share it with the partitioner it was made with"
     if wrong:

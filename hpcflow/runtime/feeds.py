@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> C
         return lambda values: values[at]
     if isinstance(fetches, Mapping):
         named = {k: structure(graph, v, wanted) for k, v in fetches.items()}
-        return lambda values: {k: part(values) for k, part in named.items()}
+        return lambda values: _like(fetches, {k: part(values) for k, part in named.items()})
     if isinstance(fetches, (list, tuple)):
         made = [structure(graph, v, wanted) for v in fetches]
         if hasattr(fetches, "_fields"):
@@ -50,6 +51,15 @@ def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> C
 
 def _none(values: Any) -> None:
     return None
+
+
+def _like(fetches: Mapping[Any, Any], values: dict[Any, Any]) -> Mapping[Any, Any]:
+    """The values of a mapping, in one of its type if it can be changed."""
+    if not isinstance(fetches, MutableMapping):
+        return values
+    made = copy.copy(fetches)
+    made.update(values)
+    return made
 
 
 def _as_fetch(graph: Graph, given: Any) -> Tensor | Operation | None:

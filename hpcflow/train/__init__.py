@@ -12,7 +12,11 @@ __getattr__, __dir__, __all__ = later(
         ),
         "hpcflow.train.cluster_spec": "ClusterSpec",
         "hpcflow.train.coordinator": "Coordinator LooperThread",
-        "hpcflow.train.counter": "get_global_step get_or_create_global_step",
+        "hpcflow.train.checkpoints": (
+            "best_checkpoint checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
+            "latest_checkpoint"
+        ),
+        "hpcflow.train.counter": "get_global_step get_or_create_global_step global_step",
         "hpcflow.train.device_setter": (
             "GreedyLoadBalancingStrategy byte_size_load_fn replica_device_setter"
         ),
@@ -54,7 +58,7 @@ __getattr__, __dir__, __all__ = later(
         ),
         "hpcflow.train.progress": "Progress",
         "hpcflow.train.runners": "QueueRunner add_queue_runner start_queue_runners",
-        "hpcflow.train.saver": "Saver best_checkpoint checkpoint_exists latest_checkpoint",
+        "hpcflow.train.saver": "Saver",
         "hpcflow.train.scaffold": "Scaffold",
         "hpcflow.train.schedules": (
             "cosine_decay cosine_decay_restarts exponential_decay inverse_time_decay "

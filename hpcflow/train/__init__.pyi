@@ -11,11 +11,17 @@ from hpcflow.train.batches import maybe_shuffle_batch as maybe_shuffle_batch
 from hpcflow.train.batches import maybe_shuffle_batch_join as maybe_shuffle_batch_join
 from hpcflow.train.batches import shuffle_batch as shuffle_batch
 from hpcflow.train.batches import shuffle_batch_join as shuffle_batch_join
+from hpcflow.train.checkpoints import best_checkpoint as best_checkpoint
+from hpcflow.train.checkpoints import checkpoint_exists as checkpoint_exists
+from hpcflow.train.checkpoints import get_checkpoint_mtimes as get_checkpoint_mtimes
+from hpcflow.train.checkpoints import get_checkpoint_state as get_checkpoint_state
+from hpcflow.train.checkpoints import latest_checkpoint as latest_checkpoint
 from hpcflow.train.cluster_spec import ClusterSpec as ClusterSpec
 from hpcflow.train.coordinator import Coordinator as Coordinator
 from hpcflow.train.coordinator import LooperThread as LooperThread
 from hpcflow.train.counter import get_global_step as get_global_step
 from hpcflow.train.counter import get_or_create_global_step as get_or_create_global_step
+from hpcflow.train.counter import global_step as global_step
 from hpcflow.train.device_setter import GreedyLoadBalancingStrategy as GreedyLoadBalancingStrategy
 from hpcflow.train.device_setter import byte_size_load_fn as byte_size_load_fn
 from hpcflow.train.device_setter import replica_device_setter as replica_device_setter
@@ -77,9 +83,6 @@ from hpcflow.train.runners import QueueRunner as QueueRunner
 from hpcflow.train.runners import add_queue_runner as add_queue_runner
 from hpcflow.train.runners import start_queue_runners as start_queue_runners
 from hpcflow.train.saver import Saver as Saver
-from hpcflow.train.saver import best_checkpoint as best_checkpoint
-from hpcflow.train.saver import checkpoint_exists as checkpoint_exists
-from hpcflow.train.saver import latest_checkpoint as latest_checkpoint
 from hpcflow.train.scaffold import Scaffold as Scaffold
 from hpcflow.train.schedules import cosine_decay as cosine_decay
 from hpcflow.train.schedules import cosine_decay_restarts as cosine_decay_restarts

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Graph, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.ops.array import constant
 from hpcflow.ops.state import Variable
+from hpcflow.runtime.session import Session
 
 
 def get_global_step(graph: Graph | None = None) -> Variable | None:
@@ -20,16 +23,21 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     return (found or named or [None])[0]
 
 
-def get_or_create_global_step() -> Variable:
-    """The default graph's global step, made if need be: an int64 scalar that starts at 0.
+def get_or_create_global_step(graph: Graph | None = None) -> Variable:
+    """The global step of a graph, by default the default one: an int64 scalar that starts at 0.
 
-    Give it to `minimize`. Synchronous replicas count each joined step once; asynchronous workers
-    share it, so that it counts the updates of all of them.
+    It is made if need be. Give it to `minimize`. Synchronous replicas count each joined step once;
+    asynchronous workers share it, so that it counts the updates of all of them.
     """
-    found = get_global_step()
+    graph = graph or get_default_graph()
+    found = get_global_step(graph)
     if found is None:
-        graph = get_default_graph()
-        with graph.name_scope(None):
+        with graph.as_default(), graph.name_scope(None):
             found = Variable(lambda: constant(0, int64), trainable=False, name="global_step")
         graph.add_to_collection(GraphKeys.GLOBAL_STEP, found)
     return found
+
+
+def global_step(sess: Session, global_step_tensor: Any) -> int:
+    """The value of a global step in a session."""
+    return int(sess.run(global_step_tensor))

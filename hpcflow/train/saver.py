@@ -7,6 +7,7 @@ ranks that run the script call `save` and `restore` together.
 from __future__ import annotations
 
 import math
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,9 @@ from hpcflow.checkpoint.layout import GRAPH, Array, mine_of
 from hpcflow.checkpoint.load import load, newest_good, open_good
 from hpcflow.checkpoint.save import Asked, asked, save
 from hpcflow.errors import CheckpointError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.dtypes import text_of
-from hpcflow.graph.graph import Graph, get_default_graph
+from hpcflow.graph.graph import Graph, Tensor, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.ops.state import Variable
 from hpcflow.plan.fingerprint import fingerprint, op_digests
@@ -39,42 +41,81 @@ class Saver:
     saved with the smallest of this metric ("max": the largest). Of a local variable that of each
     replica is saved; on another number of replicas they are dealt out, and those of one replica
     added up.
+
+    `sharded` is the form "sharded". Besides the newest, one checkpoint stays of every
+    `keep_checkpoint_every_n_hours`. With `defer_build` the variables are those of the graph when
+    `build` is called, or else when it first saves or restores.
     """
 
+    @also_takes("name", "restore_sequentially", "write_version", "pad_step_number")
+    @also_takes("save_relative_paths")
     def __init__(
         self,
         var_list: Sequence[Variable] | Mapping[str, Variable] | None = None,
         max_to_keep: int | None = 5,
         form: str = "auto",
         keep_best: tuple[str, str, int] | None = None,
+        sharded: bool = False,
+        keep_checkpoint_every_n_hours: float = 10000.0,
+        defer_build: bool = False,
+        allow_empty: bool = False,
     ) -> None:
-        given: Any = state_of_job(get_default_graph()) if var_list is None else var_list
-        named = given if isinstance(given, Mapping) else {getattr(v, "name", v): v for v in given}
-        if not named:
-            raise CheckpointError("there is nothing to save", hint="make a variable first")
-        self.variables: dict[str, Variable] = dict(named)
-        _check(self.variables)
-        self.max_to_keep, self.form = int(max_to_keep or 0), form
+        self._given, self._allow_empty = var_list, allow_empty
+        self._variables: dict[str, Variable] | None = None
+        if not defer_build:
+            self.build()
+        self.max_to_keep, self.form = int(max_to_keep or 0), "sharded" if sharded else form
         self.keep_best = None if keep_best is None else policy(keep_best)
+        self._every = 3600 * keep_checkpoint_every_n_hours
+        self._next_kept = time.time() + self._every
+        self._saved: list[str] = []
 
+    def build(self) -> None:
+        """Take the variables of the default graph if none were given; once is enough."""
+        given: Any = state_of_job(get_default_graph()) if self._given is None else self._given
+        named = given if isinstance(given, Mapping) else {getattr(v, "name", v): v for v in given}
+        if not named and not self._allow_empty:
+            raise CheckpointError("there is nothing to save", hint="make a variable first")
+        _check(named)
+        self._variables = dict(named)
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """What it saves, by the names in the checkpoint."""
+        if self._variables is None:
+            self.build()
+        assert self._variables is not None
+        return self._variables
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """Those that it has saved and that are still there, the newest last."""
+        return [path for path in self._saved if Path(path).exists()]
+
+    @also_takes("latest_filename", "meta_graph_suffix", "write_meta_graph", "write_state")
+    @also_takes("strip_default_attrs", "save_debug_info")
     def save(
         self,
         sess: Session,
         save_path: str | Path,
-        global_step: Any = 0,
+        global_step: Any = None,
         metrics: Mapping[str, Any] | None = None,
-    ) -> Path:
-        """Write the checkpoint of step `global_step`, a number or a variable, into a folder.
+    ) -> str:
+        """Write the checkpoint of step `global_step` into the folder `save_path`; its path.
 
-        `metrics`, as {"loss": 0.3}, say how good it is, for `keep_best` and `best_checkpoint`; the
-        chief's count.
+        The step is a number, a variable or a tensor, by default 0. `metrics`, as {"loss": 0.3}, say
+        how good it is, for `keep_best` and `best_checkpoint`; the chief's count. A checkpoint holds
+        the graph always.
 
         Ranks:  every rank that runs the script, at the same step; workers of servers wait for each
                 other, so that no update is half in it.
         Errors: CheckpointError, on all ranks; earlier checkpoints stay as they are.
         """
-        step = sess.run(global_step) if isinstance(global_step, Variable) else global_step
-        return self._save(sess, Path(save_path), lambda rows: {"step": int(step)}, None, metrics)
+        is_told = not isinstance(global_step, (Variable, Tensor))
+        step = int((global_step or 0) if is_told else sess.run(global_step))
+        path = str(self._save(sess, Path(save_path), lambda rows: {"step": step}, None, metrics))
+        self._saved = [*(p for p in self.last_checkpoints if p != path), path]
+        return path
 
     def describe(self, sess: Session) -> None:
         """Make what checkpoints say of the graph now, rather than when the chief saves first."""
@@ -146,6 +187,9 @@ class Saver:
                     f"{', '.join(map(repr, metrics)) or 'none'}",
                     hint=f"save with metrics={{{self.keep_best[0]!r}: ...}}",
                 )
+        if time.time() > self._next_kept:
+            self._next_kept += self._every
+            found["keep"] = True
         if metrics is not None:
             found["metrics"] = {str(name): _number(name, value) for name, value in metrics.items()}
         return found
@@ -264,47 +308,6 @@ def _check(variables: Mapping[Any, Any]) -> None:
 
 def _is_unicode(name: str) -> bool:
     return name.encode(errors="replace").decode() == name
-
-
-def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
-    """Whether there is a checkpoint at this path, or one at least if it is a folder of them."""
-    path = Path(checkpoint_prefix)
-    if folder.is_folder(path):
-        return latest_checkpoint(path) is not None
-    return (path / folder.INDEX).exists()
-
-
-def latest_checkpoint(checkpoint_dir: str | Path) -> Path | None:
-    """The newest checkpoint of a folder whose index can be read, None if there is none.
-
-    Its bytes are checked when it is restored.
-    """
-    found = [one.path for one in folder.find(Path(checkpoint_dir)) if one.facts is not None]
-    return found[0] if found else None
-
-
-def best_checkpoint(
-    checkpoint_dir: str | Path, monitor: str | None = None, mode: str | None = None
-) -> Path | None:
-    """The checkpoint of a folder that was saved with the best metric, None if none was with it.
-
-    By default best is what `keep_best` of the newest one says. Its bytes are checked when it is
-    restored.
-
-    Errors: CheckpointError if neither says what is best.
-    """
-    found = [one for one in folder.find(Path(checkpoint_dir)) if one.facts is not None]
-    if not found:
-        return None
-    told = [one.facts["keep_best"] for one in found if one.facts and "keep_best" in one.facts]
-    if monitor is None and not told:
-        raise CheckpointError(
-            f"nothing in {checkpoint_dir} says what is best",
-            hint='name the metric: best_checkpoint(DIR, "loss", "min")',
-        )
-    name, way, _ = policy(told[0] if monitor is None else (monitor, mode or "min", 1))
-    first = folder.best(found, name, way, 1)
-    return first[0].path if first else None
 
 
 class Described(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def pretrained(where):
         made = {name: hf.Variable(value, name=name) for name, value in values().items()}
         session = hf.Session(context=context)
         session.run(hf.global_variables_initializer())
-        return hf.train.Saver(made, form="sharded").save(session, where, 3)
+        return Path(hf.train.Saver(made, form="sharded").save(session, where, 3))
 
     return run_ranks(2, body)[0]
 

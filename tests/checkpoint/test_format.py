@@ -175,7 +175,7 @@ def test_any_names_are_saved_and_found_again(tmp_path, form, shape):
         made = {name: hf.Variable(value) for name, value in values.items()}
         session = hf.Session(context=context)
         session.run(hf.global_variables_initializer())
-        path = hf.train.Saver(made, form=form).save(session, tmp_path, 1)
+        path = Path(hf.train.Saver(made, form=form).save(session, tmp_path, 1))
         other = {name: hf.Variable(np.full(shape, -1, np.float32)) for name in values}
         session.run(hf.global_variables_initializer())
         hf.train.Saver(other).restore(session, path)

@@ -23,7 +23,7 @@ def saved(path: Path, count: int, form: str) -> Path:
     with hf.Graph().as_default(), hf.Session() as session:
         made = [hf.Variable(np.full((2, 3), i, np.float32), name=f"v{i}") for i in range(count)]
         session.run(hf.global_variables_initializer())
-        return hf.train.Saver(made, form=form).save(session, path / f"{count}-{form}", 1)
+        return Path(hf.train.Saver(made, form=form).save(session, path / f"{count}-{form}", 1))
 
 
 def check(path: Path) -> None:

@@ -77,7 +77,7 @@ def test_saved_and_loaded_by_mpi_ranks(shared, form, first):
         made = variables(4)
         session = hf.Session(context=context)
         session.run(hf.global_variables_initializer())
-        path = hf.train.Saver(made, form=form).save(session, shared, 5)
+        path = Path(hf.train.Saver(made, form=form).save(session, shared, 5))
         assert path.name == ("step-5.h5" if form == "parallel" else "step-5")
         assert Saved(path).problems() == [] and not verify(folder.look(path)).faults
         return session.run(made)
@@ -200,7 +200,7 @@ def test_slabs_of_one_file_begin_at_stripes(shared):
         made = [hf.Variable(hf.zeros([n]), name=f"v{n}") for n in sizes]
         session = hf.Session(context=context)
         session.run(hf.global_variables_initializer())
-        return hf.train.Saver(made, form="parallel").save(session, shared, 1)
+        return Path(hf.train.Saver(made, form="parallel").save(session, shared, 1))
 
     path = run_here(body)
     (file,) = Saved(path).files

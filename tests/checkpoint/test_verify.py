@@ -35,7 +35,7 @@ def save(where: Path, values: dict, step: int = 1, ranks: int = 1, **options) ->
         made = {name: hf.Variable(value) for name, value in values.items()}
         session = hf.Session(context=context)
         session.run(hf.global_variables_initializer())
-        return hf.train.Saver(made, **options).save(session, where, step)
+        return Path(hf.train.Saver(made, **options).save(session, where, step))
 
     return run_ranks(ranks, body)[0]
 

@@ -1,0 +1,17 @@
+"""What an operation is, as plain data by the names of TensorFlow 1's message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+
+class NodeDef(NamedTuple):
+    """An operation: `op` is its type; `input` are "name", "name:1", or "^name" to wait for."""
+
+    name: str = ""
+    op: str = ""
+    input: Sequence[str] = ()
+    device: str = ""
+    attr: Mapping[str, Any] = MappingProxyType({})
