@@ -28,7 +28,7 @@ __getattr__, __dir__, _later = later(
         "hpcflow.graph.graph": (
             "Graph Operation Tensor convert_to_tensor get_default_graph reset_default_graph"
         ),
-        "hpcflow.graph.keys": "GraphKeys",
+        "hpcflow.graph.keys": "AggregationMethod GraphKeys",
         "hpcflow.graph.node_def": "NodeDef",
         "hpcflow.graph.scopes": (
             "add_to_collection add_to_collections colocate_with control_dependencies device "

@@ -49,6 +49,7 @@ from hpcflow.graph.graph import Tensor as Tensor
 from hpcflow.graph.graph import convert_to_tensor as convert_to_tensor
 from hpcflow.graph.graph import get_default_graph as get_default_graph
 from hpcflow.graph.graph import reset_default_graph as reset_default_graph
+from hpcflow.graph.keys import AggregationMethod as AggregationMethod
 from hpcflow.graph.keys import GraphKeys as GraphKeys
 from hpcflow.graph.node_def import NodeDef as NodeDef
 from hpcflow.graph.scopes import add_to_collection as add_to_collection

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, GradientError, ShapeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import depth
 from hpcflow.graph.dtypes import history, is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
@@ -32,6 +33,7 @@ from hpcflow.ops.rules import one
 Gradient = Tensor | IndexedSlices
 
 
+@also_takes("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
 def gradients(
     ys: Any,
     xs: Any,
@@ -67,6 +69,7 @@ def gradients(
 OPERATORS["gradients"] = gradients  # those of functions need it
 
 
+@also_takes("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
 def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
     """The second derivatives of the sum of `ys` by the elements of each of `xs`.
 

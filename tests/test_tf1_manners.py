@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.errors import FeedError
 
 
 @pytest.fixture(autouse=True)
@@ -159,3 +161,145 @@ def test_a_saver_is_built_when_it_is_needed(tmp_path: Path) -> None:
     saver.build()
     hf.Variable(2.0, name="later")
     assert saver.variables == {"v": v}
+
+
+# -- shapes, ranks and dtypes that TensorFlow is generous with
+
+X = np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3)
+C = (np.arange(4) + 1j * np.arange(4, 8)).reshape(2, 2).astype(np.complex64)
+
+
+def test_a_rate_or_flag_of_unknown_rank_leaves_the_shape_known() -> None:
+    rate, flag = hf.placeholder(hf.float32), hf.placeholder(hf.bool)
+    ones, x = hf.ones_initializer(), hf.constant(X)
+    for dropped in (
+        hf.nn.dropout(x, keep_prob=rate),
+        hf.nn.dropout(x, rate=1.0 - rate),
+        hf.layers.dropout(x, rate, training=flag),
+        hf.layers.batch_normalization(x, epsilon=0.0, training=flag),
+    ):
+        assert dropped.shape == (1, 2, 2, 3)
+        y = hf.layers.dense(dropped, 1, kernel_initializer=ones)
+        found = started().run(y, {rate: 1.0, flag: False})
+        np.testing.assert_allclose(found.reshape(-1), [3, 12, 21, 30])
+
+
+def test_labels_are_cast_and_their_rows_counted() -> None:
+    labels, logits = np.eye(3, dtype=int)[[0, 2]], np.arange(6, dtype=np.float32).reshape(2, 3)
+    any_shape = hf.placeholder(hf.float32)
+    for function in (
+        hf.nn.softmax_cross_entropy_with_logits,
+        hf.nn.softmax_cross_entropy_with_logits_v2,
+    ):
+        for given in (labels, labels.astype(np.float64), labels[None], any_shape):
+            each = function(labels=given, logits=hf.constant(logits))
+            assert each.shape == (2,)
+            found = hf.Session().run(each, {any_shape: labels[None]})
+            np.testing.assert_allclose(found, [2.407606, 0.407606], rtol=1e-5)
+    loss = hf.losses.softmax_cross_entropy(any_shape, hf.constant(logits))
+    assert hf.Session().run(loss, {any_shape: labels[None]}) == pytest.approx(1.407606)
+    with pytest.raises(hf.errors.HpcflowError):
+        hf.Session().run(loss, {any_shape: labels.reshape(3, 2)})
+
+
+def test_of_a_loss_that_is_no_scalar_the_sum_is_minimized() -> None:
+    v = hf.Variable([1.0, 2.0])
+    train = hf.train.GradientDescentOptimizer(1.0).minimize(
+        v * v, gate_gradients=hf.train.Optimizer.GATE_OP, colocate_gradients_with_ops=True
+    )
+    weighted = hf.train.GradientDescentOptimizer(1.0).minimize(
+        v * v, grad_loss=[1.0, 0.5], aggregation_method=hf.AggregationMethod.ADD_N
+    )
+    session = started()
+    session.run(train)
+    assert session.run(v).tolist() == [-1.0, -2.0]
+    session.run(weighted)
+    assert session.run(v).tolist() == [1.0, 0.0]
+
+
+def test_tuples_of_tensors_are_fed_by_tuples_of_values() -> None:
+    a, b = hf.placeholder(hf.float32), hf.placeholder(hf.float32)
+    c, s = hf.placeholder(hf.float32), hf.sparse_placeholder(hf.float32, [3])
+    y = a + 2.0 * b + 4.0 * c + hf.reduce_sum(hf.sparse_tensor_to_dense(s))
+    session, pair = hf.Session(), collections.namedtuple("pair", "c h")
+    ones = hf.SparseTensorValue([[1]], [8.0], [3])
+    for _ in range(2):
+        assert session.run(y, {(a, (b, c)): (1.0, [1.0, 1.0]), s: ones}) == 15
+        assert session.run(y, {pair(a, b): pair(2.0, 1.0), c: 1.0, s: ones}) == 16
+    total = a + b
+    handle = session.partial_run_setup(total, [a, b])
+    assert session.partial_run(handle, total, {(a, b): (1.0, 2.0)}) == 3
+    with pytest.raises(FeedError, match="2 tensors and were fed 3 values"):
+        session.run(a + b, {(a, b): (1.0, 2.0, 3.0)})
+    with pytest.raises(FeedError, match="2 tensors and were fed 1 values"):
+        session.run(a + b, {(a, b): np.array([1.0, 2.0])})
+
+
+def test_sparse_placeholders_whose_shape_is_a_tensor() -> None:
+    value = hf.SparseTensorValue([[0, 1]], [2.0], [2, 3])
+    for shape in (hf.constant([2, 3], hf.int64), hf.shape(hf.placeholder(hf.bool, [2, None]))):
+        fed = hf.sparse_placeholder(hf.float32, shape=hf.cast(shape, hf.int64))
+        dense = hf.Session().run(hf.sparse_tensor_to_dense(fed), {fed: value})
+        assert dense.tolist() == [[0, 2, 0], [0, 0, 0]]
+
+
+def test_sparse_tensors_of_unknown_rank_are_added() -> None:
+    a, b = hf.sparse_placeholder(hf.float32), hf.sparse_placeholder(hf.float32)
+    total = hf.sparse_add(a, b)
+    left = hf.SparseTensorValue([[0, 1], [1, 2]], [2.0, 1.0], [2, 3])
+    right = hf.SparseTensorValue([[0, 0], [0, 1]], [4.0, 3.0], [2, 3])
+    found = hf.Session().run(total, {a: left, b: right})
+    assert found.indices.tolist() == [[0, 0], [0, 1], [1, 2]]
+    assert (found.values.tolist(), found.dense_shape.tolist()) == ([4, 5, 1], [2, 3])
+
+
+def test_concat_of_one_tensor_and_split_by_sizes_of_unknown_number() -> None:
+    session, sizes = hf.Session(), hf.placeholder(hf.int32, [None])
+    np.testing.assert_array_equal(session.run(hf.concat(hf.constant(X), 1)), X)
+    np.testing.assert_array_equal(session.run(hf.concat(values=X, axis=1)), X)
+    for parts in (
+        hf.split(split_dim=3, num_split=[1, 2], value=X),
+        hf.split(X, sizes, 3, num=2),
+    ):
+        first, second = session.run(parts, {sizes: [1, 2]} if parts[0].shape[3] is None else {})
+        np.testing.assert_array_equal(first, X[..., :1])
+        np.testing.assert_array_equal(second, X[..., 1:])
+    with pytest.raises(hf.errors.HpcflowError, match=r"num="):
+        hf.split(X, sizes, 3)
+
+
+def test_lengths_of_sequences_may_be_floats() -> None:
+    cell = hf.nn.rnn_cell.BasicRNNCell(2)
+    x = np.ones((2, 3, 2), np.float32)
+    outputs, _ = hf.nn.dynamic_rnn(cell, x, hf.constant([1.0, 2.0]), dtype=hf.float32)
+    found = started().run(outputs)
+    assert (np.abs(found).sum(2) > 0).tolist() == [[True, False, False], [True, True, False]]
+
+
+def test_adjoint_matrices_of_complex_numbers() -> None:
+    a = hf.constant(C)
+    first, second = hf.matmul(a, C, adjoint_a=True), hf.matmul(C, a, adjoint_b=True)
+    slope = hf.gradients(hf.real(hf.reduce_sum(first**2)), a)[0]
+    found = hf.Session().run([first, second, slope, hf.transpose(C, conjugate=True)])
+    expected = (
+        [[56, 68 - 8j], [68 + 8j, 84]],
+        [[42, 62 + 16j], [62 - 16j, 98]],
+        [[216 + 1112j, 104 + 1384j], [744 + 1576j, 680 + 2024j]],
+        [[-4j, 2 - 6j], [1 - 5j, 3 - 7j]],
+    )
+    for value, numbers in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, numbers, rtol=1e-5)
+    real = hf.matmul(X[0], X[0], adjoint_b=True, a_is_sparse=False)
+    assert hf.Session().run(real)[1].tolist() == [[149, 212], [212, 302]]
+    with pytest.raises(hf.errors.HpcflowError, match="both"):
+        hf.matmul(a, C, transpose_a=True, adjoint_a=True)
+
+
+def test_groups_of_operations_that_share_a_device() -> None:
+    a = hf.constant(1.0, name="a")
+    with hf.colocate_with(a.op):
+        b = hf.constant(2.0)
+    assert b.op.colocation_groups() == a.op.colocation_groups() == [b"loc:@a"]
+    method = hf.AggregationMethod.EXPERIMENTAL_TREE
+    (slope,) = hf.gradients(a * a, a, aggregation_method=method, gate_gradients=True)
+    assert hf.Session().run(slope) == 2

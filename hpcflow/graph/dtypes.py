@@ -37,6 +37,8 @@ NUMERIC = (
     *(uint8, uint16, uint32, uint64, complex64, complex128),
 )
 
+_NAMES = {"string": string, "float": float32}  # what NumPy calls otherwise
+
 
 def as_dtype(given: Any) -> np.dtype:
     """A numpy dtype from a dtype, a name or a Python type; DTypeError if it is none of ours."""
@@ -45,7 +47,7 @@ def as_dtype(given: Any) -> np.dtype:
     try:
         if isinstance(given, str) and given.startswith("a"):
             raise TypeError("the letter for bytes that NumPy 2 has given up")
-        dtype = string if given == "string" else np.dtype(given)
+        dtype = _NAMES[given] if isinstance(given, str) and given in _NAMES else np.dtype(given)
     except (*MALFORMED, SyntaxError):  # NumPy reads some texts as Python
         raise DTypeError(
             f"{shown(given)} is not a data type", hint="use hf.float32 or 'float32'"

@@ -144,6 +144,10 @@ class Operation:
         """Run it in `session`, by default the default one: `session.run(operation)`."""
         sessions.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
 
+    def colocation_groups(self) -> list[bytes]:
+        """Whom it shares a device with, as b"loc:@name"; itself, if nobody."""
+        return [b"loc:@" + name.encode() for name in self.colocate or (self.name,)]
+
     @property
     def node_def(self) -> NodeDef:
         """What it is, as plain data."""

@@ -28,3 +28,11 @@ class GraphKeys:
     SUMMARIES = "summaries"
     SAVERS = "savers"
     QUEUE_RUNNERS = "queue_runners"
+
+
+class AggregationMethod:
+    """How TensorFlow 1 adds up gradients; here the planner chooses."""
+
+    ADD_N = DEFAULT = 0
+    EXPERIMENTAL_TREE = 1
+    EXPERIMENTAL_ACCUMULATE_N = 2

@@ -8,7 +8,7 @@ from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.shape import is_known, size_of
 from hpcflow.layers.base import Function, bias_of, finished, known_size
 from hpcflow.ops import nn
-from hpcflow.ops.array import identity, reshape, shape, transpose
+from hpcflow.ops.array import as_scalar, identity, reshape, shape, transpose
 from hpcflow.ops.gather import gather
 from hpcflow.ops.math import where
 from hpcflow.ops.matmul import matmul
@@ -84,7 +84,7 @@ def dropout(
         if not training:
             return identity(x, name)
         return nn.dropout(x, noise_shape=noise_shape, seed=seed, name=name, rate=rate)
-    now = where(training, convert_to_tensor(rate, x.dtype), 0)
+    now = where(as_scalar(training), convert_to_tensor(rate, x.dtype), 0)
     return nn.dropout(x, noise_shape=noise_shape, seed=seed, name=name, rate=now)
 
 

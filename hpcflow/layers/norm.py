@@ -10,7 +10,7 @@ from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, us
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.layers.base import Function, known_size
 from hpcflow.ops import norm
-from hpcflow.ops.array import squeeze
+from hpcflow.ops.array import as_scalar, squeeze
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.initializer_objects import Ones, Zeros
 from hpcflow.ops.join import stack
@@ -80,6 +80,7 @@ def batch_normalization(
             moments = shaped(m), shaped(v)
             return norm.batch_normalization(x, *moments, shaped(beta), shaped(gamma), epsilon)
 
+        training = as_scalar(training) if isinstance(training, Tensor) else training
         known = training.constant if isinstance(training, Tensor) else training
         if known is not None and not bool(known):
             return normalized(mean, variance)

@@ -294,10 +294,20 @@ def _transpose_back(op: Operation, g: Tensor) -> list[Tensor]:
 op("Transpose", infer=_transpose, grad=_transpose_back)
 
 
-def transpose(a: Any, perm: Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """`a` with its axes in the order `perm`, reversed if None."""
-    axes = static_axes(perm)
-    return one("Transpose", [convert_to_tensor(a)], {"perm": axes}, name)
+def transpose(
+    a: Any, perm: Sequence[int] | None = None, name: str | None = None, conjugate: bool = False
+) -> Tensor:
+    """`a` with its axes in the order `perm`, reversed if None; the conjugate of that if told."""
+    axes, x = static_axes(perm), convert_to_tensor(a)
+    if conjugate and x.dtype.kind == "c":
+        x = one("Conj", [x])
+    return one("Transpose", [x], {"perm": axes}, name)
+
+
+def as_scalar(given: Any) -> Tensor:
+    """A tensor of unknown rank that stands for one number or flag, as a scalar."""
+    x = convert_to_tensor(given)
+    return reshape(x, []) if x.shape is None else x
 
 
 # -- shapes as values

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph import nest
-from hpcflow.graph.dtypes import int32
+from hpcflow.graph.dtypes import int32, kind_of, name_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import constant, range, shape, transpose
@@ -103,9 +103,9 @@ def _size(x: Tensor, axis: int) -> Tensor:
 
 def _lengths(given: Any) -> Tensor:
     lengths = convert_to_tensor(given)
-    if lengths.dtype.kind not in "iu":
+    if kind_of(lengths.dtype) not in "iuf":
         raise DTypeError(
-            f"sequence_length is integers, not {lengths.dtype}",
+            f"sequence_length is numbers, not {name_of(lengths.dtype)}",
             op=lengths.op.name,
             line=user_line(),
         )

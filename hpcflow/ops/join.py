@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_named
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -133,7 +134,8 @@ op("Unpack", infer=_unpack, grad=_unpack_back)
 
 
 def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
-    """`values`, one after the other along `axis`."""
+    """`values`, one after the other along `axis`; one tensor is itself."""
+    values = values if isinstance(values, (list, tuple)) else [values]
     return one("Concat", tensors(values, "concat"), {"axis": static_axes(axis)}, name)
 
 
@@ -167,19 +169,24 @@ def unstack(
     return list(make("Unpack", [x], {"axis": static_axes(axis), "num": num}, name).outputs)
 
 
+@also_named(split_dim="axis", num_split="num_or_size_splits")
 def split(
-    value: Any, num_or_size_splits: Any, axis: int = 0, name: str | None = None
+    value: Any,
+    num_or_size_splits: Any,
+    axis: Any = 0,
+    name: str | None = None,
+    num: int | None = None,
 ) -> list[Tensor]:
-    """`value` in parts along `axis`: a number of equal ones, or the sizes given.
+    """`value` in parts along `axis`: a number of equal ones, or the sizes given, `num` of them.
 
     One size may be -1: what the others leave.
     Errors: ShapeError if the parts do not fill the axis, when it is built or in the step.
     """
-    x, given = convert_to_tensor(value), num_or_size_splits
+    x, given, axis = convert_to_tensor(value), num_or_size_splits, static_axes(axis)
     if has_tensors(given):
         given = convert_to_tensor(given)
     if isinstance(given, Tensor) and given.constant is None:
-        return _split_as_told(x, given, axis, name)
+        return _split_as_told(x, given, axis, num, name)
     parts: Any = static_axes(given)
     size = None if x.shape is None else x.shape[normal_axis(axis, len(x.shape))]
     if isinstance(parts, int):
@@ -189,18 +196,24 @@ def split(
             )
         if size is None:
             each = floordiv(getitem(shape(x), axis), parts)
-            return _split_as_told(x, stack([each] * parts), axis, name)
+            return _split_as_told(x, stack([each] * parts), axis, parts, name)
         parts = (size // parts,) * parts
     if size is None and -1 in parts:
-        return _split_as_told(x, constant(parts), axis, name)
+        return _split_as_told(x, constant(parts), axis, len(parts), name)
     parts = _filled(parts, size)
     return list(make("Split", [x], {"axis": static_axes(axis), "sizes": parts}, name).outputs)
 
 
-def _split_as_told(x: Tensor, sizes: Tensor, axis: int, name: str | None) -> list[Tensor]:
-    if sizes.shape is None or len(sizes.shape) != 1 or sizes.shape[0] is None:
-        raise ShapeError(f"sizes of {show(sizes.shape)} must be a vector of a known length")
-    attrs = {"axis": static_axes(axis), "sizes": (None,) * sizes.shape[0]}
+def _split_as_told(
+    x: Tensor, sizes: Tensor, axis: int, num: int | None, name: str | None
+) -> list[Tensor]:
+    (count,) = merge(sizes.shape, (num,)) or (None,)
+    if count is None:
+        raise ShapeError(
+            f"sizes of {show(sizes.shape)} must be a vector of a known length",
+            hint="split(value, sizes, axis, num=their number)",
+        )
+    attrs = {"axis": static_axes(axis), "sizes": (None,) * count}
     return list(make("Split", [x, sizes], attrs, name).outputs)
 
 

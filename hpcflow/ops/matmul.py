@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.graph import Operation, Tensor, user_line
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
@@ -64,6 +65,7 @@ def _without_lead(d: Tensor, x: Tensor, other: Tensor) -> Tensor:
 op("MatMul", infer=_matmul, grad=_matmul_back)
 
 
+@also_takes("a_is_sparse", "b_is_sparse")
 def matmul(
     a: Any,
     b: Any,

@@ -12,7 +12,7 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops import reduce
-from hpcflow.ops.array import expand_dims, identity, reshape, shape
+from hpcflow.ops.array import as_scalar, expand_dims, identity, reshape, shape
 from hpcflow.ops.math import (
     add,
     add_n,
@@ -221,7 +221,7 @@ def dropout(
     elif rate is not None:
         given = subtract(1, rate)
     x = convert_to_tensor(x)
-    keep = like(given, x)
+    keep = as_scalar(like(given, x))
     sizes = shape(x) if noise_shape is None else noise_shape
     kept = less(random_uniform(sizes, dtype=x.dtype, seed=seed, batch=batch), keep)
     return where(kept, divide(x, keep), 0, name or "dropout")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import innermost
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
@@ -213,7 +212,7 @@ def _function(type: str, doc: str) -> Scatter:
     Errors: RangeError for an index out of range, when it runs.
     """
     function.__name__ = function.__qualname__ = type
-    return also_takes("use_locking")(function)
+    return function
 
 
 scatter_update = _function("ScatterUpdate", "`ref[indices] = updates`.")

@@ -130,12 +130,19 @@ def _at_places(sp: SparseTensor, other: Any) -> Tensor:
 def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
     """A sparse tensor that each run feeds, as a SparseTensorValue or a tuple of its arrays.
 
-    Where `shape` is fully known it is checked against what is fed.
+    Where `shape` is fully known it is checked against what is fed; it may be a tensor.
     """
-    known, name = as_shape(shape), name or "sparse"
+    told, name = shape if isinstance(shape, Tensor) else None, name or "sparse"
+    if told is not None:
+        length = None if told.shape is None else told.shape[0]
+        shape = None if length is None else (None,) * length
+        shape = shape if told.constant is None else told.constant.tolist()
+    known = as_shape(shape)
     rank = None if known is None else len(known)
     indices = placeholder(int64, [None, rank], f"{name}/indices")
     values = placeholder(as_dtype(dtype), [None], f"{name}/values")
+    if told is not None and told.constant is None:
+        return SparseTensor(indices, values, told)
     if is_known(known):
         return SparseTensor(indices, values, constant(np.array(known, int64), name=f"{name}/shape"))
     return SparseTensor(indices, values, placeholder(int64, [rank], f"{name}/shape"))

@@ -24,6 +24,7 @@ from hpcflow.ops.math import (
     divide,
     equal,
     exp,
+    floordiv,
     greater_equal,
     less,
     logical_and,
@@ -34,6 +35,7 @@ from hpcflow.ops.math import (
     subtract,
     where,
 )
+from hpcflow.ops.math import mod as floormod
 from hpcflow.ops.positions import positions
 from hpcflow.ops.rearrange import unravel_index
 from hpcflow.ops.reduce import reduce_all, reduce_max, reduce_prod, reduce_sum
@@ -73,7 +75,9 @@ def _summed(indices: Tensor, values: Tensor, dense_shape: Tensor) -> SparseTenso
     """In the order of rows, values of one place added up."""
     keys = _keys(indices, dense_shape)
     values, places, _ = make("SumEqualRows", [values, keys]).outputs
-    return SparseTensor(transpose(unravel_index(places, dense_shape)), values, dense_shape)
+    strides = cumprod(dense_shape, exclusive=True, reverse=True)
+    rows = floormod(floordiv(expand_dims(places, 1), strides), dense_shape)
+    return SparseTensor(rows, values, dense_shape)
 
 
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:

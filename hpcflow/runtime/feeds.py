@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import FeedError, FetchError, HpcflowError
+from hpcflow.graph import nest
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_strings, kind_of, name_of, string
 from hpcflow.graph.graph import Graph, Operation, Tensor
@@ -91,15 +92,18 @@ def has_composites(feed_dict: Mapping[Any, Any]) -> bool:
         raise FeedError(
             f"feeds are {shown(feed_dict)}, not a dict", hint="give {placeholder: value}"
         )
-    return any(isinstance(key, Composite) for key in feed_dict)
+    return any(isinstance(key, (Composite, tuple)) for key in feed_dict)
 
 
 def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The feeds with what stands for several tensors taken apart."""
+    """The feeds with what stands for several tensors taken apart, as are tuples of them."""
     if not has_composites(feed_dict):
         return dict(feed_dict)
     found: dict[Any, Any] = {}
     for key, value in feed_dict.items():
+        if isinstance(key, tuple):
+            found |= by_tensor(_paired(key, value))
+            continue
         if not isinstance(key, Composite):
             found[key] = value
             continue
@@ -121,6 +125,17 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
                     line=part.op.line,
                 )
     return found
+
+
+def _paired(key: tuple[Any, ...], value: Any) -> dict[Any, Any]:
+    """The tensors of a nested tuple with their values, of a structure as large."""
+    keys, values = nest.flatten(key), nest.flatten(value)
+    if len(keys) != len(values):
+        raise FeedError(
+            f"{shown(key)} are {len(keys)} tensors and were fed {len(values)} values",
+            hint="feed a tuple of the same structure, or each tensor by itself",
+        )
+    return dict(zip(keys, values, strict=True))
 
 
 def as_fed(tensor: Tensor, value: Any) -> np.ndarray:

@@ -195,7 +195,7 @@ class Session:
         """
         wanted: list[Tensor | Operation] = []
         rebuild = structure(self.graph, fetches, wanted)
-        given = {self._fed(key): value for key, value in (feed_dict or {}).items()}
+        given = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
         handle.feed({t: as_fed(t, value) for t, value in given.items()})
         part = handle.begin(wanted)
         values = []

@@ -116,5 +116,5 @@ def test_wrong_inputs() -> None:
     cell = cells()[0]
     with pytest.raises(ShapeError, match="rank 3"):
         hf.nn.dynamic_rnn(cell, hf.zeros([2, 3]), dtype=hf.float32)
-    with pytest.raises(DTypeError, match="integers"):
-        hf.nn.dynamic_rnn(cell, hf.zeros([2, 3, 1]), hf.zeros([2]), dtype=hf.float32)
+    with pytest.raises(DTypeError, match="numbers"):
+        hf.nn.dynamic_rnn(cell, hf.zeros([2, 3, 1]), hf.constant(["2", "3"]), dtype=hf.float32)

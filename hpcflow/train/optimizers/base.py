@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcflow.autodiff import gradients
 from hpcflow.errors import GradientError, GraphError, ShapeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import as_dtype, float32, is_half
 from hpcflow.graph.graph import (
@@ -20,11 +21,11 @@ from hpcflow.graph.graph import (
 )
 from hpcflow.graph.shape import known, merge, show
 from hpcflow.ops.array import constant, ensure_shape
-from hpcflow.ops.broadcast import fill
+from hpcflow.ops.broadcast import fill, ones_like
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.control import group
 from hpcflow.ops.indexed_slices import IndexedSlices
-from hpcflow.ops.math import cast
+from hpcflow.ops.math import cast, multiply
 from hpcflow.ops.state import Variable, trainable_variables, update
 from hpcflow.plan.summed import MINIMIZED
 
@@ -50,6 +51,9 @@ class Optimizer:
         self._scalars: dict[tuple[str, Any], Tensor] = {}
         self._only_if: Tensor | None = None  # an update that finds it false changes nothing
 
+    GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2  # each operation runs when its inputs are there
+
+    @also_takes("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
     def minimize(
         self,
         loss: Tensor,
@@ -62,6 +66,7 @@ class Optimizer:
         pairs = self.compute_gradients(loss, var_list, grad_loss)
         return self.apply_gradients(pairs, global_step, name)
 
+    @also_takes("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
     def compute_gradients(
         self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
     ) -> list[tuple[Any, Variable]]:
@@ -72,7 +77,7 @@ class Optimizer:
         `grad_loss` is a factor, 1 if None.
 
         Shapes: `loss` is a scalar: a mean over the samples that this replica is fed; terms that
-                no sample enters, as weight decay, may be added.
+                no sample enters, as weight decay, may be added. Of another tensor the sum counts.
         Ranks:  the gradients are those of the joined batch of all synchronous replicas, each
                 counted by its samples, and the same on all: clip them as if there were one.
         """
@@ -83,13 +88,6 @@ class Optimizer:
     ) -> list[tuple[Any, Variable]]:
         """What this replica adds to the gradients of `compute_gradients`."""
         loss = convert_to_tensor(loss)
-        if loss.shape not in (None, ()):
-            raise ShapeError(
-                f"the loss has shape {show(loss.shape)}, not that of a scalar",
-                op=loss.op.name,
-                line=loss.op.line,
-                hint="minimize hf.reduce_mean(losses), a mean over the samples",
-            )
         given: Sequence[Any] = trainable_variables() if var_list is None else var_list
         variables = [piece for v in given for piece in (v if hasattr(v, "partitions") else [v])]
         if not variables:
@@ -103,6 +101,8 @@ class Optimizer:
         if grad_loss is not None:
             share = share * convert_to_tensor(grad_loss, loss.dtype)
         loss.graph.add_to_collection(MINIMIZED, loss)
+        if loss.shape not in (None, ()):
+            share = multiply(share, ones_like(loss))
         found = gradients(loss, variables, grad_ys=share)
         if all(g is None for g in found):
             raise _no_gradients(variables)
