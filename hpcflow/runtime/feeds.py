@@ -33,7 +33,7 @@ def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> C
     if found is not None:
         at = sum(isinstance(w, Tensor) for w in wanted)
         wanted.append(found)
-        return lambda values: values[at]
+        return (lambda values: values[at]) if found.shape else lambda values: _given(values[at])
     if isinstance(fetches, Mapping):
         named = {k: structure(graph, v, wanted) for k, v in fetches.items()}
         return lambda values: _like(fetches, {k: part(values) for k, part in named.items()})
@@ -52,6 +52,11 @@ def structure(graph: Graph, fetches: Any, wanted: list[Tensor | Operation]) -> C
 
 def _none(values: Any) -> None:
     return None
+
+
+def _given(value: Any) -> Any:
+    """A value whose rank is 0 or not known as it is handed out: without axes a NumPy scalar."""
+    return value[()] if value.__class__ is np.ndarray and not value.ndim else value
 
 
 def _like(fetches: Mapping[Any, Any], values: dict[Any, Any]) -> Mapping[Any, Any]:
