@@ -16,7 +16,7 @@ __getattr__, __dir__, _later = later(
     __name__,
     {
         "": (
-            "app bitwise data flags initializers layers linalg losses math nn onnx random "
+            "app bitwise data flags initializers layers linalg losses math metrics nn onnx random "
             "signal spectral strings test train"
         ),
         "hpcflow.autodiff": "gradients hessians",

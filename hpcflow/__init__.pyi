@@ -14,6 +14,7 @@ from hpcflow import layers as layers
 from hpcflow import linalg as linalg
 from hpcflow import losses as losses
 from hpcflow import math as math
+from hpcflow import metrics as metrics
 from hpcflow import nn as nn
 from hpcflow import onnx as onnx
 from hpcflow import random as random

@@ -66,7 +66,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     "packed": "Packed PackedMatMul",
     "partition": "DynamicPartition DynamicStitch",
     "pool": "AvgPool AvgPoolGrad MaxPool MaxPoolGrad MaxPoolGradGrad MaxPoolWithArgmax",
-    "positions": "InvertPermutation ListDiff SearchSorted Unique Where",
+    "positions": "FirstInRow InvertPermutation ListDiff SearchSorted Unique Where",
     "random": (
         "PickCategory RandomGamma RandomNormal RandomPermutation RandomPoisson "
         "RandomUniform RandomUniformInt StatelessRandomGamma StatelessRandomNormal "

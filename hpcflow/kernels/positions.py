@@ -23,6 +23,18 @@ def _where(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
+@kernel("FirstInRow", "out")
+def _first(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, out: Any) -> None:
+        order = xp.argsort(x, -1, kind="stable")
+        ordered = xp.take_along_axis(x, order, -1)
+        first = xp.ones(x.shape, bool)
+        first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+        xp.put_along_axis(out, order, first, -1)
+
+    return run
+
+
 @kernel("Unique", "new")
 def _unique(xp: Any, node: Node) -> Callable[..., Any]:
     dtype = node.attrs["dtype"]

@@ -77,7 +77,7 @@ def compute_weighted_loss(
         given = convert_to_tensor(losses)
         each = _wide(given)
         w = _as(weights, each)
-        _check_weights(w, each)
+        check_weights(w, each)
         weighted = multiply(each, w)
         if reduction == Reduction.NONE:
             loss = weighted
@@ -103,7 +103,8 @@ def _wide(t: Tensor) -> Tensor:
     return t if t.dtype == float64 else cast(t, float32)
 
 
-def _check_weights(w: Tensor, losses: Tensor) -> None:
+def check_weights(w: Tensor, losses: Tensor) -> None:
+    """ShapeError unless `w` is a scalar or can be repeated along axes to the shape of `losses`."""
     if w.shape in (None, ()) or losses.shape is None:
         return
     assert w.shape is not None
@@ -112,7 +113,7 @@ def _check_weights(w: Tensor, losses: Tensor) -> None:
     )
     if not fits:
         raise ShapeError(
-            f"weights {show(w.shape)} do not fit losses {show(losses.shape)}",
+            f"weights {show(w.shape)} do not fit values {show(losses.shape)}",
             line=user_line(),
             hint="a scalar, or the same rank with sizes equal or 1",
         )

@@ -54,6 +54,14 @@ def _search(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(attrs["dtype"], values)]
 
 
+def _first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("first_in_row", inputs[0], "iu")
+    if inputs[0].shape == ():
+        raise ShapeError("first_in_row of a scalar")
+    return [Spec(bool_, inputs[0].shape)]
+
+
+op("FirstInRow", infer=_first, grad=_PLACES)
 op("Where", infer=_where, grad=_PLACES)
 op("Unique", infer=_unique, grad=_CHOICE)
 op("ListDiff", infer=_list_diff, grad=_CHOICE)
@@ -90,6 +98,11 @@ def setdiff1d(
     attrs = {"dtype": as_dtype(index_dtype)}
     out, idx = make("ListDiff", [x, like(y, x)], attrs, name).outputs
     return out, idx
+
+
+def first_in_row(x: Any, name: str | None = None) -> Tensor:
+    """Whether each integer is the first of its value along the last axis."""
+    return one("FirstInRow", [convert_to_tensor(x)], {}, name)
 
 
 def invert_permutation(x: Any, name: str | None = None) -> Tensor:

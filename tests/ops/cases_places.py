@@ -33,6 +33,13 @@ def _left(x: np.ndarray, y: np.ndarray) -> tuple[list, list]:
     return [x[i] for i in kept], kept
 
 
+def _first(x: np.ndarray) -> np.ndarray:
+    found = np.zeros(x.shape, bool)
+    for place in np.ndindex(x.shape):
+        found[place] = x[place] not in x[place[:-1]][: place[-1]]
+    return found
+
+
 def _search(row: np.ndarray, values: np.ndarray, right: bool) -> np.ndarray:
     found = np.zeros(values.shape, int)
     for place in np.ndindex(values.shape):
@@ -68,6 +75,11 @@ CASES += [
         )
         for i, j in [(8, 3), (0, 2), (4, 0)]
         for t, dtypes in [(I32, (I32, I64)), (I64, (F32, np.dtype("f8")))]
+    ),
+    *(
+        Case("FirstInRow", [n(*s, low=0, high=4, dtype=t)], _first)
+        for s in [(7,), (3, 6), (2, 3, 5), (2, 0), (0, 3)]
+        for t in (I32, I64)
     ),
     *(
         Case("InvertPermutation", [v(p)], lambda p: [p.tolist().index(i) for i in range(p.size)])

@@ -130,7 +130,7 @@ def test_total() -> None:
 
 def test_errors() -> None:
     p = hf.placeholder("float64", [4, 3])
-    with pytest.raises(ShapeError, match=r"weights \[3\] do not fit losses \[4, 3\]") as info:
+    with pytest.raises(ShapeError, match=r"weights \[3\] do not fit values \[4, 3\]") as info:
         losses.mean_squared_error(Z, p, np.ones(3))
     assert "test_losses.py" in str(info.value.line)
     with pytest.raises(ShapeError, match=r"\[2, 3\] and \[4, 3\] do not agree"):

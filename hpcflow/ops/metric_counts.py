@@ -1,0 +1,362 @@
+"""`hf.metrics` of yes-no labels: true and false, positive and negative, alone and by thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import bool_, float32
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.logs import say_once
+from hpcflow.ops.array import constant, identity, reshape
+from hpcflow.ops.broadcast import ones_like, zeros_like
+from hpcflow.ops.checks import assert_greater_equal, assert_less_equal
+from hpcflow.ops.elementwise import div_no_nan
+from hpcflow.ops.gather import gather
+from hpcflow.ops.math import (
+    abs,
+    add,
+    cast,
+    divide,
+    equal,
+    greater,
+    log,
+    logical_and,
+    logical_not,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+    where,
+)
+from hpcflow.ops.metrics import (
+    Collections,
+    Result,
+    metric_variable,
+    paired,
+    result,
+    spread_weights,
+    tensors,
+)
+from hpcflow.ops.reduce import argmin, reduce_max, reduce_min, reduce_sum
+from hpcflow.ops.slicing import getitem
+from hpcflow.ops.variable_scope import variable_scope
+
+NAMES = {
+    "tp": "true_positives",
+    "fn": "false_negatives",
+    "tn": "true_negatives",
+    "fp": "false_positives",
+}
+BEYOND = 1e-7  # how far the first and the last threshold are outside of [0, 1]
+SMOOTHED = 1e-6  # added to counts of which auc makes rates
+Metric = Callable[..., Result]
+
+
+def _hits(kind: str, label: Tensor, guess: Tensor) -> Tensor:
+    """Where the outcome is of a kind: "tp" ..."""
+    truth = label if kind in ("tp", "fn") else logical_not(label)
+    return logical_and(truth, guess if kind in ("tp", "fp") else logical_not(guess))
+
+
+# -- of one decision
+
+
+def _counted(kinds: Sequence[str], labels: Any, predictions: Any, weights: Any) -> Any:
+    """The variables that count outcomes of `kinds`, and the sums of a batch."""
+    given = [cast(convert_to_tensor(t), bool_) for t in (labels, predictions)]
+    z, p = paired(*given)
+    w = spread_weights(weights, p)
+    variables, sums = [], []
+    for kind in kinds:
+        hits = cast(_hits(kind, z, p), float32)
+        with variable_scope(None, NAMES[kind]) if len(kinds) > 1 else _here():
+            variables.append(metric_variable((), float32, "count"))
+        sums.append(reduce_sum(hits if w is None else multiply(hits, w)))
+    return variables, sums
+
+
+def _here() -> Any:
+    return get_default_graph().as_default()
+
+
+def _count(kind: str, words: str) -> Metric:
+    def function(
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        metrics_collections: Collections = None,
+        updates_collections: Collections = None,
+        name: str | None = None,
+    ) -> Result:
+        with variable_scope(name, NAMES[kind], tensors(predictions, labels, weights)):
+            variables, sums = _counted([kind], labels, predictions, weights)
+            return result(identity, variables, sums, metrics_collections, updates_collections)
+
+    return _named(function, NAMES[kind], f"{words}, weighted; see `mean`.")
+
+
+def _named(function: Metric, name: str, doc: str) -> Metric:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+true_positives = _count("tp", "How many labels are true and predicted so")
+false_negatives = _count("fn", "How many labels are true and predicted to be false")
+true_negatives = _count("tn", "How many labels are false and predicted so")
+false_positives = _count("fp", "How many labels are false and predicted to be true")
+
+
+def _share(name: str, other: str, words: str) -> Metric:
+    """The true positives among these and another kind."""
+
+    def function(
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        metrics_collections: Collections = None,
+        updates_collections: Collections = None,
+        name: str | None = None,
+    ) -> Result:
+        with variable_scope(name, function.__name__, tensors(predictions, labels, weights)):
+            variables, sums = _counted(["tp", other], labels, predictions, weights)
+            return result(_part, variables, sums, metrics_collections, updates_collections)
+
+    return _named(function, name, f"{words}, 0 where there are none; see `mean`.")
+
+
+def _part(tp: Tensor, others: Tensor) -> Tensor:
+    return div_no_nan(tp, add(tp, others))
+
+
+precision = _share("precision", "fp", "How many of the predicted positives are true, as a fraction")
+recall = _share("recall", "fn", "How many of the true labels are predicted, as a fraction")
+
+
+# -- by thresholds
+
+
+def _by_thresholds(
+    kinds: Sequence[str], labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any
+) -> Any:
+    """The variables that count outcomes of `kinds` for each threshold, and the sums of a batch."""
+    given = convert_to_tensor(predictions)
+    checks = [
+        check(given, cast(constant(limit), given.dtype), message="predictions must be in [0, 1]")
+        for check, limit in ((assert_greater_equal, 0), (assert_less_equal, 1))
+    ]
+    with get_default_graph().control_dependencies(checks):
+        given = identity(given)
+    z, p = paired(cast(convert_to_tensor(labels), bool_), cast(given, float32))
+    w = spread_weights(weights, p)
+    limits = constant(np.asarray(thresholds, np.float32).reshape(-1, 1))
+    guess, label = greater(reshape(p, [1, -1]), limits), reshape(z, [1, -1])
+    variables, sums = [], []
+    for kind in kinds:
+        hits = cast(_hits(kind, label, guess), float32)
+        variables.append(metric_variable((len(thresholds),), float32, NAMES[kind]))
+        sums.append(reduce_sum(hits if w is None else multiply(hits, reshape(w, [1, -1])), 1))
+    return variables, sums
+
+
+def _at_thresholds(
+    name: str, scope: str, kinds: Sequence[str], compute: Callable[..., Tensor], words: str
+) -> Metric:
+    def function(
+        labels: Any,
+        predictions: Any,
+        thresholds: Sequence[float],
+        weights: Any = None,
+        metrics_collections: Collections = None,
+        updates_collections: Collections = None,
+        name: str | None = None,
+    ) -> Result:
+        with variable_scope(name, scope, tensors(predictions, labels, weights)):
+            variables, sums = _by_thresholds(kinds, labels, predictions, thresholds, weights)
+            return result(compute, variables, sums, metrics_collections, updates_collections)
+
+    doc = f"{words}, for each of `thresholds`: a prediction in [0, 1] above it is a positive one."
+    return _named(function, name, doc)
+
+
+def _counts_at(kind: str) -> Metric:
+    words = f"How many {NAMES[kind].replace('_', ' ')} there are"
+    return _at_thresholds(f"{NAMES[kind]}_at_thresholds", NAMES[kind], [kind], identity, words)
+
+
+def _smooth_part(tp: Tensor, others: Tensor) -> Tensor:
+    return divide(tp, add(add(tp, others), BEYOND))
+
+
+true_positives_at_thresholds = _counts_at("tp")
+false_negatives_at_thresholds = _counts_at("fn")
+true_negatives_at_thresholds = _counts_at("tn")
+false_positives_at_thresholds = _counts_at("fp")
+precision_at_thresholds = _at_thresholds(
+    *("precision_at_thresholds", "precision_at_thresholds", ["tp", "fp"], _smooth_part),
+    "How many of the predicted positives are true, as a fraction",
+)
+recall_at_thresholds = _at_thresholds(
+    *("recall_at_thresholds", "recall_at_thresholds", ["tp", "fn"], _smooth_part),
+    "How many of the true labels are predicted, as a fraction",
+)
+
+
+def _even(count: int, last: float = 1 + BEYOND) -> list[float]:
+    """`count` thresholds over [0, 1]."""
+    if count < 2:
+        raise ShapeError(f"num_thresholds={count}", line=user_line(), hint="give 2 or more")
+    return [-BEYOND, *((i + 1) / (count - 1) for i in range(count - 2)), last]
+
+
+# -- areas under curves
+
+METHODS = ("trapezoidal", "careful_interpolation", "minoring", "majoring")
+
+
+def auc(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
+    curve: str = "ROC",
+    name: str | None = None,
+    summation_method: str = "trapezoidal",
+    thresholds: Sequence[float] | None = None,
+) -> Result:
+    """The area under a curve of rates over thresholds, see `mean`.
+
+    `curve` is "ROC" (true over false positives) or "PR" (precision over recall);
+    `summation_method` is "trapezoidal", "careful_interpolation" (best for "PR"), "minoring" or
+    "majoring". `thresholds` come between the first and the last one, which are outside of [0, 1].
+    Errors: ShapeError for another curve or method.
+    """
+    if curve not in ("ROC", "PR") or summation_method not in METHODS:
+        raise ShapeError(
+            f"auc of curve {curve!r} by {summation_method!r}",
+            line=user_line(),
+            hint=f"curve is 'ROC' or 'PR', summation_method one of {METHODS}",
+        )
+    if (curve, summation_method) == ("PR", "trapezoidal"):
+        say_once(
+            "metrics.auc: the trapezoidal rule gives wrong areas under PR curves; "
+            "summation_method='careful_interpolation' gives right ones"
+        )
+    with variable_scope(name, "auc", tensors(labels, predictions, weights)):
+        limits = _even(num_thresholds)
+        if thresholds is not None:
+            limits = [limits[0], *sorted(thresholds), limits[-1]]
+        kinds = ("tp", "fn", "tn", "fp")
+        variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
+
+        def area(*counts: Tensor) -> Tensor:
+            return _area(curve, summation_method, *counts)
+
+        return result(area, variables, sums, metrics_collections, updates_collections)
+
+
+def _area(curve: str, method: str, tp: Tensor, fn: Tensor, tn: Tensor, fp: Tensor) -> Tensor:
+    if (curve, method) == ("PR", "careful_interpolation"):
+        return _interpolated(tp, fp, fn)
+    recalled = divide(add(tp, SMOOTHED), add(add(tp, fn), SMOOTHED))
+    if curve == "ROC":
+        x, y = divide(fp, add(add(fp, tn), SMOOTHED)), recalled
+    else:
+        x, y = recalled, divide(add(tp, SMOOTHED), add(add(tp, fp), SMOOTHED))
+    join = {"minoring": minimum, "majoring": maximum}.get(method, _middle)
+    return reduce_sum(multiply(_fall(x), join(*_neighbors(y))))
+
+
+def _neighbors(x: Tensor) -> tuple[Tensor, Tensor]:
+    return getitem(x, slice(None, -1)), getitem(x, slice(1, None))
+
+
+def _middle(a: Tensor, b: Tensor) -> Tensor:
+    return divide(add(a, b), 2.0)
+
+
+def _fall(x: Tensor) -> Tensor:
+    return subtract(*_neighbors(x))
+
+
+def _interpolated(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
+    """The area under precision over recall, between thresholds by counts (Davis, Goadrich 2006)."""
+    falls, (before, after) = _fall(tp), _neighbors(add(tp, fp))
+    slope = div_no_nan(falls, maximum(subtract(before, after), 0))
+    hits, misses = _neighbors(tp)[1], _neighbors(fn)[1]
+    intercept = subtract(hits, multiply(slope, after))
+    both = logical_and(greater(before, 0), greater(after, 0))
+    rise = where(both, div_no_nan(before, maximum(after, 0)), ones_like(after))
+    each = multiply(slope, add(falls, multiply(intercept, log(rise))))
+    return reduce_sum(div_no_nan(each, maximum(add(hits, misses), 0)))
+
+
+# -- one rate at another
+
+
+def _rate_at(value: float, what: str) -> None:
+    if not 0 <= value <= 1:
+        raise ShapeError(f"{what}={value}", line=user_line(), hint="give a number in [0, 1]")
+
+
+def sensitivity_at_specificity(
+    labels: Any,
+    predictions: Any,
+    specificity: float,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
+    name: str | None = None,
+) -> Result:
+    """The rate of true positives where that of true negatives is nearest `specificity`.
+
+    Errors: ShapeError for a `specificity` outside of [0, 1].
+    """
+    _rate_at(specificity, "specificity")
+    given = tensors(predictions, labels, weights)
+    with variable_scope(name, "sensitivity_at_specificity", given):
+        kinds, limits = ("tp", "tn", "fp", "fn"), _even(num_thresholds)
+        variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
+
+        def rate(tp: Tensor, tn: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
+            far = abs(subtract(_smooth_part(tn, fp), specificity))
+            return gather(_smooth_part(tp, fn), argmin(far, 0))
+
+        return result(rate, variables, sums, metrics_collections, updates_collections)
+
+
+def specificity_at_sensitivity(
+    labels: Any,
+    predictions: Any,
+    sensitivity: float,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
+    name: str | None = None,
+) -> Result:
+    """The rate of true negatives where that of true positives is nearest `sensitivity`.
+
+    Of thresholds that are equally near the highest counts.
+    Errors: ShapeError for a `sensitivity` outside of [0, 1].
+    """
+    _rate_at(sensitivity, "sensitivity")
+    given = tensors(predictions, labels, weights)
+    with variable_scope(name, "specificity_at_sensitivity", given):
+        kinds, limits = ("tp", "tn", "fp", "fn"), _even(num_thresholds, 1 - BEYOND)
+        variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
+        places = constant(np.arange(num_thresholds))
+
+        def rate(tp: Tensor, tn: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
+            far = abs(subtract(_smooth_part(tp, fn), sensitivity))
+            nearest = where(equal(far, reduce_min(far)), places, zeros_like(places))
+            return gather(_smooth_part(tn, fp), reduce_max(nearest))
+
+        return result(rate, variables, sums, metrics_collections, updates_collections)
