@@ -17,7 +17,7 @@ __getattr__, __dir__, _later = later(
     {
         "": (
             "app bitwise data flags initializers layers linalg losses math metrics nn onnx random "
-            "signal spectral strings test train"
+            "signal spectral strings summary test train"
         ),
         "hpcflow.autodiff": "gradients hessians",
         "hpcflow.consistency": "Backup Stale",

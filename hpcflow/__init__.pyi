@@ -21,6 +21,7 @@ from hpcflow import random as random
 from hpcflow import signal as signal
 from hpcflow import spectral as spectral
 from hpcflow import strings as strings
+from hpcflow import summary as summary
 from hpcflow import test as test
 from hpcflow import train as train
 from hpcflow.autodiff import gradients as gradients

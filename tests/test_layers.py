@@ -42,6 +42,7 @@ MAY_KNOW = {
     "doctor": LEAVES | {"comm", "doctor", "kernels", "peaks"},
     "report": LEAVES | {"train", "report"},
     "train": RUNTIME | {"checkpoint", "train"},
+    "summary": RUNTIME | {"train"},
     "flags": RUNTIME,
     "app": RUNTIME | {"flags"},
     "test": RUNTIME | {"checkpoint", "train", "test"},

@@ -111,6 +111,9 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
         "AsString DecodeBase64 EncodeBase64 ReduceJoin RegexFullMatch RegexReplace "
         "StringCase StringJoin StringLength StringToHashBucket StringToNumber Substr"
     ),
+    "summaries": (
+        "AudioSummary HistogramSummary ImageSummary MergeSummary ScalarSummary TensorSummary"
+    ),
     "tensor_array": (
         "TensorArrayAccumulate TensorArrayAddN TensorArrayConcat TensorArrayEmpty "
         "TensorArrayFirst TensorArrayGather TensorArrayNew TensorArrayRead TensorArrayScatter "

@@ -20,11 +20,12 @@ __getattr__, __dir__, __all__ = later(
         "hpcflow.train.device_setter": (
             "GreedyLoadBalancingStrategy byte_size_load_fn replica_device_setter"
         ),
+        "hpcflow.train.file_writer": "summary_iterator",
         "hpcflow.train.graph_file": "write_graph",
         "hpcflow.train.hooks": (
             "CheckpointSaverHook FeedFnHook FinalOpsHook GlobalStepWaiterHook LoggingTensorHook "
             "NanLossDuringTrainingError NanTensorHook SecondOrStepTimer StepCounterHook "
-            "StopAtStepHook"
+            "StopAtStepHook SummarySaverHook"
         ),
         "hpcflow.train.lbfgs": "LBFGS LBFGSResult",
         "hpcflow.train.monitored": (

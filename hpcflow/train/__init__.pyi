@@ -25,6 +25,7 @@ from hpcflow.train.counter import global_step as global_step
 from hpcflow.train.device_setter import GreedyLoadBalancingStrategy as GreedyLoadBalancingStrategy
 from hpcflow.train.device_setter import byte_size_load_fn as byte_size_load_fn
 from hpcflow.train.device_setter import replica_device_setter as replica_device_setter
+from hpcflow.train.file_writer import summary_iterator as summary_iterator
 from hpcflow.train.graph_file import write_graph as write_graph
 from hpcflow.train.hooks import CheckpointSaverHook as CheckpointSaverHook
 from hpcflow.train.hooks import FeedFnHook as FeedFnHook
@@ -36,6 +37,7 @@ from hpcflow.train.hooks import NanTensorHook as NanTensorHook
 from hpcflow.train.hooks import SecondOrStepTimer as SecondOrStepTimer
 from hpcflow.train.hooks import StepCounterHook as StepCounterHook
 from hpcflow.train.hooks import StopAtStepHook as StopAtStepHook
+from hpcflow.train.hooks import SummarySaverHook as SummarySaverHook
 from hpcflow.train.lbfgs import LBFGS as LBFGS
 from hpcflow.train.lbfgs import LBFGSResult as LBFGSResult
 from hpcflow.train.monitored import MonitoredSession as MonitoredSession

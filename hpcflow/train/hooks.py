@@ -14,6 +14,7 @@ from hpcflow.logs import logger, say_once
 from hpcflow.ops.state import Variable
 from hpcflow.train.coordinator import Coordinator
 from hpcflow.train.counter import get_global_step
+from hpcflow.train.file_writer import FileWriter, FileWriterCache
 from hpcflow.train.saver import Saver
 from hpcflow.train.session import TrainingSession
 from hpcflow.train.session_hook import (
@@ -202,11 +203,21 @@ def _name(tensor: Any) -> str:
 
 
 class StepCounterHook(SessionRunHook):
-    """Logs how many global steps a second are done, every so many of them or seconds."""
+    """Logs how many global steps a second are done, every so many of them or seconds.
 
-    def __init__(self, every_n_steps: int | None = 100, every_n_secs: float | None = None) -> None:
+    With an `output_dir` or a `summary_writer` also as a summary for TensorBoard.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int | None = 100,
+        every_n_secs: float | None = None,
+        output_dir: Any = None,
+        summary_writer: FileWriter | None = None,
+    ) -> None:
         every_n_steps = None if every_n_secs is not None else every_n_steps
         self._timer = SecondOrStepTimer(every_n_secs, every_n_steps)
+        self._writer, self._folder = summary_writer, output_dir
 
     def begin(self) -> None:
         """Find the global step."""
@@ -223,6 +234,83 @@ class StepCounterHook(SessionRunHook):
             seconds, steps = self._timer.update_last_triggered_step(step)
             if seconds and steps is not None:
                 logger.info("global_step/sec: %g", steps / seconds)
+                self._write(steps / seconds, step)
+
+    def _write(self, rate: float, step: int) -> None:
+        if self._writer is None and self._folder is not None:
+            self._writer = FileWriterCache.get(self._folder)
+        if self._writer is not None:
+            self._writer.add_value(f"{self._global_step.name}/sec", rate, step)
+
+
+class SummarySaverHook(SessionRunHook):
+    """Writes summaries for TensorBoard, every so many steps or seconds.
+
+    They are `summary_op`, one or a list, or those of `scaffold`; they go into a file in
+    `output_dir`, or to `summary_writer`.
+    Ranks: the chief writes; where replicas run each step together all compute them in each step.
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: Any = None,
+        summary_writer: FileWriter | None = None,
+        scaffold: Any = None,
+        summary_op: Any = None,
+    ) -> None:
+        if (scaffold is None) == (summary_op is None):
+            raise HpcflowError(
+                "SummarySaverHook needs either a scaffold or a summary_op",
+                hint="give exactly one of them",
+            )
+        self._timer = SecondOrStepTimer(save_secs, save_steps)
+        self._writer, self._folder = summary_writer, output_dir
+        self._scaffold, self._given = scaffold, summary_op
+        self._next: int | None = None
+        self._is_time = False
+
+    def begin(self) -> None:
+        """Find the global step."""
+        self._global_step = _global_step(self)
+
+    def after_create_session(self, session: TrainingSession, coord: Coordinator) -> None:
+        """Open the file, if there are summaries."""
+        if self._writer is None and self._folder and self._summaries():
+            self._writer = FileWriterCache.get(self._folder)
+
+    def _summaries(self) -> list[Any]:
+        found = self._given if self._scaffold is None else self._scaffold.summary_op
+        if found is None:
+            return []
+        return list(found) if isinstance(found, (list, tuple)) else [found]
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetch the global step; and the summaries if it is time, or if all replicas must."""
+        self._is_time = self._next is None or self._timer.should_trigger_for_step(self._next)
+        asks = self._is_time or run_context.is_joint
+        return SessionRunArgs([self._global_step, self._summaries() if asks else []])
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Write the summaries if it is time."""
+        before, found = run_values.results
+        step = int(before) + 1
+        if self._next is None or self._is_time:
+            step = int(run_context.session.run(self._global_step))
+        if self._is_time:
+            self._timer.update_last_triggered_step(step)
+        if self._writer is not None:
+            if self._next is None:
+                self._writer.add_start(step)
+            for summary in found if self._is_time else ():
+                self._writer.add_summary(summary, step)
+        self._next = step + 1
+
+    def end(self, session: TrainingSession) -> None:
+        """Have all that was written on the disk."""
+        if self._writer is not None:
+            self._writer.flush()
 
 
 class NanTensorHook(SessionRunHook):

@@ -15,7 +15,7 @@ from hpcflow.runtime.feeds import structure
 from hpcflow.runtime.target import context_of
 from hpcflow.train.coordinator import Coordinator
 from hpcflow.train.counter import get_global_step
-from hpcflow.train.hooks import CheckpointSaverHook, StepCounterHook
+from hpcflow.train.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from hpcflow.train.runners import start_queue_runners
 from hpcflow.train.saver import Saver, state_of_job
 from hpcflow.train.scaffold import Scaffold
@@ -31,6 +31,7 @@ from hpcflow.train.session_hook import (
 )
 
 SAVE_S = 600.0  # between two checkpoints
+SUMMARY_STEPS = 100  # between two summaries
 
 
 class MonitoredSession:
@@ -172,16 +173,20 @@ def MonitoredTrainingSession(
     hooks: Sequence[SessionRunHook] | None = None,
     chief_only_hooks: Sequence[SessionRunHook] | None = None,
     save_checkpoint_secs: float | None = None,
+    save_summaries_steps: int | None = None,
+    save_summaries_secs: float | None = None,
     stop_grace_period_secs: float = 120,
     log_step_count_steps: int | None = 100,
     save_checkpoint_steps: int | None = None,
+    summary_dir: Any = None,
 ) -> MonitoredSession:
     """A monitored session for training: it begins from `checkpoint_dir`, and saves there.
 
     After `save_checkpoint_secs` (600; 0 for never) or `save_checkpoint_steps`, and at the end. The
-    chief logs the global steps a second every `log_step_count_steps`. `chief_only_hooks` are called
-    on the chief; elsewhere they make the same graph. Who is the chief the ranks say; `is_chief` is
-    taken for TensorFlow's sake.
+    chief logs the global steps a second every `log_step_count_steps`, and writes the summaries of
+    the graph into `summary_dir`, by default `checkpoint_dir`, every `save_summaries_steps` (100; 0
+    for never) or `save_summaries_secs`. `chief_only_hooks` are called on the chief; elsewhere they
+    make the same graph. Who is the chief the ranks say; `is_chief` is taken for TensorFlow's sake.
 
     Ranks: every rank that runs the script, with the same arguments but for `master`, its server's
            target.
@@ -193,6 +198,9 @@ def MonitoredTrainingSession(
     own: list[SessionRunHook] = list(chief_only_hooks or ())
     if checkpoint_dir and log_step_count_steps and get_global_step() is not None:
         own.append(StepCounterHook(log_step_count_steps))
+    own += _summaries(
+        summary_dir or checkpoint_dir, scaffold, save_summaries_steps, save_summaries_secs
+    )
     secs = save_checkpoint_secs
     if secs is None and save_checkpoint_steps is None:
         secs = SAVE_S
@@ -208,6 +216,17 @@ def MonitoredTrainingSession(
         own = [Elsewhere(hook) for hook in own]
     creator = ChiefSessionCreator(scaffold, master, checkpoint_dir)
     return MonitoredSession(creator, [*(hooks or ()), *own], stop_grace_period_secs)
+
+
+def _summaries(
+    folder: Any, scaffold: Scaffold, steps: int | None, secs: float | None
+) -> list[SessionRunHook]:
+    """The hook that writes the summaries of the graph, if it is wanted."""
+    if steps is None and secs is None:
+        steps = SUMMARY_STEPS
+    if not folder or not (steps or secs) or get_global_step() is None:
+        return []
+    return [SummarySaverHook(steps or None, secs or None, folder, scaffold=scaffold)]
 
 
 def _both(

@@ -11,19 +11,25 @@ from typing import Any
 
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
+from hpcflow.logs import say_once
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.feeds import structure
 from hpcflow.runtime.job import current
+from hpcflow.runtime.session import Session
 from hpcflow.runtime.target import context_of
 from hpcflow.train.coordinator import Coordinator, LooperThread
 from hpcflow.train.counter import get_global_step
+from hpcflow.train.file_writer import FileWriter
 from hpcflow.train.hooks import CheckpointSaverHook
 from hpcflow.train.monitored import SAVE_S, save_as_hooked
 from hpcflow.train.runners import QueueRunner, start_queue_runners
 from hpcflow.train.saver import Saver
 from hpcflow.train.scaffold import Scaffold
 from hpcflow.train.scaffold_session import ScaffoldSession
+
+USE_DEFAULT = object()  # in place of what may be None: all summaries, a file in `logdir`
+SUMMARY_S = 120.0  # between two summaries
 
 
 class SupervisedSession(ScaffoldSession):
@@ -60,7 +66,12 @@ class Supervisor:
     never) and at the end. The graph takes no more operations once the supervisor is made.
 
     Who is the chief the ranks say. `is_chief` and `recovery_wait_secs` are taken for TensorFlow's
-    sake: a worker waits for the chief by a message. There are no summaries: `summary_op` is None.
+    sake: a worker waits for the chief by a message.
+
+    The chief writes what `summary_op` computes, by default all summaries of the graph, into a file
+    in `logdir` every `save_summaries_secs` (120; 0 for never), by a step of its own in a thread:
+    give None as `summary_op` if it needs feeds. Where replicas run each step together nobody does;
+    `summary_computed` writes there what a step has computed.
 
     Ranks: every rank that runs the script has one; what the chief's says counts.
     """
@@ -75,16 +86,16 @@ class Supervisor:
         init_feed_dict: Mapping[Any, Any] | None = None,
         local_init_op: Any = None,
         logdir: Any = None,
-        summary_op: None = None,
+        summary_op: Any = USE_DEFAULT,
         saver: Saver | None = None,
         global_step: Variable | None = None,
+        save_summaries_secs: float = SUMMARY_S,
         save_model_secs: float = SAVE_S,
         recovery_wait_secs: float = 30,
         stop_grace_secs: float = 120,
+        summary_writer: Any = USE_DEFAULT,
         init_fn: Callable[[Any], Any] | None = None,
     ) -> None:
-        if summary_op is not None:
-            raise GraphError("hpcflow has no summaries", hint="leave summary_op out")
         self.graph = graph or get_default_graph()
         self.global_step = global_step or get_global_step(self.graph)
         self.logdir, self.save_model_secs = logdir, save_model_secs
@@ -98,8 +109,11 @@ class Supervisor:
                 ready_op,
                 ready_for_local_init_op,
                 local_init_op,
+                summary_op if summary_op is not USE_DEFAULT else None,
                 saver,
             ).finalize()
+        self.summary_op = None if summary_op is None else self._scaffold.summary_op
+        self.save_summaries_secs, self._writer = save_summaries_secs, summary_writer
         self.graph.finalize()
         self._unfinished: list[SupervisedSession] = []
         self._context: Context | None = None  # of the last session
@@ -134,11 +148,53 @@ class Supervisor:
                 ]
             save_as_hooked(session, hooks, self.global_step)
             start_queue_runners(session, self.coord)
+            self._write_summaries(session)
         session.is_begun = True
         self._unfinished.append(session)
         if context.roles.replicas > 1:  # others may wait, to save with all
             atexit.register(_at_exit, weakref.ref(self))
         return session
+
+    def _write_summaries(self, session: SupervisedSession) -> None:
+        """Begin the thread of the chief that computes and writes summaries."""
+        context, every = session.context, self.save_summaries_secs
+        if self.summary_op is None or not self.logdir or not every:
+            return
+        if context.cluster.in_step and context.roles.replicas > 1:
+            say_once(
+                "no thread writes summaries: all replicas step together; compute them in a step "
+                "and give them to Supervisor.summary_computed"
+            )
+        elif context.is_chief:
+            self.loop(every, self._write_now, (session,))
+
+    def _write_now(self, session: SupervisedSession) -> None:
+        writer = self.summary_writer
+        assert writer is not None
+        wanted = [self.summary_op, *([] if self.global_step is None else [self.global_step])]
+        summary, *step = session.run(wanted)
+        writer.add_summary(summary, int(step[0]) if step else None)
+
+    @property
+    def summary_writer(self) -> FileWriter | None:
+        """What writes summaries, None without a `logdir` or if none was wanted."""
+        if self._writer is USE_DEFAULT:
+            self._writer = FileWriter(self.logdir) if self.logdir else None
+        return self._writer
+
+    def summary_computed(self, sess: Session, summary: Any, global_step: int | None = None) -> None:
+        """Write a summary that `sess` has computed, at the global step of now if none is given.
+
+        Errors: GraphError if there is nothing to write with.
+        """
+        writer = self.summary_writer
+        if writer is None:
+            raise GraphError(
+                "the supervisor has no summary writer", hint="give it a logdir or a summary_writer"
+            )
+        if global_step is None and self.global_step is not None:
+            global_step = int(sess.run(self.global_step))
+        writer.add_summary(summary, global_step)
 
     @contextlib.contextmanager
     def managed_session(
@@ -215,6 +271,8 @@ class Supervisor:
             session.wait()
             if session.context.settings.run_dir:
                 session.result()
+        if isinstance(self._writer, FileWriter):
+            self._writer.flush()
 
 
 def _at_exit(mine: weakref.ref[Supervisor]) -> None:

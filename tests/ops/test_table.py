@@ -58,6 +58,7 @@ ELSEWHERE = {
     **dict.fromkeys(["RoundOver", "RoundPick", "RoundSum", "RoundEnd", "ClockTick"], ROUNDS),
     **dict.fromkeys(["PyFunc", "PyFuncStateless"], "test_host.py"),
     **dict.fromkeys(["ReadFile", "WriteFile", "MatchingFiles"], "test_strings.py"),
+    **dict.fromkeys([t for t in OPS if t.endswith("Summary")], "test_summaries.py"),
     "ReadCheckpoint": CHECKPOINTS,
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
     **dict.fromkeys(["If", "While", "Parameter"], PLAN),

@@ -71,11 +71,6 @@ def test_the_graph_is_complete() -> None:
         hf.constant(1)
 
 
-def test_there_are_no_summaries() -> None:
-    with pytest.raises(GraphError, match="no summaries"):
-        train.Supervisor(summary_op=hf.constant(1))  # type: ignore[arg-type]
-
-
 def test_threads_run_until_the_end() -> None:
     w, step = counting()
     supervisor, seen = train.Supervisor(), []

@@ -1,0 +1,41 @@
+"""`hf.summary`: TensorFlow 1's `tf.summary`; re-exports only.
+
+Messages (`Summary`, `Event`, `SessionLog`) are those of the package tensorboardX.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.kernels.summaries import messages
+from hpcflow.ops.summaries import (
+    audio,
+    histogram,
+    image,
+    merge,
+    merge_all,
+    scalar,
+    tensor_summary,
+    text,
+)
+from hpcflow.train.file_writer import FileWriter, FileWriterCache
+
+_MESSAGES = {"Event": "event", "SessionLog": "event", "Summary": "summary"}
+__all__ = [  # and the messages
+    "FileWriter",
+    "FileWriterCache",
+    "audio",
+    "histogram",
+    "image",
+    "merge",
+    "merge_all",
+    "scalar",
+    "tensor_summary",
+    "text",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MESSAGES:
+        return getattr(getattr(messages(), _MESSAGES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,150 @@
+"""Hooks and supervisors write summaries at their steps, and the chief alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.errors import GraphError, HpcflowError
+from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import use
+from hpcflow.settings import Settings
+from tests.runtime.ranks import run_ranks
+
+pytest.importorskip("tensorboardX")
+train = hf.train
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    with use(Context(Settings())), hf.Graph().as_default():
+        yield
+    hf.summary.FileWriterCache.clear()
+
+
+def written(folder: Path) -> list[tuple[int, float]]:
+    """Steps and values of the summaries in the files of a folder."""
+    files = sorted(f for f in folder.iterdir() if "tfevents" in f.name)
+    found = [e for f in files for e in train.summary_iterator(f)]
+    return [(e.step, e.summary.value[0].simple_value) for e in found if e.summary.value]
+
+
+def counting() -> hf.Operation:
+    """A step of training, and a summary of ten times the global step before it."""
+    step = train.get_or_create_global_step()
+    hf.summary.scalar("ten", hf.cast(step.value(), hf.float32) * 10.0)
+    w = hf.Variable(np.zeros(2, np.float32))
+    w.value()
+    return hf.group(w.assign_add(hf.ones([2])), step.assign_add(1))
+
+
+def test_every_two_steps(tmp_path: Path) -> None:
+    """TensorFlow 1 writes at the first step, then after so many."""
+    up = counting()
+    merged = hf.summary.merge_all()
+    hook = train.SummarySaverHook(save_steps=2, output_dir=tmp_path, summary_op=[merged, merged])
+    with train.SingularMonitoredSession([hook, train.StopAtStepHook(last_step=6)]) as session:
+        while not session.should_stop():
+            session.run(up)
+    assert written(tmp_path) == [(s, 10.0 * (s - 1)) for s in (1, 1, 3, 3, 5, 5)]
+    (file,) = tmp_path.iterdir()
+    started = [e for e in train.summary_iterator(file) if e.session_log.status]
+    assert [(e.step, e.session_log.status) for e in started] == [(1, 1)]
+
+
+def test_arguments() -> None:
+    scaffold = train.Scaffold()
+    with pytest.raises(HpcflowError, match="exactly one"):
+        train.SummarySaverHook(1)
+    with pytest.raises(HpcflowError, match="exactly one"):
+        train.SummarySaverHook(1, scaffold=scaffold, summary_op=hf.constant(""))
+    assert scaffold.finalize().summary_op is None
+    hf.summary.scalar("a", 1.0)
+    assert train.Scaffold().finalize().summary_op.op.type == "MergeSummary"
+    mine = hf.constant("")
+    assert train.Scaffold(summary_op=mine).finalize().summary_op is mine
+
+
+def test_steps_a_second(tmp_path: Path) -> None:
+    up = counting()
+    hook = train.StepCounterHook(every_n_steps=2, output_dir=tmp_path)
+    with train.SingularMonitoredSession([hook, train.StopAtStepHook(last_step=5)]) as session:
+        while not session.should_stop():
+            session.run(up)
+            time.sleep(0.02)
+    hf.summary.FileWriterCache.clear()
+    rates = written(tmp_path)
+    assert [step for step, _ in rates] == [3, 5]
+    assert all(1 < rate < 50 for _, rate in rates)
+
+
+@pytest.mark.parametrize("ranks, ps", [(1, 0), (2, 0), (2, 1)])
+def test_a_monitored_training_session(ranks: int, ps: int, tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        up = counting()
+        stop = train.StopAtStepHook(last_step=5)
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=tmp_path / "saved",
+            hooks=[stop],
+            save_checkpoint_secs=0,
+            save_summaries_steps=3,
+            summary_dir=tmp_path,
+        ) as session:
+            while not session.should_stop():
+                session.run(up)
+
+    run_ranks(ranks, body, ps=ps, sync="all")
+    found = written(tmp_path)
+    assert [step for step, _ in found] == [1, 4]
+    assert [value for _, value in found] == [0, 30]
+
+
+def test_no_summaries_no_file(tmp_path: Path) -> None:
+    step = train.get_or_create_global_step()
+    up = step.assign_add(1)
+    with train.MonitoredTrainingSession(
+        checkpoint_dir=tmp_path, hooks=[train.StopAtStepHook(last_step=3)]
+    ) as session:
+        while not session.should_stop():
+            session.run(up)
+    assert not [f for f in tmp_path.iterdir() if "tfevents" in f.name]
+
+
+def test_a_supervisor_writes_by_itself(tmp_path: Path) -> None:
+    up = counting()
+    sv = train.Supervisor(logdir=tmp_path, save_summaries_secs=0.02, save_model_secs=0)
+    with sv.managed_session() as session:
+        for _ in range(10):
+            session.run(up)
+            time.sleep(0.02)
+    found = written(tmp_path)
+    assert len(found) >= 3 and found == sorted(found)
+    assert all(abs(value - 10 * step) <= 10 for step, value in found)
+
+
+def test_a_supervisor_writes_what_it_is_given(tmp_path: Path) -> None:
+    x = hf.placeholder(hf.float32, [])
+    loss, up = hf.summary.scalar("x", x), counting()
+    sv = train.Supervisor(logdir=tmp_path, summary_op=None)
+    assert sv.summary_op is None
+    with sv.managed_session() as session:
+        session.run(up)
+        sv.summary_computed(session, session.run(loss, {x: 4.0}))
+        sv.summary_computed(session, session.run(loss, {x: 5.0}), global_step=8)
+    assert written(tmp_path) == [(1, 4.0), (8, 5.0)]
+
+
+def test_a_supervisor_without_a_folder() -> None:
+    up = counting()
+    sv = train.Supervisor()
+    assert sv.summary_writer is None
+    with sv.managed_session() as session:
+        session.run(up)
+        summary = session.run(sv.summary_op)
+        with pytest.raises(GraphError, match="no summary writer"):
+            sv.summary_computed(session, summary)
