@@ -6,9 +6,14 @@ __getattr__, __dir__, __all__ = later(
     __name__,
     {
         "hpcflow.data.dataset": "Dataset",
+        "hpcflow.data.elements": "TextLineDataset=text_lines",
         "hpcflow.data.feeding": "Batch",
         "hpcflow.data.h5": "hdf5",
+        "hpcflow.data.iterator": (
+            "Iterator make_initializable_iterator=initializable make_one_shot_iterator=one_shot"
+        ),
         "hpcflow.data.orders": "Blocks",
+        "hpcflow.data.pipeline": "Pipeline",
         "hpcflow.data.queued": "dequeued",
         "hpcflow.data.sources": "Source",
         "hpcflow.data.stream": "Stream",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.data import elements
 from hpcflow.data.dealer import Cut, Ranges, Share, cuts, deal, left_after, steps_per_epoch
 from hpcflow.data.feeding import Batch, Feeding, Held, Map, Place, Stand, places
 from hpcflow.data.fitting import (
@@ -55,9 +56,17 @@ class Dataset(Feeding):
     Errors: ShapeError or DTypeError naming what does not fit; DataError for what cannot be read, or
             that has fewer samples than there are workers, unless all is in memory.
 
+    Its static methods make TensorFlow 1's datasets, which deal nothing: see `hf.data.Pipeline`.
+
     A training session that keeps checkpoints saves its `position` and calls `restore`; `epoch` and
     `epochs` then go on behind the last batch of a step that is in the checkpoint.
     """
+
+    from_tensors = staticmethod(elements.from_tensors)
+    from_tensor_slices = staticmethod(elements.from_tensor_slices)
+    from_generator = staticmethod(elements.from_generator)
+    range = staticmethod(elements.range_)
+    zip = staticmethod(elements.zip_)
 
     def __init__(
         self,

@@ -22,7 +22,10 @@ SERVICES = {  # modules with answer(context, request, reply)
     "shares": "hpcflow.runtime.notes",
 }
 KERNELS = {"ReadCheckpoint": "hpcflow.checkpoint.reading"}  # modules with the kernel of an op
-STATES = {"Rounds": "hpcflow.ps.waits"}  # modules that say what state of a type is, and its waits
+STATES = {  # modules that say what state of a type is, and its waits
+    "Iterator": "hpcflow.data.iterator",
+    "Rounds": "hpcflow.ps.waits",
+}
 
 
 def answer(context: Any, request: dict[str, Any], reply: Reply) -> None:

@@ -1,0 +1,194 @@
+"""Iterators over datasets, as state of the graph: TensorFlow 1's `tf.data.Iterator`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcflow.data.functions import Begin, Leaf, by_structure, leaves_of, packed
+from hpcflow.errors import DTypeError, GraphError, OutOfRangeError, ShapeError, UninitializedError
+from hpcflow.graph import nest
+from hpcflow.graph.body import at_root, innermost
+from hpcflow.graph.dtypes import as_dtype
+from hpcflow.graph.graph import Operation, Tensor, get_default_graph
+from hpcflow.graph.shape import as_shape, merge
+from hpcflow.plan.ir import Node
+from hpcflow.runtime.instance import Instance
+from hpcflow.runtime.state import state
+from hpcflow.runtime.waits import Over, Wait, waiting
+
+
+class Elements(Protocol):
+    """A dataset: the structure of an element, and where a round of them begins."""
+
+    structure: Any
+    needs: list[Tensor]
+    begin: Begin
+
+
+class Iterator:
+    """Goes through a dataset: each run of what `get_next` gives takes one element.
+
+    State:  of the session, on the rank that runs the script; not in checkpoints.
+    Errors: OutOfRangeError, which ends the step alone, behind the last element; UninitializedError
+            before the initializer has run.
+    """
+
+    def __init__(self, handle: Tensor, structure: Any, initializer: Operation | None) -> None:
+        self._handle, self._structure, self._initializer = handle, structure, initializer
+
+    @staticmethod
+    def from_structure(
+        output_types: Any, output_shapes: Any = None, shared_name: str | None = None
+    ) -> Iterator:
+        """An iterator for any dataset of these dtypes and shapes, see `make_initializer`."""
+        types = nest.flatten(nest.mapped(as_dtype, output_types))
+        shapes = (
+            [None] * len(types)
+            if output_shapes is None
+            else by_structure(output_types, output_shapes)
+        )
+        leaves = [Leaf(t, as_shape(s)) for t, s in zip(types, shapes, strict=True)]
+        handle = _handle(None, shared_name)
+        return Iterator(handle, packed(output_types, leaves), None)
+
+    @property
+    def initializer(self) -> Operation:
+        """The operation after which it begins; GraphError for one that needs none."""
+        if self._initializer is None:
+            raise GraphError(
+                "this iterator has no initializer",
+                op=self._handle.op.name,
+                hint="dataset.make_initializable_iterator(), or iterator.make_initializer(dataset)",
+            )
+        return self._initializer
+
+    def make_initializer(self, dataset: Elements, name: str | None = None) -> Operation:
+        """An operation after which it goes through `dataset`, whose elements must fit."""
+        nest.same(self._structure, dataset.structure, "the iterator and the dataset")
+        pairs = zip(leaves_of(self._structure), leaves_of(dataset.structure), strict=True)
+        for mine, given in pairs:
+            if mine.dtype != given.dtype:
+                raise DTypeError(f"the iterator gives {mine.dtype}, the dataset {given.dtype}")
+            merge(mine.shape, given.shape)
+        return _initializer(self._handle, dataset, name)
+
+    def get_next(self, name: str | None = None) -> Any:
+        """The next element, as tensors in its structure."""
+        leaves = leaves_of(self._structure)
+        attrs = {
+            "component_types": tuple(leaf.dtype for leaf in leaves),
+            "shapes": tuple(leaf.shape for leaf in leaves),
+        }
+        once = self._handle.op.attrs["dataset"]
+        graph = innermost(self._handle.graph)
+        with graph.colocate_with(self._handle.op):
+            inputs = [self._handle, *(once.needs if once is not None else ())]
+            made = graph.create_op("IteratorGetNext", inputs, attrs, name or "IteratorGetNext")
+        return packed(self._structure, made.outputs)
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element, in its structure."""
+        return nest.mapped(lambda leaf: leaf.dtype, self._structure)
+
+    @property
+    def output_shapes(self) -> Any:
+        """The static shapes of an element, in its structure."""
+        return packed(self._structure, [leaf.shape for leaf in leaves_of(self._structure)])
+
+    @property
+    def output_classes(self) -> Any:
+        """The classes of an element, in its structure: tensors."""
+        return nest.mapped(lambda leaf: Tensor, self._structure)
+
+
+def one_shot(dataset: Elements) -> Iterator:
+    """An iterator through it once."""
+    fed = [t for t in dataset.needs if t.op.type == "Placeholder"]
+    if fed:
+        raise GraphError(
+            f"a one-shot iterator cannot be fed: its dataset is made of {fed[0].name!r}",
+            op=fed[0].op.name,
+            hint="dataset.make_initializable_iterator(); feed the placeholder to its initializer",
+        )
+    return Iterator(_handle(dataset, None), dataset.structure, None)
+
+
+def initializable(dataset: Elements, shared_name: str | None = None) -> Iterator:
+    """An iterator that begins, and begins again, when its `initializer` runs."""
+    handle = _handle(None, shared_name)
+    return Iterator(handle, dataset.structure, _initializer(handle, dataset, None))
+
+
+def _handle(dataset: Elements | None, shared_name: str | None) -> Tensor:
+    graph = get_default_graph().root
+    attrs = {"dataset": dataset, "shared_name": shared_name}
+    with at_root(graph):
+        return graph.create_op("Iterator", [], attrs, "Iterator").outputs[0]
+
+
+def _initializer(handle: Tensor, dataset: Elements, name: str | None) -> Operation:
+    graph = handle.graph
+    with at_root(graph), graph.colocate_with(handle.op):
+        inputs = [handle, *dataset.needs]
+        return graph.create_op("MakeIterator", inputs, {"dataset": dataset}, name or "MakeIterator")
+
+
+# -- when it runs
+
+
+class _State:
+    """Where an iterator stands."""
+
+    def __init__(self, node: Node) -> None:
+        self.once: Elements | None = node.attrs["dataset"]
+        self.name = node.name
+        self._elements: Any = None
+        self._lock = threading.Lock()
+
+    def begin(self, dataset: Elements, values: Sequence[np.ndarray]) -> None:
+        """Go through `dataset`, with the values of the tensors that it needs."""
+        given = {t: np.array(v) for t, v in zip(dataset.needs, values, strict=True)}
+        with self._lock:
+            self._elements = dataset.begin(given)
+
+    def next(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The next element, in arrays of its own."""
+        if self._elements is None:
+            if self.once is None:
+                raise UninitializedError(
+                    f"the iterator {self.name!r} has not been initialized",
+                    hint="session.run(iterator.initializer) first",
+                )
+            self.begin(self.once, values)
+        with self._lock:
+            found = next(self._elements, None)
+        if found is None:
+            raise OutOfRangeError(f"the iterator {self.name!r} is at the end of its dataset")
+        return [np.array(x) for x in found]
+
+
+state("Iterator")(_State)
+
+
+@waiting("MakeIterator")
+def _make(instance: Instance, node: Node, held: _State, *values: Any) -> Wait:
+    held.begin(node.attrs["dataset"], values)
+    return Over(instance, node)
+
+
+@waiting("IteratorGetNext")
+def _get_next(instance: Instance, node: Node, held: _State, *values: Any) -> Wait:
+    found = held.next(values)
+    for x, spec in zip(found, node.specs, strict=True):
+        try:
+            merge(x.shape, spec.shape)
+        except ShapeError as error:
+            raise ShapeError(
+                f"the iterator {held.name!r} promised another shape: {error}", op=node.name
+            ) from None
+    return Over(instance, node, *found)

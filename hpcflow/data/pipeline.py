@@ -1,0 +1,325 @@
+"""TensorFlow 1's datasets: elements from arrays, mixed, joined and computed, one after the other.
+
+`hf.data.Dataset.from_tensor_slices(...)` and its siblings make one. Every rank that runs the script
+goes through all of its elements; `shard` leaves each its part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.functions import (
+    Begin,
+    Element,
+    Given,
+    Leaf,
+    Traced,
+    by_structure,
+    leaves_of,
+    packed,
+    require_scalar,
+)
+from hpcflow.data.iterator import initializable, one_shot
+from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph import nest
+from hpcflow.graph.dtypes import as_array, string
+from hpcflow.graph.graph import Graph, Tensor, get_default_graph
+from hpcflow.graph.shape import Shape, as_shape, either, show
+
+
+class Pipeline:
+    """Elements of one structure (tensors, tuples, dicts of them), each time from the beginning.
+
+    Every method gives another dataset; nothing is computed before an iterator asks for elements.
+    """
+
+    def __init__(
+        self, structure: Any, begin: Begin, needs: Iterable[Tensor] = (), kind: str = ""
+    ) -> None:
+        self.structure, self.begin, self.kind = structure, begin, kind
+        self.needs = list(dict.fromkeys(needs))  # tensors of the graph of which it is made
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{leaf.dtype}{show(leaf.shape)}" for leaf in leaves_of(self.structure))
+        return f"<hf.data dataset {self.kind} of {told}>"
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element, in its structure."""
+        return nest.mapped(lambda leaf: leaf.dtype, self.structure)
+
+    @property
+    def output_shapes(self) -> Any:
+        """The static shapes of an element, in its structure."""
+        return packed(self.structure, [leaf.shape for leaf in leaves_of(self.structure)])
+
+    @property
+    def output_classes(self) -> Any:
+        """The classes of an element, in its structure: tensors."""
+        return nest.mapped(lambda leaf: Tensor, self.structure)
+
+    def then(
+        self,
+        kind: str,
+        change: Callable[[Iterator[Element]], Iterable[Element]],
+        structure: Any = None,
+    ) -> Pipeline:
+        """The dataset whose elements `change` makes of these."""
+        structure = self.structure if structure is None else structure
+        return Pipeline(structure, lambda g: iter(change(self.begin(g))), self.needs, kind)
+
+    # -- fewer, more, others
+
+    def take(self, count: int) -> Pipeline:
+        """The first `count` elements; -1 is all."""
+        most = None if _whole("take", count, -1) == -1 else int(count)
+        return self.then("take", lambda it: itertools.islice(it, most))
+
+    def skip(self, count: int) -> Pipeline:
+        """Without the first `count` elements; -1 leaves none."""
+        first = _whole("skip", count, -1)
+        if first == -1:
+            return self.then("skip", lambda it: ())
+        return self.then("skip", lambda it: itertools.islice(it, first, None))
+
+    def shard(self, num_shards: int, index: int) -> Pipeline:
+        """Every `num_shards`-th element, from number `index` on: one part for each rank."""
+        if not 0 <= _whole("shard", index, 0) < _whole("shard", num_shards, 1):
+            raise ShapeError(f"shard {index} of {num_shards}")
+        return self.then("shard", lambda it: itertools.islice(it, index, None, num_shards))
+
+    def repeat(self, count: int | None = None) -> Pipeline:
+        """The elements `count` times, again and again if that is None or -1."""
+        times = -1 if count is None else _whole("repeat", count, -1)
+
+        def begin(given: Given) -> Iterator[Element]:
+            for _ in itertools.count() if times == -1 else range(times):
+                some = False
+                for element in self.begin(given):
+                    some = True
+                    yield element
+                if not some:
+                    return
+
+        return Pipeline(self.structure, begin, self.needs, "repeat")
+
+    def concatenate(self, dataset: Pipeline) -> Pipeline:
+        """These elements, then those of another dataset, of the same structure and dtypes."""
+        nest.same(self.structure, dataset.structure, "datasets to concatenate")
+        pairs = list(zip(leaves_of(self.structure), leaves_of(dataset.structure), strict=True))
+        if any(a.dtype != b.dtype for a, b in pairs):
+            raise DTypeError(f"{self} and {dataset} cannot be concatenated: dtypes differ")
+        made = packed(self.structure, [Leaf(a.dtype, either(a.shape, b.shape)) for a, b in pairs])
+
+        def begin(given: Given) -> Iterator[Element]:
+            return itertools.chain(self.begin(given), dataset.begin(given))
+
+        return Pipeline(made, begin, [*self.needs, *dataset.needs], "concatenate")
+
+    def shuffle(
+        self,
+        buffer_size: int,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = None,
+    ) -> Pipeline:
+        """In random order: each drawn among the next `buffer_size` elements.
+
+        The order follows from the graph's seed and `seed`, the same on every rank; it is another
+        each time unless `reshuffle_each_iteration` is False.
+        """
+        size = _whole("shuffle", buffer_size, 1)
+        key = [get_default_graph().seed, 0 if seed is None else int(seed) + 1]
+        times = itertools.count() if reshuffle_each_iteration is not False else itertools.repeat(0)
+
+        def change(elements: Iterator[Element]) -> Iterator[Element]:
+            drawn = np.random.default_rng([*(abs(k) for k in key), next(times)])
+            held = list(itertools.islice(elements, size))
+            for new in elements:
+                at = int(drawn.integers(len(held)))
+                yield held[at]
+                held[at] = new
+            for at in drawn.permutation(len(held)):
+                yield held[at]
+
+        return self.then("shuffle", change)
+
+    def cache(self, filename: str = "") -> Pipeline:
+        """The elements of the first time, which are kept in memory once all have been asked for."""
+        if filename:
+            raise GraphError("cache() keeps elements in memory", hint="give no filename")
+        kept: list[Element] = []
+        whole = False
+
+        def begin(given: Given) -> Iterator[Element]:
+            nonlocal whole
+            if whole:
+                yield from kept
+                return
+            found = []
+            for element in self.begin(given):
+                found.append(element)
+                yield element
+            kept[:], whole = found, True
+
+        return Pipeline(self.structure, begin, self.needs, "cache")
+
+    def prefetch(self, buffer_size: int) -> Pipeline:
+        """The same elements; they are computed when they are asked for."""
+        _whole("prefetch", buffer_size, -1)
+        return self.then("prefetch", lambda it: it)
+
+    def apply(self, transformation_func: Callable[[Pipeline], Pipeline]) -> Pipeline:
+        """`transformation_func` of it."""
+        made = transformation_func(self)
+        if not isinstance(made, Pipeline):
+            raise GraphError(f"apply() needs a function that gives a dataset, not {made!r}")
+        return made
+
+    # -- joined
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Pipeline:
+        """Several elements of equal shapes in one, along a new first axis.
+
+        The last one may have fewer, unless `drop_remainder`.
+        """
+        return self._batched(batch_size, drop_remainder, None, None)
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+    ) -> Pipeline:
+        """As `batch` of elements whose sizes differ: they are padded with zeros, or other values.
+
+        `padded_shapes` has a shape for each component, by default its own; a size of None or -1 is
+        that of the largest element in a batch. `padding_values` has a value for each.
+        """
+        leaves = leaves_of(self.structure)
+        shapes: list[Any] = [leaf.shape for leaf in leaves]
+        if padded_shapes is not None:
+            given = by_structure(self.structure, padded_shapes)
+            shapes = [_padded(leaf, s) for leaf, s in zip(leaves, given, strict=True)]
+        if None in shapes:
+            raise ShapeError("padded_batch needs the rank of each component", hint="padded_shapes")
+        return self._batched(
+            batch_size, drop_remainder, shapes, _paddings(self.structure, leaves, padding_values)
+        )
+
+    def _batched(
+        self, batch_size: int, drop: bool, shapes: list[Any] | None, fills: list[Any] | None
+    ) -> Pipeline:
+        size, leaves = _whole("batch", batch_size, 1), leaves_of(self.structure)
+        rows = [leaf.shape for leaf in leaves] if shapes is None else shapes
+        made = [
+            Leaf(leaf.dtype, None if s is None else (size if drop else None, *s))
+            for leaf, s in zip(leaves, rows, strict=True)
+        ]
+
+        def change(elements: Iterator[Element]) -> Iterator[Element]:
+            while part := list(itertools.islice(elements, size)):
+                if drop and len(part) < size:
+                    return
+                columns = zip(*part, strict=True)
+                if shapes is None or fills is None:
+                    yield tuple(_stacked(column) for column in columns)
+                else:
+                    facts = zip(columns, shapes, fills, strict=True)
+                    yield tuple(_padded_rows(*fact) for fact in facts)
+
+        return self.then("batch", change, packed(self.structure, made))
+
+    # -- computed
+
+    def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None) -> Pipeline:
+        """`map_func` of each element, a function of tensors that gives tensors.
+
+        A tuple is given as several arguments. It may use tensors and variables of the graph around:
+        their values are those when the iterator was initialized. `num_parallel_calls` is taken for
+        TensorFlow's sake: the order is that of the elements.
+        """
+        traced = Traced(map_func, self.structure, _root())
+
+        def begin(given: Given) -> Iterator[Element]:
+            return map(traced.bound(given), self.begin(given))
+
+        return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], "map")
+
+    def filter(self, predicate: Callable[..., Any]) -> Pipeline:
+        """The elements of which `predicate`, a function of tensors, is true."""
+        traced = Traced(predicate, self.structure, _root())
+        require_scalar(traced, "b", "the predicate of filter()")
+
+        def begin(given: Given) -> Iterator[Element]:
+            holds = traced.bound(given)
+            return (element for element in self.begin(given) if holds(element)[0])
+
+        return Pipeline(self.structure, begin, [*self.needs, *traced.needs], "filter")
+
+    # -- iterators
+
+    def make_one_shot_iterator(self) -> Any:
+        """An iterator through it once; it needs no initializer, and no placeholder may feed it."""
+        return one_shot(self)
+
+    def make_initializable_iterator(self, shared_name: str | None = None) -> Any:
+        """An iterator that begins, and begins again, when its `initializer` runs."""
+        return initializable(self, shared_name)
+
+
+# -- helpers
+
+
+def _root() -> Graph:
+    return get_default_graph().root
+
+
+def _whole(what: str, given: Any, least: int) -> int:
+    if not isinstance(given, (int, np.integer)) or given < least:
+        raise ShapeError(f"{what}({given!r}) of a dataset", hint=f"give {least} or more, as an int")
+    return int(given)
+
+
+def _stacked(column: Sequence[np.ndarray]) -> np.ndarray:
+    shapes = {x.shape for x in column}
+    if len(shapes) > 1:
+        told = " and ".join(show(s) for s in sorted(shapes)[:2])
+        raise ShapeError(
+            f"a batch has elements of shapes {told}", hint="padded_batch() makes them equal"
+        )
+    return np.stack(column)
+
+
+def _padded(leaf: Leaf, given: Any) -> Shape:
+    """The shape of a component in a padded batch."""
+    wanted = as_shape(given)
+    if leaf.shape is not None and wanted is not None and len(leaf.shape) != len(wanted):
+        raise ShapeError(f"elements {show(leaf.shape)} cannot be padded to {show(wanted)}")
+    return wanted
+
+
+def _paddings(structure: Any, leaves: Sequence[Leaf], given: Any) -> list[Any]:
+    if given is None:
+        return [b"" if leaf.dtype == string else 0 for leaf in leaves]
+    values = by_structure(structure, given)
+    arrays = [as_array(v, leaf.dtype) for v, leaf in zip(values, leaves, strict=True)]
+    if any(a.shape for a in arrays):
+        raise ShapeError("the padding values of padded_batch are scalars")
+    return [a.item() for a in arrays]
+
+
+def _padded_rows(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndarray:
+    largest = [max(sizes) for sizes in zip(*(x.shape for x in column), strict=True)]
+    sizes = [n if d is None else d for n, d in zip(largest, shape, strict=True)]
+    if any(n > d for n, d in zip(largest, sizes, strict=True)):
+        raise ShapeError(f"an element of size {largest} does not fit padded_shapes {show(shape)}")
+    rows = np.full((len(column), *sizes), fill, column[0].dtype)
+    for i, x in enumerate(column):
+        place: tuple[Any, ...] = (i, *map(slice, x.shape))
+        rows[place] = x
+    return rows
