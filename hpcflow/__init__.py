@@ -36,6 +36,7 @@ __getattr__, __dir__, _later = later(
         ),
         "hpcflow.graph.sessions": "get_default_session",
         "hpcflow.graph.shape": "Spec",
+        "hpcflow.graph.tensor_shape": "Dimension TensorShape",
         "hpcflow.kernels.table": "kernel",
         "hpcflow.ops.accumulators": (
             "ConditionalAccumulator ConditionalAccumulatorBase SparseConditionalAccumulator"

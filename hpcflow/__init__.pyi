@@ -64,6 +64,8 @@ from hpcflow.graph.scopes import get_collection_ref as get_collection_ref
 from hpcflow.graph.scopes import name_scope as name_scope
 from hpcflow.graph.sessions import get_default_session as get_default_session
 from hpcflow.graph.shape import Spec as Spec
+from hpcflow.graph.tensor_shape import Dimension as Dimension
+from hpcflow.graph.tensor_shape import TensorShape as TensorShape
 from hpcflow.kernels.table import kernel as kernel
 from hpcflow.ops.accumulators import ConditionalAccumulator as ConditionalAccumulator
 from hpcflow.ops.accumulators import ConditionalAccumulatorBase as ConditionalAccumulatorBase

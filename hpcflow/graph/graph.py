@@ -18,6 +18,7 @@ from hpcflow.graph.node_def import NodeDef
 from hpcflow.graph.operators import OPERATORS, Operand
 from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
+from hpcflow.graph.tensor_shape import Sizes, TensorShape, plain
 from hpcflow.guard import guarded, shown, user_line
 
 OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value follows from static shapes alone
@@ -28,11 +29,12 @@ _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
 class Tensor(Operand["Tensor"]):
     """One output of an operation: a value that exists when the graph runs."""
 
-    __slots__ = ("_constant", "dtype", "index", "name", "op", "shape")
+    __slots__ = ("_shape", "_spec", "dtype", "index", "name", "op")
 
     def __init__(self, op: Operation, index: int, spec: Spec) -> None:
-        self.op, self.index, self.dtype, self.shape = op, index, spec.dtype, spec.shape
-        self._constant = spec.value
+        self.op, self.index, self.dtype = op, index, spec.dtype
+        self._spec = Spec(spec.dtype, plain(spec.shape), spec.value)
+        self._shape: Sizes | None = None  # made when it is asked for
         self.name = f"{op.name}:{index}"
 
     @property
@@ -48,26 +50,40 @@ class Tensor(Operand["Tensor"]):
     @property
     def spec(self) -> Spec:
         """Its dtype, static shape, and value if constant."""
-        return Spec(self.dtype, self.shape, self._constant)
+        return self._spec
 
     @property
     def constant(self) -> np.ndarray | None:
         """Its value if the graph tells it. Who asks builds on it: it cannot be fed from then on."""
-        if self._constant is not None:
+        if self._spec.value is not None:
             self.graph.bind(self)
-        return self._constant
+        return self._spec.value
 
     def know(self, value: np.ndarray | None) -> None:
         """Add its value, if the graph tells it."""
-        self._constant = value
+        self._spec = self._spec._replace(value=value)
 
-    def get_shape(self) -> Shape:
-        """TensorFlow 1's name for `shape`."""
-        return self.shape
+    @property
+    def shape(self) -> Shape:
+        """Its static shape: a tuple with None for unknown sizes, None alone for an unknown rank.
+
+        The tuple has the methods of `hf.TensorShape`.
+        """
+        if self._shape is None and self._spec.shape is not None:
+            self._shape = Sizes(self._spec.shape)
+        return self._shape
+
+    @shape.setter
+    def shape(self, shape: Shape) -> None:
+        self._spec, self._shape = self._spec._replace(shape=plain(shape)), None
+
+    def get_shape(self) -> TensorShape:
+        """Its static shape as TensorFlow 1 gives it: unknown sizes are `Dimension(None)`."""
+        return TensorShape(self._spec.shape)
 
     def set_shape(self, shape: Any) -> None:
         """Add what the caller knows of the static shape; ShapeError if it contradicts."""
-        self.shape = merge(self.shape, as_shape(shape))
+        self.shape = merge(self._spec.shape, as_shape(shape))
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         """Its value, computed by `session`, by default the default one: `session.run(tensor)`."""
@@ -103,7 +119,7 @@ class Attributes(dict[str, Any]):
     __slots__ = ("op",)
 
     def __init__(self, op: Operation, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
+        super().__init__({name: plain(value) for name, value in values.items()})
         self.op = op
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ class Spec(NamedTuple):
 
 def as_shape(given: Any) -> Shape:
     """A shape from None, an int, or an iterable of ints, Nones and -1 (unknown)."""
-    if given is None:
+    if given is None or getattr(given, "dims", given) is None:  # also TensorShape(None)
         return None
     if isinstance(given, (int, np.integer)):
         given = (given,)

@@ -14,6 +14,7 @@ from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.operators import Operand
 from hpcflow.graph.shape import show
+from hpcflow.graph.tensor_shape import TensorShape
 from hpcflow.guard import guarded
 from hpcflow.ops.control import group
 from hpcflow.ops.join import concat
@@ -69,9 +70,9 @@ class PartitionedVariable(Operand[Tensor]):
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def get_shape(self) -> tuple[int, ...]:
-        """TensorFlow 1's name for `shape`."""
-        return self.shape
+    def get_shape(self) -> TensorShape:
+        """Its shape as TensorFlow 1 gives it."""
+        return TensorShape(self.shape)
 
     def value(self) -> Tensor:
         """The pieces, each read after the control dependencies in force, joined."""

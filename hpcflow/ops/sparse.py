@@ -13,6 +13,7 @@ from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, as_shape, is_known, merge, show
+from hpcflow.graph.tensor_shape import TensorShape
 from hpcflow.guard import guarded, shown
 from hpcflow.ops.array import constant, partial_value, placeholder, reshape, size, sizes, transpose
 from hpcflow.ops.broadcast import broadcast_to, sum_to_shape
@@ -76,9 +77,9 @@ class SparseTensor(Composite):
         """The static dense shape."""
         return partial_value(self.dense_shape)
 
-    def get_shape(self) -> Shape:
-        """TensorFlow 1's name for `shape`."""
-        return self.shape
+    def get_shape(self) -> TensorShape:
+        """The static dense shape as TensorFlow 1 gives it."""
+        return TensorShape(self.shape)
 
     def with_values(self, values: Any) -> SparseTensor:
         """The same places with other values."""

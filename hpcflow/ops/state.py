@@ -23,6 +23,7 @@ from hpcflow.graph.operators import Operand
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.scopes import reopened
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
+from hpcflow.graph.tensor_shape import Sizes, TensorShape
 from hpcflow.guard import guarded
 from hpcflow.ops.array import placeholder
 from hpcflow.ops.control import group
@@ -261,9 +262,9 @@ class Variable(RowUpdates, Operand[Tensor]):
         """See `hf.count_up_to`."""
         return count_up_to(self, limit)
 
-    def get_shape(self) -> Shape:
-        """TensorFlow 1's name for `shape`."""
-        return self.shape
+    def get_shape(self) -> TensorShape:
+        """Its shape as TensorFlow 1 gives it."""
+        return TensorShape(self.shape)
 
     def __repr__(self) -> str:
         return f"<hf.Variable {self.name!r} shape={show(self.shape)} dtype={self.dtype}>"
@@ -296,7 +297,7 @@ def variable_of_op(
     """The variable whose operations were imported; `read` is the read that a fetch of it runs."""
     variable = Variable.__new__(Variable)
     variable.name, variable.op, variable.handle = made.name, made, made.outputs[0]
-    variable.dtype, variable.shape = made.attrs["dtype"], tuple(made.attrs["shape"])
+    variable.dtype, variable.shape = made.attrs["dtype"], Sizes(made.attrs["shape"])
     variable.initializer, variable.initial_value = initializer, initializer.inputs[1]
     variable.trainable, variable._load = trainable, None
     with at_root(made.graph) as graph, graph.name_scope(None):

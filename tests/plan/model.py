@@ -66,7 +66,7 @@ class Net:
             self.init = hf.global_variables_initializer()
 
     def feeds(self, batch=5):
-        return {self.x: (batch, self.x.shape[1]), self.y: (batch, self.y.shape[1])}
+        return {self.x: (batch, *self.x.shape[1:]), self.y: (batch, *self.y.shape[1:])}
 
     def step(self, cluster=SINGLE, **more) -> Plan:
         return plan_of(self.graph, [self.loss, self.train], self.feeds(), cluster, **more)
