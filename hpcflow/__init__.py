@@ -21,6 +21,7 @@ __getattr__, __dir__, _later = later(
         ),
         "hpcflow.autodiff": "gradients hessians",
         "hpcflow.consistency": "Backup Stale",
+        "hpcflow.graph.device_spec": "DeviceSpec",
         "hpcflow.graph.dtypes": (
             "as_dtype bfloat16 bool=bool_ complex128 complex64 float16 float32 float64 int16 "
             "int32 int64 int8 string uint16 uint32 uint64 uint8"
@@ -31,8 +32,8 @@ __getattr__, __dir__, _later = later(
         "hpcflow.graph.keys": "AggregationMethod GraphKeys",
         "hpcflow.graph.node_def": "NodeDef",
         "hpcflow.graph.scopes": (
-            "add_to_collection add_to_collections colocate_with control_dependencies device "
-            "get_collection get_collection_ref name_scope"
+            "add_to_collection add_to_collections colocate_with container control_dependencies "
+            "device get_collection get_collection_ref name_scope"
         ),
         "hpcflow.graph.sessions": "get_default_session",
         "hpcflow.graph.shape": "Spec",
@@ -160,6 +161,9 @@ __getattr__, __dir__, _later = later(
             "sparse_add sparse_concat sparse_fill_empty_rows sparse_mask sparse_reduce_sum "
             "sparse_reorder sparse_reshape sparse_retain sparse_slice sparse_softmax "
             "sparse_to_indicator sparse_transpose"
+        ),
+        "hpcflow.ops.sparse_segment": (
+            "sparse_segment_mean sparse_segment_sqrt_n sparse_segment_sum"
         ),
         "hpcflow.ops.special": (
             "betainc digamma erf erfc igamma igammac lbeta lgamma polygamma zeta"

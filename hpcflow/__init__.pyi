@@ -28,6 +28,7 @@ from hpcflow.autodiff import gradients as gradients
 from hpcflow.autodiff import hessians as hessians
 from hpcflow.consistency import Backup as Backup
 from hpcflow.consistency import Stale as Stale
+from hpcflow.graph.device_spec import DeviceSpec as DeviceSpec
 from hpcflow.graph.dtypes import as_dtype as as_dtype
 from hpcflow.graph.dtypes import bfloat16 as bfloat16
 from hpcflow.graph.dtypes import bool_ as bool
@@ -57,6 +58,7 @@ from hpcflow.graph.node_def import NodeDef as NodeDef
 from hpcflow.graph.scopes import add_to_collection as add_to_collection
 from hpcflow.graph.scopes import add_to_collections as add_to_collections
 from hpcflow.graph.scopes import colocate_with as colocate_with
+from hpcflow.graph.scopes import container as container
 from hpcflow.graph.scopes import control_dependencies as control_dependencies
 from hpcflow.graph.scopes import device as device
 from hpcflow.graph.scopes import get_collection as get_collection
@@ -408,6 +410,9 @@ from hpcflow.ops.sparse_parts import sparse_slice as sparse_slice
 from hpcflow.ops.sparse_parts import sparse_softmax as sparse_softmax
 from hpcflow.ops.sparse_parts import sparse_to_indicator as sparse_to_indicator
 from hpcflow.ops.sparse_parts import sparse_transpose as sparse_transpose
+from hpcflow.ops.sparse_segment import sparse_segment_mean as sparse_segment_mean
+from hpcflow.ops.sparse_segment import sparse_segment_sqrt_n as sparse_segment_sqrt_n
+from hpcflow.ops.sparse_segment import sparse_segment_sum as sparse_segment_sum
 from hpcflow.ops.special import betainc as betainc
 from hpcflow.ops.special import digamma as digamma
 from hpcflow.ops.special import erf as erf

@@ -46,7 +46,7 @@ __getattr__, __dir__, __all__ = later(
             "avg_pool avg_pool1d avg_pool2d avg_pool3d max_pool max_pool1d max_pool2d max_pool3d "
             "max_pool_with_argmax pool"
         ),
-        "hpcflow.ops.rnn": "static_bidirectional_rnn static_rnn",
+        "hpcflow.ops.rnn": "static_bidirectional_rnn static_rnn static_state_saving_rnn",
         "hpcflow.ops.sampled_losses": "nce_loss sampled_softmax_loss",
         "hpcflow.ops.scans": "top_k",
     },

@@ -92,6 +92,7 @@ from hpcflow.ops.pool import max_pool_with_argmax as max_pool_with_argmax
 from hpcflow.ops.pool import pool as pool
 from hpcflow.ops.rnn import static_bidirectional_rnn as static_bidirectional_rnn
 from hpcflow.ops.rnn import static_rnn as static_rnn
+from hpcflow.ops.rnn import static_state_saving_rnn as static_state_saving_rnn
 from hpcflow.ops.sampled_losses import nce_loss as nce_loss
 from hpcflow.ops.sampled_losses import sampled_softmax_loss as sampled_softmax_loss
 from hpcflow.ops.scans import top_k as top_k

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from hpcflow.errors import GraphError
 from hpcflow.graph.arguments import also_named
+from hpcflow.graph.device_spec import DeviceSpec
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 
 
@@ -41,13 +43,25 @@ def reopened(graph: Graph) -> Iterator[None]:
 
 
 @also_named(device_name_or_function="name")
-def device(name: str | Callable[[Operation], str] | None) -> AbstractContextManager[None]:
+def device(
+    name: str | DeviceSpec | Callable[[Operation], str] | None,
+) -> AbstractContextManager[None]:
     """Operations made inside run on a device that fits `name`, e.g. "/job:ps" or "/cpu:0".
 
     A function says it of each operation, as `hf.train.replica_device_setter` makes one; it sees in
     `op.device` what inner scopes ask for, which wins by part. None forgets the outer scopes.
     """
+    if isinstance(name, DeviceSpec):
+        name = name.to_string()
     return get_default_graph().device(name)
+
+
+@contextmanager
+def container(container_name: str) -> Iterator[str]:
+    """Takes the name of a container for TensorFlow's sake: state is named by its operation."""
+    if not isinstance(container_name, str):
+        raise GraphError(f"{container_name!r} is not the name of a container", hint="give a text")
+    yield container_name
 
 
 @also_named(control_inputs="before")

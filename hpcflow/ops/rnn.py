@@ -7,8 +7,8 @@ from typing import Any
 
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph import nest
-from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.ops.array import expand_dims, shape
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.ops.array import expand_dims, identity, shape
 from hpcflow.ops.join import concat, stack, unstack
 from hpcflow.ops.math import less, where
 from hpcflow.ops.rearrange import reverse_sequence
@@ -53,6 +53,36 @@ def static_rnn(
                 output, state = while_alive(less(t, lengths), output, new, state)
             outputs.append(output)
         return outputs, state
+
+
+def static_state_saving_rnn(
+    cell: RNNCell,
+    inputs: Sequence[Any],
+    state_saver: Any,
+    state_name: Any,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> tuple[list[Any], Any]:
+    """`static_rnn` that begins with a saved state, and saves its last one.
+
+    `state_saver.state(name)` gives a part of the state, `state_saver.save_state(name, value)` an
+    operation that saves it. `state_name` is a name, or names in the structure of the cell's state.
+    The last output and the state come after all is saved.
+    """
+    names, sizes = nest.flatten(state_name), cell.state_size
+    if len(names) != len(nest.flatten(sizes)):
+        raise GraphError(
+            f"state_name has {len(names)} names for a state of {len(nest.flatten(sizes))} parts",
+            line=user_line(),
+            hint="give names in the structure of cell.state_size",
+        )
+    state = nest.pack(sizes, [state_saver.state(name) for name in names])
+    outputs, state = static_rnn(cell, inputs, state, None, sequence_length, scope)
+    parts = zip(names, nest.flatten(state), strict=True)
+    saved = [state_saver.save_state(name, part) for name, part in parts]
+    with get_default_graph().control_dependencies(saved):
+        outputs[-1] = nest.mapped(identity, outputs[-1])
+        return outputs, nest.mapped(identity, state)
 
 
 def _initial(cell: RNNCell, x: Tensor, state: Any, dtype: Any) -> Any:

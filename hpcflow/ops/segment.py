@@ -194,6 +194,13 @@ def segment_mean(data: Any, segment_ids: Any, name: str | None = None) -> Tensor
     return div_no_nan(segment_sum(data, segment_ids), count, name)
 
 
+def segment_sqrt_n(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
+    """The sum of the rows of each segment over the root of their number; see `segment_sum`."""
+    data = convert_to_tensor(data)
+    count = segment_sum(ones_like(data), segment_ids)
+    return div_no_nan(segment_sum(data, segment_ids), sqrt(count), name)
+
+
 def unsorted_segment_mean(
     data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
 ) -> Tensor:

@@ -28,6 +28,7 @@ __getattr__, __dir__, __all__ = later(
             "StopAtStepHook SummarySaverHook"
         ),
         "hpcflow.train.lbfgs": "LBFGS LBFGSResult",
+        "hpcflow.train.loops": "basic_train_loop",
         "hpcflow.train.monitored": (
             "MonitoredSession MonitoredTrainingSession SingularMonitoredSession"
         ),

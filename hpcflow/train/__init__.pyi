@@ -40,6 +40,7 @@ from hpcflow.train.hooks import StopAtStepHook as StopAtStepHook
 from hpcflow.train.hooks import SummarySaverHook as SummarySaverHook
 from hpcflow.train.lbfgs import LBFGS as LBFGS
 from hpcflow.train.lbfgs import LBFGSResult as LBFGSResult
+from hpcflow.train.loops import basic_train_loop as basic_train_loop
 from hpcflow.train.monitored import MonitoredSession as MonitoredSession
 from hpcflow.train.monitored import MonitoredTrainingSession as MonitoredTrainingSession
 from hpcflow.train.monitored import SingularMonitoredSession as SingularMonitoredSession

@@ -290,3 +290,40 @@ def test_errors() -> None:
         cell(hf.placeholder("float32", [None, None]), cell.zero_state(B, "float32"))
     with pytest.raises(GraphError, match=r"\(c, h\)"):
         cell(hf.zeros([B, D]), hf.zeros([B, N]))
+
+
+class Saved:
+    """A state saver, as TensorFlow 1's programs have: parts of a state in variables."""
+
+    def __init__(self, **values: np.ndarray) -> None:
+        self.parts = {name: hf.Variable(v, trainable=False) for name, v in values.items()}
+
+    def state(self, name: str) -> hf.Tensor:
+        return self.parts[name].read_value()
+
+    def save_state(self, name: str, value: hf.Tensor) -> hf.Operation:
+        return hf.group(self.parts[name].assign(value))
+
+
+def test_a_state_that_is_saved_between_runs() -> None:
+    """Two runs of two steps each are one net of four steps."""
+    x = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32)
+    cell = hf.nn.rnn_cell.LSTMCell(5)
+    zero = np.zeros((2, 5), np.float32)
+    saver = Saved(c=zero, h=zero)
+    fed = [hf.placeholder(hf.float32, [2, 3]) for _ in range(2)]
+    outputs, _ = hf.nn.static_state_saving_rnn(cell, fed, saver, ("c", "h"), scope="net")
+    with hf.variable_scope(hf.get_variable_scope(), reuse=True):
+        whole, last = hf.nn.static_rnn(
+            cell, list(map(hf.constant, x)), dtype=hf.float32, scope="net"
+        )
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        feeds = [dict(zip(fed, part, strict=True)) for part in (x[:2], x[2:])]
+        runs = [session.run(outputs[-1], feed) for feed in feeds]
+        expected = session.run([whole[1], whole[3], last.c, last.h])
+        kept = session.run([saver.parts["c"], saver.parts["h"]])
+    for mine, theirs in zip([*runs, *kept], expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    with pytest.raises(GraphError, match="1 names for a state of 2 parts"):
+        hf.nn.static_state_saving_rnn(cell, fed, saver, "c", scope="again")

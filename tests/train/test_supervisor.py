@@ -227,3 +227,18 @@ def test_the_classic_script_under_a_plain_launcher() -> None:
         str(ROOT / "tools/mpirun.py"), "3", sys.executable, SCRIPT, "--job_name=worker"
     )
     assert output.count("worker 0: accuracy 0.9") == 2 and "the ranks decide" in output
+
+
+def test_the_basic_loop() -> None:
+    count = hf.Variable(0)
+    up = count.assign_add(1)
+    sv, seen = train.Supervisor(), []
+
+    def step(session: Any, most: int, by: int = 1) -> None:
+        session.run(up)
+        seen.append(int(session.run(count)))
+        if len(seen) == most:
+            sv.request_stop()
+
+    train.basic_train_loop(sv, step, [4], {"by": 2})
+    assert seen == [1, 2, 3, 4]

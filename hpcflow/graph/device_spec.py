@@ -1,0 +1,77 @@
+"""TensorFlow 1's `DeviceSpec`: the parts of a device's name, which may be missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.errors import PlacementError
+from hpcflow.graph.device import parse
+
+
+class DeviceSpec:
+    """A constraint on devices, part by part; `hf.device` takes it as it takes its text.
+
+    `replica` is taken for TensorFlow's sake: it is part of the text and says nothing.
+    """
+
+    def __init__(
+        self,
+        job: str | None = None,
+        replica: int | None = None,
+        task: int | None = None,
+        device_type: str | None = None,
+        device_index: int | None = None,
+    ) -> None:
+        self.job, self.replica, self.task = job, _whole(replica), _whole(task)
+        self.device_type = None if device_type is None else device_type.upper()
+        self.device_index = _whole(device_index)
+        parse(self.to_string())  # says what is no name
+
+    @staticmethod
+    def from_string(spec: str) -> DeviceSpec:
+        """Of a text such as "/job:worker/task:1/device:GPU:0"; PlacementError for what is none."""
+        return DeviceSpec().parse_from_string(spec)
+
+    def parse_from_string(self, spec: str) -> DeviceSpec:
+        """Become what a text says."""
+        if not isinstance(spec, str):
+            raise PlacementError(f"{spec!r} is not the name of a device", hint="give a text")
+        found = parse(spec)
+        replica = next((p[8:] for p in spec.split("/") if p.startswith("replica:")), None)
+        self.job, self.task, self.replica = found.job, found.task, _whole(replica)
+        self.device_type = None if found.kind is None else found.kind.upper()
+        self.device_index = found.index
+        return self
+
+    def merge_from(self, dev: DeviceSpec) -> None:
+        """Take the parts that `dev` has."""
+        for part in ("job", "replica", "task", "device_type", "device_index"):
+            if getattr(dev, part) is not None:
+                setattr(self, part, getattr(dev, part))
+
+    def to_string(self) -> str:
+        """The text, "/job:worker/replica:0/task:1/device:GPU:0", without the parts that miss."""
+        parts = (("job", self.job), ("replica", self.replica), ("task", self.task))
+        text = "".join(f"/{name}:{value}" for name, value in parts if value is not None)
+        if self.device_type is not None:
+            index = "*" if self.device_index is None else self.device_index
+            text += f"/device:{self.device_type}:{index}"
+        return text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceSpec) and self.to_string() == other.to_string()
+
+    def __hash__(self) -> int:
+        return hash(self.to_string())
+
+    def __repr__(self) -> str:
+        return f"DeviceSpec({self.to_string()!r})"
+
+
+def _whole(given: Any) -> int | None:
+    if given is None:
+        return None
+    try:
+        return int(given)
+    except (TypeError, ValueError):
+        raise PlacementError(f"{given!r} is not a number of a device") from None
