@@ -132,6 +132,9 @@ __getattr__, __dir__, _later = later(
             "broadcast_dynamic_shape broadcast_static_shape lin_space linspace meshgrid "
             "parallel_stack repeat reverse_sequence roll sequence_mask shape_n unravel_index"
         ),
+        "hpcflow.ops.readers": (
+            "FixedLengthRecordReader IdentityReader ReaderBase TextLineReader WholeFileReader"
+        ),
         "hpcflow.ops.records": "decode_csv decode_raw matching_files read_file write_file",
         "hpcflow.ops.reduce": (
             "arg_max arg_min argmax argmin reduce_all reduce_any reduce_logsumexp reduce_max "

@@ -324,6 +324,11 @@ from hpcflow.ops.random import truncated_normal as truncated_normal
 from hpcflow.ops.random_order import multinomial as multinomial
 from hpcflow.ops.random_order import random_crop as random_crop
 from hpcflow.ops.random_order import random_shuffle as random_shuffle
+from hpcflow.ops.readers import FixedLengthRecordReader as FixedLengthRecordReader
+from hpcflow.ops.readers import IdentityReader as IdentityReader
+from hpcflow.ops.readers import ReaderBase as ReaderBase
+from hpcflow.ops.readers import TextLineReader as TextLineReader
+from hpcflow.ops.readers import WholeFileReader as WholeFileReader
 from hpcflow.ops.rearrange import broadcast_dynamic_shape as broadcast_dynamic_shape
 from hpcflow.ops.rearrange import broadcast_static_shape as broadcast_static_shape
 from hpcflow.ops.rearrange import lin_space as lin_space

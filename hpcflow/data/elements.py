@@ -190,7 +190,7 @@ def _lines(name: bytes) -> Iterator[Element]:
     try:
         with open(name, "rb") as file:
             for line in file:
-                text = line.removesuffix(b"\n").removesuffix(b"\r")
+                text = line.removesuffix(b"\n").replace(b"\r", b"")
                 yield (np.array(text, object),)
     except OSError as error:
         raise DataError(f"{name.decode()!r} cannot be read: {error.strerror or error}") from None

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import hpcflow.runtime.accumulators
-import hpcflow.runtime.queue_waits  # noqa: F401  (their kinds of waits)
+import hpcflow.runtime.queue_waits
+import hpcflow.runtime.readers  # noqa: F401  (their kinds of waits)
 from hpcflow.comm.base import Bucket, Communicator, Request
 from hpcflow.errors import CommError, DeathError, StepError
 from hpcflow.graph.dtypes import string

@@ -29,6 +29,7 @@ PLAN = "made when the plan is cut; tested with the plan and the engine"
 WAITS = "state of the runtime and waits for it; tested in tests/runtime/test_queues.py"
 ACCUMULATES = "as queues; tested in tests/runtime/test_accumulators.py"
 ITERATES = "as queues; tested in tests/data/test_pipeline.py"
+READS = "as queues; tested in tests/train/test_readers.py"
 ROUNDS = "between workers and servers; tested in tests/ps/test_rounds.py, test_rules.py"
 CHECKPOINTS = "its kernel is in the room of checkpoints; tested in tests/checkpoint/test_best.py"
 DRAWS = ("RandomUniform", "RandomNormal", "TruncatedNormal", "RandomUniformInt", "RandomGamma")
@@ -52,6 +53,8 @@ ELSEWHERE = {
     **dict.fromkeys(["QueueClose", "QueueDequeue", "QueueDequeueMany", "QueueDequeueUpTo"], WAITS),
     **dict.fromkeys(["QueueEnqueue", "QueueEnqueueMany", "QueueIsClosed", "QueueSize"], WAITS),
     **dict.fromkeys(["CountUpTo", "RandomShuffleQueue"], WAITS),
+    **dict.fromkeys(["Reader", "ReaderRead", "ReaderReadUpTo"], READS),
+    **dict.fromkeys(["ReaderCount", "ReaderReset"], READS),
     **dict.fromkeys(["Iterator", "MakeIterator", "IteratorGetNext"], ITERATES),
     **dict.fromkeys(["AccumulatorApplyGradient", "AccumulatorNumAccumulated"], ACCUMULATES),
     **dict.fromkeys(["AccumulatorSetGlobalStep", "AccumulatorTakeGradient"], ACCUMULATES),
@@ -116,7 +119,7 @@ def test_every_row_is_tested() -> None:
 
 
 def test_every_row_has_a_kernel_and_every_kernel_a_row() -> None:
-    elsewhere = (BUILT_IN, PLAN, WAITS, ACCUMULATES, ITERATES, ROUNDS, CHECKPOINTS)
+    elsewhere = (BUILT_IN, PLAN, WAITS, ACCUMULATES, ITERATES, READS, ROUNDS, CHECKPOINTS)
     without = {t for t, why in ELSEWHERE.items() if why in elsewhere}
     elsewhere = {t for t, why in ELSEWHERE.items() if why == CHECKPOINTS}  # once it was loaded
     assert names() - elsewhere == set(OPS) - without
