@@ -70,6 +70,7 @@ __getattr__, __dir__, __all__ = later(
         "hpcflow.train.server": "Server ServerDef",
         "hpcflow.train.session": "TrainingSession",
         "hpcflow.train.session_creator": "ChiefSessionCreator SessionCreator WorkerSessionCreator",
+        "hpcflow.train.session_manager": "SessionManager",
         "hpcflow.train.session_hook": (
             "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues"
         ),

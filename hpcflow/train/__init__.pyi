@@ -107,4 +107,5 @@ from hpcflow.train.session_hook import SessionRunArgs as SessionRunArgs
 from hpcflow.train.session_hook import SessionRunContext as SessionRunContext
 from hpcflow.train.session_hook import SessionRunHook as SessionRunHook
 from hpcflow.train.session_hook import SessionRunValues as SessionRunValues
+from hpcflow.train.session_manager import SessionManager as SessionManager
 from hpcflow.train.supervisor import Supervisor as Supervisor

@@ -15,7 +15,7 @@ import hpcflow as hf
 from hpcflow.errors import AssertError, ShapeError
 from hpcflow.runtime.context import Context
 from tests.ops.metric_values import AFTER_TWO, WEIGHTED
-from tests.runtime.ranks import run_ranks
+from tests.runtime.ranks import run_here, run_ranks
 
 BATCHES: list[dict[str, Any]] = [
     {
@@ -260,6 +260,14 @@ def test_replicas_count_together(ranks: int) -> None:
     joint = np.concatenate([np.arange(r + 1) for r in range(ranks)]).mean()
     for found in run_ranks(ranks, counted, seed=ranks):
         np.testing.assert_allclose(found, [[joint, 1.0]] * 2, rtol=1e-6)
+
+
+@pytest.mark.mpi
+def test_ranks_of_a_job_count_together() -> None:
+    from hpcflow.comm import mpi
+
+    joint = np.concatenate([np.arange(r + 1) for r in range(mpi.world().size)]).mean()
+    np.testing.assert_allclose(run_here(counted), [[joint, 1.0]] * 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("sync", ["async", "all"])
