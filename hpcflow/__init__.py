@@ -155,6 +155,9 @@ __getattr__, __dir__, _later = later(
             "unsorted_segment_sqrt_n unsorted_segment_sum"
         ),
         "hpcflow.ops.sequences": "edit_distance string_split",
+        "hpcflow.ops.session_handles": (
+            "delete_session_tensor get_session_handle get_session_tensor"
+        ),
         "hpcflow.ops.slicing": "boolean_mask reverse reverse_v2 slice strided_slice",
         "hpcflow.ops.sparse": (
             "SparseTensor SparseTensorValue convert_to_tensor_or_sparse_tensor sparse_placeholder "

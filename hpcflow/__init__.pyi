@@ -391,6 +391,9 @@ from hpcflow.ops.segment import unsorted_segment_sqrt_n as unsorted_segment_sqrt
 from hpcflow.ops.segment import unsorted_segment_sum as unsorted_segment_sum
 from hpcflow.ops.sequences import edit_distance as edit_distance
 from hpcflow.ops.sequences import string_split as string_split
+from hpcflow.ops.session_handles import delete_session_tensor as delete_session_tensor
+from hpcflow.ops.session_handles import get_session_handle as get_session_handle
+from hpcflow.ops.session_handles import get_session_tensor as get_session_tensor
 from hpcflow.ops.slicing import boolean_mask as boolean_mask
 from hpcflow.ops.slicing import reverse as reverse
 from hpcflow.ops.slicing import reverse_v2 as reverse_v2
