@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from hpcflow.errors import MALFORMED, HpcflowError, OnnxError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.onnx import table
+from hpcflow.onnx.aligned import aligned
 from hpcflow.onnx.declined import OPS as DECLINED
 from hpcflow.onnx.dtypes import carried, from_onnx, is_narrow, to_onnx
 from hpcflow.onnx.node import Node, values_of
@@ -23,7 +24,7 @@ from hpcflow.onnx.values import Values
 from hpcflow.ops.array import constant, placeholder
 from hpcflow.ops.state import Variable
 
-OLDEST = 7  # the first opset whose broadcasting is NumPy's
+OLDEST = 6
 Trainable = bool | Callable[[str, np.ndarray], bool]
 
 
@@ -190,7 +191,7 @@ class Importer:
             return self._call(own, node, inputs)
         row = table.find(domain, node.type, node.version)
         if row is not None:
-            made = row.build(node, *inputs)
+            made = row.build(node, *(inputs if domain else aligned(node, inputs)))
             return [made] if isinstance(made, Tensor) else made
         if node.type in DECLINED:
             raise node.declined(DECLINED[node.type])

@@ -27,7 +27,7 @@ def _batch_norm(
 ) -> Sequence[Tensor]:
     rank, epsilon = node.rank(x), node.attr("epsilon", 1e-5)
     outputs = []
-    if node.attr("training_mode", 0):
+    if node.attr("training_mode", 0) or _trains(node):
         axes = (0, *range(2, rank))
         now = reduce.reduce_mean(x, axes)
         spread = reduce.reduce_mean(math.square(math.subtract(x, _along(now, x, rank))), axes)
@@ -95,9 +95,15 @@ def _local_response(node: Node, x: Tensor) -> Tensor:
     return math.divide(x, power)
 
 
+def _trains(node: Node) -> bool:
+    """Whether a node of opset 6 is one of training: later ones do not say so by this attribute."""
+    return node.version < 7 and not node.attr("is_test", 0)
+
+
 @imports("Dropout")
 def _dropout_by_attribute(node: Node, x: Tensor) -> Sequence[Tensor]:
-    return _kept(x, bool_ if node.version >= 10 else x.dtype)
+    mask = bool_ if node.version >= 10 else x.dtype
+    return _dropped(node, x, node.attr("ratio", 0.5), mask) if _trains(node) else _kept(x, mask)
 
 
 @imports("Dropout", since=12)
@@ -106,12 +112,14 @@ def _dropout(
 ) -> Sequence[Tensor]:
     if training is None or not node.value(training, "training_mode"):
         return _kept(x)
-    share = 0.5 if ratio is None else float(node.value(ratio, "ratio"))
+    return _dropped(node, x, 0.5 if ratio is None else float(node.value(ratio, "ratio")))
+
+
+def _dropped(node: Node, x: Tensor, share: float, mask: Any = bool_) -> Sequence[Tensor]:
     if share == 0:
-        return _kept(x)
-    seed = node.attr("seed")
-    kept = nn.dropout(broadcast.ones_like(x, float32), 1 - share, seed=seed)
-    return [math.multiply(x, math.cast(kept, x.dtype)), math.greater(kept, 0)]
+        return _kept(x, mask)
+    kept = nn.dropout(broadcast.ones_like(x, float32), 1 - share, seed=node.attr("seed"))
+    return [math.multiply(x, math.cast(kept, x.dtype)), math.cast(math.greater(kept, 0), mask)]
 
 
 def _kept(x: Tensor, mask: Any = bool_) -> Sequence[Tensor]:

@@ -72,6 +72,7 @@ def taps(way: Way, at: np.ndarray, scale: float, length: int) -> tuple[np.ndarra
             "round_prefer_ceil": lambda x: np.floor(x + 0.5),
             "floor": np.floor,
             "ceil": np.ceil,
+            "before_11": np.ceil if scale < 1 else np.floor,  # as onnxruntime has it
         }
         index = np.clip(rounding[way.nearest](at), 0, length - 1)[:, None]
         return index.astype(np.int64), np.ones_like(index)
@@ -186,12 +187,14 @@ def _told(node: Node, t: Tensor | None, what: str) -> np.ndarray | None:
 
 
 def _before_11(node: Node, x: Tensor, scales: Any) -> Tensor:
-    way = Way(node.attr("mode", "nearest"), "asymmetric", "floor")
+    way = Way(node.attr("mode", "nearest"), "asymmetric", "before_11")
     return _resize_axes(node, x, way, None, scales, None)
 
 
 @imports("Upsample")
 def _upsample_by_attribute(node: Node, x: Tensor) -> Tensor:
+    if node.version < 7:
+        return _before_11(node, x, [1, 1, node.attr("height_scale"), node.attr("width_scale")])
     return _before_11(node, x, node.attr("scales"))
 
 
