@@ -7,10 +7,12 @@ from typing import Any
 
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph import nest
+from hpcflow.graph.dtypes import int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.ops.array import expand_dims, identity, shape
+from hpcflow.ops.array import expand_dims, identity, rank, reshape, shape
+from hpcflow.ops.broadcast import ones
 from hpcflow.ops.join import concat, stack, unstack
-from hpcflow.ops.math import less, where
+from hpcflow.ops.math import less, subtract, where
 from hpcflow.ops.rearrange import reverse_sequence
 from hpcflow.ops.rnn_cell import RNNCell
 from hpcflow.ops.slicing import getitem
@@ -98,15 +100,21 @@ def _initial(cell: RNNCell, x: Tensor, state: Any, dtype: Any) -> Any:
 
 def while_alive(alive: Tensor, output: Any, new: Any, old: Any) -> tuple[Any, Any]:
     """Output and state of samples that have a step; zeros and the old state of the others."""
-    rows = expand_dims(alive, 1)
 
     def kept(one: Tensor, other: Any) -> Tensor:
-        made = where(rows, one, other)
+        made = where(_beside(alive, one), one, other)
         made.set_shape(one.shape)
         return made
 
-    output = nest.mapped(lambda y: kept(y, 0), output)
-    return output, nest.mapped(kept, new, old)
+    return nest.mapped(lambda y: kept(y, 0), output), nest.mapped(kept, new, old)
+
+
+def _beside(flags: Tensor, x: Tensor) -> Tensor:
+    """Flags, one for each sample, under a shape that goes with all axes of `x`."""
+    if x.shape is not None:
+        return reshape(flags, [-1, *[1] * (len(x.shape) - 1)])
+    more = ones(expand_dims(subtract(rank(x), 1), 0), int32)
+    return reshape(flags, concat([shape(flags), more], 0))
 
 
 def _reversed(xs: Sequence[Any], lengths: Any) -> list[Any]:

@@ -112,6 +112,44 @@ def test_raw_rnn_is_dynamic_rnn_written_out() -> None:
     assert got[2] == TIME
 
 
+class Sums:
+    """A cell whose state is the sum of its inputs, of any rank, and its output twice that."""
+
+    def __init__(self, like: Any) -> None:
+        self.output_size = self.state_size = like
+
+    def __call__(self, x: Any, state: Any) -> Any:
+        return 2 * (state + x), state + x
+
+
+@pytest.mark.parametrize("row", [(), (2,), (2, 3), (2, 3, 2)])
+@pytest.mark.parametrize("known", [True, False])
+def test_raw_rnn_of_outputs_of_any_rank(row: tuple[int, ...], known: bool) -> None:
+    values = RNG.standard_normal((TIME, BATCH, *row))
+    lengths = hf.constant(LENGTHS, hf.int32)
+    x = hf.placeholder(hf.float64, values.shape)
+    steps = hf.TensorArray(hf.float64, TIME).unstack(x)
+    zeros = hf.zeros([BATCH, *row], hf.float64)
+
+    def loop(t: Any, output: Any, state: Any, told: Any) -> Any:
+        done = t >= lengths
+        following = hf.cond(hf.reduce_all(done), lambda: zeros, lambda: steps.read(t))
+        if known:
+            following.set_shape(zeros.shape)
+        first = output is None
+        emit = hf.zeros(row, hf.float64) if first else output
+        return done, following, zeros if first else state, emit, told
+
+    arrays, last, _ = hf.nn.raw_rnn(Sums(hf.zeros(row)), loop)
+    with hf.Session() as session:
+        emitted, state = session.run([arrays.stack(), last], {x: values})
+    for i, n in enumerate(LENGTHS):
+        sums = values[:n, i].cumsum(0)
+        np.testing.assert_allclose(emitted[:n, i], 2 * sums)
+        np.testing.assert_array_equal(emitted[n:, i], 0)
+        np.testing.assert_allclose(state[i], sums[-1])
+
+
 def test_wrong_inputs() -> None:
     cell = cells()[0]
     with pytest.raises(ShapeError, match="rank 3"):

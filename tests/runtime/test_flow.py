@@ -630,3 +630,17 @@ def test_gradients_of_gradients_are_refused_not_wrong() -> None:
     with hf.Session() as session:
         session.run(hf.global_variables_initializer())
         assert session.run([g, inside[1]], {p: True, x: 3.0}) == [36, 27]
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3)])
+def test_gather_of_an_unknown_rank_in_a_loop(shape: tuple[int, ...]) -> None:
+    x = hf.placeholder(hf.float64, None)
+    step = lambda i, t: (i + 1, t + hf.reduce_sum(hf.square(hf.gather(x, i))))  # noqa: E731
+    y = hf.while_loop(lambda i, t: i < 3, step, [0, hf.constant(0.0, hf.float64)])[1]
+    value = RNG.standard_normal(shape)
+    with hf.Session() as session:
+        total, gradient = session.run([y, hf.gradients(y, x)[0]], {x: value})
+    expected = 2 * value
+    expected[3:] = 0
+    np.testing.assert_allclose(total, np.square(value[:3]).sum())
+    np.testing.assert_allclose(gradient, expected)
