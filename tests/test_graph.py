@@ -412,8 +412,7 @@ def test_shapes() -> None:
 
 def test_dtypes() -> None:
     assert as_dtype("float32") == as_dtype(np.float32) == hf.float32
-    assert as_dtype("float") == hf.float32  # as TensorFlow has it; Python's own are NumPy's
-    assert as_dtype(float) == hf.float64 and as_dtype(bool) == hf.bool
+    assert as_dtype(float) == hf.float32 and as_dtype(bool) == hf.bool
     for wrong in ("nonsense", "datetime64[s]", object, list):
         with pytest.raises(DTypeError):
             as_dtype(wrong)

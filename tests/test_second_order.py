@@ -12,6 +12,9 @@ import hpcflow as hf
 from hpcflow.errors import GradientError
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
+from tests.ops.cases import C128, F64, Case
+from tests.ops.evaluate import call, evaluate
+from tests.ops.test_table import GRADUAL, OPS, build, made, weights
 
 N = 6
 RNG = np.random.default_rng(0)
@@ -39,6 +42,17 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "a sparse matrix": lambda x: hf.sparse_tensor_dense_matmul(
         hf.SparseTensor(PLACES, x * x, [3, 3]), hf.reshape(x[:3], [3, 1])
     ),
+    "moments": lambda x: hf.nn.moments(hf.reshape(x, [3, 2]), [0])[1] ** 2.0,
+    "batch normalization": lambda x: (
+        hf.nn.batch_normalization(
+            hf.reshape(x, [3, 2]), *hf.nn.moments(hf.reshape(x, [3, 2]), [0]), None, None, 0.1
+        )
+        ** 3.0
+    ),
+    "fused batch normalization": lambda x: (
+        hf.nn.fused_batch_norm(hf.reshape(x, [3, 1, 1, 2]), np.ones(2), np.zeros(2))[0] ** 3.0
+    ),
+    "layer normalization": lambda x: hf.nn.layer_normalization(hf.reshape(x, [2, 3])) ** 3.0,
     "rows added up": lambda x: (
         hf.IndexedSlices(hf.reshape(x, [3, 2]) ** 2.0, [1, 0, 1], [2, 2]).dense() ** 2.0
     ),
@@ -62,6 +76,72 @@ def test_hessians(name: str) -> None:
         for i, step in enumerate(np.eye(N) * 1e-5):
             ends = [session.run(slope, {x: at + s * step}) for s in (1, -1)]
             np.testing.assert_allclose(found[i], (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-6)
+
+
+# -- every row of the op table
+
+
+def few_of_each(cases: list[Case]) -> list[Case]:
+    """Of each op that has a gradient the first three cases that have elements."""
+    kept: dict[str, list[Case]] = {}
+    for case in cases:
+        sizes = [x.size for x in made(case, case.dtypes[-1]) if x.dtype.kind in "fc"]
+        if sizes and all(sizes) and not isinstance(OPS[case.type].grad, NoGrad):
+            kept.setdefault(case.type, []).append(case)
+    return [case for each in kept.values() for case in each[:3]]
+
+
+ONCE = {"Prod", "CTCLoss"}  # their gradients have none, and say so
+
+
+@pytest.mark.parametrize("case", few_of_each(GRADUAL), ids=str)
+def test_gradients_of_gradients_along_some_direction(case: Case) -> None:
+    """By the inputs and by the incoming gradients, against differences of first gradients."""
+    inputs = made(case, F64 if F64 in case.dtypes else C128)
+    feeds, outputs = build(case, inputs, "known")
+    smooth = [y for y in outputs if y.dtype.kind in "fc"]
+    xs = [t for i, t in enumerate(feeds) if t.dtype.kind in "fc" and i not in case.refused]
+    given = {t: x for t, x in zip(feeds, inputs, strict=True) if t.op.type == "Placeholder"}
+    values = weights(call(case.type, case.attrs, inputs))
+    seeds = [hf.placeholder(y.dtype, y.shape) for y in smooth]
+    given.update(
+        zip(seeds, [w for w, y in zip(values, outputs, strict=True) if y in smooth], strict=True)
+    )
+    firsts = [hf.convert_to_tensor(g) for g in hf.gradients(smooth, xs, seeds) if g is not None]
+    if not (smooth and firsts):
+        return
+    rng = np.random.default_rng(5)
+    along = [drawn(rng, g) for g in evaluate(firsts, given)]
+    if case.type in ONCE:
+        with pytest.raises(GradientError, match="not differentiated again"):
+            hf.gradients(firsts, xs, along)
+        return
+    seconds = hf.gradients(firsts, [*xs, *seeds], along)
+    found = iter(evaluate([hf.convert_to_tensor(g) for g in seconds if g is not None], given))
+    for t, g in zip([*xs, *seeds], seconds, strict=True):
+        step = drawn(rng, given[t])
+        if case.hermitian and t in xs:
+            step = (step + step.swapaxes(-1, -2).conj()) / 2
+        ends = [
+            sum(
+                product(v, g)
+                for v, g in zip(along, evaluate(firsts, {**given, t: at}), strict=True)
+            )
+            for at in (given[t] + 1e-6 * step, given[t] - 1e-6 * step)
+        ]
+        slope = 0.0 if g is None else product(next(found), step)
+        np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=2e-5, atol=2e-5)
+
+
+def drawn(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    """Numbers of the shape and dtype of an array."""
+    numbers = rng.standard_normal(like.shape)
+    return numbers + 1j * rng.standard_normal(like.shape) if like.dtype.kind == "c" else numbers
+
+
+def product(a: np.ndarray, b: np.ndarray) -> float:
+    """The real part of the inner product."""
+    return float(np.real(np.conj(a) * b).sum())
 
 
 def test_third_order() -> None:

@@ -42,7 +42,7 @@ _NAMES = {"string": string, "float": float32}  # what NumPy calls otherwise
 
 def as_dtype(given: Any) -> np.dtype:
     """A numpy dtype from a dtype, a name or a Python type; DTypeError if it is none of ours."""
-    if given is float or (isinstance(given, str) and given == "float"):
+    if given is float:
         return float32  # as TensorFlow; NumPy's is float64
     try:
         if isinstance(given, str) and given.startswith("a"):

@@ -12,10 +12,10 @@ from hpcflow.graph.body import innermost
 from hpcflow.graph.dtypes import as_dtype, int32, int64, is_floating, resource
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Shape, Spec, as_shape, is_known, merge
+from hpcflow.graph.shape import Shape, Spec, is_known, merge
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import cast
-from hpcflow.ops.rules import Attrs, require
+from hpcflow.ops.rules import Attrs, given_shape, require
 
 _HANDLE = NoGrad("a handle is not a number")
 _KEPT = NoGrad("what is accumulated over steps is not a function of this step's inputs")
@@ -83,7 +83,7 @@ class ConditionalAccumulatorBase:
     ) -> None:
         if reduction_type not in ("MEAN", "SUM"):
             raise GraphError(f"reduction_type {reduction_type!r} is neither MEAN nor SUM")
-        self._dtype, self._shape = as_dtype(dtype), as_shape(shape)
+        self._dtype, self._shape = as_dtype(dtype), given_shape(shape)
         if not is_floating(self._dtype):
             raise DTypeError(f"an accumulator of gradients is of floats, not {self._dtype}")
         graph = get_default_graph()
@@ -183,7 +183,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         name: str = "sparse_conditional_accumulator",
         reduction_type: str = "MEAN",
     ) -> None:
-        if as_shape(shape) == ():
+        if given_shape(shape) == ():
             raise ShapeError("a sparse accumulator has rows; a scalar has none")
         super().__init__(dtype, shape, shared_name, name, reduction_type)
 

@@ -18,7 +18,6 @@ from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import (
     Shape,
     Spec,
-    as_shape,
     as_sizes,
     is_known,
     merge,
@@ -30,6 +29,7 @@ from hpcflow.ops.rules import (
     SMALL,
     Attrs,
     fitted,
+    given_shape,
     has_tensors,
     normal_axis,
     one,
@@ -120,7 +120,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
         dtype = as_dtype(dtype)
         array = fitted(value, dtype, "the constant")
     if shape is not None:
-        array = _under(array, as_shape(shape))
+        array = _under(array, given_shape(shape))
     array = np.ascontiguousarray(array).reshape(array.shape)
     array.flags.writeable = False
     return one("Const", [], {"value": array}, name)
@@ -140,13 +140,13 @@ def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
     """A tensor that each run feeds; sizes that vary are None in `shape`."""
-    return one("Placeholder", [], {"dtype": as_dtype(dtype), "shape": as_shape(shape)}, name)
+    return one("Placeholder", [], {"dtype": as_dtype(dtype), "shape": given_shape(shape)}, name)
 
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
     """A tensor that a run may feed; without a feed it is `input`."""
     given = convert_to_tensor(input)
-    return one("PlaceholderWithDefault", [given], {"shape": as_shape(shape)}, name)
+    return one("PlaceholderWithDefault", [given], {"shape": given_shape(shape)}, name)
 
 
 # -- the same values under another shape
@@ -246,7 +246,7 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
 
     Errors: ShapeError, when it is built or in the step that brings another shape.
     """
-    return one("EnsureShape", [convert_to_tensor(x)], {"shape": as_shape(shape)}, name)
+    return one("EnsureShape", [convert_to_tensor(x)], {"shape": given_shape(shape)}, name)
 
 
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:

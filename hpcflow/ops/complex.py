@@ -17,7 +17,8 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, broadcast
 from hpcflow.ops.broadcast import sum_to, zeros_like
-from hpcflow.ops.math import greater_equal, multiply, negative, sign, where
+from hpcflow.ops.elementwise import div_no_nan
+from hpcflow.ops.math import greater_equal, multiply, negative, where
 from hpcflow.ops.rules import Attrs, one, operands, require, require_equal
 
 COMPLEX: dict[np.dtype, np.dtype] = {float32: complex64, float64: complex128}
@@ -48,7 +49,8 @@ def _angle_back(op: Operation, g: Tensor) -> list[Any]:
 
 
 def _abs_back(op: Operation, g: Tensor) -> list[Any]:
-    return [multiply(complex(g, zeros_like(g)), sign(op.inputs[0]))]
+    share = div_no_nan(g, op.outputs[0])
+    return [multiply(complex(share, zeros_like(share)), op.inputs[0])]
 
 
 def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:

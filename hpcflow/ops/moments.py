@@ -7,7 +7,7 @@ from typing import Any
 from hpcflow.graph.arguments import also_named, also_takes
 from hpcflow.graph.dtypes import float32, int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
-from hpcflow.ops.array import constant, rank, shape, squeeze, stop_gradient
+from hpcflow.ops.array import constant, rank, shape, squeeze
 from hpcflow.ops.broadcast import ones_like
 from hpcflow.ops.gather import gather
 from hpcflow.ops.math import (
@@ -58,7 +58,7 @@ def moments(
     x = convert_to_tensor(x)
     wide = cast(x, float32) if x.dtype.itemsize == 2 else x
     mean = reduce_mean(wide, axes, True)
-    distance = subtract(wide, stop_gradient(mean))  # what the mean adds to the gradient is 0
+    distance = subtract(wide, mean)
     variance = reduce_mean(square(distance), axes, keep_dims, name)
     if not keep_dims:
         mean = squeeze(mean, _listed(axes, x))

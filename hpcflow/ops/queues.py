@@ -12,9 +12,9 @@ from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
-from hpcflow.graph.shape import Shape, as_shape, is_known, merge
+from hpcflow.graph.shape import Shape, is_known, merge
 from hpcflow.ops.random import by_session
-from hpcflow.ops.rules import Attrs, whole
+from hpcflow.ops.rules import Attrs, given_shape, whole
 
 Shapes = tuple[Shape, ...] | None
 
@@ -278,7 +278,7 @@ def _shapes(given: Any) -> Shapes:
         return None
     if all(d is None or isinstance(d, (int, np.integer)) for d in given):
         given = [given]
-    return tuple(as_shape(shape) for shape in given)
+    return tuple(given_shape(shape) for shape in given)
 
 
 def _full(shapes: Shapes) -> Shapes:

@@ -17,7 +17,7 @@ from hpcflow.graph.graph import (
     user_line,
 )
 from hpcflow.graph.registry import Infer
-from hpcflow.graph.shape import Shape, Spec, broadcast, is_known, merge, show, size_of
+from hpcflow.graph.shape import Shape, Spec, as_shape, broadcast, is_known, merge, show, size_of
 from hpcflow.guard import shown
 
 Attrs = dict[str, Any]
@@ -209,6 +209,15 @@ def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec])
 def as_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     """Shape rule of an op whose output is as its first input."""
     return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def given_shape(shape: Any) -> Shape:
+    """`as_shape` of an argument; its error names the user's line."""
+    try:
+        return as_shape(shape)
+    except ShapeError as error:
+        error.line = user_line()
+        raise
 
 
 def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs, least: int = 0) -> Shape:

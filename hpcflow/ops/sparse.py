@@ -12,7 +12,7 @@ from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
-from hpcflow.graph.shape import Shape, Spec, as_shape, is_known, merge, show
+from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
 from hpcflow.graph.tensor_shape import TensorShape
 from hpcflow.guard import guarded, shown
 from hpcflow.ops.array import constant, partial_value, placeholder, reshape, size, sizes, transpose
@@ -20,7 +20,7 @@ from hpcflow.ops.broadcast import broadcast_to, sum_to_shape
 from hpcflow.ops.math import cast, conj, divide, multiply, negative, subtract
 from hpcflow.ops.reduce import reduce_sum
 from hpcflow.ops.rows import taken
-from hpcflow.ops.rules import Attrs, like, one, require, require_equal, require_rank
+from hpcflow.ops.rules import Attrs, given_shape, like, one, require, require_equal, require_rank
 from hpcflow.ops.scatter_nd import gather_nd
 from hpcflow.ops.slicing import getitem
 
@@ -138,7 +138,7 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
         length = None if told.shape is None else told.shape[0]
         shape = None if length is None else (None,) * length
         shape = shape if told.constant is None else told.constant.tolist()
-    known = as_shape(shape)
+    known = given_shape(shape)
     rank = None if known is None else len(known)
     indices = placeholder(int64, [None, rank], f"{name}/indices")
     values = placeholder(as_dtype(dtype), [None], f"{name}/values")

@@ -15,9 +15,9 @@ from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_dtype, int32, tensor_array
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
+from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.array import identity, shape
-from hpcflow.ops.rules import Attrs, fitted, make, one, require_rank
+from hpcflow.ops.rules import Attrs, fitted, given_shape, make, one, require_rank
 
 _INTEGERS = NoGrad("its output is integers")
 _GRADIENT = NoGrad("the gradient of an array of tensors is not differentiated again")
@@ -202,10 +202,12 @@ class TensorArray:
     ) -> None:
         self.dtype, self.infer_shape = as_dtype(dtype), infer_shape
         self.dynamic_size = bool(dynamic_size) if dynamic_size is not None else size is None
-        self._known: dict[str, Shape] = {"shape": as_shape(element_shape)}  # shared by its states
+        self._known: dict[str, Shape] = {
+            "shape": given_shape(element_shape)
+        }  # shared by its states
         attrs: Attrs = {
             "dtype": self.dtype,
-            "shape": as_shape(element_shape),
+            "shape": given_shape(element_shape),
             "dynamic": self.dynamic_size,
         }
         count = convert_to_tensor(0 if size is None else size)

@@ -11,7 +11,7 @@ from hpcflow.errors import DTypeError, ShapeError, VariableNameError
 from hpcflow.graph.dtypes import as_dtype, is_floating
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.keys import GraphKeys
-from hpcflow.graph.shape import Shape, as_shape, is_known, merge, show
+from hpcflow.graph.shape import Shape, is_known, merge, show
 from hpcflow.ops.initializer_objects import glorot_uniform_initializer, zeros_initializer
 from hpcflow.ops.partitioned import (
     PartitionedVariable,
@@ -20,6 +20,7 @@ from hpcflow.ops.partitioned import (
     offsets,
     pieces_of,
 )
+from hpcflow.ops.rules import given_shape
 from hpcflow.ops.slicing import slice
 from hpcflow.ops.state import Variable
 
@@ -44,7 +45,7 @@ class Store:
     ) -> Any:
         """The variable called `name`: shared if `reuse`, made if not, either if that is None."""
         found = self._made.get(name)
-        shape = None if shape is None else as_shape(shape)
+        shape = None if shape is None else given_shape(shape)
         dtype = as_dtype("float32" if dtype is None else dtype)
         if found is not None:
             _check_shared(found, shape, dtype, reuse, partitioner)

@@ -11,7 +11,8 @@ import numpy as np
 from hpcflow.errors import CheckpointError, DeadlineExceededError, GraphError, UninitializedError
 from hpcflow.graph.graph import Graph, get_default_graph
 from hpcflow.runtime.session import Session
-from hpcflow.train.saver import Saver, checkpoint_exists
+from hpcflow.train.checkpoints import checkpoint_exists
+from hpcflow.train.saver import Saver
 
 LOOK_S = 0.05  # between two looks for a checkpoint or a variable of another rank
 

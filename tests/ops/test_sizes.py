@@ -19,7 +19,6 @@ FREE: dict[str, Callable[[int], Any]] = {  # -1 is a size that may be deduced or
     "slice": lambda n: hf.slice(X, [0, 0], [n, 2]),
     "placeholder": lambda n: hf.placeholder("float32", [n]),
     "sparse_placeholder": lambda n: hf.sparse_placeholder("float32", [n, 3]),
-    "set_shape": lambda n: hf.placeholder("float32").set_shape([n]),
     "ensure_shape": lambda n: hf.ensure_shape(hf.placeholder("float32"), [n]),
 }
 FIXED: dict[str, Callable[[int], Any]] = {
