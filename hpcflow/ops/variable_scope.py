@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError, VariableNameError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import as_array, float32
 from hpcflow.graph.graph import Graph, get_default_graph
@@ -237,6 +238,7 @@ def get_variable_scope() -> VariableScope:
     return _state().scope
 
 
+@also_takes("use_resource", "validate_shape", "caching_device", "synchronization", "aggregation")
 def get_variable(
     name: str,
     shape: Any = None,
@@ -284,6 +286,7 @@ def no_regularizer(_: Any) -> None:
     return None
 
 
+@also_takes("use_resource", "caching_device")
 @contextlib.contextmanager
 def variable_scope(
     name_or_scope: str | VariableScope | None,

@@ -170,6 +170,13 @@ def test_scatters_and_optimizers_take_use_locking() -> None:
     assert session.run(v).tolist() == [0.5, 6.5]
 
 
+def test_variables_take_what_resource_variables_are() -> None:
+    with hf.variable_scope("s", use_resource=True):
+        made = hf.get_variable("v", [2], use_resource=True, validate_shape=True)
+    with hf.variable_scope("s", reuse=True, use_resource=False):
+        assert hf.get_variable("v", [2], caching_device=None) is made
+
+
 @pytest.mark.parametrize(
     "call",
     [
