@@ -167,9 +167,7 @@ class Operation:
     @property
     def node_def(self) -> NodeDef:
         """What it is, as plain data."""
-        inputs = [t.name.removesuffix(":0") for t in self.inputs]
-        inputs += [f"^{op.name}" for op in self.control_inputs]
-        return NodeDef(self.name, self.type, tuple(inputs), self.device, dict(self.attrs))
+        return NodeDef.of(self)
 
     def __repr__(self) -> str:
         return f"<hf.Operation {self.name!r} type={self.type}>"

@@ -15,3 +15,11 @@ class NodeDef(NamedTuple):
     input: Sequence[str] = ()
     device: str = ""
     attr: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, operation: Any) -> NodeDef:
+        """That of an operation of the graph."""
+        inputs = [t.name.removesuffix(":0") for t in operation.inputs]
+        inputs += [f"^{other.name}" for other in operation.control_inputs]
+        attrs = dict(operation.attrs)
+        return cls(operation.name, operation.type, tuple(inputs), operation.device, attrs)
