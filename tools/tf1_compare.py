@@ -123,8 +123,9 @@ def compare(path: str, theirs: Entry, module: Any, name: str) -> Name:
         found.methods = [m for m in theirs[1].split() if m not in mine[1].split()]
     here, there = listed(theirs), listed(mine)
     if "..." not in here + there:
-        found.parameters = [p for p in here if p not in there]
-        if [p for p in there if p in here] != [p for p in here if p in there]:
+        found.parameters = [p for p in here if p not in there and p != "*"]
+        by_place = there[: there.index("*")] if "*" in there else there
+        if [p for p in by_place if p in here] != [p for p in here if p in by_place]:
             found.parameters.append("order")
     return found
 

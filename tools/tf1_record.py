@@ -83,7 +83,12 @@ def parameters(thing: Callable[..., Any]) -> str:
         found = list(inspect.signature(thing).parameters.values())
     except (TypeError, ValueError):
         return "..."
-    return ", ".join(_parameter(p) for p in found if p.name not in ("self", "cls"))
+    told = [p for p in found if p.name not in ("self", "cls")]
+    parts = [_parameter(p) for p in told]
+    kinds = [p.kind for p in told]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        parts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    return ", ".join(parts)
 
 
 def _parameter(one: inspect.Parameter) -> str:
