@@ -257,6 +257,6 @@ def _in_top_k(xp: Any, node: Node) -> Callable[..., Any]:
         rows = xp.arange(predictions.shape[0])
         mine = predictions[rows, targets][:, None]
         above = xp.greater(predictions, mine).sum(axis=1) < k
-        xp.logical_and(above, xp.isfinite(mine[:, 0]), out)
+        xp.logical_and(above, xp.isfinite(predictions).all(axis=1), out)
 
     return run

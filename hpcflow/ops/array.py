@@ -110,8 +110,8 @@ op("PlaceholderWithDefault", infer=_default, grad=lambda op, g: [g])
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
     """A tensor with a fixed value.
 
-    Shapes: that of `value`, or `shape`, which a scalar fills. Without `dtype` Python floats become
-            float32 and Python ints int32; arrays keep theirs.
+    Shapes: that of `value`, or `shape`, of which the last value fills what is left. Without
+            `dtype` Python floats become float32 and Python ints int32; arrays keep theirs.
     Errors: DTypeError if `value` does not fit `dtype`.
     """
     if dtype is None:
@@ -127,15 +127,16 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 
 def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
-    """A constant's array under the shape asked for; a single value fills it."""
-    if wanted is None or None in wanted or size_of(wanted) != array.size != 1:
+    """A constant's array under the shape asked for; its last value fills what is left."""
+    if wanted is None or None in wanted or not 0 < array.size <= max(1, size_of(wanted)):
         raise ShapeError(
             f"{array.size} values do not make a constant of shape {show(wanted)}", line=user_line()
         )
     known = tuple(d for d in wanted if d is not None)
     if array.size == 1:
         return np.array(np.broadcast_to(array.reshape(()), known))
-    return array.reshape(known)
+    more = np.full(size_of(known) - array.size, array.reshape(-1)[-1], array.dtype)
+    return np.concatenate([array.reshape(-1), more]).reshape(known)
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:

@@ -380,7 +380,8 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
     if given.shape is None or given.shape[0] is None:
         raise ShapeError("tile needs multiples of a known length", op=given.op.name)
     rank = given.shape[0]
-    sizes, times = unstack(shape(x), rank), unstack(given, rank)
+    sizes = unstack(shape(x, out_type=given.dtype), rank)
+    times = unstack(given, rank)
     flat = [n for pair in zip(times, sizes, strict=True) for n in pair]
     once = reshape(x, stack([n for size in sizes for n in (1, size)])) if rank else x
     whole = [multiply(size, n) for size, n in zip(sizes, times, strict=True)]

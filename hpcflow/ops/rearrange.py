@@ -116,6 +116,8 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
 
 def _repeated(size: int | None, times: Tensor) -> int | None:
     """How many elements an axis of `size` has when they are repeated."""
+    if size == 0:
+        return 0
     if times.constant is None:
         return None
     if times.constant.size != 1:

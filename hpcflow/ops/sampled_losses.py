@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
-from hpcflow.ops.array import expand_dims, reshape, stop_gradient
+from hpcflow.ops.array import expand_dims, reshape, shape, stop_gradient
 from hpcflow.ops.broadcast import ones_like, zeros_like
 from hpcflow.ops.candidates import Candidates, _labels, hits_of, log_uniform_candidate_sampler
 from hpcflow.ops.embedding import embedding_lookup
@@ -107,8 +107,9 @@ def _logits(
     # as many rows from the end as were sampled: how many true ones there are only the step tells
     true_w, sampled_w = getitem(w, slice(0, -num_sampled)), getitem(w, slice(-num_sampled, None))
     true_b, sampled_b = getitem(b, slice(0, -num_sampled)), getitem(b, slice(-num_sampled, None))
-    width = None if w.shape is None else w.shape[1]
-    each = reshape(true_w, [-1, num_true, -1 if width is None else width])
+    known = None if w.shape is None else w.shape[1]
+    width = getitem(shape(w), 1) if known is None else known
+    each = reshape(true_w, [-1, num_true, width])
     true_logits = reduce_sum(multiply(expand_dims(x, 1), each), 2)
     true_logits = add(true_logits, reshape(true_b, [-1, num_true]))
     sampled_logits = add(matmul(x, sampled_w, transpose_b=True), sampled_b)

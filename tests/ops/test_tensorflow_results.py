@@ -47,6 +47,18 @@ VALUES: dict[str, tuple[Callable[[], Any], Any, str]] = {
         3,
         "int32",
     ),
+    "constant filled by its last value": (
+        lambda: hf.constant([1, 2], shape=[2, 2]),
+        [[1, 2], [2, 2]],
+        "int32",
+    ),
+    "a row with NaN or infinity has no top": (
+        lambda: hf.nn.in_top_k(
+            [[1.0, np.nan, 3.0], [1.0, 2.0, 3.0], [np.inf, 1.0, 2.0]], [2, 2, 2], 1
+        ),
+        [False, True, False],
+        "bool",
+    ),
     "truncated quotients": (
         lambda: hf.truncatediv([7.0, -7.0, 1.0, -1.0], [2.0, 2.0, 0.0, 4.0]),
         [3, -3, np.inf, 0],
@@ -84,6 +96,24 @@ def test_dense_from_places_of_unknown_rank(places: Any, shape: list[int], told: 
         indices = hf.placeholder(hf.int64)
         dense = hf.sparse_to_dense(indices, shape, [2.0, 3.0])
         assert session.run(dense, {indices: np.array(places)}).tolist() == told
+
+
+def test_multiples_of_64_bits() -> None:
+    with hf.Graph().as_default(), hf.Session() as session:
+        times = hf.placeholder(hf.int64, [2])
+        tiled = hf.tile([[1, 2]], times)
+        assert session.run(tiled, {times: np.array([2, 1])}).tolist() == [[1, 2], [1, 2]]
+
+
+def test_sampled_loss_of_weights_of_unknown_width() -> None:
+    with hf.Graph().as_default(), hf.Session() as session:
+        weights = hf.placeholder(hf.float32, [None, None])
+        drawn = [np.array([1, 4]), np.ones([1, 1], np.float32), np.ones([2], np.float32)]
+        loss = hf.nn.sampled_softmax_loss(
+            weights, np.zeros(5, np.float32), [[0]], np.float32([[1, 2]]), 2, 5, 1, drawn
+        )
+        table = np.arange(10, dtype=np.float32).reshape(5, 2) / 10
+        np.testing.assert_allclose(session.run(loss, {weights: table}), [2.6279454], rtol=1e-5)
 
 
 GRADIENTS: dict[str, tuple[Callable[[hf.Tensor], Any], Any]] = {

@@ -113,7 +113,7 @@ def static_assertion(d: Draw, f: str) -> Case:
     if "rank" in f:
         rank: Any = [d.whole(0, 2), d.whole(0, 2)] if f.endswith("in") else d.whole(0, 2)
         return Case(f, checked_by(written(f, x, rank)), d.inputs)
-    if f.endswith("type"):
+    if f.endswith("assert_type"):
         return d.call(f, x, d.dtype(("float32", "int32")))
     if f.endswith("float_dtype"):
         return d.call(f, [x, d.array((), "float32")])
