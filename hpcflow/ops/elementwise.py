@@ -111,7 +111,7 @@ squared_difference: Binary = binary(
 truncatediv: Binary = binary(
     "TruncateDiv",
     "iuf",
-    (lambda x, y, z, g: None, lambda x, y, z, g: None),
+    (None, None),
     "The quotient cut towards zero, as of integers in C.",
     whole(lambda x, y: (x - np.fmod(x, y)) // y),
 )

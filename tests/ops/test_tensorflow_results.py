@@ -131,6 +131,12 @@ def test_gradient(name: str) -> None:
         np.testing.assert_allclose(session.run(gradient, {x: [-2, 0, 3]}), told)
 
 
+def test_truncated_quotients_have_no_gradient() -> None:
+    with hf.Graph().as_default():
+        x = hf.placeholder(hf.float32, [3])
+        assert hf.gradients(hf.truncatediv(x, 1.5), x) == [None]
+
+
 def placeholder(*shape: int | None) -> hf.Tensor:
     return hf.placeholder(hf.float32, shape)
 
