@@ -134,7 +134,10 @@ def diag(diagonal: Any, name: str | None = None) -> Tensor:
     flat = matrix_diag(reshape(x, [-1]))
     if x.shape is not None and None not in x.shape:
         return reshape(flat, [*x.shape, *x.shape], name)
-    return reshape(flat, concat([shape(x), shape(x)], 0), name)
+    made = reshape(flat, concat([shape(x), shape(x)], 0), name)
+    if x.shape is not None:
+        made.set_shape((*x.shape, *x.shape))
+    return made
 
 
 def diag_part(input: Any, name: str | None = None) -> Tensor:
@@ -149,7 +152,9 @@ def diag_part(input: Any, name: str | None = None) -> Tensor:
         given: Any = getitem(shape(x), slice(None, half))
         count = size(x)
         root = cast(sqrt(cast(count, np.float64)), count.dtype)
-        return reshape(matrix_diag_part(reshape(x, [root, root])), given, name)
+        made = reshape(matrix_diag_part(reshape(x, [root, root])), given, name)
+        made.set_shape(both)
+        return made
     side = int(np.prod([d for d in both if d is not None]))
     return reshape(matrix_diag_part(reshape(x, [side, side])), both, name)
 

@@ -162,6 +162,8 @@ SHAPES: dict[str, tuple[Callable[[], Any], tuple[int | None, ...]]] = {
         lambda: hf.matrix_set_diag(placeholder(None, 2, 2), placeholder(4, None)),
         (4, 2, 2),
     ),
+    "diagonal": (lambda: hf.diag(placeholder(2, None)), (2, None, 2, None)),
+    "part of a diagonal": (lambda: hf.diag_part(placeholder(2, None, None, 3)), (2, 3)),
     "mask of known lengths": (lambda: hf.sequence_mask([[4, 3], [1, 2]]), (2, 2, 4)),
     "reordered": (lambda: hf.sparse_reorder(sparse()).values, (2,)),
     "cropped": (lambda: hf.random_crop(unknown(), [0, 2]), (0, 2)),
