@@ -167,7 +167,13 @@ def _bias_add(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _bias_add_back(op: Operation, g: Tensor) -> list[Any]:
     value = op.inputs[0]
     if value.shape is None:
-        return [g, lambda: reduce.reduce_sum(reshape(g, [-1, getitem(shape(g), -1)]), 0)]
+
+        def of_bias() -> Tensor:
+            sizes = shape(g)
+            rows = reduce.reduce_prod(getitem(sizes, slice(None, -1)))
+            return reduce.reduce_sum(reshape(g, [rows, getitem(sizes, -1)]), 0)
+
+        return [g, of_bias]
     return [g, lambda: reduce.reduce_sum(g, tuple(range(len(value.shape or ()) - 1)))]
 
 

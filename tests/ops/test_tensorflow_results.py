@@ -131,6 +131,17 @@ def test_gradient(name: str) -> None:
         np.testing.assert_allclose(session.run(gradient, {x: [-2, 0, 3]}), told)
 
 
+@pytest.mark.parametrize(
+    ("shape", "told"), [((2, 0), []), ((2, 3, 4), [6, 6, 6, 6]), ((0, 2), [0, 0])]
+)
+def test_gradient_of_a_bias_of_what_is_of_unknown_rank(shape: Any, told: list[int]) -> None:
+    with hf.Graph().as_default(), hf.Session() as session:
+        value, bias = unknown(), placeholder(None)
+        (gradient,) = hf.gradients(hf.nn.bias_add(value, bias), bias)
+        fed = {value: np.zeros(shape, np.float32), bias: np.zeros(shape[-1:], np.float32)}
+        assert session.run(gradient, fed).tolist() == told
+
+
 def test_truncated_quotients_have_no_gradient() -> None:
     with hf.Graph().as_default():
         x = hf.placeholder(hf.float32, [3])
