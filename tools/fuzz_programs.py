@@ -1,0 +1,93 @@
+"""Random programs of state, order, branches and loops: hpcflow against an interpreter and TensorFlow.
+
+    python tools/fuzz_programs.py --seed 0 --count 300
+    python tools/fuzz_programs.py --count 10000 --tensorflow --json found.json   # where it is installed
+
+Each program is run by hpcflow with generated and with plain kernels, and by an interpreter that runs
+its graph operation by operation, in two orders; with `--tensorflow` also by TensorFlow with resource
+variables. One in five has NaN, infinities and empty batches instead, and must give the same with
+generated and plain kernels. A difference is printed as a short program. Exit code: 0 without a
+difference, 1 with some, 2 if it cannot run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import pathlib
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.programs import sides  # noqa: E402
+from tools.programs.compare import Difference, difference  # noqa: E402
+from tools.programs.lines import Program  # noqa: E402
+from tools.programs.make import Maker  # noqa: E402
+from tools.programs.shorten import shortest  # noqa: E402
+
+SPECIAL = 5  # every so many programs is one of special values
+
+
+def made(seed: int) -> tuple[Program, bool]:
+    """The program of a seed, and whether it is one of special values."""
+    special = seed % SPECIAL == SPECIAL - 1
+    return Maker(seed, special).program(), special
+
+
+def shown(seed: int, program: Program, found: Difference) -> str:
+    """A difference, with its program."""
+    return f"# seed {seed}: {found.one} and {found.other}: {found.text or found.kind}\n{program.render()}\n"
+
+
+def main() -> int:
+    """Run the programs that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--count", type=int, default=300, help="of programs")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for what was found")
+    parser.add_argument("--tensorflow", action="store_true", help="compare with TensorFlow, too")
+    parser.add_argument("--whole", action="store_true", help="do not shorten programs")
+    given = parser.parse_args()
+    if given.tensorflow:
+        try:
+            sides.tensorflow()
+        except ImportError as error:
+            print(f"TensorFlow is not installed: {error}", file=sys.stderr)
+            return 2
+    beside = [*sides.ALL[1:], *(["TensorFlow"] if given.tensorflow else [])]
+    record = {"seed": given.seed, "count": given.count, "tensorflow": given.tensorflow}
+    began, found = time.monotonic(), []
+    for seed in range(given.seed, given.seed + given.count):
+        program, special = made(seed)
+        told = difference(program, special, beside)
+        if told is None:
+            continue
+
+        def still(shorter: Program, key: tuple = told.key, special: bool = special) -> bool:
+            if sides.stuck(shorter):
+                return False
+            again = difference(shorter, special, [key[1]])
+            return again is not None and again.key == key
+
+        if not given.whole:
+            program = shortest(program, still)
+            told = difference(program, special, beside) or told
+        print(shown(seed, program, told), flush=True)
+        found.append({"seed": seed, "sides": [told.one, told.other], "kind": told.kind,
+                      "told": told.text, "program": program.render()})  # fmt: skip
+        if given.json:
+            given.json.write_text(json.dumps({**record, "differences": found}, indent=1) + "\n")
+    seconds = time.monotonic() - began
+    print(f"{given.count} programs, {len(found)} differences, {seconds:.0f} s")
+    for kind, count in collections.Counter(f"{d['sides'][1]}: {d['kind']}" for d in found).most_common():
+        print(f"{count:6} {kind}")
+    if given.json:
+        given.json.write_text(json.dumps({**record, "differences": found}, indent=1) + "\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""A graph run operation by operation, without a plan: an independent word on what a step means.
+
+An operation runs when all that it needs, by data and control edges, has run; which of several that
+could is left to `pick`. A read of a variable sees what the variable is then. Bodies of branches and
+loops are graphs that run in the same way. Operations without state are computed by the plain
+kernels; state, order, branches, loops, lists and queues are this file's own.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import FeedError, UninitializedError
+from hpcflow.graph.body import Function
+from hpcflow.graph.dtypes import history, resource, tensor_array
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.registry import lookup
+from hpcflow.graph.shape import Spec
+from hpcflow.kernels.table import Node, find
+from hpcflow.kernels.tensor_array import Elements
+
+Values = dict[Tensor, Any]
+Pick = Callable[[list[Operation]], int]
+LONG = 200  # iterations of a loop: programs here have few
+
+
+def earliest(ready: list[Operation]) -> int:
+    """The operation made first."""
+    return min(range(len(ready)), key=lambda i: ready[i].index)
+
+
+class StuckError(Exception):
+    """A step would not end."""
+
+
+class Interpreter:
+    """Runs steps of a graph; variables and queues live in `state`, by name."""
+
+    def __init__(self, pick: Pick = earliest) -> None:
+        self.pick = pick
+        self.state: dict[str, Any] = {}
+
+    def run(self, fetches: Iterable[Any], feeds: Mapping[Tensor, Any]) -> list[Any]:
+        """One step: the values of tensors and variables, None for operations."""
+        fetched = list(fetches)
+        fed = {t: np.asarray(v, t.dtype) for t, v in feeds.items()}
+        values = self._graph([f for f in fetched if isinstance(f, (Tensor, Operation))], fed)
+        return [self._fetched(f, values) for f in fetched]
+
+    def _fetched(self, fetch: Any, values: Values) -> Any:
+        if isinstance(fetch, (Tensor, Operation)):
+            return values[fetch] if isinstance(fetch, Tensor) else None
+        return self._held(fetch.op)
+
+    def _graph(self, wanted: Sequence[Tensor | Operation], given: Mapping[Tensor, Any]) -> Values:
+        """The values in one graph, of which some are given."""
+        values: Values = dict(given)
+        needed = _needed(wanted, given)
+        instead = _extended(needed)
+        before = {op: _before(op, given, instead) & needed for op in needed if op not in instead}
+        users: dict[Operation, list[Operation]] = collections.defaultdict(list)
+        for op, earlier in before.items():
+            for b in earlier:
+                users[b].append(op)
+        left = {op: len(earlier) for op, earlier in before.items()}
+        ready = [op for op, n in left.items() if n == 0]
+        while ready:
+            op = ready.pop(self.pick(ready))
+            outputs = self._run(op, [values[_now(t, given, instead)] for t in op.inputs])
+            for t, value in zip(op.outputs, outputs, strict=True):
+                values.setdefault(t, _fixed(value))
+            for user in users[op]:
+                left[user] -= 1
+                if left[user] == 0:
+                    ready.append(user)
+            del left[op]
+        assert not left, f"operations wait for each other: {[op.name for op in left]}"
+        for t in wanted:
+            if isinstance(t, Tensor):
+                values[t] = values[_now(t, given, instead)]
+        return values
+
+    def _run(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        own = getattr(self, f"_run_{op.type}", None)
+        if own is not None:
+            return own(op, inputs)
+        row = lookup(op.type)
+        if row.writes:
+            return self._updated(op, row.writes, inputs)
+        if row.reads:
+            inputs = [self._held(x) if i in row.reads else x for i, x in enumerate(inputs)]
+        return call(op, [_copied(x) for x in inputs], row.reads)
+
+    # -- state
+
+    def _held(self, handle: Operation) -> Any:
+        if handle.name not in self.state:
+            raise UninitializedError(f"variable {handle.name!r} has no value", op=handle.name)
+        return self.state[handle.name]
+
+    def _updated(self, op: Operation, at: Sequence[int], inputs: list[Any]) -> Sequence[Any]:
+        held = [np.array(self._held(inputs[i])) for i in at]
+        given = [x for i, x in enumerate(inputs) if i not in at]
+        kernel = find(op.type, "cpu")
+        function = kernel.make(np, Node(op.type, dict(op.attrs), _specs(inputs, at), ()))
+        function(*held, *given)
+        for i, value in zip(at, held, strict=True):
+            self.state[inputs[i].name] = _fixed(value)
+        return held[: len(op.outputs)]
+
+    def _run_Variable(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [op]
+
+    def _run_ReadVariable(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [self._held(inputs[0])]
+
+    def _run_Assign(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        self.state[inputs[0].name] = _fixed(inputs[1])
+        return [inputs[1]] * len(op.outputs)
+
+    def _run_CountUpTo(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        count = self._held(inputs[0])
+        self.state[inputs[0].name] = _fixed(count + np.asarray(1, count.dtype))
+        return [count]
+
+    def _run_IsVariableInitialized(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [np.bool_(inputs[0].name in self.state)]
+
+    def _run_Const(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [op.attrs["value"]]
+
+    def _run_NoOp(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return []
+
+    def _run_Placeholder(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        raise FeedError(f"placeholder {op.name!r} is not fed", op=op.name, line=op.line)
+
+    # -- queues
+
+    def _run_FIFOQueue(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        self.state.setdefault(op.name, ())
+        return [op]
+
+    def _run_QueueEnqueue(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        self.state[inputs[0].name] += (tuple(inputs[1:]),)
+        return []
+
+    def _run_QueueDequeue(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        if not self.state[inputs[0].name]:
+            raise StuckError(f"{op.name!r} takes from a queue that is empty")
+        first, *rest = self.state[inputs[0].name]
+        self.state[inputs[0].name] = tuple(rest)
+        return first
+
+    def _run_QueueSize(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [np.int32(len(self.state[inputs[0].name]))]
+
+    # -- lists, which no operation changes here
+
+    def _run_ListEmpty(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [()]
+
+    def _run_ListPush(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [(*inputs[0], inputs[1])]
+
+    def _run_ListPop(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [inputs[0][:-1], inputs[0][-1]]
+
+    # -- replicas: there is one
+
+    def _run_ReplicaSum(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return inputs
+
+    def _run_ReplicaShare(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return [np.ones((), op.outputs[0].dtype)]
+
+    # -- branches and loops
+
+    def _function(self, f: Function, params: Sequence[Any], captured: Mapping[Tensor, Any]) -> list[Any]:
+        given = dict(zip(f.params, params, strict=False))
+        given |= {param: captured[outer] for outer, param in f.captures}
+        values = self._graph([*f.results, *f.targets], given)
+        return [values[t] for t in f.results]
+
+    def _run_If(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        taken = op.attrs["then" if inputs[0] else "else"]
+        return self._function(taken, [], dict(zip(op.inputs, inputs, strict=True)))
+
+    def _run_While(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        test, step, empty = op.attrs["cond"], op.attrs["body"], op.attrs["lists"]
+        begin = len(step.params) - empty
+        captured = dict(zip(op.inputs[begin:], inputs[begin:], strict=True))
+        values = [*inputs[:begin], *[()] * empty]
+        for _ in range(LONG):
+            if not self._function(test, values, captured)[0]:
+                return values
+            values = self._function(step, values, captured)
+        raise StuckError(f"{op.name!r} has not ended after {LONG} iterations")
+
+
+def call(op: Operation, inputs: list[Any], handles: Sequence[int] = ()) -> list[Any]:
+    """The outputs of an operation without state, by its plain kernel."""
+    kernel, specs = find(op.type, "cpu"), _specs(inputs, handles)
+    outputs = lookup(op.type).infer(specs, dict(op.attrs))
+    function = kernel.make(np, Node(op.type, dict(op.attrs), specs, outputs))
+    if kernel.form in ("view", "new", "ufunc"):
+        made = function(*inputs)
+        return list(made) if len(outputs) > 1 else [made]
+    arrays = [np.empty(spec.shape, spec.dtype) for spec in outputs]  # type: ignore[arg-type]
+    function(*inputs, *arrays)
+    return arrays
+
+
+def _specs(inputs: Sequence[Any], handles: Sequence[int]) -> list[Spec]:
+    return [Spec(resource, ()) if i in handles else _spec(x) for i, x in enumerate(inputs)]
+
+
+def _spec(value: Any) -> Spec:
+    if isinstance(value, (np.ndarray, np.generic)):
+        known = value if value.dtype.kind in "iu" and value.size <= 64 else None
+        return Spec(value.dtype, value.shape, known)
+    kinds = {tuple: history, Elements: tensor_array}
+    return Spec(kinds.get(type(value), resource), ())
+
+
+def _copied(value: Any) -> Any:
+    """What a kernel may change: it changes the array of tensors that it is given."""
+    if not isinstance(value, Elements):
+        return value
+    made = copy.copy(value)
+    made.items = dict(value.items)
+    return made
+
+
+def _fixed(value: Any) -> Any:
+    """An array that nobody can change; other values as they are."""
+    if isinstance(value, (np.ndarray, np.generic, float, int, bool)):
+        value = np.array(value)
+        value.flags.writeable = False
+    return value
+
+
+def _needed(wanted: Sequence[Tensor | Operation], given: Mapping[Tensor, Any]) -> set[Operation]:
+    found: set[Operation] = set()
+    stack = [f if isinstance(f, Operation) else f.op for f in wanted if f not in given]
+    while stack:
+        op = stack.pop()
+        if op not in found and not (op.type in ("Parameter", "Placeholder") and op.outputs[0] in given):
+            found.add(op)
+            stack += [t.op for t in op.inputs if t not in given] + list(op.control_inputs)
+    return found
+
+
+def _extended(needed: set[Operation]) -> dict[Operation, Operation]:
+    """Operations in whose place an extension runs: one that gives the same, and what gradients need."""
+    instead: dict[Operation, Operation] = {}
+    for op in needed:
+        newer = op
+        while newer in newer.graph.extensions:
+            newer = newer.graph.extensions[newer]
+            if newer in needed:
+                instead[op] = newer
+    return instead
+
+
+def _before(
+    op: Operation, given: Mapping[Tensor, Any], instead: Mapping[Operation, Operation]
+) -> set[Operation]:
+    found = [t.op for t in op.inputs if t not in given] + list(op.control_inputs)
+    return {instead.get(b, b) for b in found}
+
+
+def _now(t: Tensor, given: Mapping[Tensor, Any], instead: Mapping[Operation, Operation]) -> Tensor:
+    """The tensor that has the value of `t` in this step."""
+    return t if t in given or t.op not in instead else instead[t.op].outputs[t.index]
