@@ -55,7 +55,7 @@ class Bodies(Scopes):
 
     def pick(self, kind: str, only: Callable[[Value], bool] = lambda v: True) -> Value | None:
         """A value of a kind, rather a late one."""
-        found = [v for v in self.frame.visible() if v.kind == kind and only(v)]
+        found = [v for v in self.frame.visible() if v.kind == kind and not v.stale and only(v)]
         weights = [1 + 4 * i / len(found) for i in range(len(found))]
         return self.rng.choices(found, weights)[0] if found else None
 
@@ -157,14 +157,14 @@ class Bodies(Scopes):
     def under(self) -> None:
         """Statements under control dependencies."""
         waited = self.frame.waited()
-        names = dict.fromkeys(v.name for v in self.rng.choices(waited, k=self.rng.randint(1, 2)))
+        names = self.whole(v.name for v in self.rng.choices(waited, k=self.rng.randint(1, 2)))
         frame = self.frame
         lines, base = frame.lines, frame.base
         frame.lines, frame.base = [], base | self.order.known(names)
         self.statements(self.rng.randint(1, 3))
         made, frame.lines, frame.base = frame.lines, lines, base
         if made:
-            frame.lines.append(after(list(names), made))
+            frame.lines.append(after(names, made))
 
     def joined(self) -> None:
         """A group, or a tuple of tensors."""
@@ -172,7 +172,7 @@ class Bodies(Scopes):
         if not waited:
             return
         chosen = {v.name: v for v in self.rng.choices(waited, k=self.rng.randint(1, 3))}
-        tensors = [v for v in chosen.values() if v.base == "t" and v.kind in FLOATS]
+        tensors = [v for v in chosen.values() if v.base == "t" and v.kind in FLOATS and len(v.beside) == 1]
         if len(tensors) == len(chosen) > 1:
             names = [self.name(v.kind) for v in tensors]
             values = [
@@ -183,8 +183,8 @@ class Bodies(Scopes):
         else:
             names = [self.name("op")]
             values = [Value(names[0], "o", "o")]
-            text = f"{names[0]} = tf.group({', '.join(chosen)})"
-        self.emit(Line(text, tuple(names), tuple(chosen)), values)
+            text = f"{names[0]} = tf.group({', '.join(self.whole(chosen))})"
+        self.emit(Line(text, tuple(names), tuple(self.whole(chosen))), values)
 
     # -- bodies
 

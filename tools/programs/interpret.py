@@ -43,6 +43,7 @@ class Interpreter:
 
     def __init__(self, pick: Pick = earliest) -> None:
         self.pick = pick
+        self.used: set[int] = set()  # results in use of the operation that runs
         self.state: dict[str, Any] = {}
 
     def run(self, fetches: Iterable[Any], feeds: Mapping[Tensor, Any]) -> list[Any]:
@@ -60,9 +61,8 @@ class Interpreter:
     def _graph(self, wanted: Sequence[Tensor | Operation], given: Mapping[Tensor, Any]) -> Values:
         """The values in one graph, of which some are given."""
         values: Values = dict(given)
-        needed = _needed(wanted, given)
-        instead = _extended(needed)
-        before = {op: _before(op, given, instead) & needed for op in needed if op not in instead}
+        need = Need(wanted, given)
+        before = {op: need.before(op) for op in need.operations()}
         users: dict[Operation, list[Operation]] = collections.defaultdict(list)
         for op, earlier in before.items():
             for b in earlier:
@@ -71,7 +71,8 @@ class Interpreter:
         ready = [op for op, n in left.items() if n == 0]
         while ready:
             op = ready.pop(self.pick(ready))
-            outputs = self._run(op, [values[_now(t, given, instead)] for t in op.inputs])
+            self.used = need.used.get(op, set())
+            outputs = self._run(op, [values.get(need.now(t)) for t in op.inputs])
             for t, value in zip(op.outputs, outputs, strict=True):
                 values.setdefault(t, _fixed(value))
             for user in users[op]:
@@ -82,7 +83,7 @@ class Interpreter:
         assert not left, f"operations wait for each other: {[op.name for op in left]}"
         for t in wanted:
             if isinstance(t, Tensor):
-                values[t] = values[_now(t, given, instead)]
+                values[t] = values[need.now(t)]
         return values
 
     def _run(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
@@ -181,26 +182,129 @@ class Interpreter:
 
     # -- branches and loops
 
-    def _function(self, f: Function, params: Sequence[Any], captured: Mapping[Tensor, Any]) -> list[Any]:
+    def _function(
+        self, f: Function, params: Sequence[Any], captured: Mapping[Tensor, Any], used: set[int]
+    ) -> list[Any]:
         given = dict(zip(f.params, params, strict=False))
         given |= {param: captured[outer] for outer, param in f.captures}
-        values = self._graph([*f.results, *f.targets], given)
-        return [values[t] for t in f.results]
+        results = [f.results[i] for i in sorted(used)]
+        values = self._graph([*results, *f.targets], given)
+        return [values[t] if i in used else None for i, t in enumerate(f.results)]
 
     def _run_If(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
         taken = op.attrs["then" if inputs[0] else "else"]
-        return self._function(taken, [], dict(zip(op.inputs, inputs, strict=True)))
+        return self._function(taken, [], dict(zip(op.inputs, inputs, strict=True)), self.used)
 
     def _run_While(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
         test, step, empty = op.attrs["cond"], op.attrs["body"], op.attrs["lists"]
-        begin = len(step.params) - empty
+        begin, used = len(step.params) - empty, alive(op, self.used)
         captured = dict(zip(op.inputs[begin:], inputs[begin:], strict=True))
         values = [*inputs[:begin], *[()] * empty]
         for _ in range(LONG):
-            if not self._function(test, values, captured)[0]:
+            if not self._function(test, values, captured, {0})[0]:
                 return values
-            values = self._function(step, values, captured)
+            values = self._function(step, values, captured, used)
         raise StuckError(f"{op.name!r} has not ended after {LONG} iterations")
+
+
+# -- what a step needs
+
+
+class Need:
+    """What must run in one graph: of a branch or loop, only what the used results need.
+
+    A control edge uses all results of the operation that it comes from. Where a loop or branch has
+    an extension, which gives the same and what gradients need, that runs in its place.
+    """
+
+    def __init__(self, wanted: Sequence[Tensor | Operation], given: Mapping[Tensor, Any]) -> None:
+        self.given = given
+        self.used: dict[Operation, set[int]] = {}  # the results in use
+        self.instead: dict[Operation, Operation] = {}
+        self._add(list(wanted))
+        while more := self._extended():
+            self._add(more)
+
+    def operations(self) -> list[Operation]:
+        """Those that run."""
+        return [op for op in self.used if op not in self.instead]
+
+    def now(self, t: Tensor) -> Tensor:
+        """The tensor that has the value of `t` in this step."""
+        if t in self.given or t.op not in self.instead:
+            return t
+        return self.instead[t.op].outputs[t.index]
+
+    def before(self, op: Operation) -> set[Operation]:
+        """The operations that `op` follows."""
+        inputs = taken(op, self.used[op])
+        found = [t.op for t in inputs if t not in self.given] + list(op.control_inputs)
+        return {self.instead.get(b, b) for b in found} & self.used.keys()
+
+    def _add(self, stack: list[Tensor | Operation]) -> None:
+        while stack:
+            item = stack.pop()
+            if item in self.given:
+                continue
+            op = item if isinstance(item, Operation) else item.op
+            if op.type in ("Parameter", "Placeholder") and op.outputs[0] in self.given:
+                continue
+            all_of = set(range(len(op.outputs)))
+            used = {item.index} if isinstance(item, Tensor) else all_of
+            if op not in self.used or not used <= self.used[op]:
+                self.used.setdefault(op, set()).update(used)
+                stack += [*taken(op, self.used[op]), *op.control_inputs]
+
+    def _extended(self) -> list[Tensor | Operation]:
+        more: list[Tensor | Operation] = []
+        for op in list(self.used):
+            newer = op
+            while newer in newer.graph.extensions:
+                newer = newer.graph.extensions[newer]
+                if newer in self.used:
+                    self.instead[op] = newer
+            if op in self.instead and not self.used[op] <= self.used[self.instead[op]]:
+                more += [self.instead[op].outputs[i] for i in self.used[op]]
+        return more
+
+
+def taken(op: Operation, used: set[int]) -> Sequence[Tensor]:
+    """The inputs of which the results `used` are made."""
+    if op.type == "If":
+        outer = [o for side in ("then", "else") for o in _captured(op.attrs[side], used)]
+        return [op.inputs[0], *outer]
+    if op.type == "While":
+        test, step = op.attrs["cond"], op.attrs["body"]
+        lives = alive(op, used)
+        inits = [t for i, t in enumerate(op.inputs[: len(step.params) - op.attrs["lists"]]) if i in lives]
+        return [*inits, *_captured(test, {0}), *_captured(step, lives)]
+    return op.inputs
+
+
+def alive(op: Operation, used: set[int]) -> set[int]:
+    """The loop variables on which the results `used` and the number of iterations depend."""
+    test, step = op.attrs["cond"], op.attrs["body"]
+    found = set(used) | {i for i, p in enumerate(test.params) if p in _reached(test, {0})}
+    while True:
+        more = {i for i, p in enumerate(step.params) if p in _reached(step, found)}
+        if more <= found:
+            return found
+        found |= more
+
+
+def _captured(f: Function, used: set[int]) -> list[Tensor]:
+    reached = _reached(f, used)
+    return [outer for outer, param in f.captures if param in reached]
+
+
+def _reached(f: Function, used: set[int]) -> set[Tensor]:
+    """The parameters that these results of a function, and what it must run, are made of."""
+    wanted = [*(t for i, t in enumerate(f.results) if i in used), *f.targets]
+    need = Need(wanted, {})
+    return {t for op in need.used if op.type == "Parameter" for t in op.outputs}
+
+
+# -- operations and values
 
 
 def call(op: Operation, inputs: list[Any], handles: Sequence[int] = ()) -> list[Any]:
@@ -243,38 +347,3 @@ def _fixed(value: Any) -> Any:
         value = np.array(value)
         value.flags.writeable = False
     return value
-
-
-def _needed(wanted: Sequence[Tensor | Operation], given: Mapping[Tensor, Any]) -> set[Operation]:
-    found: set[Operation] = set()
-    stack = [f if isinstance(f, Operation) else f.op for f in wanted if f not in given]
-    while stack:
-        op = stack.pop()
-        if op not in found and not (op.type in ("Parameter", "Placeholder") and op.outputs[0] in given):
-            found.add(op)
-            stack += [t.op for t in op.inputs if t not in given] + list(op.control_inputs)
-    return found
-
-
-def _extended(needed: set[Operation]) -> dict[Operation, Operation]:
-    """Operations in whose place an extension runs: one that gives the same, and what gradients need."""
-    instead: dict[Operation, Operation] = {}
-    for op in needed:
-        newer = op
-        while newer in newer.graph.extensions:
-            newer = newer.graph.extensions[newer]
-            if newer in needed:
-                instead[op] = newer
-    return instead
-
-
-def _before(
-    op: Operation, given: Mapping[Tensor, Any], instead: Mapping[Operation, Operation]
-) -> set[Operation]:
-    found = [t.op for t in op.inputs if t not in given] + list(op.control_inputs)
-    return {instead.get(b, b) for b in found}
-
-
-def _now(t: Tensor, given: Mapping[Tensor, Any], instead: Mapping[Operation, Operation]) -> Tensor:
-    """The tensor that has the value of `t` in this step."""
-    return t if t in given or t.op not in instead else instead[t.op].outputs[t.index]

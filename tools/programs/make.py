@@ -40,7 +40,7 @@ class Maker(Bodies):
             self.frame.values = [*common, *pure]
             self.frame.first = len(self.order.accesses)
             self.statements(self.rng.randint(4, 14))
-            self.sections.append([v for v in self.frame.values if v.kind not in ("q", "ta")])
+            self.sections.append([v for v in self.frame.values if v.kind not in ("q", "ta") and not v.stale])
         made = Program(self.frame.lines, self.variables, [])
         for _ in range(self.rng.randint(2, 4)):
             run = self._run()

@@ -26,6 +26,8 @@ class Value:
     sources: Names = frozenset()
     twice: bool = False
     loops: tuple[str, ...] = ()  # the loop bodies that it stands in
+    beside: tuple[str, ...] = ()  # the names that its line defines
+    stale: bool = False  # what an update returned, after a later update
 
 
 @dataclasses.dataclass
@@ -68,7 +70,7 @@ class Scopes:
         """True in that part of all cases."""
         return self.rng.random() < probability
 
-    def emit(self, line: Line, values: Iterable[Value] = ()) -> None:
+    def emit(self, line: Line, values: Sequence[Value] = ()) -> None:
         """Add a line, behind the accesses that it conflicts with; `values` are what it defines."""
         frame, order = self.frame, self.order
         mark = len(order.accesses)
@@ -81,8 +83,12 @@ class Scopes:
             order.walk([line], frame.base | order.known(names))
             line = after(names, [line])
         frame.lines.append(line)
+        written = {a.state for a in new if a.write}
+        for value in frame.visible():
+            value.stale |= value.base == "u" and value.state in written
+        names = tuple(v.name for v in values)
         for value in values:
-            value.loops = frame.loops
+            value.loops, value.beside = frame.loops, names
             frame.values.append(value)
 
     def cover(self, events: Sequence[str]) -> list[str]:
@@ -93,7 +99,13 @@ class Scopes:
                 continue
             names = [v.name for v in self.frame.values if self._follows(v, event)]
             found.append(self.rng.choice(names[:1] * 3 + names))
-        return found
+        return self.whole(found)
+
+    def whole(self, names: Iterable[str]) -> list[str]:
+        """The names with those beside them: a branch or a loop is waited for as a whole."""
+        beside = {v.name: v.beside for v in self.frame.visible()}
+        return list(dict.fromkeys(n for name in names for n in beside.get(name) or (name,)
+                                  if not n.startswith("ta")))  # fmt: skip
 
     def _follows(self, value: Value, event: str) -> bool:
         there = value.base != "var" and value.kind not in ("q", "ta")

@@ -41,7 +41,12 @@ def _sound(program: Program) -> bool:
     """Whether all that lines use and steps fetch is there."""
     defined = {n for line in every(program.lines) for n in line.names}
     used = {n for line in every(program.lines) for n in (*line.uses, *line.calls)}
-    return used <= defined and all(defined >= set(run.fetches) for run in program.runs)
+    used |= {n for run in program.runs for n in run.fetches}
+    beside = {n: set(line.names) - {x for x in line.names if x.startswith("ta")}
+              for line in every(program.lines) if line.calls for n in line.names}  # fmt: skip
+    waits = [x for x in every(program.lines) if x.role == "with" or "tf.group(" in x.text]
+    whole = all(beside.get(n, set()) <= set(x.uses) for x in waits for n in x.uses)
+    return whole and used | set(program.variables) <= defined
 
 
 def _only_needed(program: Program) -> Program:
