@@ -40,6 +40,13 @@ def test_a_read_in_a_loop_that_updates_nothing_is_made_once_in_front():
     assert reads_in(nested) == 0  # neither forward nor backward
 
 
+def test_a_read_in_both_branches_is_made_in_front():
+    with graph() as g:
+        w, p = hf.Variable(1.0, name="w"), hf.placeholder(hf.bool, [])
+        y = hf.cond(p, lambda: hf.sin(w), lambda: hf.tanh(w) * 2.0)
+    assert reads_in(reads_outside(prune(g, [y], {p: spec(dtype="?")}))) == 0
+
+
 def test_a_read_stays_in_a_body_that_updates_its_variable():
     with graph() as g:
         w = hf.Variable(1.0, name="w")
