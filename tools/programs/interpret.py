@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -297,11 +298,16 @@ def _captured(f: Function, used: set[int]) -> list[Tensor]:
     return [outer for outer, param in f.captures if param in reached]
 
 
-def _reached(f: Function, used: set[int]) -> set[Tensor]:
+def _reached(f: Function, used: Iterable[int]) -> frozenset[Tensor]:
+    return _parameters(f, frozenset(used))
+
+
+@functools.lru_cache(2048)
+def _parameters(f: Function, used: frozenset[int]) -> frozenset[Tensor]:
     """The parameters that these results of a function, and what it must run, are made of."""
     wanted = [*(t for i, t in enumerate(f.results) if i in used), *f.targets]
     need = Need(wanted, {})
-    return {t for op in need.used if op.type == "Parameter" for t in op.outputs}
+    return frozenset(t for op in need.used if op.type == "Parameter" for t in op.outputs)
 
 
 # -- operations and values
