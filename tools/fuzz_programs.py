@@ -1,13 +1,14 @@
-"""Random programs of state, order, branches and loops: hpcflow against an interpreter and TensorFlow.
+"""Random programs of state, order, branches and loops, beside an interpreter and TensorFlow.
 
     python tools/fuzz_programs.py --seed 0 --count 300
-    python tools/fuzz_programs.py --count 10000 --tensorflow --json found.json   # where it is installed
+    python tools/fuzz_programs.py --count 10000 --tensorflow --json found.json
 
-Each program is run by hpcflow with generated and with plain kernels, and by an interpreter that runs
-its graph operation by operation, in two orders; with `--tensorflow` also by TensorFlow with resource
-variables. One in five has NaN, infinities and empty batches instead, and must give the same with
-generated and plain kernels. A difference is printed as a short program. Exit code: 0 without a
-difference, 1 with some, 2 if it cannot run.
+Each program is run by hpcflow with generated and with plain kernels, and by an interpreter that
+runs its graph operation by operation, in two orders; with `--tensorflow` also by TensorFlow, where
+that is installed, with resource variables. What hpcflow refuses with an error of its own is no
+difference, unless TensorFlow accepts it. One in five programs has NaN, infinities and empty batches
+instead, and must give the same with generated and plain kernels. A difference is printed as a short
+program. Exit code: 0 without a difference, 1 with some, 2 if it cannot run.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import pathlib
 import sys
 import time
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -39,7 +41,8 @@ def made(seed: int) -> tuple[Program, bool]:
 
 def shown(seed: int, program: Program, found: Difference) -> str:
     """A difference, with its program."""
-    return f"# seed {seed}: {found.one} and {found.other}: {found.text or found.kind}\n{program.render()}\n"
+    told = found.text or found.kind
+    return f"# seed {seed}: {found.one} and {found.other}: {told}\n{program.render()}\n"
 
 
 def main() -> int:
@@ -59,7 +62,8 @@ def main() -> int:
             return 2
     beside = [*sides.ALL[1:], *(["TensorFlow"] if given.tensorflow else [])]
     record = {"seed": given.seed, "count": given.count, "tensorflow": given.tensorflow}
-    began, found = time.monotonic(), []
+    began = time.monotonic()
+    found: list[dict[str, Any]] = []
     for seed in range(given.seed, given.seed + given.count):
         program, special = made(seed)
         told = difference(program, special, beside)
@@ -82,7 +86,9 @@ def main() -> int:
             given.json.write_text(json.dumps({**record, "differences": found}, indent=1) + "\n")
     seconds = time.monotonic() - began
     print(f"{given.count} programs, {len(found)} differences, {seconds:.0f} s")
-    for kind, count in collections.Counter(f"{d['sides'][1]}: {d['kind']}" for d in found).most_common():
+    for kind, count in collections.Counter(
+        f"{d['sides'][1]}: {d['kind']}" for d in found
+    ).most_common():
         print(f"{count:6} {kind}")
     if given.json:
         given.json.write_text(json.dumps({**record, "differences": found}, indent=1) + "\n")

@@ -59,8 +59,7 @@ def _of(one: tuple[str, Outcome], other: tuple[str, Outcome], exact: bool) -> Di
         return None  # what TensorFlow refuses says nothing of what it means
     if mine.error or theirs.error:
         kind = mine.error or f"{b}: {theirs.error}"
-        same = mine.error and theirs.error
-        return None if same else Difference(a, b, _shape_of(kind), kind)
+        return None if mine.error and theirs.error else Difference(a, b, _shape_of(kind), kind)
     for step, (x, y) in enumerate(zip(mine.steps, theirs.steps, strict=True)):
         for i, (p, q) in enumerate(zip(x, y, strict=True)):
             if p is None or q is None or p.dtype == bool:
@@ -85,7 +84,7 @@ def _wild(x: np.ndarray) -> bool:
 
 
 def alike(x: np.ndarray, y: np.ndarray, special: bool = False) -> bool:
-    """Whether two arrays are equal but for rounding; NaN and infinities stand in the same places."""
+    """Whether two arrays are equal but for rounding, with NaN and infinities in the same places."""
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
     if x.dtype.kind != "f":

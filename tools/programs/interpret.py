@@ -74,8 +74,8 @@ class Interpreter:
             op = ready.pop(self.pick(ready))
             self.used = need.used.get(op, set())
             outputs = self._run(op, [values.get(need.now(t)) for t in op.inputs])
-            for t, value in zip(op.outputs, outputs, strict=True):
-                values.setdefault(t, _fixed(value))
+            for output, value in zip(op.outputs, outputs, strict=True):
+                values.setdefault(output, _fixed(value))
             for user in users[op]:
                 left[user] -= 1
                 if left[user] == 0:
@@ -239,7 +239,7 @@ class Need:
     def before(self, op: Operation) -> set[Operation]:
         """The operations that `op` follows."""
         inputs = taken(op, self.used[op])
-        found = [t.op for t in inputs if t not in self.given] + list(op.control_inputs)
+        found = [t.op for t in inputs if t not in self.given] + control(op, self.used[op])
         return {self.instead.get(b, b) for b in found} & self.used.keys()
 
     def _add(self, stack: list[Tensor | Operation]) -> None:
@@ -254,7 +254,7 @@ class Need:
             used = {item.index} if isinstance(item, Tensor) else all_of
             if op not in self.used or not used <= self.used[op]:
                 self.used.setdefault(op, set()).update(used)
-                stack += [*taken(op, self.used[op]), *op.control_inputs]
+                stack += [*taken(op, self.used[op]), *control(op, self.used[op])]
 
     def _extended(self) -> list[Tensor | Operation]:
         more: list[Tensor | Operation] = []
@@ -271,15 +271,42 @@ class Need:
 
 def taken(op: Operation, used: set[int]) -> Sequence[Tensor]:
     """The inputs of which the results `used` are made."""
-    if op.type == "If":
-        outer = [o for side in ("then", "else") for o in _captured(op.attrs[side], used)]
-        return [op.inputs[0], *outer]
+    if op.type not in ("If", "While"):
+        return op.inputs
+    own = [op.inputs[0]]
     if op.type == "While":
-        test, step = op.attrs["cond"], op.attrs["body"]
+        inits = op.inputs[: len(op.attrs["body"].params) - op.attrs["lists"]]
         lives = alive(op, used)
-        inits = [t for i, t in enumerate(op.inputs[: len(step.params) - op.attrs["lists"]]) if i in lives]
-        return [*inits, *_captured(test, {0}), *_captured(step, lives)]
-    return op.inputs
+        own = [t for i, t in enumerate(inits) if i in lives]
+    captured = [
+        outer
+        for f, results in _functions(op, used)
+        for outer, param in f.captures
+        if param in _inside(f, results)[0]
+    ]
+    return [*own, *captured]
+
+
+def control(op: Operation, used: set[int]) -> list[Operation]:
+    """The operations of its graph that it follows: itself, or what its functions need."""
+    return [c for c in _followed(op, used) if c.graph is op.graph]
+
+
+def _followed(op: Operation, used: set[int]) -> list[Operation]:
+    found = list(op.control_inputs)
+    for f, results in _functions(op, used):
+        found += _inside(f, results)[1]
+    return found
+
+
+def _functions(op: Operation, used: set[int]) -> list[tuple[Function, frozenset[int]]]:
+    """The functions of a branch or loop, and which of their results are needed."""
+    if op.type == "If":
+        return [(op.attrs[side], frozenset(used)) for side in ("then", "else")]
+    if op.type == "While":
+        lives = frozenset(alive(op, used))
+        return [(op.attrs["cond"], frozenset({0})), (op.attrs["body"], lives)]
+    return []
 
 
 def alive(op: Operation, used: set[int]) -> set[int]:
@@ -293,21 +320,18 @@ def alive(op: Operation, used: set[int]) -> set[int]:
         found |= more
 
 
-def _captured(f: Function, used: set[int]) -> list[Tensor]:
-    reached = _reached(f, used)
-    return [outer for outer, param in f.captures if param in reached]
-
-
-def _reached(f: Function, used: Iterable[int]) -> frozenset[Tensor]:
-    return _parameters(f, frozenset(used))
+def _reached(f: Function, used: set[int]) -> frozenset[Tensor]:
+    return _inside(f, frozenset(used))[0]
 
 
 @functools.lru_cache(2048)
-def _parameters(f: Function, used: frozenset[int]) -> frozenset[Tensor]:
-    """The parameters that these results of a function, and what it must run, are made of."""
-    wanted = [*(t for i, t in enumerate(f.results) if i in used), *f.targets]
-    need = Need(wanted, {})
-    return frozenset(t for op in need.used if op.type == "Parameter" for t in op.outputs)
+def _inside(f: Function, used: frozenset[int]) -> tuple[frozenset[Tensor], list[Operation]]:
+    """Of what these results of a function need: its parameters, and the operations outside."""
+    wanted: list[Tensor | Operation] = [t for i, t in enumerate(f.results) if i in used]
+    need = Need([*wanted, *f.targets], {})
+    params = frozenset(t for op in need.used if op.type == "Parameter" for t in op.outputs)
+    followed = [c for op, results in need.used.items() for c in _followed(op, results)]
+    return params, [c for c in dict.fromkeys(followed) if c.graph is not f.body]
 
 
 # -- operations and values
@@ -321,7 +345,7 @@ def call(op: Operation, inputs: list[Any], handles: Sequence[int] = ()) -> list[
     if kernel.form in ("view", "new", "ufunc"):
         made = function(*inputs)
         return list(made) if len(outputs) > 1 else [made]
-    arrays = [np.empty(spec.shape, spec.dtype) for spec in outputs]  # type: ignore[arg-type]
+    arrays = [np.empty([d or 0 for d in spec.shape or ()], spec.dtype) for spec in outputs]
     function(*inputs, *arrays)
     return arrays
 
@@ -332,8 +356,8 @@ def _specs(inputs: Sequence[Any], handles: Sequence[int]) -> list[Spec]:
 
 def _spec(value: Any) -> Spec:
     if isinstance(value, (np.ndarray, np.generic)):
-        known = value if value.dtype.kind in "iu" and value.size <= 64 else None
-        return Spec(value.dtype, value.shape, known)
+        known = value.dtype.kind in "iu" and value.size <= 64
+        return Spec(value.dtype, value.shape, np.asarray(value) if known else None)
     kinds = {tuple: history, Elements: tensor_array}
     return Spec(kinds.get(type(value), resource), ())
 

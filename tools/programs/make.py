@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from . import expressions
 from .bodies import Bodies
 from .lines import Line, Program, Run, literal
 from .order import closure, determined
-from .scope import Frame, Value, after
+from .scope import Value
 
 SHAPES = {"s": (), "v": (3,), "w": (3, 3)}
 
 
 class Maker(Bodies):
-    """Makes one program. With `special`, fed values have NaN and infinities, and batches no rows."""
+    """Makes one program. With `special`, values that are fed have NaN and infinities."""
 
     def __init__(self, seed: int, special: bool = False) -> None:
         super().__init__(random.Random(seed), special)
@@ -40,7 +37,9 @@ class Maker(Bodies):
             self.frame.values = [*common, *pure]
             self.frame.first = len(self.order.accesses)
             self.statements(self.rng.randint(4, 14))
-            self.sections.append([v for v in self.frame.values if v.kind not in ("q", "ta") and not v.stale])
+            self.sections.append(
+                [v for v in self.frame.values if v.kind not in ("q", "ta") and not v.stale]
+            )
         made = Program(self.frame.lines, self.variables, [])
         for _ in range(self.rng.randint(2, 4)):
             run = self._run()
@@ -72,7 +71,9 @@ class Maker(Bodies):
         for kind in self.rng.choices("ssvvwmi", k=self.rng.randint(1, 3)):
             name = self.name(f"var_{kind}")
             initial = literal(self._value(kind, plain=True))
-            found = Value(name, kind, "var", name, frozenset({name}) - ({name} if kind == "i" else set()))
+            found = Value(
+                name, kind, "var", name, frozenset({name}) - ({name} if kind == "i" else set())
+            )
             self.emit(Line(f"{name} = tf.Variable({initial})", (name,), role="variable"), [found])
             self.variables.append(name)
         if self.chance(0.25) and not self.special:
@@ -83,15 +84,17 @@ class Maker(Bodies):
     def _value(self, kind: str, plain: bool = False) -> np.ndarray:
         """A random value of a kind, of few digits."""
         if kind == "a":
-            return np.int32(self.rng.randint(0, 1))
+            return np.asarray(self.rng.randint(0, 1), np.int32)
         if kind == "i":
-            return np.int32(self.rng.randint(0, 3))
+            return np.asarray(self.rng.randint(0, 3), np.int32)
         if kind == "p":
-            return np.bool_(self.chance(0.5))
+            return np.asarray(self.chance(0.5))
         found = np.round(self.numbers.normal(size=self.shapes[kind]), 2).astype(np.float32)
         if self.special and not plain:
             odd = self.numbers.random(found.shape) < 0.15
-            found = np.where(odd, self.numbers.choice([np.nan, np.inf, -np.inf, 0.0], found.shape), found)
+            found = np.where(
+                odd, self.numbers.choice([np.nan, np.inf, -np.inf, 0.0], found.shape), found
+            )
         return np.asarray(found, np.float32)
 
     def _pure(self, value: Value) -> bool:
@@ -108,7 +111,11 @@ class Maker(Bodies):
         weights = [1 + 3 * i / len(chosen) for i in range(len(chosen))]
         fetches = dict.fromkeys(v.name for v in self.rng.choices(chosen, weights, k=count))
         fed = {v.name: self._value(v.kind) for v in self.inputs if v.name.startswith("in_")}
-        more = [v for v in section if v.kind in "svmwia" and v.base == "t" and not v.name.startswith("in_")]
+        more = [
+            v
+            for v in section
+            if v.kind in "svmwia" and v.base == "t" and not v.name.startswith("in_")
+        ]
         if self.chance(0.35):
             value = self.rng.choice([v for v in more if self._pure(v)])
             fed[value.name] = self._value(value.kind)

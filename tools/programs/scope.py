@@ -86,9 +86,9 @@ class Scopes:
         written = {a.state for a in new if a.write}
         for value in frame.visible():
             value.stale |= value.base == "u" and value.state in written
-        names = tuple(v.name for v in values)
+        beside = tuple(v.name for v in values)
         for value in values:
-            value.loops, value.beside = frame.loops, names
+            value.loops, value.beside = frame.loops, beside
             frame.values.append(value)
 
     def cover(self, events: Sequence[str]) -> list[str]:

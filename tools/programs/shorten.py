@@ -1,4 +1,4 @@
-"""The shortest program that still shows a difference: fewer lines, steps, fetches and dependencies."""
+"""The shortest program that still shows a difference: fewer lines, steps and dependencies."""
 
 from __future__ import annotations
 
@@ -166,13 +166,17 @@ def _kind(name: str) -> str:
 
 
 def _simpler(line: Line) -> Iterator[list[Line]]:
-    """In place of the line, copies of values that it uses, or constants, of the kinds of its names."""
+    """In place of the line, a copy of a value that it uses, or constants, of the same kinds."""
     if line.role not in ("line", "gradient", "branch", "loop"):
         return
     if len(line.names) == 1:
         kind = _kind(line.names[0])
         for used in line.uses:
-            if _kind(used) == kind and not used.startswith("var") and line.text != _copy(line, (used,)):
+            if (
+                _kind(used) == kind
+                and not used.startswith("var")
+                and line.text != _copy(line, (used,))
+            ):
                 yield [Line(_copy(line, (used,)), line.names, (used,))]
     found = [Line(f"{n} = {PLAIN[_kind(n)]}", (n,)) for n in line.names if _kind(n) in PLAIN]
     if len(found) == len(line.names) and (line.uses or line.calls):
