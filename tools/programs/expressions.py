@@ -50,7 +50,7 @@ OF_KIND = {
         *("tf.matmul({m}, {m}, transpose_a=True) * .2", "tf.transpose({w})", "{w} * {v}"),
         *("tf.stack([{v}, {v}, {v}])", "tf.expand_dims({v}, 1) * {v}", "tf.matmul({w}, {w}) * .3"),
         *("tf.gather({w}, [2, 2, 0])", "tf.concat([{w}[:1], {w}[1:]], 0)", "{w} - {v}"),
-        *("tf.cumsum({w}, {a}) * .5", "tf.reverse({w}, [{a}])"),
+        *("tf.cumsum({w}, {a}) * .5", "tf.reverse({w}, [1])"),
     ],
     "i": [
         *("{i} + 1", "tf.shape({v})[0]", "tf.shape({m})[0]", "tf.cast({s} > .1, tf.int32)"),
