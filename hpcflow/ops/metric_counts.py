@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,10 @@ def _counted(kinds: Sequence[str], labels: Any, predictions: Any, weights: Any) 
     variables, sums = [], []
     for kind in kinds:
         hits = cast(_hits(kind, z, p), float32)
-        with variable_scope(None, NAMES[kind]) if len(kinds) > 1 else _here():
+        with variable_scope(None, NAMES[kind]) if len(kinds) > 1 else nullcontext():
             variables.append(metric_variable((), float32, "count"))
         sums.append(reduce_sum(hits if w is None else multiply(hits, w)))
     return variables, sums
-
-
-def _here() -> Any:
-    return get_default_graph().as_default()
 
 
 def _count(kind: str, words: str) -> Metric:

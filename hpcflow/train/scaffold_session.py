@@ -12,6 +12,7 @@ import numpy as np
 from hpcflow.errors import UninitializedError
 from hpcflow.graph.body import all_operations, bodies, control_of, variable_of
 from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.registry import lookup
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
@@ -40,7 +41,7 @@ class ScaffoldSession(TrainingSession):
         scaffold = self._scaffold
         if scaffold.init_op is not None:
             self.run(scaffold.init_op, scaffold.init_feed_dict)
-            variables = [v for v in variables if v.op.attrs.get("local")]
+            variables = self.graph.get_collection(GraphKeys.LOCAL_VARIABLES)
         if variables:
             starts = [v.initializer for v in variables]
             self.run(starts, scaffold.init_feed_dict if scaffold.init_op is None else None)

@@ -275,3 +275,27 @@ def test_workers_of_a_server_count_together(sync: str) -> None:
     joint = np.concatenate([np.arange(r + 1) for r in range(2)]).mean()
     for found in run_ranks(3, counted, ps=1, sync=sync, seed=1):
         np.testing.assert_allclose(found, [[joint, 1.0]] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ranks, ps", [(1, 0), (2, 0), (3, 1)])
+@pytest.mark.parametrize("told", [False, True])
+def test_in_a_monitored_session(ranks: int, ps: int, told: bool) -> None:
+    """They begin at 0 also where the scaffold says how the other variables begin."""
+
+    def body(context: Context) -> float:
+        x, w = hf.placeholder(hf.float32, [None]), hf.Variable(1.0)
+        count = hf.train.get_or_create_global_step()
+        optimizer = hf.train.GradientDescentOptimizer(0.01)
+        step = optimizer.minimize(hf.reduce_mean(hf.square(x * w)), global_step=count)
+        mean, update = hf.metrics.mean(x)
+        scaffold = hf.train.Scaffold(hf.global_variables_initializer()) if told else None
+        last = hf.train.FinalOpsHook(mean)
+        hooks = [hf.train.StopAtStepHook(last_step=3), last]
+        with hf.train.MonitoredTrainingSession(scaffold=scaffold, hooks=hooks) as session:
+            while not session.should_stop():
+                session.run([step, update.op], {x: [1.0 + context.replica] * 2})
+        return float(last.final_ops_values)
+
+    workers = ranks - ps
+    for found in run_ranks(ranks, body, ps=ps, sync="all"):
+        assert found == (1 + workers) / 2
