@@ -93,6 +93,8 @@ def test_tensor_shape() -> None:
         lambda: len(unknown),
         lambda: list(unknown),
         lambda: a.with_rank(3),
+        lambda: a.with_rank([2]),
+        lambda: a.with_rank_at_most("2"),
         lambda: a.with_rank_at_least(3),
         lambda: a.with_rank_at_most(1),
         lambda: a.merge_with([2, 4]),

@@ -51,6 +51,8 @@ class Iterator:
             if output_shapes is None
             else by_structure(output_types, output_shapes)
         )
+        if len(types) != len(shapes):
+            raise GraphError(f"{output_shapes!r} are no shapes for {output_types!r}")
         leaves = [Leaf(t, as_shape(s)) for t, s in zip(types, shapes, strict=True)]
         handle = _handle(None, shared_name)
         return Iterator(handle, packed(output_types, leaves), None)
@@ -68,6 +70,10 @@ class Iterator:
 
     def make_initializer(self, dataset: Elements, name: str | None = None) -> Operation:
         """An operation after which it goes through `dataset`, whose elements must fit."""
+        if not hasattr(dataset, "structure") or not hasattr(dataset, "begin"):
+            raise GraphError(
+                f"{dataset!r} is no dataset", hint="hf.data.Dataset.from_tensor_slices"
+            )
         nest.same(self._structure, dataset.structure, "the iterator and the dataset")
         pairs = zip(leaves_of(self._structure), leaves_of(dataset.structure), strict=True)
         for mine, given in pairs:

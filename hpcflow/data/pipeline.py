@@ -132,7 +132,7 @@ class Pipeline:
         each time unless `reshuffle_each_iteration` is False.
         """
         size = _whole("shuffle", buffer_size, 1)
-        key = [get_default_graph().seed, 0 if seed is None else int(seed) + 1]
+        key = [get_default_graph().seed, 0 if seed is None else _whole("seed", seed, 0) + 1]
         times = itertools.count() if reshuffle_each_iteration is not False else itertools.repeat(0)
 
         def change(elements: Iterator[Element]) -> Iterator[Element]:

@@ -12,6 +12,8 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.shape import Shape, as_shape, merge, show, size_of
 
+MOST = 1 << 16  # axes that nobody has
+
 
 class Dimension(int):
     """A size: an integer with a `value`. `Dimension(None)` is unknown, as is what it adds to."""
@@ -209,19 +211,19 @@ class TensorShape(tuple[Any, ...]):
 
     def with_rank(self, rank: int) -> TensorShape:
         """This shape, which has this rank; ShapeError if it has another."""
-        return self.merge_with([None] * int(rank))
+        return self.merge_with([None] * _rank(rank))
 
     assert_has_rank = with_rank
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
         """This shape; ShapeError if its rank is smaller."""
-        if self.plain is not None and len(self.plain) < rank:
+        if self.plain is not None and len(self.plain) < _rank(rank):
             raise ShapeError(f"shape {show(self.plain)} must have rank {rank} or more")
         return self
 
     def with_rank_at_most(self, rank: int) -> TensorShape:
         """This shape; ShapeError if its rank is larger."""
-        if self.plain is not None and len(self.plain) > rank:
+        if self.plain is not None and len(self.plain) > _rank(rank):
             raise ShapeError(f"shape {show(self.plain)} must have rank {rank} or less")
         return self
 
@@ -259,6 +261,12 @@ class TensorShape(tuple[Any, ...]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorShape, (self.plain,)
+
+
+def _rank(given: Any) -> int:
+    if not isinstance(given, int) or not 0 <= given < MOST:
+        raise ShapeError(f"{given!r} is no rank", hint="give a small integer, not below 0")
+    return given
 
 
 class _UnknownRank(TensorShape):

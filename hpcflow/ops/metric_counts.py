@@ -41,6 +41,7 @@ from hpcflow.ops.metrics import (
     result,
     spread_weights,
     tensors,
+    whole,
 )
 from hpcflow.ops.reduce import argmin, reduce_max, reduce_min, reduce_sum
 from hpcflow.ops.slicing import getitem
@@ -173,7 +174,8 @@ def _at_thresholds(
         name: str | None = None,
     ) -> Result:
         with variable_scope(name, scope, tensors(predictions, labels, weights)):
-            variables, sums = _by_thresholds(kinds, labels, predictions, thresholds, weights)
+            limits = _limits(thresholds)
+            variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
             return result(compute, variables, sums, metrics_collections, updates_collections)
 
     doc = f"{words}, for each of `thresholds`: a prediction in [0, 1] above it is a positive one."
@@ -203,10 +205,19 @@ recall_at_thresholds = _at_thresholds(
 )
 
 
+def _limits(given: Any) -> list[float]:
+    """A list of thresholds; ShapeError for anything else."""
+    try:
+        return [float(t) for t in given]
+    except (TypeError, ValueError):
+        raise ShapeError(
+            f"thresholds={given!r} of a metric", line=user_line(), hint="give a list of numbers"
+        ) from None
+
+
 def _even(count: int, last: float = 1 + BEYOND) -> list[float]:
     """`count` thresholds over [0, 1]."""
-    if count < 2:
-        raise ShapeError(f"num_thresholds={count}", line=user_line(), hint="give 2 or more")
+    whole(count, "num_thresholds", 2)
     return [-BEYOND, *((i + 1) / (count - 1) for i in range(count - 2)), last]
 
 
@@ -248,7 +259,7 @@ def auc(
     with variable_scope(name, "auc", tensors(labels, predictions, weights)):
         limits = _even(num_thresholds)
         if thresholds is not None:
-            limits = [limits[0], *sorted(thresholds), limits[-1]]
+            limits = [limits[0], *sorted(_limits(thresholds)), limits[-1]]
         kinds = ("tp", "fn", "tn", "fp")
         variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
 
@@ -297,9 +308,9 @@ def _interpolated(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
 # -- one rate at another
 
 
-def _rate_at(value: float, what: str) -> None:
-    if not 0 <= value <= 1:
-        raise ShapeError(f"{what}={value}", line=user_line(), hint="give a number in [0, 1]")
+def _rate_at(value: Any, what: str) -> None:
+    if not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
+        raise ShapeError(f"{what}={value!r}", line=user_line(), hint="give a number in [0, 1]")
 
 
 def sensitivity_at_specificity(

@@ -28,7 +28,7 @@ from hpcflow.ops.math import (
     not_equal,
     where,
 )
-from hpcflow.ops.metrics import Collections, Result, added, metric_variable, remembered
+from hpcflow.ops.metrics import Collections, Result, added, metric_variable, remembered, whole
 from hpcflow.ops.positions import first_in_row
 from hpcflow.ops.reduce import reduce_any, reduce_sum
 from hpcflow.ops.scans import cumsum, top_k
@@ -100,7 +100,7 @@ def _outcomes(r: Ranked, class_id: int | None) -> dict[str, Tensor]:
             "false_negative": logical_and(logical_not(r.guessed), seen),
         }
         return {kind: reduce_sum(cast(hit, float64), -1) for kind, hit in hits.items()}
-    chosen = constant(class_id, int64)
+    chosen = constant(whole(class_id, "class_id"), int64)
     label, guess = (reduce_any(equal(x, chosen), -1) for x in (r.labels, r.guesses))
     hits = {
         "true_positive": logical_and(label, guess),
@@ -116,9 +116,7 @@ def _at_k(name: str, k: int | None, class_id: int | None = None) -> str:
 
 
 def _best(predictions: Any, k: int) -> Tensor:
-    if k < 1:
-        raise ShapeError(f"the best k={k} classes", line=user_line(), hint="give 1 or more")
-    return top_k(predictions, k)[1]
+    return top_k(predictions, whole(k, "k", 1))[1]
 
 
 def _weighted(each: Tensor, weights: Any) -> tuple[Tensor, Tensor | None]:

@@ -116,12 +116,13 @@ def _rank(t: Tensor) -> int | None:
 
 def paired(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
     """Both as tensors of one shape: a last axis of size 1 that only one of them has is dropped."""
-    z, p = tensors(labels, predictions)
-    more = 0 if z.shape is None or p.shape is None else len(p.shape) - len(z.shape)
-    if more == 1 and p.shape[-1] in (None, 1):
-        p = squeeze(p, [-1])
-    elif more == -1 and z.shape[-1] in (None, 1):
-        z = squeeze(z, [-1])
+    z, p = convert_to_tensor(labels), convert_to_tensor(predictions)
+    if z.shape is not None and p.shape is not None:
+        more = len(p.shape) - len(z.shape)
+        if more == 1 and p.shape[-1] in (None, 1):
+            p = squeeze(p, [-1])
+        elif more == -1 and z.shape[-1] in (None, 1):
+            z = squeeze(z, [-1])
     require_alike("metrics: labels and predictions", z, p)
     return z, p
 
@@ -148,16 +149,25 @@ def flat(t: Tensor) -> Tensor:
     return t if t.shape is not None and len(t.shape) == 1 else reshape(t, [-1])
 
 
+def whole(given: Any, what: str, least: int | None = None) -> int:
+    """An integer that an argument says; ShapeError for anything else, or below `least`."""
+    is_int = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
+    if not is_int or (least is not None and given < least):
+        hint = "give an integer" + ("" if least is None else f" of {least} or more")
+        raise ShapeError(f"{what}={given!r} of a metric", line=user_line(), hint=hint)
+    return int(given)
+
+
 def class_count(num_classes: Any) -> int:
     """A number of classes, which must be known when the graph is built; ShapeError."""
     given = convert_to_tensor(num_classes).constant
-    if given is None or given.size != 1 or given.dtype.kind not in "iu" or int(given) < 1:
+    if given is None or given.size != 1 or given.dtype.kind not in "iu" or int(given.item()) < 1:
         raise ShapeError(
             f"num_classes={num_classes!r} is no number of classes known now",
             line=user_line(),
             hint="give an integer of 1 or more",
         )
-    return int(given)
+    return int(given.item())
 
 
 # -- running means
@@ -244,7 +254,8 @@ def percentage_below(
     name: str | None = None,
 ) -> Result:
     """How many of `values` are below `threshold`, as a fraction; see `mean`."""
-    hits = less(convert_to_tensor(values), threshold)
+    given = convert_to_tensor(values)
+    hits = less(given, like(threshold, given))
     name = name or "percentage_below_threshold"
     return mean(hits, weights, metrics_collections, updates_collections, name)
 
@@ -324,7 +335,7 @@ def mean_cosine_distance(
 ) -> Result:
     """1 minus the mean of `sum(labels * predictions)` over the axis `dim`; see `mean`."""
     z, p = paired(labels, predictions)
-    near = reduce_sum(multiply(p, z), [dim], True)
+    near = reduce_sum(multiply(p, z), [whole(dim, "dim")], True)
     both = mean(near, weights, None, None, name or "mean_cosine_distance")
     distance, update = (subtract(1.0, t) for t in both)
     return remembered(distance, update, metrics_collections, updates_collections)
@@ -347,7 +358,7 @@ def mean_iou(
     A class that has neither been seen nor predicted does not count; see `mean`.
     """
     with variable_scope(name, "mean_iou", tensors(predictions, labels, weights)):
-        z, p = tensors(labels, predictions)
+        z, p = convert_to_tensor(labels), convert_to_tensor(predictions)
         require_alike("metrics.mean_iou: labels and predictions", z, p)
         count = class_count(num_classes)
         seen = metric_variable((count, count), np.dtype(np.float64), "total_confusion_matrix")
@@ -381,7 +392,7 @@ def mean_per_class_accuracy(
 ) -> Result:
     """The mean of the classes' accuracies, and these after the update; see `mean`."""
     with variable_scope(name, "mean_accuracy", tensors(predictions, labels, weights)):
-        z, p = (flat(t) for t in tensors(labels, predictions))
+        z, p = (flat(convert_to_tensor(t)) for t in (labels, predictions))
         z = cast(z, int64)
         require_alike("metrics.mean_per_class_accuracy: labels and predictions", z, p)
         count = class_count(num_classes)

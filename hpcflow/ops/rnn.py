@@ -71,6 +71,8 @@ def static_state_saving_rnn(
     operation that saves it. `state_name` is a name, or names in the structure of the cell's state.
     The last output and the state come after all is saved.
     """
+    if not isinstance(cell, RNNCell):
+        raise GraphError(f"{cell!r} is no cell", line=user_line(), hint="hf.nn.rnn_cell has some")
     names, sizes = nest.flatten(state_name), cell.state_size
     if len(names) != len(nest.flatten(sizes)):
         raise GraphError(

@@ -192,6 +192,8 @@ def merge(inputs: Sequence[Any], collections: Any = None, name: str | None = Non
 
     Errors: DataError when it runs, if two of them have one tag.
     """
+    if not isinstance(inputs, (list, tuple)):
+        raise GraphError(f"summary.merge takes a list, not {inputs!r}", line=user_line())
     messages = [convert_to_tensor(i) for i in inputs]
     if not messages:
         raise GraphError("summary.merge of no summaries", line=user_line())

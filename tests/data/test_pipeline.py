@@ -285,6 +285,7 @@ def test_what_is_refused() -> None:
             make()
     for make in (
         lambda: some.map(3),
+        lambda: some.make_initializable_iterator().make_initializer([1]),
         lambda: some.map(lambda v: None),
         lambda: some.concatenate(Dataset.zip((some, some))),
         lambda: Dataset.zip(()),

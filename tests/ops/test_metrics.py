@@ -223,6 +223,12 @@ def test_what_does_not_fit() -> None:
         lambda: metrics.auc([1], [0.5], num_thresholds=1),
         lambda: metrics.sensitivity_at_specificity([1], [0.5], 1.5),
         lambda: metrics.precision_at_k([[1]], x, 0),
+        lambda: metrics.precision_at_k([[1]], x, "two"),
+        lambda: metrics.precision_at_k([[1]], x, 1, class_id=0.5),
+        lambda: metrics.specificity_at_sensitivity([1], [0.5], [0.5]),
+        lambda: metrics.recall_at_thresholds([1], [0.5], 0.5),
+        lambda: metrics.recall_at_thresholds([1], [0.5], ["high"]),
+        lambda: metrics.mean_cosine_distance([[1.0]], [[1.0]], None),
         lambda: metrics.recall_at_k(hf.ones([2, 1, 1, 1], hf.int64), x, 1),
     ):
         with pytest.raises(ShapeError):

@@ -159,8 +159,9 @@ def test_merged() -> None:
     assert [v.tag for v in parsed(some, {x: 2.0})] == ["one/a"]
     with pytest.raises(DataError, match="'b' is there twice"):
         run(summary.merge([a, b, b]), {x: 1.0})
-    with pytest.raises(GraphError):
-        summary.merge([])
+    for wrong in ([], 3, a):
+        with pytest.raises(GraphError):
+            summary.merge(wrong)  # type: ignore[arg-type]
 
 
 def events(folder: Path) -> list[Any]:
