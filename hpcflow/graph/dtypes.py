@@ -113,14 +113,19 @@ def as_strings(value: Any) -> np.ndarray:
     return made.reshape(array.shape)
 
 
+def plain_array(value: Any) -> np.ndarray:
+    """NumPy's array of a Python value; ShapeError if its rows are of unequal length."""
+    try:
+        return np.asarray(value)
+    except (ValueError, RecursionError):
+        raise ShapeError(f"{shown(value)} has rows of unequal length") from None
+
+
 def as_array(value: Any, dtype: np.dtype | None = None) -> np.ndarray:
     """A constant's array: Python floats become float32, ints int32 (int64 if they need it)."""
     if dtype is not None and as_dtype(dtype) == string:
         return as_strings(value)
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise ShapeError(f"{shown(value)} has rows of unequal length") from None
+    array = plain_array(value)
     if array.dtype.kind in "USO":
         return as_strings(value)
     if dtype is not None:

@@ -223,6 +223,8 @@ class Graph:
 
     def get_tensor_by_name(self, name: str) -> Tensor:
         """The tensor called `op:index`."""
+        if not isinstance(name, str):
+            raise GraphError(f"{shown(name)} is not a tensor's name", hint="give a text")
         op_name, colon, index = name.rpartition(":")
         if not colon or not index.isdigit():
             hint = f"write '{name}:0'" if name in self._by_name else self._near(name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
-from hpcflow.graph.dtypes import as_array, as_strings, kind_of
+from hpcflow.graph.dtypes import as_array, as_strings, kind_of, plain_array
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -88,7 +88,7 @@ def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
     """A Python value as an array of `dtype`; DTypeError if its kind or range does not fit."""
     if dtype.kind == "O":
         return as_strings(value)
-    array = np.asarray(value)
+    array = plain_array(value)
     given, taken = kind_of(array.dtype), kind_of(dtype)
     fits = given == taken or (given in "iuf" and taken in "iufc"["iufc".index(given) :])
     if given in "iu" and taken in "iu":
@@ -130,10 +130,17 @@ def _as_tensor(value: Any) -> Any:
 
 
 def has_tensors(value: Any) -> bool:
-    """True for a list or tuple with a tensor somewhere inside."""
+    """True for a list or tuple with a tensor somewhere inside; ShapeError for an endless one."""
+    try:
+        return _has_tensors(value)
+    except RecursionError:
+        raise ShapeError(f"{shown(value)} is nested too deeply", line=user_line()) from None
+
+
+def _has_tensors(value: Any) -> bool:
     if not isinstance(value, (list, tuple)):
         return False
-    return any(isinstance(v, Tensor) or hasattr(v, "as_tensor") or has_tensors(v) for v in value)
+    return any(isinstance(v, Tensor) or hasattr(v, "as_tensor") or _has_tensors(v) for v in value)
 
 
 # -- checks and rules of shape

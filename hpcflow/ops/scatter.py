@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.body import innermost
 from hpcflow.graph.dtypes import resource
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge, show
+from hpcflow.guard import shown
 from hpcflow.ops.indexed_slices import IndexedSlices, rows_of
 from hpcflow.ops.rules import Attrs, require
 
@@ -203,6 +204,9 @@ def _function(type: str, doc: str) -> Scatter:
     def function(
         ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
+        if not isinstance(ref, RowUpdates):
+            told = f"{type} changes a variable, not {shown(ref)}"
+            raise ArgumentError(told, line=user_line(), hint="give an hf.Variable")
         return ref.after(ref._rows(type, indices, updates, name))
 
     function.__doc__ = f"""{doc}
