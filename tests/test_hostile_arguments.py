@@ -18,6 +18,7 @@ from hpcflow.errors import (
     FetchError,
     GraphError,
     HpcflowError,
+    KernelError,
     OutOfMemoryError,
     PlacementError,
     ShapeError,
@@ -108,7 +109,12 @@ CASES = {
         FeedError,
     ),
     "no fetch": (lambda: hf.Session().run(np.timedelta64(1)), FetchError),
-    "an endless list": (lambda: hf.check_numerics(endless(), "m"), GraphError),
+    "an endless list": (lambda: hf.check_numerics(endless(), "m"), ShapeError),
+    "an endless list beside a tensor": (lambda: hf.constant(1.0) * endless(), ShapeError),
+    "rows beside a tensor": (lambda: hf.constant([1.0]) - [[1], [2, 3]], ShapeError),
+    "rows of what is no variable": (lambda: hf.scatter_add([1.0], [0], [1.0]), ArgumentError),
+    "a handle": (lambda: hf.cast(hf.Variable(1.0).handle, hf.float32), DTypeError),
+    "a tensor's name, a number": (lambda: hf.Graph().get_tensor_by_name(3), GraphError),
     "too much memory": (lambda: hf.constant(1.0, shape=[2**45]), OutOfMemoryError),
     "an operator's other side": (lambda: hf.constant(1.0) + object(), GraphError),
     "an operator of texts": (lambda: {"a": 1} - hf.constant(1.0), GraphError),
@@ -160,6 +166,13 @@ def test_a_call_that_does_not_fit_the_signature_is_pythons_type_error():
         with pytest.raises(TypeError) as raised:
             call()
         assert type(raised.value) is TypeError
+
+
+def test_an_attribute_that_a_kernel_does_not_take_is_an_error_of_the_operation():
+    joined = hf.reduce_join(["a", "b"], separator=hf.placeholder(hf.float32), name="joined")
+    with pytest.raises(KernelError) as raised:
+        hf.Session().run(joined)
+    assert raised.value.op == "joined" and __file__ in str(raised.value.line)
 
 
 # -- errors of the user's own functions

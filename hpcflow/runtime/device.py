@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DeviceError, KernelError, MissingPackageError
+from hpcflow.errors import (
+    MALFORMED,
+    DeviceError,
+    HpcflowError,
+    KernelError,
+    MissingPackageError,
+)
 from hpcflow.graph.dtypes import is_half
 from hpcflow.graph.shape import Spec, is_known
 from hpcflow.kernels.table import PLAIN, Choice, Kernel, Wish, choose, wish
@@ -75,7 +81,13 @@ class Device:
         row = self.choose(node, inputs).kernel
         if row.provider == PLAIN and node.type in PRODUCTS:
             team.beside_blas()
-        return row.make(self.xp, _known(node, inputs, self.wish))
+        try:
+            return row.make(self.xp, _known(node, inputs, self.wish))
+        except HpcflowError:
+            raise
+        except MALFORMED as error:
+            told = f"{node.type} cannot be computed as asked: {type(error).__name__}: {error}"
+            raise KernelError(told, op=node.name, line=node.line) from error
 
     def uncaptured(self, node: Node, inputs: list[Any]) -> str:
         """Why a CUDA graph cannot hold the kernel that will run `node`, "" if it can."""
