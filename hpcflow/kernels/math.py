@@ -115,9 +115,13 @@ def _sigmoid(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("RowCondition", "view")
 def _row_condition(xp: Any, node: Node) -> Callable[..., Any]:
-    def run(condition: Any, x: Any, y: Any) -> Any:
-        added = max(x.ndim, y.ndim) - 1
-        return condition.reshape(-1, *(1,) * added) if condition.ndim == 1 else condition
+    known = node.outputs[0].shape
+
+    def run(condition: Any, *choices: Any) -> Any:  # the condition alone where the shape is known
+        if condition.ndim != 1:
+            return condition
+        rank = max(c.ndim for c in choices) if known is None else len(known)
+        return condition.reshape(-1, *(1,) * (rank - 1))
 
     return run
 

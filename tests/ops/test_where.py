@@ -69,3 +69,16 @@ def test_nan_is_never_the_largest_or_smallest(function: Any, expected: Any, dtyp
         assert run(function(hf.constant(vector, dtype))) == at
     table = hf.constant([[nan, 1], [3, nan], [2, 2]], dtype)
     assert run(function(table)).tolist() == ([1, 2] if function is hf.argmax else [2, 0])
+
+
+def test_a_condition_of_known_size_picks_rows_of_unknown_number():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with hf.Graph().as_default():
+        a, rows = hf.placeholder(hf.float32, [2]), hf.placeholder(hf.float32, [None, 3])
+        anything = hf.placeholder(hf.float32)
+        session = hf.Session()
+        made = session.run(hf.where(a < 1.0, rows, -rows), {a: [0, 2], rows: x})
+        np.testing.assert_array_equal(made, [[0, 1, 2], [-3, -4, -5]])
+        one = hf.placeholder(hf.float32, [])
+        made = session.run(hf.where(one < 1.0, anything, -anything), {one: 2, anything: x})
+        np.testing.assert_array_equal(made, -x)
