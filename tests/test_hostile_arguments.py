@@ -26,11 +26,7 @@ from hpcflow.errors import (
 from tools import fuzz_api
 from tools.fuzz_api import Call, attempt
 
-MODULES = [
-    *(hf, hf.app, hf.bitwise, hf.data, hf.flags, hf.initializers, hf.layers, hf.linalg, hf.losses),
-    *(hf.math, hf.nn, hf.nn.rnn_cell, hf.onnx, hf.random, hf.signal, hf.spectral, hf.strings),
-    *(hf.test, hf.train),
-]
+MODULES = [*fuzz_api.modules("hf", hf).values(), hf.test]
 
 
 @pytest.fixture(autouse=True)

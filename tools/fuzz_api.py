@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import inspect
 import json
-import operator
 import os
 import re
 import selectors
@@ -39,10 +38,6 @@ from hpcflow.errors import ArgumentError, HpcflowError  # noqa: E402
 from tools.fuzz_values import HOSTILE, OBJECTS, PRELUDE, plausible  # noqa: E402
 
 PACKAGE = str(ROOT / "hpcflow") + os.sep
-MODULES = (
-    *("", "app", "bitwise", "data", "flags", "initializers", "layers", "linalg", "losses", "math"),
-    *("nn", "nn.rnn_cell", "onnx", "random", "signal", "spectral", "strings", "train"),
-)
 LEFT_OUT = {  # they do what the tool cannot have done to it
     "hf.app.run": "ends the process",
     "hf.train.Server": "opens ports and waits for other ranks",
@@ -104,12 +99,20 @@ class Outcome(NamedTuple):
 # -- what there is to call
 
 
+def modules(name: str, home: Any) -> dict[str, Any]:
+    """A module and those among its public names, those of tests left out."""
+    found = {name: home}
+    for public in home.__all__:
+        value = getattr(home, public)
+        if hasattr(value, "__all__") and public != "test" and value not in found.values():
+            found |= modules(f"{name}.{public}", value)
+    return found
+
+
 def targets() -> list[Target]:
     """All public functions, classes and methods."""
     found: dict[int, Target] = {}
-    for module in MODULES:
-        name = f"hf.{module}".rstrip(".")
-        home = operator.attrgetter(name.partition(".")[2])(hf) if module else hf
+    for name, home in modules("hf", hf).items():
         for public in home.__all__:
             value = getattr(home, public)
             if callable(value) and f"{name}.{public}" not in LEFT_OUT:
