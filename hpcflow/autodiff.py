@@ -183,15 +183,12 @@ class _Contributions:
         self.parts.setdefault(t, []).append(g)
 
     def total(self, t: Tensor) -> Gradient | None:
-        """Their sum, made once: first on each device what lies there, then the sums."""
+        """Their sum, made once, where the tensor is if one of them is there, too."""
         parts = self.parts.get(t, [])
         if len(parts) > 1:
-            groups: dict[Any, list[Gradient]] = {}
-            for g in parts:
-                groups.setdefault((g.op.device, g.op.colocate), []).append(g)
-            sums = [_sum(t, group, group[0].op) for group in groups.values()]
-            home = groups.get((t.op.device, t.op.colocate), [sums[0]])[0].op
-            parts = self.parts[t] = [_sum(t, sums, home)]
+            places = {(g.op.device, g.op.colocate): g.op for g in reversed(parts)}
+            home = places.get((t.op.device, t.op.colocate), parts[0].op)
+            parts = self.parts[t] = [_sum(t, parts, home)]
         return parts[0] if parts else None
 
     def whole(self, t: Tensor, why: str) -> Tensor | None:

@@ -247,20 +247,6 @@ def test_gradients_are_colocated_like_their_ops(graph: hf.Graph) -> None:
     assert hf.gradients(y, v)[0].op.colocate == ("Variable",)
 
 
-def test_sums_are_made_on_each_device_first(graph: hf.Graph) -> None:
-    x = hf.placeholder("float32", [3])
-    parts = []
-    for task in (0, 1):
-        with graph.device(f"/job:worker/task:{task}"):
-            parts += [hf.exp(x), hf.sin(x)]
-    with graph.device("/job:worker/task:1"):
-        total = hf.add_n(parts)
-    before = graph.version
-    hf.gradients(total, x)
-    sums = [o for o in graph.get_operations()[before:] if o.type == "Add"]
-    assert sorted(o.device[-1] for o in sums) == ["0", "1", "1"]
-
-
 def test_control_dependencies_do_not_bind_gradients(graph: hf.Graph) -> None:
     x = hf.constant(1.0)
     y = hf.exp(x)

@@ -21,6 +21,7 @@ from hpcflow.plan.join import join
 from hpcflow.plan.nested import mapped
 from hpcflow.plan.order import order
 from hpcflow.plan.parcel import pack_step
+from hpcflow.plan.partial_sums import add_where_made
 from hpcflow.plan.partition import partition
 from hpcflow.plan.place import place
 from hpcflow.plan.prune import prune
@@ -88,6 +89,8 @@ def plan_of(
 
     def cut(program: Program, cluster: Cluster) -> Plan:
         program, why = run(place, program, graph, cluster, homes)
+        if not settings.exact:
+            program = run(add_where_made, program)
         program, edges = run(split, program, cluster)
         program = run(bucket, program, settings)
         if settings.survive and cluster.mode == "collective":
