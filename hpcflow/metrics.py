@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcflow.guard import guard_module
 from hpcflow.ops.metric_counts import (
     auc,
     false_negatives,
@@ -77,3 +78,5 @@ __all__ = [
     "true_positives",
     "true_positives_at_thresholds",
 ]
+
+guard_module(globals(), __all__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcflow.guard import guard_module
 from hpcflow.kernels.summaries import messages
 from hpcflow.ops.summaries import (
     audio,
@@ -39,3 +40,6 @@ def __getattr__(name: str) -> Any:
     if name in _MESSAGES:
         return getattr(getattr(messages(), _MESSAGES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+guard_module(globals(), __all__)
