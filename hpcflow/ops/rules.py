@@ -280,7 +280,9 @@ def _is_whole(number: np.ndarray) -> bool:
 
 
 def static_axes(axis: Any) -> int | tuple[int, ...] | None:
-    """An axis argument as plain data; a tensor must be a constant."""
+    """An axis argument as plain data; tensors, alone or in a list, must be constants."""
+    if isinstance(axis, (list, tuple)) and has_tensors(axis):
+        axis = [static_axes(one) for one in axis]
     if axis is None or isinstance(axis, (int, np.integer)):
         return None if axis is None else int(axis)
     if isinstance(axis, Tensor):

@@ -462,11 +462,19 @@ class _Assigner:
             self.store.shared.add(text)
         elif uses:
             last = max(uses, key=number.__getitem__)
-            if any(w < number[last] for w in self.later_writes(node)):
+            writes = self.later_writes(node)
+            overwritten = number[last] in writes and self.mixes(self.part.nodes[last], ref)
+            if overwritten or any(w < number[last] for w in writes):
                 self.store.pinned[node.name] = "use"
                 self.store.shared.add(text)  # a step that fails before its last use ends the pin
                 ends = [f"{var}.unpin({text})", f"{text} = None"]
                 self.store.after.setdefault(last, []).extend(ends)
+
+    def mixes(self, update: Node, ref: Ref) -> bool:
+        """Whether an update may read elements of what was read, `ref`, that it has changed."""
+        if update.type in FRAMES or update.row.by_rows:
+            return True
+        return any(r != ref and self.root.get(r) == ref for r in update.inputs)
 
     def views(self, ref: Ref) -> list[Ref]:
         """The values that lie in the memory of `ref`, itself among them."""

@@ -197,3 +197,21 @@ def test_an_operation_of_another_body_cannot_be_followed():
     with pytest.raises(GraphError, match="inside a loop or a branch"):
         with hf.control_dependencies(kept):
             hf.no_op()
+
+
+def test_gradients_in_a_body_through_loops_and_branches_outside():
+    x = hf.placeholder(hf.float32, [])
+    loop = hf.foldr(lambda a, e: a * e * x, hf.constant([1.0, 2.0, 3.0]), hf.constant(1.0))
+    branch = hf.cond(x > 0.0, lambda: hf.exp(x * x), lambda: x)
+
+    def repeated(make):  # what a loop has kept serves each iteration
+        return hf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a + make()), [0, 0.0])[1]
+
+    found = [
+        repeated(lambda: hf.gradients(loop * loop, x)[0]),
+        repeated(lambda: hf.gradients(branch, x)[0]),
+        hf.cond(x > 0.0, lambda: hf.identity(hf.gradients(loop, x)[0]), lambda: x),
+    ]
+    # loop is 6 x^3
+    expected = [3 * 36 * 6 * 2.0**5, 3 * 4 * np.exp(4.0), 18 * 2.0**2]
+    np.testing.assert_allclose(hf.Session().run(found, {x: 2.0}), expected, rtol=1e-6)

@@ -319,3 +319,49 @@ def test_both_branches_read_one_variable():
     with started() as session:
         np.testing.assert_allclose(session.run(y, {p: True}), np.sin(0.5), rtol=1e-6)
         np.testing.assert_allclose(session.run(y, {p: False}), 2 * np.tanh(0.5), rtol=1e-6)
+
+
+# -- a value that was read stays as it was
+
+
+def test_rows_of_a_variable_that_change_it_are_those_before():
+    start = np.arange(6, dtype=np.float32).reshape(3, 2)
+    rules = ["add", "sub", "mul", "update", "min", "max"]
+    tables = {rule: hf.Variable(start + 1.0) for rule in rules}
+    changed = [getattr(hf, f"scatter_{k}")(v, [2, 0], v[1:] * 1.0) for k, v in tables.items()]
+    twice = {rule: hf.Variable(start + 1.0) for rule in rules}
+    views = [getattr(hf, f"scatter_{k}")(v, [2, 0], v[1:]) for k, v in twice.items()]
+    with started() as session:
+        for expected, found in zip(*session.run([changed, views]), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        first = session.run(twice["add"])
+    np.testing.assert_array_equal(first, [[6, 8], [3, 4], [8, 10]])
+
+
+def test_a_variable_is_updated_by_its_own_elements_in_another_order():
+    square, line = np.arange(9.0).reshape(3, 3), np.arange(4.0)
+    v, w = hf.Variable(square), hf.Variable(line)
+    found = [v.assign_add(hf.transpose(v)), w.assign_sub(hf.reverse(w, [0]))]
+    with started() as session:
+        for value, expected in zip(
+            session.run(found), [square + square.T, line - line[::-1]], strict=True
+        ):
+            np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("view", [hf.identity, lambda v: hf.reshape(v, [2]), lambda v: v[0:]])
+def test_a_value_read_before_a_loop_stays_while_the_loop_updates_the_variable(view):
+    v = hf.Variable([1.0, 2.0])
+    before = view(v)
+
+    def body(i, total):
+        with hf.control_dependencies([total]):
+            update = hf.scatter_update(v, [i % 2], 9.0 + hf.cast(i, hf.float32))
+        with hf.control_dependencies([update]):
+            return i + 1, total + before
+
+    with hf.control_dependencies([before]):
+        loop = hf.while_loop(lambda i, _: i < 3, body, [0, hf.zeros([2])])
+    with started() as session:
+        np.testing.assert_array_equal(session.run(loop)[1], [3, 6])
+        np.testing.assert_array_equal(session.run(v), [11, 10])
