@@ -25,7 +25,7 @@ summary = hf.summary
 
 
 def parsed(message: Any, feeds: Any = None) -> Any:
-    return list(hf.summary.Summary.FromString(run(message, feeds).item()).value)
+    return list(hf.summary.Summary.FromString(run(message, feeds)).value)
 
 
 def test_scalars_and_tags() -> None:
@@ -177,7 +177,7 @@ def test_a_file(tmp_path: Path) -> None:
             assert writer.get_logdir() == str(tmp_path / "log")
             for step in (1, 2):
                 writer.add_summary(session.run(loss, {x: [step, step]}), step)
-                writer.add_summary(session.run(text).item(), step)
+                writer.add_summary(session.run(text), step)
             made = summary.Summary()
             made.value.add(tag="own", simple_value=3)
             writer.add_summary(made)

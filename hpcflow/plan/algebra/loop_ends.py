@@ -82,8 +82,22 @@ def _of_number(draft: Draft, node: Node) -> Ref | None:
     return None
 
 
+def _one(draft: Draft, ref: Ref, like: Node) -> Ref | None:
+    """A value of one element: itself, or what it is spread from."""
+    shape = draft.spec(ref).shape
+    if is_known(shape) and size_of(shape) == 1:
+        return ref
+    return _number(draft, draft.nodes[ref.node], like)
+
+
 def _number(draft: Draft, spread: Node, like: Node) -> Ref | None:
     """The number that all elements of a node are; None if they are not all alike."""
+    if spread.type in TWO and not spread.control:
+        numbers = [_one(draft, ref, like) for ref in spread.inputs]
+        given = [number for number in numbers if number is not None]
+        if len(given) < len(numbers):
+            return None
+        return draft.add(like, spread.type, given, "number", **spread.attrs)
     if spread.type not in ("SumGrad", "MeanGrad") or spread.control or not spread.specs[0].known:
         return None
     ref = spread.inputs[0]
