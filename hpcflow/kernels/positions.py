@@ -30,7 +30,7 @@ def _first(xp: Any, node: Node) -> Callable[..., Any]:
         ordered = xp.take_along_axis(x, order, -1)
         first = xp.ones(x.shape, bool)
         first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-        xp.put_along_axis(out, order, first, -1)
+        out[...] = xp.take_along_axis(first, xp.argsort(order, -1), -1)
 
     return run
 

@@ -38,7 +38,7 @@ def test_roles_that_cannot_be(ps: int, k: int, chosen: list[int], says: str) -> 
 
 
 def test_ranks_tell_each_other_who_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcflow.runtime.rank._serving", lambda settings, world: [0, 2])
+    monkeypatch.setattr("hpcflow.runtime.rank._told", lambda settings, world: ([0, 2], 1))
 
     def body(context: Context) -> tuple[int, bool, str]:
         return context.rank, context.is_chief, context.cluster.mode
