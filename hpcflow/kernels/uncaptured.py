@@ -22,7 +22,7 @@ _WHY = {
     "it looks at values": (
         "Assert BestBoxes BroadcastArgs CTCLossGrad CheckNumerics DynamicPartition "
         "InvertPermutation PieceRows RandomGamma RandomPoisson Range SampleCandidates Slice "
-        "SliceGrad TruncateDiv UnravelIndex UnsortedSegmentMax UnsortedSegmentMin "
+        "SliceGrad UnravelIndex UnsortedSegmentMax UnsortedSegmentMin "
         "UnsortedSegmentProd UnsortedSegmentSum Zeta StatelessRandomGamma StatelessRandomNormal "
         "StatelessRandomPermutation StatelessRandomPoisson StatelessRandomUniform "
         "StatelessRandomUniformInt StatelessTruncatedNormal"
@@ -30,7 +30,7 @@ _WHY = {
     "it gives the GPU values of the host": "Shape",
     "it runs on the host": "Print PyFunc PyFuncStateless",
     "it keeps something on the host": (
-        "IsVariableInitialized ListEmpty ListPop ListPush ListRows TensorArrayAccumulate "
+        "IsVariableInitialized ListCopy ListEmpty ListPop ListPush ListRows TensorArrayAccumulate "
         "TensorArrayAddN TensorArrayConcat TensorArrayEmpty TensorArrayFirst TensorArrayGather "
         "TensorArrayNew TensorArrayRead TensorArrayScatter TensorArraySize TensorArraySplit "
         "TensorArrayStack TensorArrayUnstack TensorArrayWrite"

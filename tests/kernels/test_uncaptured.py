@@ -22,7 +22,7 @@ from tests.ops.test_table import CASES, OPS, bits, close, made
 from tests.runtime import fake_cupy
 
 ELSEWHERE = {  # have no cases in the walk over the op table
-    *"ListEmpty ListPop ListPush ListRows StridedMatMul MatMulBias".split(),
+    *"ListCopy ListEmpty ListPop ListPush ListRows StridedMatMul MatMulBias".split(),
     *"PyFunc PyFuncStateless IsVariableInitialized".split(),
     *(op for op in OPS if op.startswith(("TensorArray", "StatelessRandom"))),
     *("RandomGamma", "RandomPoisson", "StatelessTruncatedNormal"),

@@ -28,7 +28,7 @@ def test_a_pull_and_a_push_copy_nothing(seed):
         v = hf.Variable(hf.zeros([elements]), name="v")
         with hf.device("/job:worker/task:0"):
             update = hf.negative(v.read_value()) + 1.0
-        step = v.assign_add(update)
+        step = v.assign_add(update, read_value=False)
         session = hf.Session()
         session.run(hf.global_variables_initializer())
         session.run(step)  # makes the buffers

@@ -31,7 +31,7 @@ def test_eval_and_run_in_the_default_session() -> None:
         assert hf.get_default_session() is session
         assert hf.global_variables_initializer().run() is None
         assert y.eval({x: [1.0, 1.0]}).tolist() == [2, 3]
-        v.assign_add([1.0, 1.0]).run()
+        v.assign_add([1.0, 1.0]).op.run()
         assert v.eval().tolist() == [2, 3]
     assert hf.get_default_session() is None
     with pytest.raises(FetchError, match="'Add:0' needs a session"):
@@ -43,7 +43,7 @@ def test_a_session_given() -> None:
     a, b = hf.Session(), hf.Session()
     for session, value in ((a, 1), (b, 2)):
         v.initializer.run(session=session)
-        v.assign(value).run(session=session)
+        v.assign(value).op.run(session=session)
     assert (v.eval(a), v.value().eval(session=b)) == (1, 2)
     with a.as_default(), b.as_default():
         assert v.eval() == 2
@@ -199,7 +199,7 @@ def test_each_operation_of_a_partial_run_runs_once() -> None:
     with hf.Session() as session:
         session.run(v.initializer)
         h = session.partial_run_setup([add, after, late, drawn], [x])
-        assert session.partial_run(h, add) is None
+        assert session.partial_run(h, add) == 11
         first = session.partial_run(h, after)
         session.run(v.assign(5.0))
         last, numbers = session.partial_run(h, [late, drawn], {x: [0, 1, 2]})
