@@ -69,7 +69,8 @@ def as_sizes(given: Any) -> tuple[int | None, ...]:
     try:
         if isinstance(given, (str, bytes)):
             raise TypeError("a text is no list")
-        return tuple(None if d is None else _as_size(d) for d in given)
+        sizes = (getattr(d, "value", d) for d in given)  # of a Dimension
+        return tuple(None if d is None else _as_size(d) for d in sizes)
     except MALFORMED:
         raise ShapeError(
             f"{shown(given)} is not a shape", hint="use a list such as [None, 784]"

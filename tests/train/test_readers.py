@@ -55,7 +55,7 @@ def test_lines(files: list[str]) -> None:
     counts = [reader.num_records_produced(), reader.num_work_units_completed()]
     with hf.Session() as session:
         session.run(fill)
-        first = [x.item() for x in session.run(record)]
+        first = [x for x in session.run(record)]
         assert first == [*named(files, "a:2"), b"one"]
         assert session.run(counts) == [1, 0]
         rest = records(session, record)
@@ -138,14 +138,14 @@ def test_a_read_waits_for_a_name(files: list[str]) -> None:
     put, record = queue.enqueue([name]), hf.TextLineReader().read(queue)
     found: list[bytes] = []
     with hf.Session() as session:
-        thread = threading.Thread(target=lambda: found.append(session.run(record)[1].item()))
+        thread = threading.Thread(target=lambda: found.append(session.run(record)[1]))
         thread.start()
         thread.join(0.2)
         assert thread.is_alive() and not found
         session.run(put, {name: files[1]})
         thread.join(20)
         assert found == [b"head"]
-        assert session.run(record)[1].item() == b""
+        assert session.run(record)[1] == b""
 
 
 def test_readers_of_several_threads_share_a_file(tmp_path: Path) -> None:
