@@ -132,6 +132,11 @@ def times(g: Tensor, slope: Tensor) -> Tensor:
     return multiply(g, conj(slope))
 
 
+def twice(g: Tensor) -> Tensor:
+    """`g + g`."""
+    return add(g, g)
+
+
 def times_no_nan(g: Tensor, slope: Tensor) -> Tensor:
     """`times`, and 0 where `g` is 0, also if the slope is infinite or NaN there."""
     return multiply_no_nan(conj(slope), g)
@@ -267,7 +272,7 @@ def abs(x: Any, name: str | None = None) -> Tensor:
 
 
 square: Unary = unary(
-    "Square", _ARITHMETIC, lambda x, y, g: times(add(g, g), x), "`x * x`.", np.square
+    "Square", _ARITHMETIC, lambda x, y, g: twice(times(g, x)), "`x * x`.", np.square
 )
 sqrt: Unary = unary(
     "Sqrt", _C, lambda x, y, g: times_no_nan(g, _real_divide(0.5, y)), "The square root of `x`."

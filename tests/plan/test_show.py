@@ -64,13 +64,13 @@ feeds x, y; fetches loss:0
 
 per step of one replica; a server does this for each replica's step
 task                ranks  ops          memory   sends     receives  sums
-/job:worker/task:0  60     59 on cpu:0  1972 B   8, 608 B  8, 352 B  0 B
+/job:worker/task:0  60     59 on cpu:0  1908 B   8, 608 B  8, 352 B  0 B
 /job:ps/task:0..1   2      17 on cpu:0  21.3 kB  2, 96 B   2, 160 B  0 B
 /job:ps/task:2      1      22 on cpu:0  21.3 kB  2, 96 B   2, 160 B  0 B
 /job:ps/task:3      1      17 on cpu:0  15.5 kB  2, 64 B   2, 128 B  0 B
 
 memory of a rank    variables  constants  buffers  messages  sums  and versions <=
-/job:worker/task:0  0 B        20 B       1600 B   352 B     0 B   0 B
+/job:worker/task:0  0 B        20 B       1536 B   352 B     0 B   0 B
 /job:ps/task:0..2   192 B      8 B        15.4 kB  5760 B    0 B   0 B
 /job:ps/task:3      128 B      8 B        11.5 kB  3840 B    0 B   0 B
 

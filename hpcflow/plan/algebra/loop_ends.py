@@ -47,7 +47,7 @@ def _by_columns(draft: Draft, node: Node) -> Ref | None:
     source, axes = draft.nodes[node.inputs[0].node], _axes(draft, node)
     if not axes or axes != tuple(range(len(axes))):
         return None
-    if source.type != "Reshape" or source.control or node.attrs["keepdims"]:
+    if source.type != "Reshape" or node.attrs["keepdims"]:
         return None
     old, row = draft.spec(source.inputs[0]).shape, known(source.specs[0].shape)[len(axes) :]
     if not row or not is_known(old) or known(old)[-len(row) :] != row:
@@ -71,9 +71,9 @@ def _by_rows(draft: Draft, node: Node) -> Ref | None:
 
 def _of_number(draft: Draft, node: Node) -> Ref | None:
     """An operation of an array and a number, in place of one of an array and a number spread."""
-    if node.type not in TWO or size_of(node.specs[0].shape) < LARGE:
+    shape = known(node.specs[0].shape)
+    if node.type not in TWO or size_of(shape) < LARGE:
         return None
-    shape = node.specs[0].shape
     for i, ref in enumerate(node.inputs):
         number = _number(draft, draft.nodes[ref.node], node)
         if number is not None and draft.spec(node.inputs[1 - i]).shape == shape:
@@ -82,22 +82,8 @@ def _of_number(draft: Draft, node: Node) -> Ref | None:
     return None
 
 
-def _one(draft: Draft, ref: Ref, like: Node) -> Ref | None:
-    """A value of one element: itself, or what it is spread from."""
-    shape = draft.spec(ref).shape
-    if is_known(shape) and size_of(shape) == 1:
-        return ref
-    return _number(draft, draft.nodes[ref.node], like)
-
-
 def _number(draft: Draft, spread: Node, like: Node) -> Ref | None:
     """The number that all elements of a node are; None if they are not all alike."""
-    if spread.type in TWO and not spread.control:
-        numbers = [_one(draft, ref, like) for ref in spread.inputs]
-        given = [number for number in numbers if number is not None]
-        if len(given) < len(numbers):
-            return None
-        return draft.add(like, spread.type, given, "number", **spread.attrs)
     if spread.type not in ("SumGrad", "MeanGrad") or spread.control or not spread.specs[0].known:
         return None
     ref = spread.inputs[0]
