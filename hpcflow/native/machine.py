@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -73,7 +74,15 @@ class Machine:
         return call.function(self.engine.get_function_address(name), name)
 
 
-@functools.cache
+_lock = threading.Lock()
+
+
 def machine() -> Machine:
-    """The one of this process."""
+    """The one of this process, whatever threads ask for it first."""
+    with _lock:
+        return _made()
+
+
+@functools.cache
+def _made() -> Machine:
     return Machine()
