@@ -12,6 +12,7 @@ from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import depth
 from hpcflow.graph.dtypes import history, is_floating, resource, tensor_array
 from hpcflow.graph.graph import (
+    Graph,
     Operation,
     Tensor,
     convert_to_tensor,
@@ -24,6 +25,7 @@ from hpcflow.graph.shape import is_known, merge, show, size_of
 from hpcflow.logs import say_once
 from hpcflow.ops.array import reshape
 from hpcflow.ops.broadcast import ones_like, zeros
+from hpcflow.ops.control import in_order
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.join import stack
 from hpcflow.ops.math import add_n
@@ -50,7 +52,25 @@ def gradients(
               a variable of which only rows are read (`gather`, `embedding_lookup`).
     Gradient: of gradients too, where the rules are differentiable.
     Errors:   GradientError names an op on the way that has no gradient, and says why.
+
+    They are there when the control dependencies in force are met, not the steps towards them.
     """
+    graph, found = get_default_graph(), free_gradients(ys, xs, grad_ys, name, stop_gradients)
+    return [_in_scope(graph, g) for g in found] if graph.is_ordering else found
+
+
+def _in_scope(graph: Graph, g: Gradient | None) -> Gradient | None:
+    if g is None:
+        return None
+    with graph.beside(g.op):
+        made: Gradient = in_order(g)
+    return made
+
+
+def free_gradients(
+    ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients", stop_gradients: Any = None
+) -> list[Any]:
+    """As `gradients`, behind no control dependencies."""
     targets = [convert_to_tensor(y) for y in _listed(ys)]
     sources = [_source(x) for x in _listed(xs)]
     stops = {_source(t) for t in _listed(stop_gradients)}
@@ -66,7 +86,7 @@ def gradients(
         return [_with_shape(_asked_for(found.total(x), x), x) for x in sources]
 
 
-OPERATORS["gradients"] = gradients  # those of functions need it
+OPERATORS["gradients"] = free_gradients  # those of functions need it
 
 
 @also_takes("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")

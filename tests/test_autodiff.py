@@ -247,12 +247,16 @@ def test_gradients_are_colocated_like_their_ops(graph: hf.Graph) -> None:
     assert hf.gradients(y, v)[0].op.colocate == ("Variable",)
 
 
-def test_control_dependencies_do_not_bind_gradients(graph: hf.Graph) -> None:
+def test_control_dependencies_bind_what_gradients_gives(graph: hf.Graph) -> None:
+    """As TensorFlow's; what is computed on the way waits for nothing but its inputs."""
     x = hf.constant(1.0)
-    y = hf.exp(x)
-    with graph.control_dependencies([hf.no_op()]):
+    y = hf.exp(hf.sin(x))
+    before = hf.no_op()
+    with graph.control_dependencies([before]):
         g = hf.gradients(y, x)[0]
-    assert g.op.control_inputs == ()
+    assert g.op.control_inputs == (before,)
+    assert g.op.inputs[0].op.control_inputs == ()
+    assert hf.gradients(y, x)[0].op.control_inputs == ()
 
 
 # -- against finite differences

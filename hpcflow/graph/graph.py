@@ -497,6 +497,11 @@ class Graph:
             stack.enter_context(self.device(op.device))
             yield
 
+    @property
+    def is_ordering(self) -> bool:
+        """Whether control dependencies are in force: operations made now follow others."""
+        return any(self._scopes()["control"])
+
     def finalize(self) -> None:
         """Forbid further operations; the training loop calls it."""
         self.finalized = True

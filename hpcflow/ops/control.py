@@ -41,14 +41,15 @@ def tuple(
         parts = [p for t in given if t is not None for p in _parts(t)]
         gate = group(*parts, *(control_inputs or ()))
         with graph.control_dependencies([gate]):
-            return [None if t is None else _identity(t) for t in given]
+            return [None if t is None else in_order(t) for t in given]
 
 
 def _parts(t: Any) -> Sequence[Any]:
     return t.parts() if isinstance(t, Composite) else [t]
 
 
-def _identity(t: Any) -> Any:
+def in_order(t: Any) -> Any:
+    """The same value, there only when the control dependencies in force are met."""
     if isinstance(t, Composite):
-        return t.of([_identity(part) for part in t.parts()])
+        return t.of([in_order(part) for part in t.parts()])
     return get_default_graph().create_op("Identity", [t], {}).outputs[0]

@@ -365,3 +365,14 @@ def test_a_value_read_before_a_loop_stays_while_the_loop_updates_the_variable(vi
     with started() as session:
         np.testing.assert_array_equal(session.run(loop)[1], [3, 6])
         np.testing.assert_array_equal(session.run(v), [11, 10])
+
+
+def test_gradients_taken_behind_an_update_bring_it():
+    w, x = hf.Variable(0.0), hf.placeholder(hf.float32, [])
+    table = hf.Variable(np.ones((3, 2), np.float32))
+    with hf.control_dependencies([w.assign_add(1.0)]):
+        (slope,) = hf.gradients(x * x, x)
+        (rows,) = hf.gradients(hf.gather(table, [1]) * 2.0, table)
+    with started() as session:
+        assert session.run(slope, {x: 3.0}) == 6 and session.run(w) == 1
+        assert session.run(rows.values).tolist() == [[2, 2]] and session.run(w) == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.autodiff import gradients
+from hpcflow.autodiff import free_gradients
 from hpcflow.errors import GradientError, GraphError, ShapeError
 from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root
@@ -103,7 +103,7 @@ class Optimizer:
         loss.graph.add_to_collection(MINIMIZED, loss)
         if loss.shape not in (None, ()):
             share = multiply(share, ones_like(loss))
-        found = gradients(loss, variables, grad_ys=share)
+        found = free_gradients(loss, variables, grad_ys=share)  # what joins them is in order
         if all(g is None for g in found):
             raise _no_gradients(variables)
         return list(zip(found, variables, strict=True))
