@@ -90,7 +90,7 @@ differential: .venv-tf/.ready
 
 .venv-tf/.ready: pyproject.toml
 	test -x .venv-tf/bin/python || $(PYTHON) -m venv .venv-tf
-	.venv-tf/bin/python -m pip install -q -e '.[$(WHEEL)fast,tensorflow]'
+	.venv-tf/bin/python -m pip install -q -e '.[$(WHEEL)fast]' 'tensorflow-cpu>=2.16' 'tf-keras>=2.16'
 	touch $@
 
 # Random calls of all that is public, and random programs beside an interpreter of their graphs: a

@@ -141,4 +141,4 @@ def test_without_tensorflow_it_says_so(tmp_path: Path) -> None:
             capture_output=True,
         )
         assert done.returncode == 2, done.stderr
-        assert "pip install 'hpcflow[tensorflow]'" in done.stderr
+        assert "make differential" in done.stderr

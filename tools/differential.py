@@ -55,7 +55,7 @@ def main() -> int:
         tf1 = tf1_record.tensorflow()
     except ImportError as error:
         print(
-            f"TensorFlow is missing: {error}\nrun: pip install 'hpcflow[tensorflow]'",
+            f"TensorFlow is missing: {error}\nrun: make differential",
             file=sys.stderr,
         )
         return 2

@@ -85,7 +85,7 @@ def record() -> str:
         tf1 = tf1_record.tensorflow()
         api = tf1_record.recorded(tf1, MODULES)
     except ImportError as error:
-        return f"TensorFlow cannot be asked: {error}\nrun: pip install 'hpcflow[tensorflow]'"
+        return f"TensorFlow cannot be asked: {error}\nrun: make differential"
     API.write_text(as_text(tf1.__version__, api))
     return ""
 

@@ -67,6 +67,7 @@ ELSEWHERE = {
     "ReadCheckpoint": CHECKPOINTS,
     **dict.fromkeys(["ApplyMomentum", "ApplyAdam"], "test_state.py"),
     **dict.fromkeys(["If", "While", "Parameter"], PLAN),
+    "ListCopy": "tests/runtime/test_captured_values.py",
     **dict.fromkeys(["ListEmpty", "ListPush", "ListPop", "ListRows"], "tests/runtime/test_flow.py"),
     **dict.fromkeys([t for t in OPS if t.startswith("TensorArray")], "tests/runtime/test_flow.py"),
     **dict.fromkeys(["Loop", "Branch", "LoopAcross", "BranchAcross"], PLAN),

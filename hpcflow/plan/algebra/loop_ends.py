@@ -47,7 +47,7 @@ def _by_columns(draft: Draft, node: Node) -> Ref | None:
     source, axes = draft.nodes[node.inputs[0].node], _axes(draft, node)
     if not axes or axes != tuple(range(len(axes))):
         return None
-    if source.type != "Reshape" or node.attrs["keepdims"]:
+    if source.type != "Reshape" or source.control or node.attrs["keepdims"]:
         return None
     old, row = draft.spec(source.inputs[0]).shape, known(source.specs[0].shape)[len(axes) :]
     if not row or not is_known(old) or known(old)[-len(row) :] != row:
@@ -71,9 +71,9 @@ def _by_rows(draft: Draft, node: Node) -> Ref | None:
 
 def _of_number(draft: Draft, node: Node) -> Ref | None:
     """An operation of an array and a number, in place of one of an array and a number spread."""
-    shape = known(node.specs[0].shape)
-    if node.type not in TWO or size_of(shape) < LARGE:
+    if node.type not in TWO or size_of(node.specs[0].shape) < LARGE:
         return None
+    shape = node.specs[0].shape
     for i, ref in enumerate(node.inputs):
         number = _number(draft, draft.nodes[ref.node], node)
         if number is not None and draft.spec(node.inputs[1 - i]).shape == shape:
