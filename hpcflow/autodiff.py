@@ -53,7 +53,7 @@ def gradients(
     Gradient: of gradients too, where the rules are differentiable.
     Errors:   GradientError names an op on the way that has no gradient, and says why.
 
-    They are there when the control dependencies in force are met, not the steps towards them.
+    The results follow the control dependencies in force; what computes them does not.
     """
     graph, found = get_default_graph(), free_gradients(ys, xs, grad_ys, name, stop_gradients)
     return [_in_scope(graph, g) for g in found] if graph.is_ordering else found

@@ -177,8 +177,7 @@ class Variable(RowUpdates, Operand[Tensor]):
 
         A step sees all of an update or nothing: `use_locking` changes nothing.
         """
-        done = self._update("Assign", [convert_to_tensor(value, self.dtype)], name)
-        return self.after(done) if read_value else done
+        return self._changed("Assign", value, name, read_value)
 
     def assign_add(
         self,
@@ -188,8 +187,7 @@ class Variable(RowUpdates, Operand[Tensor]):
         read_value: bool = True,
     ) -> Any:
         """Add `value` to it; its value after that, or without `read_value` the operation."""
-        done = self._update("AssignAdd", [convert_to_tensor(value, self.dtype)], name)
-        return self.after(done) if read_value else done
+        return self._changed("AssignAdd", value, name, read_value)
 
     def assign_sub(
         self,
@@ -199,7 +197,10 @@ class Variable(RowUpdates, Operand[Tensor]):
         read_value: bool = True,
     ) -> Any:
         """Subtract `value` from it; its value after that, or without `read_value` the operation."""
-        done = self._update("AssignSub", [convert_to_tensor(value, self.dtype)], name)
+        return self._changed("AssignSub", value, name, read_value)
+
+    def _changed(self, type: str, value: Any, name: str | None, read_value: bool) -> Any:
+        done = self._update(type, [convert_to_tensor(value, self.dtype)], name)
         return self.after(done) if read_value else done
 
     def after(self, update: Operation) -> Tensor:

@@ -27,6 +27,8 @@ def reads_outside(program: Program) -> Program:
     """
     program = mapped(program, reads_outside)
     program = _without_unused(program)
+    if not any(n.type in FRAMES or EARLY in n.attrs for n in program.nodes.values()):
+        return program
     changes = _Changes(program)
     front: dict[str, Node] = {}
     found: dict[str, Node] = {}

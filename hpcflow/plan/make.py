@@ -70,7 +70,6 @@ def plan_of(
     homes = assign_variables(graph, cluster, settings)
     on_cpu = all(d.startswith("cpu") for d in (*cluster.devices, *cluster.server_devices))
     floats = on_cpu or not settings.exact
-
     run = passes(settings.verify_passes)
 
     def lower(program: Program, inside: bool = False) -> Program:
