@@ -19,7 +19,7 @@ from hpcflow.graph.graph import (
     get_default_graph,
     user_line,
 )
-from hpcflow.graph.registry import NoGrad, op
+from hpcflow.graph.registry import NoGrad, lookup, op
 from hpcflow.graph.shape import Shape, Spec, as_shape, either, merge, show
 from hpcflow.ops.array import constant
 from hpcflow.ops.flow_grad import cond_gradient, while_gradient
@@ -142,9 +142,10 @@ def _branch(given: list[Any], made: Any) -> tuple[list[Any], list[Operation]]:
 
 
 def _as_updates(branch: Function) -> Function:
-    """A branch of which nothing but updates is wanted: values after an update are not taken."""
-    reads = [t.op for t in branch.results if t.op.type == "ReadVariable"]
-    if len(reads) < len(branch.results) or not all(r.control_inputs for r in reads):
+    """The branch as operations alone, if it gives nothing but values after updates."""
+    reads = [t.op for t in branch.results]
+    updates = [any(lookup(c.type).writes for c in read.control_inputs) for read in reads]
+    if not all(updates) or any(read.type != "ReadVariable" for read in reads):
         return branch
     return branch.but(results=(), targets=(*branch.targets, *reads))
 

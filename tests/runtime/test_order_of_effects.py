@@ -376,3 +376,20 @@ def test_gradients_taken_behind_an_update_bring_it():
     with started() as session:
         assert session.run(slope, {x: 3.0}) == 6 and session.run(w) == 1
         assert session.run(rows.values).tolist() == [[2, 2]] and session.run(w) == 2
+
+
+def test_a_branch_of_operations_goes_with_one_of_updates_but_not_with_one_of_values():
+    w, p = hf.Variable(1.0), hf.placeholder(hf.bool, [])
+    done = hf.cond(p, lambda: w.assign_add(1.0), hf.no_op)
+    assert isinstance(done, hf.Operation)
+
+    def value():
+        with hf.control_dependencies([hf.no_op()]):
+            return w.read_value()
+
+    with pytest.raises(hf.errors.GraphError, match="different structures"):
+        hf.cond(p, value, hf.no_op)
+    with started() as session:
+        session.run(done, {p: True})
+        session.run(done, {p: False})
+        assert session.run(w) == 2
