@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
@@ -194,49 +194,97 @@ def bodies(operation: Operation) -> Iterator[Function]:
             yield value
 
 
-# -- what an operation needs: an owner of functions only what these need of it
+# -- what results need: of a branch or loop only what the outputs in use need
 
 
-def inputs_of(op: Operation) -> Sequence[Tensor]:
-    """The inputs that it needs: of the tensors its functions capture those that they use."""
+def needed(
+    wanted: Iterable[Tensor | Operation],
+    there: Callable[[Tensor | Operation], bool] = lambda _: False,
+) -> dict[Operation, set[int]]:
+    """The operations of one graph behind `wanted`, and which of their outputs are in use.
+
+    Whoever follows an operation, or fetches it, uses all its outputs. What is `there` needs nothing
+    and is left out.
+    """
+    used: dict[Operation, set[int]] = {}
+    stack = list(wanted)
+    while stack:
+        item = stack.pop()
+        if there(item):
+            continue
+        op = item if isinstance(item, Operation) else item.op
+        outputs = {item.index} if isinstance(item, Tensor) else set(range(len(op.outputs)))
+        new = op not in used
+        mine = used.setdefault(op, set())
+        if new or not (outputs <= mine):
+            mine |= outputs
+            if new or lookup(op.type).owner:
+                stack += inputs_of(op, mine)
+                stack += control_of(op, mine)
+    return used
+
+
+def inputs_of(op: Operation, used: Collection[int] | None = None) -> Sequence[Tensor]:
+    """The inputs that the outputs `used`, by default all, need."""
     if not lookup(op.type).owner:
         return op.inputs
-    functions = list(bodies(op))
-    own = len(op.inputs) - sum(len(f.captures) for f in functions)
-    return [*op.inputs[:own], *(outer for f in functions for outer in captured(f))]
+    outside = [outer for f, results in functions_of(op, used) for outer in captured(f, results)]
+    if op.type == "If":
+        return [op.inputs[0], *outside]
+    return [*(t for i, t in enumerate(_begins(op)) if i in alive(op, used)), *outside]
 
 
-def control_of(op: Operation) -> list[Operation]:
+def control_of(op: Operation, used: Collection[int] | None = None) -> list[Operation]:
     """The operations of its graph that it follows, itself or by what its functions need."""
-    return [c for c in dict.fromkeys(_followed(op)) if c.graph is op.graph]
+    return [c for c in dict.fromkeys(_followed(op, used)) if c.graph is op.graph]
 
 
-def captured(f: Function) -> list[Tensor]:
-    """The tensors from outside that what a function gives and must run depends on."""
-    used = {t for op in reached(f.results, f.targets) for t in op.outputs}
-    return [outer for outer, param in f.captures if param in used]
+def functions_of(
+    op: Operation, used: Collection[int] | None = None
+) -> list[tuple[Function, Sequence[int]]]:
+    """The functions of a branch or loop, and which of their results the outputs `used` need."""
+    if op.type == "If":
+        results = sorted(range(len(op.outputs)) if used is None else used)
+        return [(op.attrs[side], results) for side in ("then", "else")]
+    return [(op.attrs["cond"], [0]), (op.attrs["body"], alive(op, used))]
 
 
-def _followed(op: Operation) -> Iterator[Operation]:
+def alive(op: Operation, used: Collection[int] | None = None) -> list[int]:
+    """The variables of a loop that matter: those of the outputs `used`, and what these need."""
+    test, step = op.attrs["cond"], op.attrs["body"]
+    found = set(range(len(op.outputs)) if used is None else used)
+    found |= {i for i, p in enumerate(test.params) if p.op in _behind(test, [0])}
+    more = set(found)
+    while more:
+        behind = _behind(step, sorted(more))
+        more = {i for i, p in enumerate(step.params) if p.op in behind} - found
+        found |= more
+    return sorted(found)
+
+
+def captured(f: Function, results: Sequence[int]) -> list[Tensor]:
+    """The tensors from outside that these results, and what must run, depend on."""
+    behind = _behind(f, results)
+    return [outer for outer, param in f.captures if param.op in behind]
+
+
+def _begins(op: Operation) -> Sequence[Tensor]:
+    """The inputs of a loop that are its variables' first values."""
+    return op.inputs[: len(op.attrs["body"].params) - op.attrs["lists"]]
+
+
+def _behind(f: Function, results: Sequence[int]) -> dict[Operation, set[int]]:
+    """The operations in a function that these results, and what must run, depend on."""
+    return needed([*(f.results[i] for i in results), *f.targets])
+
+
+def _followed(op: Operation, used: Collection[int] | None) -> Iterator[Operation]:
     """The operations that it follows, in its graph or around it."""
     yield from op.control_inputs
     if lookup(op.type).owner:
-        for f in bodies(op):
-            for inside in reached(f.results, f.targets):
-                yield from (c for c in _followed(inside) if c.graph is not f.body)
-
-
-def reached(results: Iterable[Tensor], targets: Iterable[Operation]) -> list[Operation]:
-    """The operations of one graph that results and targets depend on, and they themselves."""
-    seen: dict[Operation, None] = {}
-    stack = [*(r.op for r in results), *targets]
-    while stack:
-        op = stack.pop()
-        if op not in seen:
-            seen[op] = None
-            stack.extend(t.op for t in inputs_of(op))
-            stack.extend(control_of(op))
-    return list(seen)
+        for f, results in functions_of(op, used):
+            for inside, outputs in _behind(f, results).items():
+                yield from (c for c in _followed(inside, outputs) if c.graph is not f.body)
 
 
 def all_operations(graph: Graph) -> Iterator[Operation]:

@@ -65,9 +65,18 @@ def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
         made = new.get(node.name)
         if node.type == "ReadVariable" and made is not None and made.type == node.type:
             for a in effects:
-                if node.inputs[0].node in _used(a)[1] and before(a.name, node.name):
+                if node.inputs[0].node in used_state(a)[1] and before(a.name, node.name):
                     if not all(after(x, node.name) for x in where[a.name]):
                         raise _lost(name, node, f"does not see {a.name!r} any longer")
+
+
+def used_state(node: Node) -> tuple[set[str], set[str]]:
+    """The state that a node uses, and that it updates; of a loop or branch also what is in it."""
+    nodes = [node]
+    for one in nodes:
+        nodes += [n for _, body in inner(one) for n in body.nodes.values()]
+    used = {n.inputs[i].node for n in nodes for i in (*n.row.reads, *n.row.writes)}
+    return used, {n.inputs[i].node for n in nodes for i in n.row.writes}
 
 
 def _acts(node: Node) -> bool:
@@ -87,18 +96,9 @@ def _where(node: Node, new: Nodes) -> list[str]:
     return held or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
 
 
-def _used(node: Node) -> tuple[set[str], set[str]]:
-    """The state that a node uses, and that it updates; of a loop or branch also what is in it."""
-    nodes = [node]
-    for one in nodes:
-        nodes += [n for _, body in inner(one) for n in body.nodes.values()]
-    used = {n.inputs[i].node for n in nodes for i in (*n.row.reads, *n.row.writes)}
-    return used, {n.inputs[i].node for n in nodes for i in n.row.writes}
-
-
 def _share(a: Node, b: Node) -> bool:
     """Whether one of two nodes updates what the other uses."""
-    (used_a, written_a), (used_b, written_b) = _used(a), _used(b)
+    (used_a, written_a), (used_b, written_b) = used_state(a), used_state(b)
     return not (used_a.isdisjoint(written_b) and used_b.isdisjoint(written_a))
 
 

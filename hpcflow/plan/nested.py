@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from hpcflow.graph.body import Function, captured, reached
+from hpcflow.graph.body import Function, alive, captured, functions_of
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import Spec, either, merge
@@ -87,13 +87,13 @@ class Framer:
     def _loop(self, op: Operation, used: set[int]) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
         test, step = op.attrs["cond"], op.attrs["body"]
         begin = len(step.params) - op.attrs["lists"]
-        alive = _alive(test, step, used)
-        inits = {i: op.inputs[i] for i in alive if i < begin}
-        given = {o: Spec(*self.spec(o)) for f in (test, step) for o in captured(f)}
-        specs = {i: step.params[i].spec for i in alive}
+        living = alive(op, used)
+        inits = {i: op.inputs[i] for i in living if i < begin}
+        given = {o: Spec(*self.spec(o)) for f, r in functions_of(op, used) for o in captured(f, r)}
+        specs = {i: step.params[i].spec for i in living}
         for i, init in inits.items():
             specs[i] = Spec(init.dtype, merge(self.spec(init).shape, step.params[i].shape))
-        results = [step.results[i] for i in alive]
+        results = [step.results[i] for i in living]
         while True:  # sizes that change from iteration to iteration become unknown
             known = {step.params[i]: s for i, s in specs.items()}
             body = self.build(step, {**known, **_captured(step, given)}, results)
@@ -107,21 +107,21 @@ class Framer:
             specs = wider
         known = {p: specs[i] for i, p in enumerate(test.params) if i in specs}
         cond = self.build(test, {**known, **_captured(test, given)}, test.results)
-        slots: dict[Tensor, int] = {step.params[i]: k for k, i in enumerate(alive)}
+        slots: dict[Tensor, int] = {step.params[i]: k for k, i in enumerate(living)}
         slots.update(
-            {p: k for k, i in enumerate(alive) if i < len(test.params) for p in [test.params[i]]}
+            {p: k for k, i in enumerate(living) if i < len(test.params) for p in [test.params[i]]}
         )
-        outside = self._outside([(test, cond), (step, body)], slots, len(alive))
+        outside = self._outside([(test, cond), (step, body)], slots, len(living))
         attrs = {
             "cond": cond,
             "cond_feeds": _positions(cond, slots),
             "body": body,
             "body_feeds": _positions(body, slots),
-            "empty": len(alive) - len(inits),
+            "empty": len(living) - len(inits),
             "made": tuple((s.dtype, s.shape) for s in specs.values()),
         }
         refs = (*(self.ref(t) for t in inits.values()), *(self.ref(t) for t in outside))
-        return "Loop", refs, attrs, alive
+        return "Loop", refs, attrs, living
 
     def _branch(
         self, op: Operation, used: set[int]
@@ -131,7 +131,7 @@ class Framer:
         built: list[tuple[Function, Program]] = []
         for side in ("then", "else"):
             f = op.attrs[side]
-            given = {o: Spec(*self.spec(o)) for o in captured(f)}
+            given = {o: Spec(*self.spec(o)) for o in captured(f, outputs)}
             results = [f.results[i] for i in outputs]
             built.append((f, self.build(f, _captured(f, given), results)))
         outside = self._outside(built, slots, 0)
@@ -167,23 +167,3 @@ def _captured(f: Function, given: Mapping[Tensor, Spec]) -> dict[Tensor, Spec]:
 def _positions(program: Program, slots: Mapping[Tensor, int]) -> tuple[int, ...]:
     by_name = {param.op.name: slot for param, slot in slots.items()}
     return tuple(by_name[name] for name in program.feeds)
-
-
-def _alive(test: Function, step: Function, used: set[int]) -> list[int]:
-    """The variables that matter: those used, those of the condition, and what these depend on."""
-    of_param = {p: i for i, p in enumerate(step.params)}
-    needs = [{of_param[p] for p in _values([r], []) if p in of_param} for r in step.results]
-    of_test = {p: i for i, p in enumerate(test.params)}
-    alive = set(used) | {of_test[p] for p in _values(test.results, []) if p in of_test}
-    alive |= {of_param[p] for p in _values([], step.targets) if p in of_param}
-    stack = list(alive)
-    while stack:
-        for i in needs[stack.pop()] - alive:
-            alive.add(i)
-            stack.append(i)
-    return sorted(alive)
-
-
-def _values(results: Sequence[Tensor], targets: Sequence[Operation]) -> list[Tensor]:
-    """The tensors behind results and targets, parameters among them."""
-    return [t for op in reached(results, targets) for t in op.outputs]

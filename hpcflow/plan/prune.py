@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcflow.errors import FeedError, FetchError, ShapeError
 from hpcflow.graph.body import (
     Function,
-    all_operations,
-    bodies,
     control_of,
     inputs_of,
+    needed,
     variable_of,
 )
 from hpcflow.graph.dtypes import resource
@@ -20,7 +19,8 @@ from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec, merge, show
 from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.nested import Framer
-from hpcflow.plan.rewrite import infer, topological
+from hpcflow.plan.reads_first import in_order
+from hpcflow.plan.rewrite import infer
 
 # a Feed takes over their name and order
 STANDS_FOR_ITS_FEED = ("Placeholder", "ReplicaShare", "ReplicaOffset")
@@ -149,10 +149,9 @@ class _Builder:
         self.graph, self.fetches, self.names, self.done = graph, fetches, names, done
         self.nodes: dict[str, Node] = {}
         self.outputs: dict[Operation, list[int]] = {}  # of a frame: which of the owner's it has
-        needed = self._reach()
-        self.instead = _superseded(needed)
-        self.needed = _ordered([op for op in needed if op not in self.instead], self.instead)
-        self.used = self._used()
+        self.used, self.instead = self._needs()
+        ops = sorted(self.used.keys() - self.instead.keys(), key=lambda op: op.index)
+        self.needed = _ordered(ops, self._before, self.instead)
 
     def program(self, feeds: Mapping[str, tuple[Tensor, Spec]]) -> Program:
         """The program, with a node for every feed, used or not."""
@@ -160,16 +159,10 @@ class _Builder:
         for name, (tensor, spec) in feeds.items():
             self.nodes[name] = _feed_node(tensor, spec, name)
             place[name] = (tensor.op.index, 0)
-        written = _first_writes(self.needed)
         for i, op in enumerate(self.needed):
             self._add(op)
-            position = self._position(op)
-            if op.type == "ReadVariable" and position > written.get(
-                variable_of(op.inputs[0]), position
-            ):
-                position = -1  # it sees no update that it does not follow
-            place.setdefault(op.name, (position, i))
-        names = topological(self.nodes, lambda name: place.get(name, (-1, 0)))
+            place.setdefault(op.name, (self._position(op), i))
+        names = in_order(self.nodes, lambda name: place.get(name, (-1, 0)))
         targets = [self._final(f).name for f in self.fetches if isinstance(f, Operation)]
         return Program(
             {name: self.nodes[name] for name in names},
@@ -210,19 +203,17 @@ class _Builder:
     def _replaced(self, op: Operation) -> bool:
         return op.type in STANDS_FOR_ITS_FEED and (op, 0) in self.names
 
-    def _reach(self) -> list[Operation]:
-        """Operations that must run; an unfed placeholder among them is an error."""
-        seen: dict[Operation, None] = {}
-        stack: list[Operation] = []
-        for fetch in self.fetches:
-            if isinstance(fetch, Operation):
-                stack.append(fetch)
-            elif (fetch.op, fetch.index) not in self.names:
-                stack.append(fetch.op)
-        while stack:
-            op = stack.pop()
-            if op in seen or op in self.done or self._replaced(op):
-                continue
+    def _needs(self) -> tuple[dict[Operation, set[int]], dict[Operation, Operation]]:
+        """What must run with which outputs in use, and the extensions that run instead."""
+        wanted: list[Tensor | Operation] = list(self.fetches)
+        while True:
+            used = needed(wanted, self._there)
+            instead = _superseded(used)
+            more = [new.outputs[i] for old, new in instead.items() for i in used[old] - used[new]]
+            if not more:
+                break
+            wanted += more
+        for op in used:
             if op.type == "Placeholder":
                 raise FeedError(
                     f"placeholder {op.name!r} needs a feed",
@@ -231,20 +222,18 @@ class _Builder:
                     hint=f"add it to feed_dict, shape {show(op.outputs[0].shape)} "
                     f"{op.outputs[0].dtype}",
                 )
-            seen[op] = None
-            stack.extend(t.op for t in inputs_of(op) if (t.op, t.index) not in self.names)
-            stack.extend(control_of(op))
-        return sorted(seen, key=lambda op: op.index)
+        return used, instead
 
-    def _used(self) -> dict[Operation, set[int]]:
-        """Which outputs of the owners of functions somebody takes."""
-        used: dict[Operation, set[int]] = {op: set() for op in self.needed if lookup(op.type).owner}
-        taken = [t for op in self.needed for t in inputs_of(op)]
-        for t in [*taken, *(f for f in self.fetches if isinstance(f, Tensor))]:
-            op = self._final(t.op)
-            if op in used and (t.op, t.index) not in self.names:
-                used[op].add(t.index)
-        return used
+    def _there(self, item: Tensor | Operation) -> bool:
+        """Whether a value is fed, or an operation has run already."""
+        if isinstance(item, Tensor) and (item.op, item.index) in self.names:
+            return True
+        op = item if isinstance(item, Operation) else item.op
+        return op in self.done or self._replaced(op)
+
+    def _before(self, op: Operation) -> list[Operation]:
+        used = self.used[op]
+        return [*(t.op for t in inputs_of(op, used)), *control_of(op, used)]
 
     def _add(self, op: Operation) -> None:
         if lookup(op.type).owner:
@@ -258,7 +247,7 @@ class _Builder:
         """The nodes that it follows; what is fed, and parameters, are there already."""
         waited = [
             c
-            for c in control_of(op)
+            for c in control_of(op, self.used.get(op))
             if c not in self.done and not self._replaced(c) and c.type != "Parameter"
         ]
         return tuple(dict.fromkeys(self._final(c).name for c in waited))
@@ -286,26 +275,15 @@ def _program(
     """The program of a function, for parameters of these specs; only those needed are fed."""
     names = {(p.op, 0): p.op.name for p in specs}
     builder = _Builder(function.body, [*results, *function.targets], names)
-    needed = {t for op in builder.needed for t in inputs_of(op)}
-    needed.update(results)
-    return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in needed})
+    taken = {t for op in builder.needed for t in inputs_of(op, builder.used[op])}
+    taken.update(results)
+    return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in taken})
 
 
-def _first_writes(needed: Sequence[Operation]) -> dict[Operation, int]:
-    """Where the first operation stands that updates a variable, or whose functions do."""
-    found: dict[Operation, int] = {}
-    for op in needed:
-        inside = [o for f in bodies(op) for o in all_operations(f.body)]
-        for one in (op, *inside):
-            for i in lookup(one.type).writes:
-                found.setdefault(variable_of(one.inputs[i]), op.index)
-    return found
-
-
-def _superseded(needed: Sequence[Operation]) -> dict[Operation, Operation]:
+def _superseded(there: Collection[Operation]) -> dict[Operation, Operation]:
     """Owners of functions of which an extension is needed too: that runs instead."""
-    there, found = set(needed), {}
-    for op in needed:
+    found = {}
+    for op in there:
         newer, best = op, None
         while newer in newer.graph.extensions:
             newer = newer.graph.extensions[newer]
@@ -316,7 +294,9 @@ def _superseded(needed: Sequence[Operation]) -> dict[Operation, Operation]:
 
 
 def _ordered(
-    needed: Sequence[Operation], instead: Mapping[Operation, Operation]
+    needed: Sequence[Operation],
+    before: Callable[[Operation], Iterable[Operation]],
+    instead: Mapping[Operation, Operation],
 ) -> list[Operation]:
     """The operations so that each follows what it needs; as made, where there are no extensions."""
     if not instead:
@@ -327,8 +307,8 @@ def _ordered(
     stack = sorted(needed, key=lambda op: place.get(op, op.index), reverse=True)
     while stack:
         op = stack[-1]
-        before = [instead.get(b, b) for b in (*(t.op for t in inputs_of(op)), *control_of(op))]
-        waiting = [b for b in before if b in there and b not in done]
+        first = [instead.get(b, b) for b in before(op)]
+        waiting = [b for b in first if b in there and b not in done]
         if waiting and op not in done:
             stack.extend(waiting)
         else:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from hpcflow.errors import FeedError, FetchError
-from hpcflow.graph.body import control_of, inputs_of
+from hpcflow.graph.body import needed
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.guard import guarded
@@ -109,16 +109,12 @@ class PartialRun:
         self, wanted: Iterable[Tensor | Operation], have: Mapping[Tensor, object]
     ) -> set[Operation]:
         """The operations that must run for `wanted` when the values of `have` are there."""
-        found: set[Operation] = set()
-        stack = [w if isinstance(w, Operation) else w.op for w in wanted if w not in have]
-        while stack:
-            op = stack.pop()
-            if op in found or op in self.done or op.type == "Placeholder":
-                continue
-            found.add(op)
-            stack += [t.op for t in inputs_of(op) if t not in have]
-            stack += control_of(op)
-        return found
+
+        def there(item: Tensor | Operation) -> bool:
+            op = item if isinstance(item, Operation) else item.op
+            return item in have or op in self.done or op.type == "Placeholder"
+
+        return set(needed(wanted, there))
 
     def _check_fed(self, ops: set[Operation]) -> None:
         taken = {t for op in ops for t in op.inputs}

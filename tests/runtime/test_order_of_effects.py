@@ -393,3 +393,68 @@ def test_a_branch_of_operations_goes_with_one_of_updates_but_not_with_one_of_val
         session.run(done, {p: True})
         session.run(done, {p: False})
         assert session.run(w) == 2
+
+
+# -- what no edge orders: reads come first
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["step", "branch"])
+def test_a_read_sees_no_update_that_it_does_not_follow_however_late_it_can_run(inside):
+    w, p = hf.Variable(1.0), hf.placeholder(hf.float32, [])
+
+    def build():
+        update = w.assign_add(p)
+        with hf.control_dependencies([hf.square(p * 3.0)]):
+            late = w * 1.0
+        with hf.control_dependencies([update]):
+            behind = hf.identity(w)
+        return late, behind
+
+    found = hf.cond(p > 0.0, build, lambda: (p, p)) if inside else build()
+    with started() as session:
+        assert list(session.run(found, {p: 2.0})) == [1.0, 3.0]
+        assert session.run([*found[::-1], w], {p: 5.0}) == [8.0, 3.0, 3.0]
+        assert session.run(w) == 8.0
+
+
+def test_reads_that_contradict_each_other_count_in_the_order_in_which_they_were_made():
+    a, b = hf.Variable(1.0), hf.Variable(10.0)
+    add_a, add_b = a.assign_add(1.0, read_value=False), b.assign_add(1.0, read_value=False)
+    with hf.control_dependencies([add_b]):
+        read_a = hf.identity(a)
+    with hf.control_dependencies([add_a]):
+        read_b = hf.identity(b)
+    with started() as session:
+        assert session.run([read_b, read_a]) == [11.0, 1.0]
+
+
+# -- of a branch or loop only what its used outputs need runs
+
+
+def test_the_first_value_of_a_loop_variable_that_nobody_needs_brings_no_update():
+    w, fed = hf.Variable(1.0), hf.placeholder(hf.float32, [])
+    with hf.control_dependencies([w.assign_add(1.0)]):
+        first = hf.constant(0.5)
+    i, unused, also = hf.while_loop(
+        lambda i, x, y: i < 3,
+        lambda i, x, y: (i + 1, x * 2.0, y + x),
+        [hf.constant(0), first, fed],
+    )
+    with started() as session:
+        assert (session.run(i), session.run(w)) == (3, 1.0)
+        assert (session.run([unused, i]), session.run(w)) == ([4.0, 3], 2.0)
+        assert (session.run(also, {fed: 1.0}), session.run(w)) == (4.5, 3.0)
+
+
+def test_a_result_of_a_branch_that_nobody_needs_brings_no_update():
+    w, fed, flag = hf.Variable(1.0), hf.placeholder(hf.float32, []), hf.placeholder(hf.bool, [])
+    with hf.control_dependencies([w.assign_add(1.0)]):
+        behind = hf.constant(0.5)
+    one, two = hf.cond(flag, lambda: (behind * 2.0, fed * 2.0), lambda: (behind, fed))
+    inner = hf.cond(
+        flag, lambda: hf.cond(flag, lambda: [one, two], lambda: [two, one]), lambda: [two, two]
+    )
+    with started() as session:
+        assert (session.run(two, {flag: True, fed: 3.0}), session.run(w)) == (6.0, 1.0)
+        assert (session.run(one, {flag: False}), session.run(w)) == (0.5, 2.0)
+        assert (session.run(inner[0], {flag: True, fed: 3.0}), session.run(w)) == (1.0, 3.0)

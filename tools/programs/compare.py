@@ -45,7 +45,7 @@ def difference(
     if REFUSED in mine.error:
         return None
     for name in beside:
-        if name == "TensorFlow" and not special:
+        if name == "TensorFlow" and not special and not program.reads_first:
             made[name] = sides.with_tensorflow(program)
         found = _of(("hpcflow", mine), (name, made[name]), special) if name in made else None
         if found:

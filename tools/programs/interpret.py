@@ -1,9 +1,10 @@
 """A graph run operation by operation, without a plan: an independent word on what a step means.
 
 An operation runs when all that it needs, by data and control edges, has run; which of several that
-could is left to `pick`. A read of a variable sees what the variable is then. Bodies of branches and
-loops are graphs that run in the same way. Operations without state are computed by the plain
-kernels; state, order, branches, loops, lists and queues are this file's own.
+could is left to `pick`. A read of a variable sees what the variable is then, and runs before each
+update that it does not follow. Bodies of branches and loops are graphs that run in the same way.
+Operations without state are computed by the plain kernels; state, order, branches, loops, lists and
+queues are this file's own.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import FeedError, UninitializedError
-from hpcflow.graph.body import Function
+from hpcflow.graph.body import Function, variable_of
 from hpcflow.graph.dtypes import history, resource, tensor_array
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.registry import lookup
@@ -64,6 +66,7 @@ class Interpreter:
         values: Values = dict(given)
         need = Need(wanted, given)
         before = {op: need.before(op) for op in need.operations()}
+        reads_first(before, {op: states(op, need.used[op]) for op in before})
         users: dict[Operation, list[Operation]] = collections.defaultdict(list)
         for op, earlier in before.items():
             for b in earlier:
@@ -267,6 +270,39 @@ class Need:
             if op in self.instead and not self.used[op] <= self.used[self.instead[op]]:
                 more += [self.instead[op].outputs[i] for i in self.used[op]]
         return more
+
+
+def states(op: Operation, used: set[int]) -> tuple[set[str], set[str]]:
+    """The variables that an operation, or what it must run of its functions, reads and updates."""
+    row = lookup(op.type)
+    read = {variable_of(op.inputs[i]).name for i in row.reads}
+    updated = {variable_of(op.inputs[i]).name for i in row.writes}
+    for f, results in _functions(op, used):
+        need = Need([*(t for i, t in enumerate(f.results) if i in results), *f.targets], {})
+        for inside in need.operations():
+            more = states(inside, need.used[inside])
+            read |= more[0]
+            updated |= more[1]
+    return read - updated, updated
+
+
+def reads_first(
+    before: dict[Operation, set[Operation]], used: dict[Operation, tuple[set[str], set[str]]]
+) -> None:
+    """Let each update follow the reads that do not follow it, those made first before others."""
+    made = sorted(before, key=lambda op: op.index)
+    for read, update in itertools.product(made, made):
+        if used[read][0] & used[update][1] and not _follows(read, update, before):
+            before[update] = before[update] | {read}
+
+
+def _follows(op: Operation, other: Operation, before: dict[Operation, set[Operation]]) -> bool:
+    seen, stack = {op}, [op]
+    while stack:
+        more = before[stack.pop()] - seen
+        seen |= more
+        stack += more
+    return other in seen
 
 
 def taken(op: Operation, used: set[int]) -> Sequence[Tensor]:

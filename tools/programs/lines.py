@@ -52,11 +52,15 @@ class Run:
 
 @dataclasses.dataclass
 class Program:
-    """Lines that build a graph, the variables among their names, and the steps that are run."""
+    """Lines that build a graph, the variables among their names, and the steps that are run.
+
+    With `reads_first` it counts on reads before the updates that they do not follow.
+    """
 
     lines: list[Line]
     variables: list[str]
     runs: list[Run]
+    reads_first: bool = False
 
     def graph_text(self) -> str:
         """The lines that build the graph, for `exec`."""

@@ -15,10 +15,14 @@ SHAPES = {"s": (), "v": (3,), "w": (3, 3)}
 
 
 class Maker(Bodies):
-    """Makes one program. With `special`, values that are fed have NaN and infinities."""
+    """Makes one program. With `special`, values that are fed have NaN and infinities.
 
-    def __init__(self, seed: int, special: bool = False) -> None:
+    With `reads_first` it counts on reads before the updates that they do not follow.
+    """
+
+    def __init__(self, seed: int, special: bool = False, reads_first: bool = False) -> None:
         super().__init__(random.Random(seed), special)
+        self.reads_first = reads_first
         self.numbers = np.random.default_rng(seed)
         self.batch = self.rng.choice([0, 1, 2] if special else [1, 2, 2, 5])
         self.static = self.chance(0.7)
@@ -40,7 +44,7 @@ class Maker(Bodies):
             self.sections.append(
                 [v for v in self.frame.values if v.kind not in ("q", "ta") and not v.stale]
             )
-        made = Program(self.frame.lines, self.variables, [])
+        made = Program(self.frame.lines, self.variables, [], self.reads_first)
         for _ in range(self.rng.randint(2, 4)):
             run = self._run()
             made.runs.append(run)

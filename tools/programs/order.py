@@ -5,6 +5,9 @@ however a step is scheduled. A read of a variable follows the control dependenci
 stands, and nothing else. An update also follows its operands. What is inside of a branch or a loop
 body follows the dependencies of the branch or loop, and all results of a body must follow all its
 accesses. A gradient follows nothing but the dependencies in force.
+
+hpcflow promises one thing more: a read comes before each update that it does not follow. Programs
+may be asked to be determined by that, too; they mean nothing certain to TensorFlow.
 """
 
 from __future__ import annotations
@@ -29,10 +32,13 @@ class Access:
     write: bool
     before: Names
     path: tuple[tuple[str, str], ...]
+    at_once: bool = True  # it is made in the step, not behind it
 
-    def conflicts(self, other: Access) -> bool:
+    def conflicts(self, other: Access, reads_first: bool) -> bool:
         """Whether the result depends on which of the two comes first, and neither must."""
         if self.state != other.state or not (self.write or other.write):
+            return False
+        if reads_first and self.write != other.write and self.at_once and other.at_once:
             return False
         if self.event == other.event or self.event in other.before or other.event in self.before:
             return False
@@ -102,7 +108,8 @@ def determined(program: Program) -> bool:
     """Whether no result of any of its steps depends on how the step is scheduled."""
     order = Order()
     order.walk(program.lines)
-    return not order.untied and all(_step(order, program, run) for run in program.runs)
+    steps = (_step(order, program, run) for run in program.runs)
+    return not order.untied and all(steps)
 
 
 def _step(order: Order, program: Program, run: Run) -> bool:
@@ -110,9 +117,9 @@ def _step(order: Order, program: Program, run: Run) -> bool:
     accesses = [a for a in order.accesses if a.event in needed]
     for name in run.fetches:  # a fetched variable is one read more, of no certain time
         for state in states_of(program.lines, name):
-            accesses.append(Access(f"fetch {name}", state, False, order.known([name]), ()))
+            accesses.append(Access(f"fetch {name}", state, False, order.known([name]), (), False))
     pairs = ((a, b) for i, a in enumerate(accesses) for b in accesses[:i])
-    return not any(a.conflicts(b) for a, b in pairs)
+    return not any(a.conflicts(b, program.reads_first) for a, b in pairs)
 
 
 def states_of(lines: list[Line], name: str) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ class Frame:
 class Scopes:
     """Adds lines to the innermost frame, with the control dependencies that determine them."""
 
+    reads_first = False  # whether the program counts on reads before updates
+
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.order = Order()
@@ -76,7 +78,7 @@ class Scopes:
         mark = len(order.accesses)
         order.walk([line], frame.base)
         new, prior = order.accesses[mark:], order.accesses[frame.first : mark]
-        late = [a.event for a in prior if any(a.conflicts(b) for b in new)]
+        late = [a.event for a in prior if any(a.conflicts(b, self.reads_first) for b in new)]
         if late:
             del order.accesses[mark:]
             names = self.cover(late)

@@ -1,0 +1,77 @@
+"""The order of reads and updates that no edge of the graph orders: the read comes first.
+
+So a read sees the updates that it follows and no others of its step.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from hpcflow.plan.effects import used_state
+from hpcflow.plan.ir import Node
+from hpcflow.plan.rewrite import behind_cycles, topological
+
+Pair = tuple[str, str]  # names of nodes: the first runs before the second
+
+
+def in_order(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> list[str]:
+    """Names so that each follows what it needs, and reads come before updates.
+
+    Of the nodes that are ready the lowest `priority` comes first. A branch or loop that updates a
+    variable counts as an update of it. Where the pairs contradict each other (two variables, each
+    read behind an update of the other), pairs of earlier reads count.
+    """
+    order = topological(nodes, priority)
+    pairs = list(_pairs(nodes, order))
+    if not pairs:
+        return order
+    if behind_cycles(nodes, pairs):
+        pairs = _without_cycles(nodes, pairs)
+    return topological(nodes, priority, pairs)
+
+
+def _pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:
+    """All pairs of a read and an update that it does not follow; none if `order` has them all."""
+    reads: dict[str, list[str]] = collections.defaultdict(list)
+    writes: dict[str, list[str]] = collections.defaultdict(list)
+    late = False  # an update stands before a read
+    for name in order:
+        used, updated = used_state(nodes[name])
+        for state in used:
+            late |= state in writes
+            (writes if state in updated else reads)[state].append(name)
+    if late:
+        both = writes.keys() & reads.keys()
+        bits = {w: 1 << i for i, w in enumerate(dict.fromkeys(w for s in both for w in writes[s]))}
+        follows: dict[str, int] = {}  # of each node: the updates that it follows
+        for name in order:
+            follows[name] = 0
+            for b in nodes[name].before():
+                follows[name] |= follows[b] | bits.get(b, 0)
+        place = {name: i for i, name in enumerate(order)}
+        found = ((r, w) for s in both for r in reads[s] for w in writes[s])
+        yield from sorted(
+            (pair for pair in found if not follows[pair[0]] & bits[pair[1]]),
+            key=lambda pair: (place[pair[0]], place[pair[1]]),
+        )
+
+
+def _without_cycles(nodes: Mapping[str, Node], pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs but for those that close a cycle with the nodes' edges and the pairs before."""
+    after: dict[str, set[str]] = collections.defaultdict(set)
+    for node in nodes.values():
+        for before in node.before():
+            after[before].add(node.name)
+    kept = []
+    for read, update in pairs:
+        seen, stack = {update}, [update]
+        while stack:
+            more = after[stack.pop()] - seen
+            seen |= more
+            stack += more
+        if read not in seen:
+            after[read].add(update)
+            kept.append((read, update))
+    return kept
