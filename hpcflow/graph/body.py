@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import (
@@ -104,6 +104,13 @@ class Body(Graph):
         return self.outer.get_operation_by_name(name) if found is None else found
 
 
+class Need(NamedTuple):
+    """What results of a function need: operations in it, with the outputs in use, and outside."""
+
+    inside: Mapping[Operation, set[int]]
+    outside: Sequence[Operation]  # that those inside follow
+
+
 @dataclasses.dataclass(frozen=True)
 class Function:
     """A body as a function: of parameters and captures, to results, after `targets` have run.
@@ -116,6 +123,9 @@ class Function:
     captures: tuple[tuple[Tensor, Tensor], ...]  # (outer tensor, parameter)
     results: tuple[Tensor, ...]
     targets: tuple[Operation, ...] = ()
+    needs: dict[tuple[int, ...], Need] = dataclasses.field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def outer(self) -> tuple[Tensor, ...]:
@@ -231,7 +241,8 @@ def inputs_of(op: Operation, used: Collection[int] | None = None) -> Sequence[Te
     outside = [outer for f, results in functions_of(op, used) for outer in captured(f, results)]
     if op.type == "If":
         return [op.inputs[0], *outside]
-    return [*(t for i, t in enumerate(_begins(op)) if i in alive(op, used)), *outside]
+    begins = op.inputs[: len(op.attrs["body"].params) - op.attrs["lists"]]
+    return [*(begins[i] for i in alive(op, used) if i < len(begins)), *outside]
 
 
 def control_of(op: Operation, used: Collection[int] | None = None) -> list[Operation]:
@@ -268,14 +279,9 @@ def captured(f: Function, results: Sequence[int]) -> list[Tensor]:
     return [outer for outer, param in f.captures if param.op in behind]
 
 
-def _begins(op: Operation) -> Sequence[Tensor]:
-    """The inputs of a loop that are its variables' first values."""
-    return op.inputs[: len(op.attrs["body"].params) - op.attrs["lists"]]
-
-
-def _behind(f: Function, results: Sequence[int]) -> dict[Operation, set[int]]:
+def _behind(f: Function, results: Sequence[int]) -> Mapping[Operation, set[int]]:
     """The operations in a function that these results, and what must run, depend on."""
-    return needed([*(f.results[i] for i in results), *f.targets])
+    return _need(f, results).inside
 
 
 def _followed(op: Operation, used: Collection[int] | None) -> Iterator[Operation]:
@@ -283,8 +289,18 @@ def _followed(op: Operation, used: Collection[int] | None) -> Iterator[Operation
     yield from op.control_inputs
     if lookup(op.type).owner:
         for f, results in functions_of(op, used):
-            for inside, outputs in _behind(f, results).items():
-                yield from (c for c in _followed(inside, outputs) if c.graph is not f.body)
+            yield from _need(f, results).outside
+
+
+def _need(f: Function, results: Sequence[int]) -> Need:
+    """What results of a function need; it is found once, for a function stays as it is."""
+    key = tuple(results)
+    if key not in f.needs:
+        inside = needed([*(f.results[i] for i in key), *f.targets])
+        followed = (c for op, used in inside.items() for c in _followed(op, used))
+        outside = tuple(dict.fromkeys(c for c in followed if c.graph is not f.body))
+        f.needs[key] = Need(inside, outside)
+    return f.needs[key]
 
 
 def all_operations(graph: Graph) -> Iterator[Operation]:
