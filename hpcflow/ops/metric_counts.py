@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -33,14 +32,16 @@ from hpcflow.ops.math import (
     subtract,
     where,
 )
-from hpcflow.ops.metrics import (
+from hpcflow.ops.metric_parts import (
     Collections,
+    Metric,
     Result,
-    metric_variable,
+    fitted_weights,
+    metric,
+    named,
     paired,
-    result,
-    spread_weights,
     tensors,
+    weighted,
     whole,
 )
 from hpcflow.ops.reduce import argmin, reduce_max, reduce_min, reduce_sum
@@ -55,7 +56,6 @@ NAMES = {
 }
 BEYOND = 1e-7  # how far the first and the last threshold are outside of [0, 1]
 SMOOTHED = 1e-6  # added to counts of which auc makes rates
-Metric = Callable[..., Result]
 
 
 def _hits(kind: str, label: Tensor, guess: Tensor) -> Tensor:
@@ -64,53 +64,22 @@ def _hits(kind: str, label: Tensor, guess: Tensor) -> Tensor:
     return logical_and(truth, guess if kind in ("tp", "fp") else logical_not(guess))
 
 
+def _counts(
+    kinds: Sequence[str], label: Tensor, guess: Tensor, w: Tensor | None, axis: int | None = None
+) -> dict[str, Tensor]:
+    """How many outcomes of each of `kinds` a batch has, by their names."""
+    hits = {NAMES[kind]: cast(_hits(kind, label, guess), float32) for kind in kinds}
+    return {name: reduce_sum(weighted(hit, w), axis) for name, hit in hits.items()}
+
+
 # -- of one decision
 
 
-def _counted(kinds: Sequence[str], labels: Any, predictions: Any, weights: Any) -> Any:
-    """The variables that count outcomes of `kinds`, and the sums of a batch."""
-    given = [cast(convert_to_tensor(t), bool_) for t in (labels, predictions)]
-    z, p = paired(*given)
-    w = spread_weights(weights, p)
-    variables, sums = [], []
-    for kind in kinds:
-        hits = cast(_hits(kind, z, p), float32)
-        with variable_scope(None, NAMES[kind]) if len(kinds) > 1 else nullcontext():
-            variables.append(metric_variable((), float32, "count"))
-        sums.append(reduce_sum(hits if w is None else multiply(hits, w)))
-    return variables, sums
-
-
-def _count(kind: str, words: str) -> Metric:
-    def function(
-        labels: Any,
-        predictions: Any,
-        weights: Any = None,
-        metrics_collections: Collections = None,
-        updates_collections: Collections = None,
-        name: str | None = None,
-    ) -> Result:
-        with variable_scope(name, NAMES[kind], tensors(predictions, labels, weights)):
-            variables, sums = _counted([kind], labels, predictions, weights)
-            return result(identity, variables, sums, metrics_collections, updates_collections)
-
-    return _named(function, NAMES[kind], f"{words}, weighted; see `mean`.")
-
-
-def _named(function: Metric, name: str, doc: str) -> Metric:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
-
-
-true_positives = _count("tp", "How many labels are true and predicted so")
-false_negatives = _count("fn", "How many labels are true and predicted to be false")
-true_negatives = _count("tn", "How many labels are false and predicted so")
-false_positives = _count("fp", "How many labels are false and predicted to be true")
-
-
-def _share(name: str, other: str, words: str) -> Metric:
-    """The true positives among these and another kind."""
+def _of_decisions(
+    name: str, kinds: Sequence[str], compute: Callable[..., Tensor], doc: str
+) -> Metric:
+    """The metric `name` that is computed of the counts of `kinds`."""
+    public = name
 
     def function(
         labels: Any,
@@ -120,17 +89,33 @@ def _share(name: str, other: str, words: str) -> Metric:
         updates_collections: Collections = None,
         name: str | None = None,
     ) -> Result:
-        with variable_scope(name, function.__name__, tensors(predictions, labels, weights)):
-            variables, sums = _counted(["tp", other], labels, predictions, weights)
-            return result(_part, variables, sums, metrics_collections, updates_collections)
+        with variable_scope(name, public, tensors(predictions, labels, weights)):
+            z, p = paired(*(cast(convert_to_tensor(t), bool_) for t in (labels, predictions)))
+            counts = _counts(kinds, z, p, fitted_weights(weights, p))
+            alone = len(kinds) == 1
+            sums = {"count" if alone else f"{kind}/count": n for kind, n in counts.items()}
+            return metric(sums, compute, metrics_collections, updates_collections)
 
-    return _named(function, name, f"{words}, 0 where there are none; see `mean`.")
+    return named(function, public, doc)
 
 
 def _part(tp: Tensor, others: Tensor) -> Tensor:
     return div_no_nan(tp, add(tp, others))
 
 
+def _count(kind: str, words: str) -> Metric:
+    return _of_decisions(NAMES[kind], [kind], identity, f"{words}, weighted; see `mean`.")
+
+
+def _share(name: str, other: str, words: str) -> Metric:
+    doc = f"{words}, 0 where there are none; see `mean`."
+    return _of_decisions(name, ["tp", other], _part, doc)
+
+
+true_positives = _count("tp", "How many labels are true and predicted so")
+false_negatives = _count("fn", "How many labels are true and predicted to be false")
+true_negatives = _count("tn", "How many labels are false and predicted so")
+false_positives = _count("fp", "How many labels are false and predicted to be true")
 precision = _share("precision", "fp", "How many of the predicted positives are true, as a fraction")
 recall = _share("recall", "fn", "How many of the true labels are predicted, as a fraction")
 
@@ -138,32 +123,38 @@ recall = _share("recall", "fn", "How many of the true labels are predicted, as a
 # -- by thresholds
 
 
-def _by_thresholds(
-    kinds: Sequence[str], labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any
-) -> Any:
-    """The variables that count outcomes of `kinds` for each threshold, and the sums of a batch."""
+def _in_range(predictions: Any) -> Tensor:
+    """The predictions, which the step that runs them checks to be in [0, 1]."""
     given = convert_to_tensor(predictions)
     checks = [
         check(given, cast(constant(limit), given.dtype), message="predictions must be in [0, 1]")
         for check, limit in ((assert_greater_equal, 0), (assert_less_equal, 1))
     ]
     with get_default_graph().control_dependencies(checks):
-        given = identity(given)
+        return identity(given)
+
+
+def _counts_at(
+    kinds: Sequence[str], labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any
+) -> dict[str, Tensor]:
+    """How many outcomes of each of `kinds` a batch has for each threshold, by their names."""
+    given = _in_range(predictions)
     z, p = paired(cast(convert_to_tensor(labels), bool_), cast(given, float32))
-    w = spread_weights(weights, p)
+    w = fitted_weights(weights, p)
     limits = constant(np.asarray(thresholds, np.float32).reshape(-1, 1))
     guess, label = greater(reshape(p, [1, -1]), limits), reshape(z, [1, -1])
-    variables, sums = [], []
-    for kind in kinds:
-        hits = cast(_hits(kind, label, guess), float32)
-        variables.append(metric_variable((len(thresholds),), float32, NAMES[kind]))
-        sums.append(reduce_sum(hits if w is None else multiply(hits, reshape(w, [1, -1])), 1))
-    return variables, sums
+    return _counts(kinds, label, guess, None if w is None else reshape(w, [1, -1]), 1)
 
 
 def _at_thresholds(
-    name: str, scope: str, kinds: Sequence[str], compute: Callable[..., Tensor], words: str
+    name: str, kinds: Sequence[str], compute: Callable[..., Tensor], words: str, scope: str = ""
 ) -> Metric:
+    """The metric `name` that is computed of the counts of `kinds` for each threshold.
+
+    `scope` names what it makes, by default as the metric.
+    """
+    public = name
+
     def function(
         labels: Any,
         predictions: Any,
@@ -173,34 +164,34 @@ def _at_thresholds(
         updates_collections: Collections = None,
         name: str | None = None,
     ) -> Result:
-        with variable_scope(name, scope, tensors(predictions, labels, weights)):
-            limits = _limits(thresholds)
-            variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
-            return result(compute, variables, sums, metrics_collections, updates_collections)
+        with variable_scope(name, scope or public, tensors(predictions, labels, weights)):
+            sums = _counts_at(kinds, labels, predictions, _limits(thresholds), weights)
+            return metric(sums, compute, metrics_collections, updates_collections)
 
     doc = f"{words}, for each of `thresholds`: a prediction in [0, 1] above it is a positive one."
-    return _named(function, name, doc)
+    return named(function, public, doc)
 
 
-def _counts_at(kind: str) -> Metric:
+def _count_at(kind: str) -> Metric:
     words = f"How many {NAMES[kind].replace('_', ' ')} there are"
-    return _at_thresholds(f"{NAMES[kind]}_at_thresholds", NAMES[kind], [kind], identity, words)
+    name = f"{NAMES[kind]}_at_thresholds"
+    return _at_thresholds(name, [kind], identity, words, scope=NAMES[kind])
 
 
 def _smooth_part(tp: Tensor, others: Tensor) -> Tensor:
     return divide(tp, add(add(tp, others), BEYOND))
 
 
-true_positives_at_thresholds = _counts_at("tp")
-false_negatives_at_thresholds = _counts_at("fn")
-true_negatives_at_thresholds = _counts_at("tn")
-false_positives_at_thresholds = _counts_at("fp")
+true_positives_at_thresholds = _count_at("tp")
+false_negatives_at_thresholds = _count_at("fn")
+true_negatives_at_thresholds = _count_at("tn")
+false_positives_at_thresholds = _count_at("fp")
 precision_at_thresholds = _at_thresholds(
-    *("precision_at_thresholds", "precision_at_thresholds", ["tp", "fp"], _smooth_part),
+    *("precision_at_thresholds", ["tp", "fp"], _smooth_part),
     "How many of the predicted positives are true, as a fraction",
 )
 recall_at_thresholds = _at_thresholds(
-    *("recall_at_thresholds", "recall_at_thresholds", ["tp", "fn"], _smooth_part),
+    *("recall_at_thresholds", ["tp", "fn"], _smooth_part),
     "How many of the true labels are predicted, as a fraction",
 )
 
@@ -260,13 +251,12 @@ def auc(
         limits = _even(num_thresholds)
         if thresholds is not None:
             limits = [limits[0], *sorted(_limits(thresholds)), limits[-1]]
-        kinds = ("tp", "fn", "tn", "fp")
-        variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
+        sums = _counts_at(("tp", "fn", "tn", "fp"), labels, predictions, limits, weights)
 
         def area(*counts: Tensor) -> Tensor:
             return _area(curve, summation_method, *counts)
 
-        return result(area, variables, sums, metrics_collections, updates_collections)
+        return metric(sums, area, metrics_collections, updates_collections)
 
 
 def _area(curve: str, method: str, tp: Tensor, fn: Tensor, tn: Tensor, fp: Tensor) -> Tensor:
@@ -330,14 +320,14 @@ def sensitivity_at_specificity(
     _rate_at(specificity, "specificity")
     given = tensors(predictions, labels, weights)
     with variable_scope(name, "sensitivity_at_specificity", given):
-        kinds, limits = ("tp", "tn", "fp", "fn"), _even(num_thresholds)
-        variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
+        limits = _even(num_thresholds)
+        sums = _counts_at(("tp", "tn", "fp", "fn"), labels, predictions, limits, weights)
 
         def rate(tp: Tensor, tn: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
             far = abs(subtract(_smooth_part(tn, fp), specificity))
             return gather(_smooth_part(tp, fn), argmin(far, 0))
 
-        return result(rate, variables, sums, metrics_collections, updates_collections)
+        return metric(sums, rate, metrics_collections, updates_collections)
 
 
 def specificity_at_sensitivity(
@@ -358,8 +348,8 @@ def specificity_at_sensitivity(
     _rate_at(sensitivity, "sensitivity")
     given = tensors(predictions, labels, weights)
     with variable_scope(name, "specificity_at_sensitivity", given):
-        kinds, limits = ("tp", "tn", "fp", "fn"), _even(num_thresholds, 1 - BEYOND)
-        variables, sums = _by_thresholds(kinds, labels, predictions, limits, weights)
+        limits = _even(num_thresholds, 1 - BEYOND)
+        sums = _counts_at(("tp", "tn", "fp", "fn"), labels, predictions, limits, weights)
         places = constant(np.arange(num_thresholds))
 
         def rate(tp: Tensor, tn: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
@@ -367,4 +357,4 @@ def specificity_at_sensitivity(
             nearest = where(equal(far, reduce_min(far)), places, zeros_like(places))
             return gather(_smooth_part(tn, fp), reduce_max(nearest))
 
-        return result(rate, variables, sums, metrics_collections, updates_collections)
+        return metric(sums, rate, metrics_collections, updates_collections)

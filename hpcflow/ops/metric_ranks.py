@@ -8,13 +8,12 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float64, int64
-from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.scopes import name_scope
 from hpcflow.graph.shape import show
-from hpcflow.ops.array import constant, expand_dims, shape, size, sizes
-from hpcflow.ops.broadcast import broadcast_to, ones_like
+from hpcflow.ops.array import constant, expand_dims, shape
+from hpcflow.ops.broadcast import ones_like
 from hpcflow.ops.elementwise import div_no_nan
-from hpcflow.ops.losses import check_weights
 from hpcflow.ops.math import (
     add,
     cast,
@@ -28,7 +27,17 @@ from hpcflow.ops.math import (
     not_equal,
     where,
 )
-from hpcflow.ops.metrics import Collections, Result, added, metric_variable, remembered, whole
+from hpcflow.ops.metric_parts import (
+    Collections,
+    Metric,
+    Result,
+    mean_sums,
+    metric,
+    named,
+    spread_weights,
+    weighted,
+    whole,
+)
 from hpcflow.ops.positions import first_in_row
 from hpcflow.ops.reduce import reduce_any, reduce_sum
 from hpcflow.ops.scans import cumsum, top_k
@@ -111,119 +120,94 @@ def _outcomes(r: Ranked, class_id: int | None) -> dict[str, Tensor]:
 
 
 def _at_k(name: str, k: int | None, class_id: int | None = None) -> str:
+    """The name of what is counted of the best `k`."""
     at = f"{name}_at_{'k' if k is None else k}"
     return at if class_id is None else f"{at}_class{class_id}"
 
 
 def _best(predictions: Any, k: int) -> Tensor:
+    """The classes of the `k` largest predictions."""
     return top_k(predictions, whole(k, "k", 1))[1]
 
 
-def _weighted(each: Tensor, weights: Any) -> tuple[Tensor, Tensor | None]:
-    if weights is None:
-        return each, None
-    w = cast(convert_to_tensor(weights), float64)
-    check_weights(w, each)
-    w = broadcast_to(w, sizes(each))
-    return multiply(each, w), w
+# -- one kind of outcome among others
 
 
-def _share(
-    what: str,
-    other: str,
-    told: tuple[Any, Any, int | None, int | None, Any],
-    collections: tuple[Collections, Collections],
-    name: str | None,
-) -> Result:
-    """The true positives among these and outcomes of the kind `other`."""
-    labels, predictions_idx, k, class_id, weights = told
-    with name_scope(name or _at_k(what, k, class_id)):
-        outcomes = _outcomes(_ranked(labels, predictions_idx), class_id)
-        reads, updates = [], []
-        for kind in ("true_positive", other):
-            count = metric_variable((), float64, _at_k(kind, k, class_id))
-            with get_default_graph().control_dependencies(None):
-                reads.append(count.read_value())
-            updates.append(added(count, reduce_sum(_weighted(outcomes[kind], weights)[0])))
-        with get_default_graph().control_dependencies(None):
-            value = divide(reads[0], add(reads[0], reads[1]), "value")
-        update = divide(updates[0], add(updates[0], updates[1]), "update")
-        return remembered(value, update, *collections)
+def _part(true: Tensor, others: Tensor) -> Tensor:
+    return divide(true, add(true, others))
 
 
-def precision_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
-    k: int | None = None,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Collections = None,
-    updates_collections: Collections = None,
-    name: str | None = None,
-) -> Result:
+def _at_top_k(what: str, other: str, doc: str) -> Metric:
+    """The metric of the true positives among these and outcomes of the kind `other`."""
+
+    def function(
+        labels: Any,
+        predictions_idx: Any,
+        k: int | None = None,
+        class_id: int | None = None,
+        weights: Any = None,
+        metrics_collections: Collections = None,
+        updates_collections: Collections = None,
+        name: str | None = None,
+    ) -> Result:
+        with name_scope(name or _at_k(what, k, class_id)):
+            outcomes = _outcomes(_ranked(labels, predictions_idx), class_id)
+            sums = {}
+            for kind in ("true_positive", other):
+                each = outcomes[kind]
+                w = spread_weights(weights, each, float64)
+                sums[_at_k(kind, k, class_id)] = reduce_sum(weighted(each, w))
+            collections = (metrics_collections, updates_collections)
+            return metric(sums, _part, *collections, names=("value", "update"))
+
+    return named(function, f"{what}_at_top_k", doc)
+
+
+def _of_best(at_top_k: Metric, doc: str) -> Metric:
+    """The metric `at_top_k` of the predictions that are largest."""
+
+    def function(
+        labels: Any,
+        predictions: Any,
+        k: int,
+        class_id: int | None = None,
+        weights: Any = None,
+        metrics_collections: Collections = None,
+        updates_collections: Collections = None,
+        name: str | None = None,
+    ) -> Result:
+        collections = (metrics_collections, updates_collections)
+        return at_top_k(labels, _best(predictions, k), k, class_id, weights, *collections, name)
+
+    return named(function, at_top_k.__name__.replace("_top_k", "_k"), doc)
+
+
+precision_at_top_k = _at_top_k(
+    *("precision", "false_positive"),
     """How many of the predicted classes are labels, as a fraction; see `mean`.
 
     With `class_id` of predictions of this class alone. `k` is for names; NaN before the first one.
     Shapes: labels [...] or [..., n], dense or sparse, predictions_idx [..., k]; weights a scalar,
             or [...] with sizes of 1 where they are repeated.
-    """
-    told = (labels, predictions_idx, k, class_id, weights)
-    collections = (metrics_collections, updates_collections)
-    return _share("precision", "false_positive", told, collections, name)
-
-
-def recall_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
-    k: int | None = None,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Collections = None,
-    updates_collections: Collections = None,
-    name: str | None = None,
-) -> Result:
+    """,
+)
+recall_at_top_k = _at_top_k(
+    *("recall", "false_negative"),
     """How many of the labels are among the predicted classes; see `precision_at_top_k`.
 
     With `class_id` of labels of this class alone.
-    """
-    told = (labels, predictions_idx, k, class_id, weights)
-    collections = (metrics_collections, updates_collections)
-    return _share("recall", "false_negative", told, collections, name)
-
-
-def precision_at_k(
-    labels: Any,
-    predictions: Any,
-    k: int,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Collections = None,
-    updates_collections: Collections = None,
-    name: str | None = None,
-) -> Result:
-    """`precision_at_top_k` of the `k` largest `predictions`, [..., classes]."""
-    told = (labels, _best(predictions, k), k, class_id, weights)
-    collections = (metrics_collections, updates_collections)
-    return _share("precision", "false_positive", told, collections, name)
-
-
+    """,
+)
+precision_at_k = _of_best(
+    precision_at_top_k, "`precision_at_top_k` of the `k` largest `predictions`, [..., classes]."
+)
 sparse_precision_at_k = precision_at_k
+recall_at_k = _of_best(
+    recall_at_top_k, "`recall_at_top_k` of the `k` largest `predictions`, [..., classes]."
+)
 
 
-def recall_at_k(
-    labels: Any,
-    predictions: Any,
-    k: int,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Collections = None,
-    updates_collections: Collections = None,
-    name: str | None = None,
-) -> Result:
-    """`recall_at_top_k` of the `k` largest `predictions`, [..., classes]."""
-    told = (labels, _best(predictions, k), k, class_id, weights)
-    collections = (metrics_collections, updates_collections)
-    return _share("recall", "false_negative", told, collections, name)
+# -- precisions of all ranks
 
 
 def _average_precision(r: Ranked, classes: Tensor, k: int) -> Tensor:
@@ -257,13 +241,10 @@ def average_precision_at_k(
     x = convert_to_tensor(predictions)
     with name_scope(name or _at_k("average_precision", k)):
         r = _ranked(labels, _best(x, k))
-        each, w = _weighted(_average_precision(r, getitem(shape(x), -1), k), weights)
-        total, most = (metric_variable((), float64, n) for n in ("total", "max"))
-        batch = cast(size(each), float64) if w is None else reduce_sum(w)
-        with get_default_graph().control_dependencies(None):
-            value = div_no_nan(total.read_value(), most.read_value(), "value")
-        update = div_no_nan(added(total, reduce_sum(each)), added(most, batch), "update")
-        return remembered(value, update, metrics_collections, updates_collections)
+        each = _average_precision(r, getitem(shape(x), -1), k)
+        sums = mean_sums(each, spread_weights(weights, each, float64), ("total", "max"))
+        collections = (metrics_collections, updates_collections)
+        return metric(sums, div_no_nan, *collections, names=("value", "update"))
 
 
 sparse_average_precision_at_k = average_precision_at_k

@@ -200,6 +200,35 @@ def test_variables_and_collections() -> None:
     assert hf.get_collection("a") == hf.get_collection("b") == [again[1]]
 
 
+def test_names_of_sums_and_of_the_pair() -> None:
+    scores, m = [[0.1, 0.9]], hf.metrics
+    made: dict[str, tuple[Any, str, str, list[str]]] = {
+        "tp": (m.true_positives([1], [1], name="tp"), "value", "update_op", ["count"]),
+        "p": (
+            *(m.precision([1], [1], name="p"), "value", "update_op"),
+            ["true_positives/count", "false_positives/count"],
+        ),
+        "r": (
+            *(m.recall_at_thresholds([1], [0.5], [0.4], name="r"), "value", "update_op"),
+            ["true_positives", "false_negatives"],
+        ),
+        "iou": (m.mean_iou([1], [1], 2, name="iou"), "mean_iou", "", ["total_confusion_matrix"]),
+        "k": (
+            *(m.recall_at_k([[1]], scores, 2, 1, name="k"), "value", "update"),
+            ["true_positive_at_2_class1", "false_negative_at_2_class1"],
+        ),
+        "a": (
+            *(m.average_precision_at_k([[1]], scores, 1, name="a"), "value", "update"),
+            ["total", "max"],
+        ),
+    }
+    for scope, ((value, update), first, second, sums) in made.items():
+        assert value.name == f"{scope}/{first}:0"
+        assert update.name == f"{scope}/{second}:0" or not second
+        found = hf.get_collection(hf.GraphKeys.METRIC_VARIABLES, f"{scope}/")
+        assert [v.name for v in found] == [f"{scope}/{name}" for name in sums]
+
+
 def test_reset_by_the_initializer() -> None:
     value, update = hf.metrics.mean([1.0, 3.0])
     reset = hf.local_variables_initializer()
