@@ -7,7 +7,7 @@ once, wherever the variable lives, and equal reads are one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hpcflow.ops.flow_grad import EARLY
 from hpcflow.plan.ir import Node, Program, Ref
@@ -75,29 +75,40 @@ def _without_unused(program: Program) -> Program:
 
 
 class _Changes:
-    """Which variables may change, in the order of a program, before a node runs."""
+    """Which variables may change, in the order of a program, before a node runs.
+
+    A set of variables is an integer with one bit for each: every node has one.
+    """
 
     def __init__(self, program: Program) -> None:
-        self.updated: dict[str, set[str]] = {}  # variables, by the node that updates them
-        self.tested: dict[str, set[str]] = {}  # variables that may have had no value before it
-        self.waits: set[str] = set()  # nodes behind what other steps do
+        self._bits: dict[str, int] = {}  # of variables
+        self._found: dict[str, int] = {}  # variables updated, or tested for a value, until a node
+        self._waits: set[str] = set()  # nodes behind what other steps do
         for node in program.nodes.values():
             before = node.before()
-            updated = set(written(node)).union(*(self.updated[b] for b in before))
-            self.updated[node.name] = updated
-            tested = {r.node for r in node.inputs if node.type == "IsVariableInitialized"}
-            self.tested[node.name] = tested.union(*(self.tested[b] for b in before))
+            found = self._set_of(written(node))
+            if node.type == "IsVariableInitialized":  # it may have had no value before
+                found |= self._set_of(r.node for r in node.inputs)
+            for name in before:
+                found |= self._found[name]
+            self._found[node.name] = found
             mine = (node, *within({node.name: node}))
             acts = any(n.row.waits or n.row.collective or n.row.script for n in mine)
-            if acts or not self.waits.isdisjoint(before):
-                self.waits.add(node.name)
+            if acts or not self._waits.isdisjoint(before):
+                self._waits.add(node.name)
+
+    def _set_of(self, variables: Iterable[str]) -> int:
+        found = 0
+        for variable in variables:
+            found |= self._bits.setdefault(variable, 1 << len(self._bits))
+        return found
 
     def before(self, node: Node, variable: str = "") -> bool:
         """Whether a read of the variable, by default that of a read, may not run before `node`."""
-        variable = variable or node.inputs[0].node
-        if not self.waits.isdisjoint(node.control):
+        if not self._waits.isdisjoint(node.control):
             return True  # other steps may change it meanwhile
-        return any(variable in self.updated[b] | self.tested[b] for b in node.before())
+        bit = self._bits.get(variable or node.inputs[0].node, 0)
+        return any(bit & self._found[name] for name in node.before())
 
 
 def written(node: Node) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 
 import hpcflow as hf
@@ -104,3 +106,21 @@ def test_a_constant_behind_an_update_stays_there():
         y = hf.cond(h > 0.0, lambda: c * 1.0, lambda: h)
     program = constants_inside(prune(g, [y], {h: spec()}))
     assert bodies(program)["then"].count("Feed") == 1 and "c" in program.nodes
+
+
+def test_of_many_variables_the_reads_of_those_updated_before_a_loop_stay():
+    with graph() as g:
+        many, read = [hf.Variable(1.0, name=f"v{i}") for i in range(1000)], []
+        x = hf.constant(1.0)
+        for v in many[::2]:  # each update follows the one before it
+            x = v.assign_add(x)
+        for at in (0, 1, 98, 99, 998, 999):
+            read.append(hf.while_loop(lambda a: a < 3, lambda a, v=many[at]: a + v, [x]))
+    program = prune(g, read, {})
+    tracemalloc.start()
+    moved = reads_outside(program)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    reads = [n for n in moved.nodes.values() if n.type == "ReadVariable" and not n.control]
+    assert [n.inputs[0].node for n in reads] == ["v1", "v99", "v999"]
+    assert peak < 1000 * len(program.nodes)  # no set of all variables for each node
