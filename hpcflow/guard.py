@@ -147,12 +147,21 @@ def _refusal(
 ) -> HpcflowError:
     """The error to raise in place of a raw one."""
     given = [shown(a) for a in args] + [f"{key}={shown(v)}" for key, v in kwargs.items()]
-    name = function.__qualname__.removesuffix(".__init__")
+    name = _public_name(function, args)
     told = f"{name}({', '.join(given)}): {type(error).__name__}: {error}"
     if isinstance(error, MemoryError):
         return OutOfMemoryError(told, line=user_line(), hint="ask for less at a time")
     hint = f"help({name}) tells what it takes"
     return ArgumentError(f"these arguments do not fit: {told}", line=user_line(), hint=hint)
+
+
+def _public_name(function: Callable[..., Any], args: Any) -> str:
+    """What the caller calls it; a method by the class of the object, which may inherit it."""
+    owner, _, name = function.__qualname__.rpartition(".")
+    classes = [cls.__name__ for cls in type(args[0]).__mro__] if args else []
+    if owner in classes and not classes[0].startswith("_"):
+        owner = classes[0]
+    return f"{owner}.{name}".removeprefix(".").removesuffix(".__init__")
 
 
 def shown(value: Any) -> str:
