@@ -12,10 +12,9 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
-from hpcflow.graph.operators import Operand
 from hpcflow.graph.shape import show
-from hpcflow.graph.tensor_shape import TensorShape
 from hpcflow.guard import guarded
+from hpcflow.ops.assignable import Assignable
 from hpcflow.ops.control import group
 from hpcflow.ops.join import concat
 from hpcflow.ops.slicing import slice
@@ -31,10 +30,11 @@ class PartitionInfo:
 
 
 @guarded
-class PartitionedVariable(Operand[Tensor]):
+class PartitionedVariable(Assignable):
     """Variables that are pieces of one, cut along one axis; it is used like their concatenation.
 
-    `partitions` says how many pieces there are along each axis. Iterating gives the pieces.
+    `partitions` says how many pieces there are along each axis. Iterating gives the pieces. An
+    update changes each piece by its part of the value.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PartitionedVariable(Operand[Tensor]):
         partitions: Sequence[int],
     ) -> None:
         self.name, self.dtype = name, as_dtype(dtype)
-        self.shape = tuple(int(d) for d in shape)
+        self.shape: tuple[int, ...] = tuple(int(d) for d in shape)
         self.partitions = check_partitions(partitions, self.shape)
         self.axis = cut_axis(self.partitions)
         self._pieces = list(variable_list)
@@ -70,10 +70,6 @@ class PartitionedVariable(Operand[Tensor]):
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def get_shape(self) -> TensorShape:
-        """Its shape as TensorFlow 1 gives it."""
-        return TensorShape(self.shape)
-
     def value(self) -> Tensor:
         """The pieces, each read after the control dependencies in force, joined."""
         graph = innermost(self.graph)
@@ -89,37 +85,7 @@ class PartitionedVariable(Operand[Tensor]):
         with self.graph.as_default():
             return group(*(piece.initializer for piece in self._pieces))
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Set each piece to its part of `value`; all of it after that, or the operation."""
-        return self._each("assign", value, name, read_value)
-
-    def assign_add(
-        self,
-        value: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Add to each piece its part of `value`; all of it after that, or the operation."""
-        return self._each("assign_add", value, name, read_value)
-
-    def assign_sub(
-        self,
-        value: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Subtract from each piece its part of `value`; all of it after that, or the operation."""
-        return self._each("assign_sub", value, name, read_value)
-
-    def _each(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
+    def _changed(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
         whole = convert_to_tensor(value, self.dtype)
         starts, shapes = (f(self.shape, self.partitions) for f in (offsets, pieces_of))
         with innermost(self.graph).as_default():
@@ -135,9 +101,6 @@ class PartitionedVariable(Operand[Tensor]):
             f"<hf.PartitionedVariable {self.name!r} shape={show(self.shape)} dtype={self.dtype} "
             f"pieces={len(self)}>"
         )
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 def check_partitions(partitions: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:

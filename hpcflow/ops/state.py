@@ -19,18 +19,19 @@ from hpcflow.graph.graph import (
     get_default_graph,
 )
 from hpcflow.graph.keys import GraphKeys
-from hpcflow.graph.operators import Operand
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.scopes import reopened
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
-from hpcflow.graph.tensor_shape import Sizes, TensorShape
+from hpcflow.graph.tensor_shape import Sizes
 from hpcflow.guard import guarded
 from hpcflow.ops.array import placeholder
+from hpcflow.ops.assignable import Assignable
 from hpcflow.ops.control import group
 from hpcflow.ops.scatter import RowUpdates
 
 _HANDLE = NoGrad("a handle is not a number")
 _UPDATE = NoGrad("an update of state is not a function of its inputs")
+_BY_METHOD = {"assign": "Assign", "assign_add": "AssignAdd", "assign_sub": "AssignSub"}  # ops
 
 
 def _handle(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
@@ -93,7 +94,7 @@ op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=Tru
 
 
 @guarded
-class Variable(RowUpdates, Operand[Tensor]):
+class Variable(RowUpdates, Assignable):
     """Mutable state that lives between steps.
 
     `initial_value` is a value, a tensor, or a function of no arguments giving one; its static shape
@@ -166,41 +167,8 @@ class Variable(RowUpdates, Operand[Tensor]):
         with graph.colocate_with(self.op, ignore_existing=True):
             return graph.create_op("ReadVariable", [self.handle], attrs, name).outputs[0]
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Set it to `value`; its value after that, or without `read_value` the operation.
-
-        A step sees all of an update or nothing: `use_locking` changes nothing.
-        """
-        return self._changed("Assign", value, name, read_value)
-
-    def assign_add(
-        self,
-        value: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Add `value` to it; its value after that, or without `read_value` the operation."""
-        return self._changed("AssignAdd", value, name, read_value)
-
-    def assign_sub(
-        self,
-        value: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Subtract `value` from it; its value after that, or without `read_value` the operation."""
-        return self._changed("AssignSub", value, name, read_value)
-
-    def _changed(self, type: str, value: Any, name: str | None, read_value: bool) -> Any:
-        done = self._update(type, [convert_to_tensor(value, self.dtype)], name)
+    def _changed(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
+        done = self._update(_BY_METHOD[method], [convert_to_tensor(value, self.dtype)], name)
         return self.after(done) if read_value else done
 
     def after(self, update: Operation) -> Tensor:
@@ -263,15 +231,8 @@ class Variable(RowUpdates, Operand[Tensor]):
         """See `hf.count_up_to`."""
         return count_up_to(self, limit)
 
-    def get_shape(self) -> TensorShape:
-        """Its shape as TensorFlow 1 gives it."""
-        return TensorShape(self.shape)
-
     def __repr__(self) -> str:
         return f"<hf.Variable {self.name!r} shape={show(self.shape)} dtype={self.dtype}>"
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 def _initial(given: Any, dtype: Any) -> Tensor:
