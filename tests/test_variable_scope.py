@@ -305,6 +305,21 @@ def test_partitioned_variables(graph: hf.Graph) -> None:
     assert [g.shape for g in grads] == [(2, 2), (2, 2), (1, 2)]
 
 
+def test_a_partitioned_variable_is_assigned_all_of_a_value() -> None:
+    v = hf.get_variable("v", [4, 2], partitioner=hf.fixed_size_partitioner(2))
+    for wrong in (np.ones([6, 2]), np.ones([3, 2]), np.ones([4, 3]), 3.0, np.ones([4])):
+        with pytest.raises(ShapeError):
+            v.assign(wrong)
+    x = hf.placeholder(hf.float32, [None, 2])
+    longer = v.assign(x)
+    with hf.Session() as session:
+        session.run(longer, {x: np.ones([4, 2])})
+        for count in (6, 3):
+            with pytest.raises(ShapeError, match="do not add up to axis 0"):
+                session.run(longer, {x: np.zeros([count, 2])})
+        assert session.run(v).tolist() == np.ones([4, 2]).tolist()
+
+
 def test_sharing_a_partitioned_variable() -> None:
     two = hf.fixed_size_partitioner(2)
     v = hf.get_variable("v", [4], partitioner=two)

@@ -16,8 +16,7 @@ from hpcflow.graph.shape import show
 from hpcflow.guard import guarded
 from hpcflow.ops.assignable import Assignable
 from hpcflow.ops.control import group
-from hpcflow.ops.join import concat
-from hpcflow.ops.slicing import slice
+from hpcflow.ops.join import concat, split
 from hpcflow.ops.state import Variable
 
 
@@ -87,11 +86,11 @@ class PartitionedVariable(Assignable):
 
     def _changed(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
         whole = convert_to_tensor(value, self.dtype)
-        starts, shapes = (f(self.shape, self.partitions) for f in (offsets, pieces_of))
+        lengths = [piece[self.axis] for piece in pieces_of(self.shape, self.partitions)]
         with innermost(self.graph).as_default():
             done = [
-                getattr(piece, method)(slice(whole, start, shape), read_value=read_value)
-                for piece, start, shape in zip(self._pieces, starts, shapes, strict=True)
+                getattr(piece, method)(part, read_value=read_value)
+                for piece, part in zip(self._pieces, split(whole, lengths, self.axis), strict=True)
             ]
             name = name or f"{self.name}/{method}"
             return concat(done, self.axis, name=name) if read_value else group(*done, name=name)
