@@ -30,7 +30,7 @@ from hpcflow.plan.rounds import COORDINATOR
 from hpcflow.plan.rounds import split as split_rounds
 from hpcflow.plan.shard import shard
 from hpcflow.plan.simplify import Evaluate, simplify
-from hpcflow.plan.variables import assign_variables
+from hpcflow.plan.variables import Home, assign_variables
 from hpcflow.settings import Settings
 
 
@@ -68,26 +68,60 @@ def plan_of(
     Errors: ShapeError, PlacementError, VerifyError.
     """
     homes = assign_variables(graph, cluster, settings)
-    on_cpu = all(d.startswith("cpu") for d in (*cluster.devices, *cluster.server_devices))
-    floats = on_cpu or not settings.exact
-    run = passes(settings.verify_passes)
+    planner = _Planner(graph, cluster, settings, homes, replica, evaluate)
+    program = planner.run(reads_outside, program)
+    trains = any(node.type in LOWERED for node in program.nodes.values())
+    if cluster.mode != "ps":
+        return planner.cut(planner.lowered(program), cluster)
+    share = next((t.op.name for t in graph.get_collection("replica_share")), None)
+    step, joined, updates = split_rounds(planner.lowered(program), cluster, homes, share, trains)
+    plan = planner.cut(step, cluster)
+    if traffic.trains(plan):
+        plan = dataclasses.replace(plan, messages=traffic.messages(plan, homes))
+    if joined is None:
+        return plan
+    after = planner.cut(joined, dataclasses.replace(cluster, lead=COORDINATOR))
+    return dataclasses.replace(plan, round=after, updates=updates)
 
-    def lower(program: Program, inside: bool = False) -> Program:
-        if inside and cluster.joins:
+
+class _Planner:
+    """The passes, and what they know of the plan that they make."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        settings: Settings,
+        homes: dict[str, Home],
+        replica: int,
+        evaluate: Evaluate | None,
+    ) -> None:
+        self.graph, self.cluster, self.settings = graph, cluster, settings
+        self.homes, self.replica, self.evaluate = homes, replica, evaluate
+        on_cpu = all(d.startswith("cpu") for d in (*cluster.devices, *cluster.server_devices))
+        self.floats = on_cpu or not settings.exact
+        self.run = passes(settings.verify_passes)
+
+    def lowered(self, program: Program, inside: bool = False) -> Program:
+        """The program of one replica, simplified; `inside` a loop or branch of another program."""
+        run, settings, homes = self.run, self.settings, self.homes
+        if inside and self.cluster.joins:
             refuse_sums(program)
-        program = run(replicate, program, graph, cluster, replica, homes)
+        program = run(replicate, program, self.graph, self.cluster, self.replica, homes)
         program = run(beside_variables, program, homes)
         program = run(shard, program, homes)
-        program = run(simplify, program, evaluate, floats)
+        program = run(simplify, program, self.evaluate, self.floats)
         program = run(constants_inside, program)
-        joins = cluster.tasks_per_replica == 1 and not settings.one_by_one
+        joins = self.cluster.tasks_per_replica == 1 and not settings.one_by_one
         if joins:
             program = run(by_algebra, program, settings.exact)
-        program = mapped(program, lambda inner: lower(inner, inside=True))
+        program = mapped(program, lambda inner: self.lowered(inner, inside=True))
         return run(sums_behind_loops, program) if joins and not settings.exact else program
 
-    def cut(program: Program, cluster: Cluster) -> Plan:
-        program, why = run(place, program, graph, cluster, homes)
+    def cut(self, program: Program, cluster: Cluster) -> Plan:
+        """The program placed over the tasks of `cluster` and cut at their borders."""
+        run, settings = self.run, self.settings
+        program, why = run(place, program, self.graph, cluster, self.homes)
         if not settings.exact:
             program = run(add_where_made, program)
         program, edges = run(split, program, cluster)
@@ -97,17 +131,3 @@ def plan_of(
         program = run(join, program, cluster.lead)
         program = run(pack_step, program, cluster.lead)
         return partition(run(order, program), cluster, why, edges)
-
-    program = run(reads_outside, program)
-    trains = any(node.type in LOWERED for node in program.nodes.values())
-    if cluster.mode != "ps":
-        return cut(lower(program), cluster)
-    share = next((t.op.name for t in graph.get_collection("replica_share")), None)
-    step, joined, updates = split_rounds(lower(program), cluster, homes, share, trains)
-    plan = cut(step, cluster)
-    if traffic.trains(plan):
-        plan = dataclasses.replace(plan, messages=traffic.messages(plan, homes))
-    if joined is None:
-        return plan
-    after = cut(joined, dataclasses.replace(cluster, lead=COORDINATOR))
-    return dataclasses.replace(plan, round=after, updates=updates)
