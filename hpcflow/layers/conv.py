@@ -159,6 +159,11 @@ conv2d_transpose = _conv_transpose(
 conv3d_transpose = _conv_transpose(3, "`conv2d_transpose` of three spatial axes.")
 
 
+def _rows(x: Tensor, depthwise: Any, pointwise: Any, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Lines and their filters as images of one row, which is `axis` of `x`."""
+    return expand_dims(x, axis), expand_dims(depthwise, 0), expand_dims(pointwise, 0)
+
+
 def _separable(rank: int, doc: str) -> Function:
     what = f"separable_conv{rank}d"
 
@@ -200,11 +205,8 @@ def _separable(rank: int, doc: str) -> Function:
             )
             steps = sizes_of(strides, rank, "strides")
             rates = sizes_of(dilation_rate, rank, "dilation_rate")
-            if rank == 1:  # an image of one row
-                x, depthwise, pointwise = (
-                    expand_dims(t, i)
-                    for t, i in ((x, 2 if first else 1), (depthwise, 0), (pointwise, 0))
-                )
+            if rank == 1:
+                x, depthwise, pointwise = _rows(x, depthwise, pointwise, 2 if first else 1)
                 steps, rates = [1, *steps], [1, *rates]
             form = "NCHW" if first else "NHWC"
             y = separable(x, depthwise, pointwise, steps, padding, rates, None, form)

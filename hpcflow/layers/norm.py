@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float32
@@ -73,28 +73,57 @@ def batch_normalization(
         mean = _moving("moving_mean", size, moving_mean_initializer or Zeros(), wide)
         variance = _moving("moving_variance", size, moving_variance_initializer or Ones(), wide)
 
-        def shaped(v: Any) -> Any:
-            return None if v is None else norm.by_channel(v, x, at)
-
-        def normalized(m: Any, v: Any) -> Tensor:
-            moments = shaped(m), shaped(v)
-            return norm.batch_normalization(x, *moments, shaped(beta), shaped(gamma), epsilon)
-
+        batch = _Batch(x, at, gamma, beta, epsilon)
         training = as_scalar(training) if isinstance(training, Tensor) else training
         known = training.constant if isinstance(training, Tensor) else training
         if known is not None and not bool(known):
-            return normalized(mean, variance)
-        others = tuple(i for i in range(len(x.shape)) if i != at)
-        m, v, unbiased, y = _of_batch(x, others, epsilon, synchronized)
-        kept = unbiased if len(x.shape) == 4 and at in (1, 3) else v  # where TensorFlow's is fused
-        _update([(mean, m), (variance, kept)], momentum, training, known, synchronized)
-        if known is None:
-            return normalized(where(training, m, mean), where(training, v, variance))
-        if synchronized:
-            return normalized(m, v)
-        if gamma is not None:
-            y = multiply(y, shaped(gamma))
-        return y if beta is None else add(y, shaped(beta))
+            return batch.normalized(mean, variance)
+        return _trained(batch, (mean, variance), momentum, training, known, synchronized)
+
+
+class _Batch(NamedTuple):
+    """A batch with its channels along `axis`, and the factors and summands of these."""
+
+    x: Tensor
+    axis: int
+    gamma: Variable | None
+    beta: Variable | None
+    epsilon: float
+
+    def normalized(self, mean: Any, variance: Any) -> Tensor:
+        """The batch normalized by these moments, times gamma plus beta."""
+        given = (mean, variance, self.beta, self.gamma)
+        m, v, beta, gamma = (self._spread(t) for t in given)
+        return norm.batch_normalization(self.x, m, v, beta, gamma, self.epsilon)
+
+    def scaled(self, y: Tensor) -> Tensor:
+        """`y`, a normalized batch, times gamma plus beta."""
+        if self.gamma is not None:
+            y = multiply(y, self._spread(self.gamma))
+        return y if self.beta is None else add(y, self._spread(self.beta))
+
+    def _spread(self, t: Any) -> Any:
+        return None if t is None else norm.by_channel(t, self.x, self.axis)
+
+
+def _trained(
+    batch: _Batch,
+    moving: tuple[Variable, Variable],
+    momentum: float,
+    training: Any,
+    known: Any,
+    synchronized: bool,
+) -> Tensor:
+    """The batch normalized by its own moments while `training`, which move the averages."""
+    rank = len(batch.x.shape or ())
+    others = tuple(i for i in range(rank) if i != batch.axis)
+    m, v, unbiased, y = _of_batch(batch.x, others, batch.epsilon, synchronized)
+    kept = unbiased if rank == 4 and batch.axis in (1, 3) else v  # where TensorFlow's is fused
+    mean, variance = moving
+    _update([(mean, m), (variance, kept)], momentum, training, known, synchronized)
+    if known is None:
+        return batch.normalized(where(training, m, mean), where(training, v, variance))
+    return batch.normalized(m, v) if synchronized else batch.scaled(y)
 
 
 def _moving(name: str, size: int, start: Any, dtype: Any) -> Variable:

@@ -55,19 +55,8 @@ def dynamic_rnn(
         state = initial_state
         if state is None:
             state = cell.zero_state(batch if samples is None else samples, dtype or x.dtype)
-        sizes = cell.output_size
-        arrays = nest.mapped(lambda n: TensorArray(x.dtype, count), sizes)
-
-        def step(t: Tensor, arrays: Any, old: Any) -> Any:
-            output, new = cell(steps.read(t), old)
-            if lengths is not None:
-                output, new = while_alive(less(t, lengths), output, new, old)
-            return add(t, 1), nest.mapped(lambda a, y: a.write(t, y), arrays, output), new
-
-        _, arrays, state = while_loop(
-            lambda t, *_: less(t, count),
-            step,
-            [constant(0), arrays, state],
+        arrays, state = _looped(
+            *(cell, steps, count, lengths, state),
             parallel_iterations=parallel_iterations or 32,
             swap_memory=swap_memory,
             history=history,
@@ -81,7 +70,24 @@ def dynamic_rnn(
             made.set_shape((*(x.shape or (None, None))[:2], size))
             return made if time_major else transpose(made, [1, 0, 2])
 
-        return nest.mapped(joined, arrays, sizes), state
+        return nest.mapped(joined, arrays, cell.output_size), state
+
+
+def _looped(
+    cell: RNNCell, steps: TensorArray, count: Tensor, lengths: Tensor | None, state: Any, **how: Any
+) -> tuple[Any, Any]:
+    """Lists of the cell's outputs for the first `count` of `steps`, and its last state."""
+    arrays = nest.mapped(lambda n: TensorArray(steps.dtype, count), cell.output_size)
+
+    def step(t: Tensor, arrays: Any, old: Any) -> Any:
+        output, new = cell(steps.read(t), old)
+        if lengths is not None:
+            output, new = while_alive(less(t, lengths), output, new, old)
+        return add(t, 1), nest.mapped(lambda a, y: a.write(t, y), arrays, output), new
+
+    begin = [constant(0), arrays, state]
+    _, arrays, state = while_loop(lambda t, *_: less(t, count), step, begin, **how)
+    return arrays, state
 
 
 def _by_time(inputs: Any, time_major: bool) -> Tensor:
