@@ -77,6 +77,28 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
     With `relu`, x came out of one and the result is what goes back through that; with `bias`, then
     also the sums of the result over all but the channels.
     """
+    body = _given_back(pool, relu, bias)
+    before, behind = [], []
+    if not pool.covers:
+        size = pool.space[0] * pool.space[1] * pool.channels
+        before += [
+            f"  %image = mul i64 %b, {size}",
+            "  %ip = getelementptr float, ptr %d, i64 %image",
+            f"  call void @llvm.memset.p0.i64(ptr %ip, i8 0, i64 {4 * size}, i1 false)",
+        ]
+    if bias:  # sums of one sample each, so that rounding errors do not grow with the batch
+        before.append(_clear("%sample", pool.channels))
+        behind += _total("%total", "%sample", pool.channels)
+    lines = _windows(pool, _channels(pool, body), before, behind)
+    if bias:
+        lines = [*_own_total(pool.channels), *lines]
+    names = ["x", "y", "g", "d", *(["outs"] if bias else [])]
+    declared = ["declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)", *CLAMPS]
+    return _function(pool, declared, names, lines, pool.channels if bias else 0)
+
+
+def _given_back(pool: Pool, relu: bool, bias: bool) -> list[str]:
+    """What goes back of one window in one channel."""
     body = [*_load("y1", "%y", "%to", 0), *_load("g0", "%g", "%to", 0)]
     mine = "%g0"
     if relu:  # a product, which keeps what is not finite, as ReluGrad does
@@ -110,23 +132,7 @@ def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
             "  %more = fadd float %s, %all",
             f"  store float %more, ptr %sp{FREE}",
         ]
-    before, behind = [], []
-    if not pool.covers:
-        size = pool.space[0] * pool.space[1] * pool.channels
-        before += [
-            f"  %image = mul i64 %b, {size}",
-            "  %ip = getelementptr float, ptr %d, i64 %image",
-            f"  call void @llvm.memset.p0.i64(ptr %ip, i8 0, i64 {4 * size}, i1 false)",
-        ]
-    if bias:  # sums of one sample each, so that rounding errors do not grow with the batch
-        before.append(_clear("%sample", pool.channels))
-        behind += _total("%total", "%sample", pool.channels)
-    lines = _windows(pool, _channels(pool, body), before, behind)
-    if bias:
-        lines = [*_own_total(pool.channels), *lines]
-    names = ["x", "y", "g", "d", *(["outs"] if bias else [])]
-    declared = ["declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)", *CLAMPS]
-    return _function(pool, declared, names, lines, pool.channels if bias else 0)
+    return body
 
 
 def _function(

@@ -36,6 +36,40 @@ ONE_WAIT_NS = 20_000  # between two polls of one wait
 MOST_RANKS = 64  # of a job are profiled, evenly spread
 
 
+class _Idle:
+    """Notes in a window from when to when nothing runs."""
+
+    def __init__(self, window: Window) -> None:
+        self._window, self._from, self._to = window, 0, 0
+
+    def note(self, start: int) -> None:
+        """Nothing has run from `start` to now."""
+        if start - self._to > ONE_WAIT_NS:
+            self.end()
+            self._from = start
+        self._to = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """No more is noted."""
+        self._window.idle.append((self._from, self._to))
+
+
+def _replaced(changes: Sequence[tuple[Any, str, Any]]) -> Callable[[], None]:
+    """Give objects other attributes; what is returned gives them back their own."""
+    before = [(of, name, vars(of).get(name)) for of, name, _ in changes]
+    for of, name, new in changes:
+        setattr(of, name, new)
+
+    def undo() -> None:
+        for of, name, old in before:
+            if old is None:
+                delattr(of, name)
+            else:
+                setattr(of, name, old)
+
+    return undo
+
+
 def install(context: Any) -> Profile | None:
     """The profile of this rank, if it is one of those that have one."""
     if context.rank % -(-context.size // MOST_RANKS):
@@ -130,27 +164,21 @@ class Profile:
         engine = self.context.engine
         await_, poll, count_wait = engine.await_, engine.poll, engine._count_wait
         nap = engine.backoff.wait
-        last = [0, 0]  # what is done of now, one after the other, while nothing runs
+        idle = _Idle(window)
         numbers = iter(range(1, 1 << 62))
-
-        def idle(start: int) -> None:
-            if start - last[1] > ONE_WAIT_NS:
-                window.idle.append((last[0], last[1]))
-                last[0] = start
-            last[1] = time.perf_counter_ns()
 
         def polled() -> bool:
             if not self.is_open:  # code that was bound in the window keeps it
                 return bool(poll())
             start = time.perf_counter_ns()
             moved = bool(poll())
-            idle(start)
+            idle.note(start)
             return moved
 
         def napped() -> None:
             start = time.perf_counter_ns()
             nap()
-            idle(start)
+            idle.note(start)
 
         def counted() -> None:
             since = engine._since
@@ -168,19 +196,7 @@ class Profile:
             (engine, "_count_wait", counted),
             (engine.backoff, "wait", napped),
         ]
-        before = [(of, name, vars(of).get(name)) for of, name, _ in changes]
-        for of, name, new in changes:
-            setattr(of, name, new)
-
-        def undo() -> None:
-            window.idle.append((last[0], last[1]))
-            for of, name, old in before:
-                if old is None:
-                    delattr(of, name)
-                else:
-                    setattr(of, name, old)
-
-        self._undo = [undo]
+        self._undo = [idle.end, _replaced(changes)]
 
     def close(self, end: int = 0) -> None:
         """The window ends, now or at `end`: then the plain code runs, and a thread writes."""
