@@ -71,10 +71,3 @@ def format_of(data_format: str, rank: int) -> str:
             line=user_line(),
         )
     return f"NC{axes}" if data_format == "channels_first" else f"N{axes}C"
-
-
-def named(function: Function, name: str, doc: str) -> Function:
-    """`function` as the public function `name`."""
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function

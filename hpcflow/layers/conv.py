@@ -12,7 +12,6 @@ from hpcflow.layers.base import (
     finished,
     format_of,
     known_size,
-    named,
     of_rank,
     sizes_of,
 )
@@ -21,6 +20,7 @@ from hpcflow.ops.array import expand_dims, shape, squeeze
 from hpcflow.ops.conv import convolve, transposed
 from hpcflow.ops.convolutions import separable_conv2d as separable
 from hpcflow.ops.math import add, multiply
+from hpcflow.ops.rules import named
 from hpcflow.ops.slicing import getitem
 from hpcflow.ops.variable_scope import get_variable, variable_scope
 from hpcflow.ops.window import padding_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.graph.graph import Tensor, convert_to_tensor
-from hpcflow.layers.base import Function, format_of, named, of_rank, sizes_of
+from hpcflow.layers.base import Function, format_of, of_rank, sizes_of
 from hpcflow.ops.pool import pool
+from hpcflow.ops.rules import named
 
 
 def _pooling(kind: str, rank: int) -> Function:

@@ -38,13 +38,13 @@ from hpcflow.ops.metric_parts import (
     Result,
     fitted_weights,
     metric,
-    named,
     paired,
     tensors,
     weighted,
     whole,
 )
 from hpcflow.ops.reduce import argmin, reduce_max, reduce_min, reduce_sum
+from hpcflow.ops.rules import named
 from hpcflow.ops.slicing import getitem
 from hpcflow.ops.variable_scope import variable_scope
 
@@ -76,10 +76,9 @@ def _counts(
 
 
 def _of_decisions(
-    name: str, kinds: Sequence[str], compute: Callable[..., Tensor], doc: str
+    public: str, kinds: Sequence[str], compute: Callable[..., Tensor], doc: str
 ) -> Metric:
-    """The metric `name` that is computed of the counts of `kinds`."""
-    public = name
+    """The metric `public` that is computed of the counts of `kinds`."""
 
     def function(
         labels: Any,
@@ -147,13 +146,12 @@ def _counts_at(
 
 
 def _at_thresholds(
-    name: str, kinds: Sequence[str], compute: Callable[..., Tensor], words: str, scope: str = ""
+    public: str, kinds: Sequence[str], compute: Callable[..., Tensor], words: str, scope: str = ""
 ) -> Metric:
-    """The metric `name` that is computed of the counts of `kinds` for each threshold.
+    """The metric `public` that is computed of the counts of `kinds` for each threshold.
 
-    `scope` names what it makes, by default as the metric.
+    `scope` is the default name of its scope, in place of its own name.
     """
-    public = name
 
     def function(
         labels: Any,

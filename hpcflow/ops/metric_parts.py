@@ -40,11 +40,12 @@ def metric(
     after: Callable[..., Tensor] | None = None,
     names: tuple[str, str] = ("value", "update_op"),
 ) -> Result:
-    """What `compute` makes of sums, and what `after` makes of them once `batch` has been added.
+    """The metric that adds `batch`, values by the names of sums, to these sums.
 
-    Each sum is a variable with the name, shape and dtype of what is added to it. All replicas add
-    theirs, so every rank reads the joint metric. `after` is `compute` by default. `names` are those
-    of the pair; a tensor with an empty name stays as it was made.
+    A sum is a variable that begins with zeros, of the shape and dtype of what is added to it. What
+    replicas add is summed over all of them, so that every rank reads the joint metric. The value is
+    `compute` of the sums. The value after the update is `after` of the new sums, by default
+    `compute`. `names` are those of the two tensors; with "" a tensor keeps the name it has.
     """
     sums = [_zeros(added, name) for name, added in batch.items()]
     with get_default_graph().control_dependencies(None):
@@ -85,13 +86,6 @@ def remembered(
             several = [names] if isinstance(names, str) else list(names)
             tensor.graph.add_to_collections(several, tensor)
     return value, update
-
-
-def named(function: Metric, name: str, doc: str | None) -> Metric:
-    """`function` as the public function `name`."""
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
 
 
 # -- what users give

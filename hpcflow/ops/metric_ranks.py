@@ -33,13 +33,13 @@ from hpcflow.ops.metric_parts import (
     Result,
     mean_sums,
     metric,
-    named,
     spread_weights,
     weighted,
     whole,
 )
 from hpcflow.ops.positions import first_in_row
 from hpcflow.ops.reduce import reduce_any, reduce_sum
+from hpcflow.ops.rules import named
 from hpcflow.ops.scans import cumsum, top_k
 from hpcflow.ops.slicing import getitem
 from hpcflow.ops.sparse import (

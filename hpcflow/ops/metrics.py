@@ -38,7 +38,6 @@ from hpcflow.ops.metric_parts import (
     fitted_weights,
     mean_sums,
     metric,
-    named,
     paired,
     remembered,
     tensors,
@@ -46,7 +45,7 @@ from hpcflow.ops.metric_parts import (
     whole,
 )
 from hpcflow.ops.reduce import reduce_mean, reduce_sum
-from hpcflow.ops.rules import like, require_alike
+from hpcflow.ops.rules import like, named, require_alike
 from hpcflow.ops.segment import unsorted_segment_sum
 from hpcflow.ops.variable_scope import variable_scope
 

@@ -49,6 +49,13 @@ def one(
     return make(type, inputs, attrs, name).outputs[0]
 
 
+def named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
+    """`function` as the public function `name`."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
 # -- operands of one dtype
 
 _KIND_ORDER = "biufcO"
