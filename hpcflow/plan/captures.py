@@ -20,8 +20,8 @@ CONSTANT_BYTES = 1 << 16  # a larger constant is given to a body as any other va
 def reads_outside(program: Program) -> Program:
     """The program with reads of variables in front of loops and branches.
 
-    A read stays in a body that updates its variable, behind control inputs that order it, and
-    where an update, or a test whether the variable has a value, comes before the loop. A read for
+    A read stays in a body that updates its variable, or tests whether it has a value, behind
+    control inputs that order it, and where such an update or test comes before the loop. A read for
     the gradient of a body (`EARLY`) goes where the body's own reads went. A read of what was just
     updated goes if nobody takes the value.
     """
@@ -86,9 +86,7 @@ class _Changes:
         self._waits: set[str] = set()  # nodes behind what other steps do
         for node in program.nodes.values():
             before = node.before()
-            found = self._set_of(written(node))
-            if node.type == "IsVariableInitialized":  # it may have had no value before
-                found |= self._set_of(r.node for r in node.inputs)
+            found = self._set_of(_touched(node))
             for name in before:
                 found |= self._found[name]
             self._found[node.name] = found
@@ -118,9 +116,17 @@ def written(node: Node) -> Iterator[str]:
             yield one.inputs[i].node
 
 
+def _touched(node: Node) -> Iterator[str]:
+    """The variables that a node, or what it holds, updates or tests for a value."""
+    yield from written(node)
+    for one in (node, *within({node.name: node})):
+        if one.type == "IsVariableInitialized":  # it may have had no value before
+            yield one.inputs[0].node
+
+
 def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> Node:
     """The loop or branch with reads that may be outside; they are added to `front`."""
-    mine, asked = set(written(frame)), frame
+    mine, asked = set(_touched(frame)), frame
     for key, body in inner(frame):
         moved: dict[str, Node] = {}
         for node in body.nodes.values():

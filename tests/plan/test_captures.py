@@ -25,7 +25,13 @@ def bodies(program):
 
 
 def reads_in(program):
-    return sum(types.count("ReadVariable") for types in bodies(program).values())
+    """How many reads are in the bodies of all loops and branches."""
+    return sum(
+        [n.type for n in body.nodes.values()].count("ReadVariable")
+        for node in program.nodes.values()
+        if node.type in FRAMES
+        for _, body in inner(node)
+    )
 
 
 def test_a_read_in_a_loop_that_updates_nothing_is_made_once_in_front():
@@ -86,6 +92,25 @@ def test_a_read_stays_behind_the_test_whether_there_is_a_value():
         w = hf.Variable(1.0, name="w")
         y = w.initialized_value()
     assert reads_in(reads_outside(prune(g, [y], {}))) == 1
+
+
+def test_a_read_stays_behind_a_test_in_a_branch_and_in_a_body_that_tests():
+    with graph() as g:
+        v, p = hf.Variable(1.0, name="v"), hf.placeholder(hf.bool, [], name="p")
+        there = hf.cond(p, lambda: hf.is_variable_initialized(v), lambda: hf.constant(False))
+        branch = hf.cond(there, lambda: v * 2.0, lambda: hf.constant(-1.0))
+        loop = hf.while_loop(lambda a: hf.logical_and(there, a < 3.0), lambda a: a + v, [0.0])
+
+        def more(a):
+            return hf.logical_and(hf.is_variable_initialized(v), a < 3.0)
+
+        alone = hf.while_loop(more, lambda a: a + v, [0.0])
+    for fetch in (branch, loop, alone):
+        assert reads_in(reads_outside(prune(g, [fetch], {p: spec(dtype="?")}))) == 1
+    with hf.Session(graph=g) as session:  # as TensorFlow 1
+        assert session.run([branch, loop, alone], {p: True}) == [-1.0, 0.0, 0.0]
+        session.run(v.initializer)
+        assert session.run([branch, loop, alone], {p: True}) == [2.0, 3.0, 3.0]
 
 
 def test_small_constants_are_where_they_are_used_unless_they_are_fed():
