@@ -193,6 +193,9 @@ __getattr__, __dir__, _later = later(
             "no_regularizer variable_scope"
         ),
         "hpcflow.recomputing": "recompute",
+        "hpcflow.runtime.config": (
+            "ConfigProto GPUOptions GraphOptions OptimizerOptions RunMetadata RunOptions"
+        ),
         "hpcflow.runtime.device": "Device register_device",
         "hpcflow.runtime.session": "InteractiveSession Session",
     },

@@ -471,6 +471,12 @@ from hpcflow.ops.variable_scope import get_variable_scope as get_variable_scope
 from hpcflow.ops.variable_scope import no_regularizer as no_regularizer
 from hpcflow.ops.variable_scope import variable_scope as variable_scope
 from hpcflow.recomputing import recompute as recompute
+from hpcflow.runtime.config import ConfigProto as ConfigProto
+from hpcflow.runtime.config import GPUOptions as GPUOptions
+from hpcflow.runtime.config import GraphOptions as GraphOptions
+from hpcflow.runtime.config import OptimizerOptions as OptimizerOptions
+from hpcflow.runtime.config import RunMetadata as RunMetadata
+from hpcflow.runtime.config import RunOptions as RunOptions
 from hpcflow.runtime.device import Device as Device
 from hpcflow.runtime.device import register_device as register_device
 from hpcflow.runtime.session import InteractiveSession as InteractiveSession

@@ -111,6 +111,8 @@ class Cluster:
     )  # how the workers of parameter servers keep step
     lead: str = "/job:worker/task:0"  # the task that drives the step
     measured: tuple[tuple[str, int, int], ...] = ()  # variable, bytes and messages of a step
+    soft: bool = False  # what asks for a device that its task lacks runs on another one of it
+    cpus: int = 1  # names cpu:0, cpu:1 ... of a task's CPU, which is one device
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:

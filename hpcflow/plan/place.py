@@ -162,23 +162,35 @@ def _check_script(node: Node, why: str) -> None:
 def _choose(bounds: list[_Bound], cluster: Cluster) -> DeviceName:
     merged = DeviceName()
     for i, bound in enumerate(bounds):
-        merged = _merge(merged, bound, bounds[:i])
+        merged = _merge(merged, bound, bounds[:i], cluster.soft)
     default = "ps" if cluster.lead.startswith("/job:ps") else "worker"
     job, task = merged.job or default, merged.task or 0
     _check_task(job, task, bounds, cluster)
     devices = cluster.server_devices if job == "ps" else cluster.devices
-    for device in devices:
-        full = parse(device)._replace(job=job, task=task)
-        if merged.matches(full._replace(job=merged.job, task=merged.task)):
-            return full
+    for wish in _wishes(merged, cluster):
+        for device in devices:
+            full = parse(device)._replace(job=job, task=task)
+            if wish.matches(full._replace(job=merged.job, task=merged.task)):
+                return full
     asks = _who(bounds, "kind")
     raise PlacementError(
         f"/job:{job}/task:{task} has no device {merged._replace(job=None, task=None)}, "
         f"which {asks.node!r} asks for; it has {', '.join(devices)}",
         op=asks.node,
         line=asks.line,
-        hint="ask for one it has, or for none",
+        hint="ask for one it has, or for none; allow_soft_placement=True in hf.ConfigProto takes "
+        "another one",
     )
+
+
+def _wishes(merged: DeviceName, cluster: Cluster) -> list[DeviceName]:
+    """What may serve a constraint, the best first."""
+    found, any_index = [merged], merged._replace(index=None)
+    if merged.kind == "cpu" and (merged.index or 0) < cluster.cpus:
+        found.append(any_index)
+    if cluster.soft:
+        found += [any_index, any_index._replace(kind="cpu"), any_index._replace(kind=None)]
+    return found
 
 
 def _who(bounds: list[_Bound], field: str) -> _Bound:
@@ -186,13 +198,20 @@ def _who(bounds: list[_Bound], field: str) -> _Bound:
     return next(b for b in bounds if getattr(b.wish, field) is not None)
 
 
-def _merge(merged: DeviceName, bound: _Bound, before: list[_Bound]) -> DeviceName:
+def _merge(
+    merged: DeviceName, bound: _Bound, before: list[_Bound], soft: bool = False
+) -> DeviceName:
+    """Both constraints. With `soft` devices of two kinds are a CPU, of two numbers the first."""
     wish = bound.wish
     if wish.job is None and wish.task is not None:
         wish = wish._replace(job="worker")
     for field in ("job", "task", "kind", "index"):
         mine, its = getattr(merged, field), getattr(wish, field)
         if mine is not None and its is not None and mine != its:
+            if soft and field == "kind":
+                return merged._replace(kind="cpu", index=None)
+            if soft and field == "index":
+                return merged
             other = next(b for b in before if getattr(b.wish, field) in (mine, None))
             raise PlacementError(
                 f"{bound.node!r} must be on {bound.wish} ({bound.why}), but shares a device with "

@@ -6,7 +6,7 @@ import ctypes
 import importlib.util
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from hpcflow.native.kept import Maker
 from hpcflow.native.machine import absent, machine
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import KernelInfo
-from hpcflow.plan.ir import Node
+from hpcflow.plan.ir import Cluster, Node
 from hpcflow.runtime import services
 from hpcflow.runtime.held import Held
 from hpcflow.runtime.pool import LEAST, Pool
@@ -330,3 +330,19 @@ def names(server: bool, index: int) -> list[str]:
             hint="start one worker a GPU, or show each rank its own (CUDA_VISIBLE_DEVICES)",
         )
     return [f"gpu:{index if count > 1 else 0}", "cpu:0", *others]
+
+
+class DeviceAttributes(NamedTuple):
+    """A device that steps may use: its full name, and "CPU" or "GPU"."""
+
+    name: str
+    device_type: str
+
+
+def attributes(cluster: Cluster) -> list[DeviceAttributes]:
+    """The devices of all tasks of a cluster."""
+    found = []
+    for task in cluster.tasks():
+        devices = cluster.server_devices if task.startswith("/job:ps") else cluster.devices
+        found += [DeviceAttributes(f"{task}/{d}", d.partition(":")[0].upper()) for d in devices]
+    return found

@@ -26,9 +26,14 @@ class Family:
     """
 
     def __init__(
-        self, wanted: Sequence[Tensor | Operation], done: frozenset[Operation] = frozenset()
+        self,
+        wanted: Sequence[Tensor | Operation],
+        done: frozenset[Operation] = frozenset(),
+        traced: bool = False,
     ) -> None:
+        """`traced` steps note when each operation ran."""
         self.number, self.wanted, self.done = next(_numbers), wanted, done
+        self.traced = traced
         self.sums: Sums | None = None
         self._steps: dict[tuple[Any, ...], Step] = {}  # shapes -> step
         self._general: Step | None = None

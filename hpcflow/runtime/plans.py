@@ -28,7 +28,7 @@ from hpcflow.native import kept
 from hpcflow.native.machine import absent
 from hpcflow.plan import saved, summed
 from hpcflow.plan.code import Generated
-from hpcflow.plan.ir import Part, Plan, Program
+from hpcflow.plan.ir import Cluster, Part, Plan, Program
 from hpcflow.plan.key import LEAST_NODES, chosen, key, sources
 from hpcflow.plan.make import plan_of
 from hpcflow.plan.nested import within
@@ -116,8 +116,11 @@ class Plans:
         specs: Mapping[Tensor, Spec],
         done: Container[Operation],
         evaluate: Evaluate,
+        cluster: Cluster,
     ) -> tuple[Plan, Generated]:
         """The plan of `wanted` from feeds of these specs, and the code of the driver's part.
+
+        `cluster` is that of the context, as the session's config changes it.
 
         Errors: those of `make_plan`.
         """
@@ -125,7 +128,7 @@ class Plans:
         program = prune(graph, wanted, specs, done)
 
         def make() -> tuple[Plan, Generated]:
-            plan = self._plan(program, graph, evaluate)
+            plan = self._plan(program, graph, evaluate, cluster)
             for each in (plan, plan.round):
                 if each is not None:
                     verify(each)
@@ -133,10 +136,10 @@ class Plans:
             return dataclasses.replace(plan, parts=plan.parts | {plan.driver: mine.part}), mine
 
         return self._found(
-            self._name(program, graph),
+            self._name(program, graph, cluster),
             make,
             lambda made: saved.to_bytes(*made),
-            lambda data: saved.from_bytes(data, context.cluster),
+            lambda data: saved.from_bytes(data, cluster),
             start,
         )
 
@@ -147,11 +150,12 @@ class Plans:
         specs: Mapping[Tensor, Spec],
         done: Container[Operation],
         evaluate: Evaluate,
+        cluster: Cluster,
     ) -> tuple[Plan, Callable[[], Outlook]]:
         """The plan that `find` would find, made anew and not checked, and what tells of it."""
         start = time.perf_counter()
         program = prune(graph, wanted, specs, done)
-        plan = self._plan(program, graph, evaluate)
+        plan = self._plan(program, graph, evaluate, cluster)
         seconds = time.perf_counter() - start
 
         def outlook() -> Outlook:
@@ -160,7 +164,7 @@ class Plans:
             spent = seconds + time.perf_counter() - start
             folder, found, keeps = self.folder, None, False
             for count in threads.shares(self.context.size):
-                name = self._name(program, graph, count)
+                name = self._name(program, graph, cluster, count)
                 if folder is None or name is None:
                     break
                 keeps, found = True, folder.find(name)
@@ -170,9 +174,9 @@ class Plans:
 
         return plan, outlook
 
-    def _plan(self, program: Program, graph: Graph, evaluate: Evaluate) -> Plan:
+    def _plan(self, program: Program, graph: Graph, evaluate: Evaluate, cluster: Cluster) -> Plan:
         context = self.context
-        given = context.cluster, context.settings, context.replica, evaluate
+        given = cluster, context.settings, context.replica, evaluate
         return plan_of(program, graph, *given)
 
     def code(self, part: Part, data: bytes) -> Generated:
@@ -189,14 +193,14 @@ class Plans:
             time.perf_counter(),
         )
 
-    def _name(self, program: Program, graph: Graph, count: int = 0) -> str | None:
+    def _name(self, program: Program, graph: Graph, cluster: Cluster, count: int = 0) -> str | None:
         """What the plan of a program is called in the folder; None if it is not kept.
 
         It is that of ranks of so many threads, by default of as many as this one has.
         """
         if not self._keeps(program):
             return None
-        cluster, settings = self.context.cluster, self.context.settings
+        settings = self.context.settings
         homes = assign_variables(graph, cluster, settings)
         replica = self.context.replica
         count = count or threads.chosen().threads

@@ -11,29 +11,23 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from hpcflow.errors import (
-    MALFORMED,
-    FeedError,
-    FetchError,
-    GraphError,
-    HpcflowError,
-    KernelError,
-    OutOfMemoryError,
-)
+from hpcflow.errors import FeedError, FetchError, GraphError, HpcflowError
 from hpcflow.graph import sessions
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
-from hpcflow.graph.shape import Spec, known
-from hpcflow.logs import logger
-from hpcflow.plan.ir import Node, Plan
+from hpcflow.graph.shape import Spec
+from hpcflow.plan.ir import Cluster, Plan
 from hpcflow.plan.make import make_plan
-from hpcflow.plan.traffic import as_text, trains
-from hpcflow.plan.variables import assign_variables, held_bytes
+from hpcflow.plan.traffic import trains
+from hpcflow.runtime import configured
 from hpcflow.runtime.agree import agree
+from hpcflow.runtime.config import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.deadline import Deadline
+from hpcflow.runtime.device import DeviceAttributes, attributes
 from hpcflow.runtime.dlpack import shared
 from hpcflow.runtime.family import Family, Growth
 from hpcflow.runtime.feeds import as_fed, by_tensor, has_composites, structure
+from hpcflow.runtime.folding import evaluate, tell_traffic
 from hpcflow.runtime.given_back import give_back
 from hpcflow.runtime.link import Sums
 from hpcflow.runtime.partial import PartialRun
@@ -41,18 +35,12 @@ from hpcflow.runtime.plans import Outlook
 from hpcflow.runtime.shared_arena import Lanes, SharedArena
 from hpcflow.runtime.spanning import make_step, repeat
 from hpcflow.runtime.step import Feeds, PlannedStep, Runner, Step, fetched
+from hpcflow.runtime.step_stats import Trace
 from hpcflow.runtime.survival import Interrupted
 from hpcflow.runtime.target import context_of
 
 S = TypeVar("S", bound="Session")
 _NO_FEEDS: dict[Any, Any] = {}
-
-
-class DeviceAttributes(NamedTuple):
-    """A device that steps may use: its full name, and "CPU" or "GPU"."""
-
-    name: str
-    device_type: str
 
 
 _collecting = threading.Lock()
@@ -79,6 +67,7 @@ class Session:
     """Runs operations of a graph; within `with session:` it and its graph are the default ones.
 
     `target` is that of a `hf.train.Server`, by default this rank; `graph` may stand in its place.
+    What of a `config` has an effect is told at `hf.ConfigProto`.
 
     Ranks: every rank that runs the script has one of its own; in collective mode all run the same
     steps in the same order.
@@ -88,6 +77,7 @@ class Session:
         self,
         target: str | Graph | None = None,
         graph: Graph | None = None,
+        config: ConfigProto | None = None,
         *,
         context: Context | None = None,
     ) -> None:
@@ -97,6 +87,8 @@ class Session:
             raise GraphError(f"{graph!r} is not a graph", hint="give an hf.Graph")
         self.graph = graph or get_default_graph()
         self.context = context or context_of(target)
+        self._config = configured.checked(config, self.context)
+        self._limit_s = configured.limit(self._config)  # of runs without a deadline of their own
         self.store = self.context.new_store()  # variables that live on this rank
         self._arena = SharedArena(self.context)
         self._lanes = Lanes(self.context)
@@ -111,20 +103,37 @@ class Session:
         self._entered: list[contextlib.ExitStack] = []
 
     def run(
-        self, fetches: Any, feed_dict: Feeds | None = None, *, deadline: float | None = None
+        self,
+        fetches: Any,
+        feed_dict: Feeds | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+        *,
+        deadline: float | None = None,
     ) -> Any:
         """Compute `fetches`, a tensor, operation, variable, or lists, tuples and dicts of them.
 
         A step that is not done `deadline` seconds after the call is given up, and others can
         follow; docs/deadlines.md tells how exact that is, and of steps that none can follow.
+        `options.timeout_in_ms` says it, too. With `options.trace_level` `run_metadata.step_stats`
+        is filled with when each operation ran on this rank.
         Shapes: feeds as their placeholders allow; results are NumPy arrays of the caller's own,
         None for an operation.
         Errors: FeedError, FetchError, UninitializedError, KernelError, each with op, line, rank;
         DeadlineExceededError.
         """
-        if deadline is not None:
+        if (
+            options is not None
+            or run_metadata is not None
+            or deadline is not None
+            or self._limit_s is not None
+        ):
             feeds = _NO_FEEDS if feed_dict is None else feed_dict
-            return self._run_within(Deadline(deadline), fetches, feeds)
+            limit, traces = configured.asked(options, run_metadata, deadline, self._limit_s)
+            if limit is not None or traces:
+                return self._run_within(
+                    limit, fetches, feeds, traced=run_metadata if traces else None
+                )
         try:
             runner = self._runners[fetches if fetches.__class__ is Tensor else _name(fetches)]
         except (KeyError, TypeError, ValueError):  # the last two of what has no hash
@@ -168,9 +177,10 @@ class Session:
                     hint=f"give those of {', '.join(t.name for t in fed)}" if fed else None,
                 )
             feeds = dict(zip(fed, values, strict=True))
-            if deadline is not None:
+            limit_s = self._limit_s if deadline is None else deadline
+            if limit_s is not None:
                 name = find.keywords["name"]
-                return self._run_within(Deadline(deadline), fetches, feeds, name)
+                return self._run_within(Deadline(limit_s), fetches, feeds, name)
             runner = self._runners.get(find.keywords["name"], find)
             try:
                 return runner(feeds)
@@ -225,11 +235,7 @@ class Session:
 
     def list_devices(self) -> list[DeviceAttributes]:
         """The devices of all tasks that a step of this rank may use, servers' too."""
-        cluster, found = self.context.cluster, []
-        for task in cluster.tasks():
-            devices = cluster.server_devices if task.startswith("/job:ps") else cluster.devices
-            found += [DeviceAttributes(f"{task}/{d}", d.partition(":")[0].upper()) for d in devices]
-        return found
+        return attributes(self.context.cluster)
 
     def as_default(self) -> contextlib.AbstractContextManager[Session]:
         """Inside, `Tensor.eval` and `Operation.run` use this session; it is not closed after."""
@@ -308,21 +314,41 @@ class Session:
             self._families = {k: f for k, f in self._families.items() if not f.has(step)}
             self._runners = {k: runner for k, runner in self._runners.items() if k != name}
 
-    def _found(self, fetches: Any, feed_dict: Feeds) -> Found:
+    def _found(self, fetches: Any, feed_dict: Feeds, traced: bool = False) -> Found:
         """The step for fetches and feeds, made if need be."""
         wanted: list[Tensor | Operation] = []
         rebuild = structure(self.graph, fetches, wanted)
         fed = {self._fed(key): key for key in feed_dict}
         fed = {t: fed[t] for t in sorted(fed, key=lambda t: (t.op.index, t.index))}
         arrays = {t: as_fed(t, feed_dict[key]) for t, key in fed.items()}
-        return Found(self._step(wanted, arrays), rebuild, fed, arrays)
+        return Found(self._step(wanted, arrays, traced=traced), rebuild, fed, arrays)
 
     def _run_within(
-        self, deadline: Deadline, fetches: Any, feed_dict: Feeds, name: Any = None
+        self,
+        deadline: Deadline | None,
+        fetches: Any,
+        feed_dict: Feeds,
+        name: Any = None,
+        traced: RunMetadata | None = None,
     ) -> Any:
-        """Run, but not beyond the deadline."""
+        """Run, but not beyond the deadline; fill `traced`."""
         if self._fewer:
             renew(feed_dict)
+        try:
+            if traced is not None:
+                step, rebuild, _, given = self._found(fetches, by_tensor(feed_dict), True)
+                return rebuild(step.run_traced(deadline, traced, *given.values()))
+            assert deadline is not None
+            timed, arrays = self._gathered(fetches, feed_dict, name)
+            return timed.rebuild(timed.step.run_within(deadline, *arrays))
+        except Interrupted:
+            self._go_on()
+            return self._run_within(deadline, fetches, feed_dict, name, traced)
+
+    def _gathered(
+        self, fetches: Any, feed_dict: Feeds, name: Any
+    ) -> tuple[Timed, list[np.ndarray]]:
+        """The step of fetches that run within deadlines, and its feeds."""
         name = _name(fetches) if name is None else name
         try:
             timed = self._timed.get(name)
@@ -335,11 +361,7 @@ class Session:
             timed = Timed(step, rebuild, step.gatherer(fed) if step.gathers(fed) else _nothing)
             if name is not None:
                 self._timed[name] = timed
-        try:
-            return timed.rebuild(timed.step.run_within(deadline, *arrays))
-        except Interrupted:
-            self._go_on()
-            return self._run_within(deadline, fetches, feed_dict, name)
+        return timed, arrays
 
     def prepare(self, fetches: Any) -> None:
         """Make the plan of `fetches` and give each rank its part; nothing runs.
@@ -359,15 +381,16 @@ class Session:
         wanted: Sequence[Tensor | Operation],
         arrays: Mapping[Tensor, np.ndarray],
         done: frozenset[Operation] = frozenset(),
+        traced: bool = False,
     ) -> Step:
         """The step that computes `wanted` from feeds of the shapes of `arrays`, made if need be."""
         if self._closed:
             raise FetchError("the session is closed", hint="make a new hf.Session()")
         with self._lock:
             self._growth.watch(self.graph)
-            key = (tuple(wanted), tuple(arrays), done)
+            key = (tuple(wanted), tuple(arrays), done, traced)
             if key not in self._families:
-                self._families[key] = Family(wanted, done)
+                self._families[key] = Family(wanted, done, traced)
             return self._families[key].step(arrays, self._make)
 
     def _fed(self, key: Any) -> Tensor:
@@ -389,11 +412,16 @@ class Session:
                 self.graph,
                 wanted,
                 specs,
-                context.cluster,
+                self._cluster,
                 context.settings,
                 context.replica,
                 functools.partial(evaluate, context),
             )
+
+    @property
+    def _cluster(self) -> Cluster:
+        """The ranks that its plans are made for, as its config says."""
+        return configured.cluster(self._config, self.context.cluster)
 
     def _look(
         self,
@@ -404,7 +432,7 @@ class Session:
         """A plan that does not run, and what tells of it in the folder of plans."""
         folds = functools.partial(evaluate, self.context)
         with self._rank_told():
-            return self.context.plans.look(self.graph, wanted, specs, done, folds)
+            return self.context.plans.look(self.graph, wanted, specs, done, folds, self._cluster)
 
     @contextlib.contextmanager
     def _rank_told(self) -> Iterator[None]:
@@ -421,9 +449,10 @@ class Session:
             return PlannedStep(context, *self._look(wanted, specs, family.done))
         before = context.plans.spent
         with self._rank_told():
-            plan, mine = context.plans.find(
-                self.graph, wanted, specs, family.done, functools.partial(evaluate, context)
-            )
+            folds, cluster = functools.partial(evaluate, context), self._cluster
+            plan, mine = context.plans.find(self.graph, wanted, specs, family.done, folds, cluster)
+        if self._config.log_device_placement and context.is_chief:
+            configured.tell_places(plan)
         if plan.collectives and context.group is not None and family.sums is None:
             agree(context, self.graph, wanted, self.store.seed)
             family.sums = Sums(context.group, context.survival)
@@ -434,15 +463,24 @@ class Session:
         compiled = context.compile(mine, self.store, fetched(wanted), trains=trains(plan))
         if compiled.trains:
             context.plans.tell(context.plans.spent.since(before), self.graph)
-        arenas = self._arena, self._lanes
-        return make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)
+        arenas, trace = (self._arena, self._lanes), Trace(context) if family.traced else None
+        if trace is not None:
+            trace.adopt(compiled)
+        step = make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)
+        step.trace = trace
+        return step
 
 
 class InteractiveSession(Session):
     """A session that is the thread's default one, with its graph, until it is closed."""
 
-    def __init__(self, target: str | Graph | None = None, graph: Graph | None = None) -> None:
-        super().__init__(target, graph)
+    def __init__(
+        self,
+        target: str | Graph | None = None,
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+    ) -> None:
+        super().__init__(target, graph, config)
         self.__enter__()
 
 
@@ -458,45 +496,7 @@ def _name(fetches: Any) -> Any:
     return (kind, fetches) if isinstance(fetches, tuple) else fetches
 
 
-def tell_traffic(context: Context, graph: Graph, plan: Plan) -> None:
-    """Print once, before the first step that trains, what servers hold and move in it."""
-    if context.counts.told:
-        return
-    context.counts.told = True
-    homes = assign_variables(graph, context.cluster, context.settings)
-    held = held_bytes(graph, homes, context.cluster.servers)
-    by = "placed by prediction"
-    if context.cluster.measured:
-        by = f"placed as measured in {context.settings.placement}"
-        known = {name for name, _, _ in context.cluster.measured}
-        missing = [name for name, home in homes.items() if home.owner == name and name not in known]
-        if missing:
-            by += f" (by prediction, not being there: {', '.join(missing)})"
-    logger.info("%s", as_text(plan, held, by))
-
-
 def renew(feeds: Any) -> None:
     """Deal a batch of `hf.data` anew if there were more replicas when it was dealt."""
     if hasattr(feeds, "renew"):
         feeds.renew()
-
-
-def evaluate(context: Context, node: Node, inputs: Sequence[Any]) -> list[Any]:
-    """Compute a pure node on this rank's CPU: the plan folds constants with it."""
-    device = context.devices["cpu:0"]
-    specs = [Spec(np.asarray(x).dtype, np.asarray(x).shape) for x in inputs]
-    run, form = device.kernel(node, specs), device.info(node, specs).form
-    try:
-        if form == "out":
-            outs = [np.empty(known(s.shape), s.dtype) for s in node.specs]
-            run(*inputs, *outs)
-            return outs
-        made = run(*inputs)
-    except HpcflowError as error:
-        error.op, error.line = error.op or node.name, error.line or node.line
-        raise
-    except MALFORMED as error:
-        kind = OutOfMemoryError if isinstance(error, MemoryError) else KernelError
-        told = f"{node.type} failed: {type(error).__name__}: {error}"
-        raise kind(told, op=node.name, line=node.line) from error
-    return list(made) if isinstance(made, tuple) else [np.asarray(made)]

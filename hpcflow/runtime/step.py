@@ -13,6 +13,7 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Plan
 from hpcflow.runtime.baton import SHELL
+from hpcflow.runtime.config import RunMetadata
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.deadline import NOT_BEGUN, Deadline, Watched
 from hpcflow.runtime.feeds import as_fed
@@ -21,6 +22,7 @@ from hpcflow.runtime.job import Planned
 from hpcflow.runtime.link import Link
 from hpcflow.runtime.plans import Outlook
 from hpcflow.runtime.shared_arena import SharedArena
+from hpcflow.runtime.step_stats import Trace
 
 Feeds = Mapping[Any, Any]
 Runner = Callable[[Feeds], Any]
@@ -30,6 +32,7 @@ class Step:
     """A plan that is ready to run from this rank, as often as wanted."""
 
     once = False  # it is let go when it has run: it holds much memory, and will hardly run again
+    trace: Trace | None = None  # notes when its operations run
 
     def __init__(self, context: Context, compiled: Compiled, tensors: int) -> None:
         self.context, self.engine = context, context.engine
@@ -43,6 +46,17 @@ class Step:
     def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
         """The same, but for a DeadlineExceededError if it is not done in time."""
         return self.run(*arrays)
+
+    def run_traced(
+        self, deadline: Deadline | None, told: RunMetadata, *arrays: np.ndarray
+    ) -> list[Any]:
+        """The same, with or without a deadline; `told` is filled with when operations ran."""
+        if self.trace is not None:
+            self.trace.begin()
+        values = self.run(*arrays) if deadline is None else self.run_within(deadline, *arrays)
+        if self.trace is not None:
+            told.step_stats = self.trace.stats()
+        return values
 
     def cancel(self, why: str) -> None:
         """End what is in flight by CancelledError; what runs in one go just ends."""

@@ -13,12 +13,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hpcflow.errors import DataError, GraphError, HpcflowError
+from hpcflow.errors import ArgumentError, DataError, GraphError, HpcflowError
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.graph import Graph, Operation, get_default_graph
+from hpcflow.guard import shown
 from hpcflow.kernels.summaries import messages
 from hpcflow.logs import say_once
+from hpcflow.runtime.config import RunMetadata
 from hpcflow.runtime.job import current
+from hpcflow.train.run_message import as_bytes
 
 _numbers = itertools.count(1)  # of the files of this process after the first
 
@@ -46,7 +49,7 @@ class FileWriter:
             raise GraphError("FileWriter takes no graph_def", hint="give it the graph: graph=...")
         self._logdir, self._suffix = os.fspath(logdir), filename_suffix or ""
         self._most, self._flush_s = int(max_queue), float(flush_secs)
-        self._lock, self._seen = threading.Lock(), set[str]()
+        self._lock, self._seen, self._runs = threading.Lock(), set[str](), set[str]()
         self._writes = current().is_chief
         self._file: Any = None
         self._closed = True
@@ -91,6 +94,25 @@ class FileWriter:
         """Write a `SessionLog` message, which says that a run starts, stops or saves."""
         if self._writes:
             self._add(global_step, session_log=session_log)
+
+    def add_run_metadata(
+        self, run_metadata: RunMetadata, tag: str, global_step: int | None = None
+    ) -> None:
+        """Write when each operation of a traced run ran, under a name that no other run has.
+
+        Errors: GraphError for what is no RunMetadata; ArgumentError for a tag of another run.
+        """
+        if not isinstance(run_metadata, RunMetadata):
+            raise GraphError(f"{shown(run_metadata)} is no RunMetadata", hint="hf.RunMetadata()")
+        if tag in self._runs:
+            raise ArgumentError(
+                f"the tag {tag!r} was given to a run before", hint="give another one"
+            )
+        self._runs.add(tag)
+        if self._writes:
+            told = messages().event.TaggedRunMetadata(tag=tag)
+            told.run_metadata = as_bytes(run_metadata)
+            self._add(global_step, tagged_run_metadata=told)
 
     def add_value(self, tag: str, value: float, global_step: int) -> None:
         """Write a summary of one number."""

@@ -11,6 +11,8 @@ from hpcflow.errors import FeedError, FetchError, HpcflowError, OutOfRangeError,
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.logs import say_once
 from hpcflow.ops.state import Variable
+from hpcflow.runtime import configured
+from hpcflow.runtime.config import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.feeds import structure
 from hpcflow.runtime.target import context_of
 from hpcflow.train.coordinator import Coordinator
@@ -73,16 +75,20 @@ class MonitoredSession:
         self,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
         *,
         deadline: float | None = None,
     ) -> Any:
         """Compute `fetches`, with what the hooks want besides; as `hf.Session.run`.
 
+        A hook's `options` count with those given: the higher trace level, the longer timeout.
+
         Errors: FeedError for what is fed twice; if a queue runner failed, its error.
         """
         if self._closed:
             raise FetchError("the monitored session is closed", hint="make a new one")
-        asked = SessionRunContext(SessionRunArgs(fetches, feed_dict), self._session)
+        asked = SessionRunContext(SessionRunArgs(fetches, feed_dict, options), self._session)
         wanted: list[Any] = [fetches]
         feeds: Mapping[Any, Any] = feed_dict if feed_dict is not None else {}
         for hook in self._hooks:
@@ -90,25 +96,28 @@ class MonitoredSession:
             wanted.append(() if more is None or more.fetches is None else more.fetches)
             if more is not None and more.feed_dict:
                 feeds = _both(feeds, more.feed_dict, hook)
+            if more is not None and more.options is not None:
+                options = configured.joined(options, more.options)
+        if options is not None and run_metadata is None:
+            run_metadata = RunMetadata()
+        told = {"options": options, "run_metadata": run_metadata, "deadline": deadline}
         try:
-            values = self._run(wanted, feeds, deadline)
+            values = self._run(wanted, feeds, told)
         except StepError:
             self._coord.raise_requested_exception()  # why a queue was closed
             raise
         for hook, value in zip(self._hooks, values[1:], strict=True):
-            hook.after_run(asked, SessionRunValues(value))
+            hook.after_run(asked, SessionRunValues(value, options, run_metadata))
         self._stops = self._stops or asked.stop_requested
         return values[0]
 
-    def _run(
-        self, wanted: list[Any], feeds: Mapping[Any, Any], deadline: float | None
-    ) -> list[Any]:
+    def _run(self, wanted: list[Any], feeds: Mapping[Any, Any], told: dict[str, Any]) -> list[Any]:
         flat: list[Tensor | Operation] = []
         rebuild = structure(self.graph, wanted, flat)
         if not flat:
             return rebuild([])
         run = self._session.step if self._session.is_training(flat) else self._session.run
-        values = run(flat, feeds, deadline=deadline)
+        values = run(flat, feeds, **told)
         return rebuild([v for v, w in zip(values, flat, strict=True) if isinstance(w, Tensor)])
 
     def should_stop(self) -> bool:
@@ -154,10 +163,13 @@ class SingularMonitoredSession(MonitoredSession):
         hooks: Iterable[SessionRunHook] | None = None,
         scaffold: Scaffold | None = None,
         master: str = "",
-        stop_grace_period_secs: float = 120,
+        config: ConfigProto | None = None,
         checkpoint_dir: Any = None,
+        stop_grace_period_secs: float = 120,
+        checkpoint_filename_with_path: Any = None,
     ) -> None:
-        creator = ChiefSessionCreator(scaffold, master, checkpoint_dir)
+        places = checkpoint_dir, checkpoint_filename_with_path
+        creator = ChiefSessionCreator(scaffold, master, config, *places)
         super().__init__(creator, hooks, stop_grace_period_secs)
 
     def raw_session(self) -> TrainingSession:
@@ -175,6 +187,7 @@ def MonitoredTrainingSession(
     save_checkpoint_secs: float | None = None,
     save_summaries_steps: int | None = None,
     save_summaries_secs: float | None = None,
+    config: ConfigProto | None = None,
     stop_grace_period_secs: float = 120,
     log_step_count_steps: int | None = 100,
     save_checkpoint_steps: int | None = None,
@@ -214,7 +227,7 @@ def MonitoredTrainingSession(
             own.append(saving)
     if not context.is_chief:
         own = [Elsewhere(hook) for hook in own]
-    creator = ChiefSessionCreator(scaffold, master, checkpoint_dir)
+    creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
     return MonitoredSession(creator, [*(hooks or ()), *own], stop_grace_period_secs)
 
 

@@ -15,6 +15,7 @@ from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.registry import lookup
 from hpcflow.ops.state import Variable
+from hpcflow.runtime.config import ConfigProto
 from hpcflow.runtime.context import Context
 from hpcflow.train.keeper import Keeper
 from hpcflow.train.saver import Saver
@@ -26,12 +27,16 @@ class ScaffoldSession(TrainingSession):
     """A training session that begins as a scaffold says."""
 
     def __init__(
-        self, scaffold: Scaffold, graph: Graph | None = None, context: Context | None = None
+        self,
+        scaffold: Scaffold,
+        graph: Graph | None = None,
+        context: Context | None = None,
+        config: ConfigProto | None = None,
     ) -> None:
         self._scaffold = scaffold
         self._restored_by: Keeper | None = None
         self._training: dict[Sequence[Tensor | Operation], bool] = {}
-        super().__init__(graph, context)
+        super().__init__(graph, context, config=config)
 
     @property
     def _told_folder(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from hpcflow import launch
 from hpcflow.errors import LaunchError
 from hpcflow.logs import show
+from hpcflow.runtime.config import ConfigProto
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import current, joined
 from hpcflow.runtime.target import Target
@@ -38,7 +39,8 @@ class Server:
     `cluster` lists the tasks (`ClusterSpec`); MPI's ranks are mapped to them, and the chief prints
     how. `job_name` and `task_index` may be left out: the rank knows. If all ranks that run the
     script are told the same task, as by one command line for all, the rank decides; use
-    `server_def.task_index`. `protocol` and `start` are taken for TensorFlow's sake.
+    `server_def.task_index`. `protocol`, `config` and `start` are taken for TensorFlow's sake: a
+    session has a config of its own.
 
     Ranks:  every rank. One that serves variables does so from here on until the job ends, and never
             returns; under `hpcflow run` it does not run the script at all.
@@ -52,6 +54,7 @@ class Server:
         job_name: str | None = None,
         task_index: int | None = None,
         protocol: str | None = None,
+        config: ConfigProto | None = None,
         start: bool = True,
     ) -> None:
         given = server_or_cluster_def
@@ -86,7 +89,7 @@ class Server:
         return made
 
     @staticmethod
-    def create_local_server(start: bool = True) -> Server:
+    def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
         """A task that is a cluster of its own, whatever job this process belongs to."""
         alone = {"ps": 0, "serve": False, "tasks_per_replica": 1, "sync": "", "inject": ""}
         context = Context(Settings.from_environ(**alone))

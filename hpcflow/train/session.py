@@ -17,6 +17,7 @@ from hpcflow.graph.keys import GraphKeys
 from hpcflow.logs import logger, numbers, together
 from hpcflow.ops.state import Variable
 from hpcflow.runtime import counted
+from hpcflow.runtime.config import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
@@ -74,8 +75,9 @@ class TrainingSession(Session):
         keep_best: tuple[str, str, int] | None = None,
         form: str = "auto",
         sync: str | Rule | None = None,
+        config: ConfigProto | None = None,
     ) -> None:
-        super().__init__(graph=graph, context=context)
+        super().__init__(graph=graph, config=config, context=context)
         for said in self.graph.get_collection(SYNC) if sync is None else ():
             sync = said.rule(self.context.roles.replicas)
         if sync is not None:
@@ -170,11 +172,20 @@ class TrainingSession(Session):
         """The folder for results."""
         return Path(self.context.settings.run_dir)
 
-    def step(self, fetches: Any, batch: Mapping[Any, Any], *, deadline: float | None = None) -> Any:
+    def step(
+        self,
+        fetches: Any,
+        batch: Mapping[Any, Any],
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Any:
         """Run one training step on a batch of `hf.data`, and count it; the fetched values.
 
         A copy with more feeds, `batch | {rate: 0.1}` or `{**batch, rate: 0.1}`, counts as `batch`.
         `deadline` is for the step alone, as that of `run`; one that misses it is not counted.
+        `options` and `run_metadata` are those of `run`.
         Errors: Preempted, which ends the script, on all workers if one had SIGUSR1 or SIGTERM;
                 DataError for other feeds of the placeholders that a dataset deals for.
         """
@@ -184,7 +195,7 @@ class TrainingSession(Session):
             self._begun = time.perf_counter()
             self.pace.begin()
         self._met = False
-        values = super().run(fetches, batch, deadline=deadline)
+        values = super().run(fetches, batch, options, run_metadata, deadline=deadline)
         self.pace.end(batch)
         self.steps += 1
         self.samples += getattr(batch, "size", 0)

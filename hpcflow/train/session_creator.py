@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.graph.graph import get_default_graph
+from hpcflow.runtime.config import ConfigProto
 from hpcflow.runtime.target import context_of
 from hpcflow.train.scaffold import Scaffold
 from hpcflow.train.scaffold_session import ScaffoldSession
@@ -28,22 +29,35 @@ class ChiefSessionCreator(SessionCreator):
         self,
         scaffold: Scaffold | None = None,
         master: str = "",
+        config: ConfigProto | None = None,
         checkpoint_dir: Any = None,
         checkpoint_filename_with_path: Any = None,
     ) -> None:
         self._scaffold, self._master = scaffold or Scaffold(), master
+        self._config = config
         self._folder, self._file = checkpoint_dir, checkpoint_filename_with_path
 
     def create_session(self) -> ScaffoldSession:
         """The session, begun. Ranks: every rank that runs the script."""
         scaffold = self._scaffold.finalize()
-        session = ScaffoldSession(scaffold, get_default_graph(), context_of(self._master))
+        session = ScaffoldSession(
+            scaffold, get_default_graph(), context_of(self._master), self._config
+        )
         session.begin(self._folder, self._file)
         return session
 
 
 class WorkerSessionCreator(ChiefSessionCreator):
-    """Begins as the chief does, once the chief has."""
+    """Begins as the chief does, once the chief has.
 
-    def __init__(self, scaffold: Scaffold | None = None, master: str = "") -> None:
-        super().__init__(scaffold, master)
+    `max_wait_secs` is taken for TensorFlow's sake: the setting `stall_abort_s` ends a long wait.
+    """
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: ConfigProto | None = None,
+        max_wait_secs: float = 1800,
+    ) -> None:
+        super().__init__(scaffold, master, config)

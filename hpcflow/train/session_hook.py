@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hpcflow.graph.graph import Graph
+from hpcflow.runtime.config import RunMetadata, RunOptions
 from hpcflow.train.coordinator import Coordinator
 from hpcflow.train.session import TrainingSession
 
@@ -15,12 +16,16 @@ class SessionRunArgs(NamedTuple):
 
     fetches: Any
     feed_dict: Mapping[Any, Any] | None = None
+    options: RunOptions | None = None
 
 
 class SessionRunValues(NamedTuple):
-    """The values of what a hook fetched, in the structure of its fetches."""
+    """The values of what a hook fetched, in the structure of its fetches; what the run was told,
+    by all, and tells of itself."""
 
     results: Any
+    options: RunOptions | None = None
+    run_metadata: RunMetadata | None = None
 
 
 class SessionRunContext:

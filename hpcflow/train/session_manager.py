@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcflow.errors import CheckpointError, DeadlineExceededError, GraphError, UninitializedError
 from hpcflow.graph.graph import Graph, get_default_graph
+from hpcflow.runtime.config import ConfigProto
 from hpcflow.runtime.session import Session
 from hpcflow.train.checkpoints import checkpoint_exists
 from hpcflow.train.saver import Saver
@@ -52,6 +53,7 @@ class SessionManager:
         checkpoint_filename_with_path: Any = None,
         wait_for_checkpoint: bool = False,
         max_wait_secs: float = 7200,
+        config: ConfigProto | None = None,
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Session], Any] | None = None,
     ) -> Session:
@@ -67,6 +69,7 @@ class SessionManager:
             checkpoint_dir,
             checkpoint_filename_with_path,
             max_wait_secs if wait_for_checkpoint else 0,
+            config,
         )
         if not restored:
             if init_op is None and init_fn is None and self._local_init_op is None:
@@ -95,23 +98,29 @@ class SessionManager:
         checkpoint_filename_with_path: Any = None,
         wait_for_checkpoint: bool = False,
         max_wait_secs: float = 7200,
+        config: ConfigProto | None = None,
     ) -> tuple[Session, bool]:
         """A session, and whether its variables have values: those of a checkpoint."""
         wait_s = max_wait_secs if wait_for_checkpoint else 0
         session, restored = self._restored(
-            master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_s
+            master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_s, config
         )
         if not restored:
             return session, False
         return session, not (self._local_init(session) or self._missing(session, self._ready_op))
 
-    def wait_for_session(self, master: str = "", max_wait_secs: float = float("inf")) -> Session:
+    def wait_for_session(
+        self,
+        master: str = "",
+        config: ConfigProto | None = None,
+        max_wait_secs: float = float("inf"),
+    ) -> Session:
         """A session, once another rank has given the variables their values.
 
         Errors: DeadlineExceededError after `max_wait_secs`; GraphError where replicas step
                 together, for each has variables of its own.
         """
-        session = Session(master, self._graph)
+        session = Session(master, self._graph, config)
         cluster = session.context.cluster
         if cluster.mode == "collective" and cluster.replicas > 1:
             raise GraphError(
@@ -133,14 +142,20 @@ class SessionManager:
             time.sleep(max(0.0, min(self._wait_s, end - time.monotonic())))
 
     def _restored(
-        self, master: str, saver: Saver | None, folder: Any, file: Any, wait_s: float
+        self,
+        master: str,
+        saver: Saver | None,
+        folder: Any,
+        file: Any,
+        wait_s: float,
+        config: ConfigProto | None,
     ) -> tuple[Session, bool]:
         """A session, and whether a checkpoint was restored in it."""
         if folder and file:
             raise CheckpointError(
                 "a folder of checkpoints and a checkpoint", hint="give one of the two"
             )
-        session, place = Session(master, self._graph), file or folder
+        session, place = Session(master, self._graph, config), file or folder
         if saver is None or not place:
             return session, False
         end = time.monotonic() + wait_s

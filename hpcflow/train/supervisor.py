@@ -13,6 +13,7 @@ from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.logs import say_once
 from hpcflow.ops.state import Variable
+from hpcflow.runtime.config import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.feeds import structure
 from hpcflow.runtime.job import current
@@ -44,17 +45,20 @@ class SupervisedSession(ScaffoldSession):
         self,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
         *,
         deadline: float | None = None,
     ) -> Any:
         """Compute `fetches`, as `hf.Session.run`."""
+        told = options, run_metadata
         if self.is_begun:
             wanted: list[Tensor | Operation] = []
             structure(self.graph, fetches, wanted)
             if self.is_training(wanted):
                 feeds = {} if feed_dict is None else feed_dict
-                return self.step(fetches, feeds, deadline=deadline)
-        return super().run(fetches, feed_dict, deadline=deadline)
+                return self.step(fetches, feeds, *told, deadline=deadline)
+        return super().run(fetches, feed_dict, *told, deadline=deadline)
 
 
 class Supervisor:
@@ -129,7 +133,10 @@ class Supervisor:
         return self._scaffold.saver
 
     def prepare_or_wait_for_session(
-        self, master: str = "", start_standard_services: bool = True
+        self,
+        master: str = "",
+        config: ConfigProto | None = None,
+        start_standard_services: bool = True,
     ) -> SupervisedSession:
         """The session, begun; without `start_standard_services` nothing fills queues nor saves.
 
@@ -138,7 +145,7 @@ class Supervisor:
         self.coord.clear_stop()
         self._context = context = context_of(master)
         with self.graph.as_default():
-            session = SupervisedSession(self._scaffold, self.graph, context)
+            session = SupervisedSession(self._scaffold, self.graph, context, config)
             session.begin(self.logdir, None)
         if start_standard_services:
             hooks = []
@@ -198,14 +205,17 @@ class Supervisor:
 
     @contextlib.contextmanager
     def managed_session(
-        self, master: str = "", start_standard_services: bool = True
+        self,
+        master: str = "",
+        config: ConfigProto | None = None,
+        start_standard_services: bool = True,
     ) -> Iterator[SupervisedSession]:
         """The session of `prepare_or_wait_for_session`, ended and closed after the `with`.
 
         Inside, the end of the data (OutOfRangeError) ends the block; other errors are raised after
         all threads were asked to stop.
         """
-        session = self.prepare_or_wait_for_session(master, start_standard_services)
+        session = self.prepare_or_wait_for_session(master, config, start_standard_services)
         try:
             yield session
         except Exception as error:

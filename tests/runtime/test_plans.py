@@ -128,7 +128,7 @@ def test_a_loaded_plan_is_the_one_that_was_made(tmp_path: Path, make: Callable[.
             net = make()
             specs = {t: Spec(a.dtype, a.shape) for t, a in net.feeds.items()}
             asked = [net.fetches[0], net.fetches[1]]
-            found.append(context.plans.find(graph, asked, specs, (), None))
+            found.append(context.plans.find(graph, asked, specs, (), None, context.cluster))
     assert context.plans.spent.plans_loaded == 1
     assert repr(found[0]) == repr(found[1])
 

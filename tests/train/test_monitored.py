@@ -582,3 +582,42 @@ def test_workers_stop_and_save_under_each_rule(sync: str, tmp_path: Path) -> Non
     # each of three may read 11 before their three updates of that step, and makes one more
     assert all(12 <= count <= 17 for _, count in found)
     assert f"step-{found[0][1]}" in steps_in(tmp_path)
+
+
+# -- configs, options and traces
+
+
+def test_sessions_take_a_config() -> None:
+    with hf.device("/gpu:0"):
+        w, step = counting()
+    config = hf.ConfigProto(allow_soft_placement=True)
+    for make in (
+        lambda: train.MonitoredTrainingSession(config=config, log_step_count_steps=None),
+        lambda: train.SingularMonitoredSession(config=config),
+        lambda: train.MonitoredSession(train.ChiefSessionCreator(config=config)),
+    ):
+        with make() as session:
+            session.run(step)
+            assert session.run(w).tolist() == [1, 1, 1]
+
+
+def test_a_hook_may_ask_for_a_trace() -> None:
+    w, step = counting()
+    seen: list[tuple[int, int, int]] = []
+
+    class Tracing(train.SessionRunHook):
+        def before_run(self, run_context: Any) -> train.SessionRunArgs:
+            assert run_context.original_args.options in (None, hf.RunOptions(timeout_in_ms=9000))
+            return train.SessionRunArgs(None, options=hf.RunOptions(trace_level=3))
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            told, options = run_values.run_metadata.step_stats, run_values.options
+            seen.append((len(told.dev_stats), options.trace_level, options.timeout_in_ms))
+
+    mine = hf.RunMetadata()
+    with train.SingularMonitoredSession([Tracing()]) as session:
+        session.run(step)
+        session.run(step, None, hf.RunOptions(timeout_in_ms=9000), mine)
+        assert session.run(w).tolist() == [2, 2, 2]
+    assert seen == [(1, 3, 0), (1, 3, 9000), (1, 3, 0)]  # reading is seen, too
+    assert any(n.node_name for n in mine.step_stats.dev_stats[0].node_stats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,3 +149,49 @@ def test_a_supervisor_without_a_folder() -> None:
         summary = session.run(sv.summary_op)
         with pytest.raises(GraphError, match="no summary writer"):
             sv.summary_computed(session, summary)
+
+
+def run_metadata_message() -> Any:
+    """Some fields of TensorFlow's `RunMetadata`, by their numbers in its step_stats.proto."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="test_run.proto", package="t", syntax="proto3")
+    text, number, message, many = 9, 3, 11, 3  # types and a label of descriptors
+    for name, fields in {
+        "Node": [("node_name", 1, text, ""), ("all_start_micros", 2, number, ""),
+                 ("op_end_rel_micros", 4, number, ""), ("timeline_label", 8, text, "")],
+        "Device": [("device", 1, text, ""), ("node_stats", 2, message, ".t.Node")],
+        "Stats": [("dev_stats", 1, message, ".t.Device")],
+        "Run": [("step_stats", 1, message, ".t.Stats")],
+    }.items():  # fmt: skip
+        made = file.message_type.add(name=name)
+        for field, at, kind, of in fields:
+            label = many if field in ("dev_stats", "node_stats") else 1
+            made.field.add(name=field, number=at, type=kind, label=label, type_name=of or None)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Run"))
+
+
+def test_a_traced_run_is_written(tmp_path: Path) -> None:
+    y = hf.matmul(hf.placeholder("float32", [2, 2]), hf.ones([2, 2]), name="product")
+    metadata = hf.RunMetadata()
+    with hf.Session() as session:
+        full = hf.RunOptions(trace_level=hf.RunOptions.FULL_TRACE)
+        session.run(y, {y.op.inputs[0]: np.ones((2, 2))}, full, metadata)
+    with hf.summary.FileWriter(tmp_path) as writer:
+        writer.add_run_metadata(metadata, "step 7", 7)
+        with pytest.raises(ValueError, match="'step 7' was given"):
+            writer.add_run_metadata(metadata, "step 7", 8)
+        with pytest.raises(HpcflowError, match="is no RunMetadata"):
+            writer.add_run_metadata({}, "other")
+    (file,) = tmp_path.iterdir()
+    (event,) = [e for e in train.summary_iterator(file) if e.tagged_run_metadata.tag]
+    assert (event.step, event.tagged_run_metadata.tag) == (7, "step 7")
+    told = run_metadata_message().FromString(event.tagged_run_metadata.run_metadata)
+    (device,) = told.step_stats.dev_stats
+    (node,) = device.node_stats
+    (mine,) = metadata.step_stats.dev_stats[0].node_stats
+    assert device.device == "/job:worker/task:0/cpu:0" and node.node_name == "product"
+    for field in ("all_start_micros", "op_end_rel_micros", "timeline_label"):
+        assert getattr(node, field) == getattr(mine, field)
