@@ -107,6 +107,8 @@ def as_strings(value: Any) -> np.ndarray:
         return array
     made = np.empty(len(flat), string)
     for i, v in enumerate(flat):
+        if v is None:
+            raise DTypeError(f"{shown(value)} has no values: None is not a tensor", hint="give one")
         if not isinstance(v, (str, bytes)):
             raise DTypeError(f"{shown(v)} is not a string", hint="hf.as_string converts numbers")
         made[i] = v.encode() if isinstance(v, str) else bytes(v)

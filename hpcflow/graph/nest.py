@@ -43,9 +43,14 @@ def _packed(like: Any, rest: Iterator[Any]) -> Any:
     return next(rest)
 
 
+def alike(a: Any, b: Any) -> bool:
+    """Whether two structures are the same, but for lists in place of tuples."""
+    return bool(_outline(a) == _outline(b))
+
+
 def same(a: Any, b: Any, what: str) -> None:
     """GraphError unless the two structures are alike."""
-    if _outline(a) != _outline(b):
+    if not alike(a, b):
         raise GraphError(f"{what} have different structures: {_outline(a)} and {_outline(b)}")
 
 

@@ -217,9 +217,14 @@ def while_loop(
     swap_memory: bool = False,
     name: str | None = None,
     maximum_iterations: Any = None,
+    return_same_structure: bool = False,
+    *,
     history: str = "keep",
 ) -> Any:
     """Replace `loop_vars` by `body(*loop_vars)` as long as `cond(*loop_vars)`; the last values.
+
+    They are packed as what `body` gives: tuples, lists, named tuples or dicts. A list or tuple of
+    one tensor is that tensor, unless `return_same_structure`.
 
     Shapes:   `body` gives the structure, dtypes and shapes of `loop_vars`; where sizes change from
               iteration to iteration, `shape_invariants` (same structure) leaves them None.
@@ -251,18 +256,20 @@ def while_loop(
         values = rebuild(tensors)
         return list(values.values()) if isinstance(values, dict) else values
 
+    last: list[Any] = []
+
     def next_values(made: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-        return _next_values(made, structure, single), []
+        last.append(_next_values(made, structure, single))
+        return take_apart(last[-1])[0], []
 
     test = _test(graph, scope, params, lambda *p: cond(*given(p)))
     step = _step(graph, scope, params, lambda *p: body(*given(p)), next_values)
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "back_prop": bool(back_prop)}
     attrs["history"] = "host" if swap_memory and history == "keep" else history
     made = graph.create_op("While", [*inits, *test.outer, *step.outer], attrs, scope)
-    result = rebuild(_results(made, "Exit"))
-    return (
-        result[0] if single or (len(inits) == 1 and isinstance(result, (list, tuple))) else result
-    )
+    result = nest.pack(last[-1], nest.flatten(rebuild(_results(made, "Exit"))))
+    alone = len(inits) == 1 and isinstance(result, (list, tuple)) and not return_same_structure
+    return result[0] if single or alone else result
 
 
 def _test(
@@ -327,16 +334,12 @@ def _check_predicate(pred: Tensor) -> None:
         )
 
 
-def _next_values(made: Any, structure: Any, single: bool) -> list[Any]:
-    """The tensors that the body gave, which must be like the loop variables."""
-    if isinstance(made, tuple) and not isinstance(structure, tuple):
-        made = list(made)
+def _next_values(made: Any, structure: Any, single: bool) -> Any:
+    """What the body gave as tensors, which must be like the loop variables."""
     if not isinstance(made, (list, tuple, dict)) or single:
         made = [made]
-    if isinstance(structure, tuple) and isinstance(made, list):
-        made = tuple(made)
     nest.same(structure, made, "the loop variables and what the body gives")
-    return take_apart(nest.mapped(_value, made))[0]
+    return nest.mapped(_value, made)
 
 
 def _check_invariant(param: Tensor, result: Tensor) -> None:
@@ -370,14 +373,14 @@ def _counted(maximum_iterations: Any, **arguments: Any) -> Any:
 
     def step(i: Tensor, inner: Any) -> Any:
         made = body(*inner)
-        if isinstance(made, tuple) and not hasattr(made, "_fields") and isinstance(values, list):
-            made = list(made)
-        return add(i, 1), made if isinstance(made, (list, tuple)) and listed else type(values)(
-            [made]
-        )
+        is_all = listed and isinstance(made, (list, tuple))
+        if len(values) == 1 and nest.alike(made, values[0]):  # not in a list of its own
+            is_all = False
+        return add(i, 1), made if is_all else [made]
 
     if arguments["shape_invariants"] is not None:
         told = arguments["shape_invariants"]
         arguments["shape_invariants"] = [(), told if listed else [told]]
     _, result = while_loop(go_on, step, [constant(0), values], **arguments)
-    return result if len(values) > 1 else result[0]
+    whole = len(values) > 1 or (listed and arguments["return_same_structure"])
+    return result if whole else result[0]

@@ -91,7 +91,7 @@ def test_a_read_in_a_loop_sees_each_iterations_update():
 
     loop = hf.while_loop(lambda i, _: i < 4, body, [0, 0.0])
     with started() as session:
-        assert session.run(loop) == [4, 10.0]
+        assert session.run(loop) == (4, 10.0)
         assert session.run(w) == 5
 
 
