@@ -26,9 +26,6 @@ __getattr__, __dir__, _later = later(
             "as_dtype bfloat16 bool=bool_ complex128 complex64 float16 float32 float64 int16 "
             "int32 int64 int8 string uint16 uint32 uint64 uint8"
         ),
-        "hpcflow.graph.graph": (
-            "Graph Operation Tensor convert_to_tensor get_default_graph reset_default_graph"
-        ),
         "hpcflow.graph.keys": "AggregationMethod GraphKeys",
         "hpcflow.graph.node_def": "NodeDef",
         "hpcflow.graph.scopes": (
@@ -39,6 +36,9 @@ __getattr__, __dir__, _later = later(
         "hpcflow.graph.shape": "Spec",
         "hpcflow.graph.tensor_shape": "Dimension TensorShape",
         "hpcflow.kernels.table": "kernel",
+        "hpcflow.ops": (
+            "Graph Operation Tensor convert_to_tensor get_default_graph reset_default_graph"
+        ),
         "hpcflow.ops.accumulators": (
             "ConditionalAccumulator ConditionalAccumulatorBase SparseConditionalAccumulator"
         ),

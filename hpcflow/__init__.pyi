@@ -46,12 +46,6 @@ from hpcflow.graph.dtypes import uint16 as uint16
 from hpcflow.graph.dtypes import uint32 as uint32
 from hpcflow.graph.dtypes import uint64 as uint64
 from hpcflow.graph.dtypes import uint8 as uint8
-from hpcflow.graph.graph import Graph as Graph
-from hpcflow.graph.graph import Operation as Operation
-from hpcflow.graph.graph import Tensor as Tensor
-from hpcflow.graph.graph import convert_to_tensor as convert_to_tensor
-from hpcflow.graph.graph import get_default_graph as get_default_graph
-from hpcflow.graph.graph import reset_default_graph as reset_default_graph
 from hpcflow.graph.keys import AggregationMethod as AggregationMethod
 from hpcflow.graph.keys import GraphKeys as GraphKeys
 from hpcflow.graph.node_def import NodeDef as NodeDef
@@ -69,6 +63,12 @@ from hpcflow.graph.shape import Spec as Spec
 from hpcflow.graph.tensor_shape import Dimension as Dimension
 from hpcflow.graph.tensor_shape import TensorShape as TensorShape
 from hpcflow.kernels.table import kernel as kernel
+from hpcflow.ops import Graph as Graph
+from hpcflow.ops import Operation as Operation
+from hpcflow.ops import Tensor as Tensor
+from hpcflow.ops import convert_to_tensor as convert_to_tensor
+from hpcflow.ops import get_default_graph as get_default_graph
+from hpcflow.ops import reset_default_graph as reset_default_graph
 from hpcflow.ops.accumulators import ConditionalAccumulator as ConditionalAccumulator
 from hpcflow.ops.accumulators import ConditionalAccumulatorBase as ConditionalAccumulatorBase
 from hpcflow.ops.accumulators import SparseConditionalAccumulator as SparseConditionalAccumulator

@@ -40,6 +40,11 @@ def test_operators_need_no_family_but_those_that_come_with_a_graph() -> None:
     assert "hpcflow.ops.all" not in loaded_by(f"import hpcflow as hf; {made}")
 
 
+@pytest.mark.parametrize("made", ["hf.convert_to_tensor([1])", "hf.Graph().as_graph_def()"])
+def test_graphs_come_with_their_operators(made: str) -> None:
+    loaded_by(f"import hpcflow as hf; {made}")
+
+
 def test_the_command_starts_light() -> None:
     more = loaded_by("import hpcflow.cli.main, hpcflow.cli.run") - loaded_by("import numpy")
     assert not {name.split(".")[0] for name in more} & FORBIDDEN

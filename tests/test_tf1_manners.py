@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import FeedError
+from hpcflow.errors import FeedError, ShapeError
 
 
 @pytest.fixture(autouse=True)
@@ -303,3 +303,47 @@ def test_groups_of_operations_that_share_a_device() -> None:
     method = hf.AggregationMethod.EXPERIMENTAL_TREE
     (slope,) = hf.gradients(a * a, a, aggregation_method=method, gate_gradients=True)
     assert hf.Session().run(slope) == 2
+
+
+# -- arguments that say what is wished, or change nothing
+
+
+@pytest.mark.parametrize(
+    "value, wish, dtype",
+    [
+        (1, hf.float32, hf.float32),
+        ([1, 2], "float64", hf.float64),
+        (2, hf.int64, hf.int64),
+        (np.array([1, 2]), hf.float32, hf.float32),
+        ([], hf.int32, hf.int32),
+        ([1.5], hf.int32, hf.float32),
+        (1.5, hf.int32, hf.float32),
+        (1, hf.bool, hf.int32),
+        ("a", hf.float32, hf.string),
+        (1 + 2j, hf.float32, hf.complex128),
+    ],
+)
+def test_a_dtype_is_preferred_where_it_can_be(value: Any, wish: Any, dtype: Any) -> None:
+    """Read off TensorFlow."""
+    assert hf.convert_to_tensor(value, preferred_dtype=wish).dtype == dtype
+    assert hf.convert_to_tensor(value, dtype_hint=wish).dtype == dtype
+
+
+def test_a_preferred_dtype_changes_no_tensor() -> None:
+    assert hf.convert_to_tensor(hf.constant(1), preferred_dtype=hf.float32).dtype == hf.int32
+    assert hf.convert_to_tensor(hf.Variable(1), dtype_hint=hf.float32).dtype == hf.int32
+    assert hf.convert_to_tensor([1], hf.float64, None, hf.float32).dtype == hf.float64
+
+
+def test_variables_take_what_changes_nothing() -> None:
+    v = hf.Variable(
+        hf.ones([2]),
+        validate_shape=False,
+        caching_device="/cpu:0",
+        use_resource=True,
+        expected_shape=[2],
+    )
+    w = hf.get_variable("w", [2], use_resource=False, validate_shape=True, caching_device=None)
+    assert v.shape == w.shape == (2,)
+    with pytest.raises(ShapeError):
+        hf.Variable(hf.placeholder("float32", [None, 2]), validate_shape=False)

@@ -109,19 +109,22 @@ def load(
     arrays: list[Array],
     with_draws: bool = True,
     own: Mapping[str, str] | None = None,
+    reshape: bool = False,
 ) -> None:
     """Give the variables `wanted` (variable -> name in the checkpoint) their saved values.
 
     `arrays` are those variables by their names there; every rank reads what it hosts. Of those in
     `own` each replica has its own: what the checkpoint has of all replicas is dealt out, and added
-    up where one gets several; one that gets none, zeros.
+    up where one gets several; one that gets none, zeros. With `reshape` those that replicas share
+    may have another shape of as many elements.
 
     Ranks:  every rank that runs the script, between steps.
     Errors: CheckpointMismatchError with a diff; CheckpointError if a file cannot be read.
     """
     team = Team(context)
     team.decide(
-        attempt(context, lambda: saved.check_fits(arrays, _about(saved.facts))), lambda rows: None
+        attempt(context, lambda: saved.check_fits(arrays, _about(saved.facts), reshape)),
+        lambda rows: None,
     )
     told = {"do": "load", "path": os.path.abspath(saved.path), "id": saved.facts["id"]}
     told["wanted"], told["own"] = dict(wanted), _dealt(context, saved, own or {})

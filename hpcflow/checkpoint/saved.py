@@ -145,19 +145,28 @@ class Saved:
 
         Errors: CheckpointError if no part has some of them.
         """
-        array = self.arrays[name]
+        row = self.arrays[name].row_bytes
+        self.read_bytes(name, start * row, stop * row, out)
+
+    def read_bytes(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
+        """Fill `out`, C-contiguous, with bytes `start` to `stop` of an array.
+
+        Errors: CheckpointError if no part has some of them.
+        """
+        row = self.arrays[name].row_bytes
         data = out.reshape(-1).view(np.uint8).data
         done = 0
         for slab, file in self.slabs_of(name):
-            low, high = max(start, slab["start"]), min(stop, slab["stop"])
+            begin = slab["start"] * row
+            low, high = max(start, begin), min(stop, slab["stop"] * row)
             if low >= high:
                 continue
-            at = slab["offset"] + (low - slab["start"]) * array.row_bytes
-            target = data[(low - start) * array.row_bytes : (high - start) * array.row_bytes]
-            self._read(self.base / file, at, target)
+            self._read(
+                self.base / file, slab["offset"] + low - begin, data[low - start : high - start]
+            )
             done += high - low
-        if done != stop - start and array.nbytes:
-            raise CheckpointError(f"{self.path} has {done} of rows {start} to {stop} of {name!r}")
+        if done != stop - start:
+            raise CheckpointError(f"{self.path} has {done} of bytes {start} to {stop} of {name!r}")
 
     def read_checked(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         """The same, when the digests of these bytes are right and their files are the index's own.
@@ -204,9 +213,10 @@ class Saved:
 
     # -- comparing
 
-    def check_fits(self, wanted: Sequence[Array], told: str) -> None:
+    def check_fits(self, wanted: Sequence[Array], told: str, reshape: bool = False) -> None:
         """Raise unless the checkpoint has every array `wanted`, of its shape and dtype.
 
+        With `reshape` as many elements are enough.
         Errors: CheckpointMismatchError with a diff.
         """
         rows = []
@@ -214,7 +224,9 @@ class Saved:
             theirs = self.arrays.get(mine.name)
             if theirs is None:
                 rows.append(f"  - {_shown(mine)}: not in the checkpoint")
-            elif (theirs.dtype, theirs.shape) != (mine.dtype, mine.shape):
+            elif (theirs.dtype, theirs.shape) != (mine.dtype, mine.shape) and not (
+                reshape and (theirs.dtype, theirs.nbytes) == (mine.dtype, mine.nbytes)
+            ):
                 rows.append(f"  ! {_shown(mine)}: in the checkpoint {_kind(theirs)}")
         if not rows:
             return

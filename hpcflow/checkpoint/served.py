@@ -122,14 +122,16 @@ def _fill(state: Any, saved: Saved, name: str) -> int:
     """Read the rows of one variable here; another device's by way of a staging buffer."""
     target, (start, stop) = state.refill(), state.rows
     if isinstance(target, np.ndarray):
-        saved.read_rows(name, start, stop, target)
+        row = target.nbytes // max(stop - start, 1)  # the file may have rows of another size
+        saved.read_bytes(name, start * row, stop * row, target)
         return target.nbytes
     rows = target.reshape((stop - start, -1))
-    step = max(stamp.PIECE_BYTES // max(rows.shape[1] * state.dtype.itemsize, 1), 1)
+    row = rows.shape[1] * state.dtype.itemsize
+    step = max(stamp.PIECE_BYTES // max(row, 1), 1)
     for low in range(start, stop, step):
         high = min(low + step, stop)
         host = np.empty((high - low, rows.shape[1]), state.dtype)
-        saved.read_rows(name, low, high, host)
+        saved.read_bytes(name, low * row, high * row, host)
         rows[low - start : high - start] = state.device.from_host(host)
     return int(target.nbytes)
 

@@ -550,9 +550,16 @@ def as_operation(given: Any) -> Operation:
     raise GraphError(f"{shown(given)} is not an operation or a tensor")
 
 
-def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+def convert_to_tensor(
+    value: Any,
+    dtype: Any = None,
+    name: str | None = None,
+    preferred_dtype: Any = None,
+    dtype_hint: Any = None,
+) -> Tensor:
     """`value` as a tensor: a tensor itself, a variable's value, else a constant.
 
+    A constant without `dtype` is of the `preferred_dtype`, also called `dtype_hint`, if it can be.
     Errors: DTypeError if it is a tensor of another dtype than `dtype`.
     """
     if hasattr(value, "as_tensor"):
@@ -566,4 +573,8 @@ def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None) ->
                 hint="hf.cast(x, dtype)",
             )
         return value
+    wish = preferred_dtype if dtype_hint is None else dtype_hint
+    if dtype is None and wish is not None:
+        with contextlib.suppress(DTypeError):
+            return OPERATORS["constant"](value, as_dtype(wish), name)
     return OPERATORS["constant"](value, dtype, name)

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph import sessions
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, bool_, resource, string
 from hpcflow.graph.graph import (
@@ -103,6 +104,8 @@ class Variable(RowUpdates, Assignable):
     replica's own: it lives with the driver, and every replica gives it its initial value.
     """
 
+    @also_takes("validate_shape", "caching_device", "use_resource", "expected_shape")
+    @also_takes("import_scope", "synchronization", "aggregation")
     def __init__(
         self,
         initial_value: Any,

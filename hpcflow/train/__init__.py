@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = later(
         ),
         "hpcflow.train.cluster_spec": "ClusterSpec",
         "hpcflow.train.coordinator": "Coordinator LooperThread",
+        "hpcflow.train.checkpoint_state": "update_checkpoint_state",
         "hpcflow.train.checkpoints": (
             "best_checkpoint checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
             "latest_checkpoint"
@@ -55,8 +56,8 @@ __getattr__, __dir__, __all__ = later(
             "NewCheckpointReader init_from_checkpoint list_variables load_checkpoint load_variable"
         ),
         "hpcflow.train.producers": (
-            "input_producer limit_epochs range_input_producer slice_input_producer "
-            "string_input_producer"
+            "input_producer limit_epochs match_filenames_once range_input_producer "
+            "slice_input_producer string_input_producer"
         ),
         "hpcflow.train.progress": "Progress",
         "hpcflow.train.runners": "QueueRunner add_queue_runner start_queue_runners",

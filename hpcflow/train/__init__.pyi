@@ -11,6 +11,7 @@ from hpcflow.train.batches import maybe_shuffle_batch as maybe_shuffle_batch
 from hpcflow.train.batches import maybe_shuffle_batch_join as maybe_shuffle_batch_join
 from hpcflow.train.batches import shuffle_batch as shuffle_batch
 from hpcflow.train.batches import shuffle_batch_join as shuffle_batch_join
+from hpcflow.train.checkpoint_state import update_checkpoint_state as update_checkpoint_state
 from hpcflow.train.checkpoints import best_checkpoint as best_checkpoint
 from hpcflow.train.checkpoints import checkpoint_exists as checkpoint_exists
 from hpcflow.train.checkpoints import get_checkpoint_mtimes as get_checkpoint_mtimes
@@ -78,6 +79,7 @@ from hpcflow.train.pretrained import load_checkpoint as load_checkpoint
 from hpcflow.train.pretrained import load_variable as load_variable
 from hpcflow.train.producers import input_producer as input_producer
 from hpcflow.train.producers import limit_epochs as limit_epochs
+from hpcflow.train.producers import match_filenames_once as match_filenames_once
 from hpcflow.train.producers import range_input_producer as range_input_producer
 from hpcflow.train.producers import slice_input_producer as slice_input_producer
 from hpcflow.train.producers import string_input_producer as string_input_producer

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hpcflow.checkpoint import folder
 from hpcflow.errors import CheckpointError
-from hpcflow.graph.arguments import also_takes
+from hpcflow.train import checkpoint_state
 from hpcflow.train.saver import policy
 
 
@@ -21,13 +21,15 @@ def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
     return (path / folder.INDEX).exists()
 
 
-@also_takes("latest_filename")
-def latest_checkpoint(checkpoint_dir: str | Path) -> str | None:
+def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = None) -> str | None:
     """The newest checkpoint of a folder whose index can be read, None if there is none.
 
     In a folder that has none itself it is that of the folders in it, as
-    `saver.save(sess, "DIR/model")` makes one. Its bytes are checked when it is restored.
+    `saver.save(sess, "DIR/model")` makes one. What `update_checkpoint_state` has said, in a file
+    `latest_filename`, counts until another one is written. Bytes are checked when it is restored.
     """
+    if said := checkpoint_state.told(Path(checkpoint_dir), latest_filename):
+        return str(said[-1])
     found = _readable(Path(checkpoint_dir))
     return str(found[0].path) if found else None
 
@@ -40,10 +42,12 @@ class CheckpointState(NamedTuple):
     all_model_checkpoint_timestamps: list[float]
 
 
-@also_takes("latest_filename")
-def get_checkpoint_state(checkpoint_dir: str | Path) -> CheckpointState | None:
+def get_checkpoint_state(
+    checkpoint_dir: str | Path, latest_filename: str | None = None
+) -> CheckpointState | None:
     """The checkpoints of a folder as `latest_checkpoint` finds them, None if there are none."""
-    paths = [str(one.path) for one in reversed(_readable(Path(checkpoint_dir)))]
+    paths = [str(path) for path in checkpoint_state.told(Path(checkpoint_dir), latest_filename)]
+    paths = paths or [str(one.path) for one in reversed(_readable(Path(checkpoint_dir)))]
     return CheckpointState(paths[-1], paths, get_checkpoint_mtimes(paths)) if paths else None
 
 

@@ -6,21 +6,43 @@ over the replicas and keeps their place in checkpoints.
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.errors import GraphError, ShapeError
+import numpy as np
+
+from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph.dtypes import int64, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.shape import Shape, as_shape, is_known, merge
-from hpcflow.ops.array import identity
+from hpcflow.guard import shown, user_line
+from hpcflow.ops.array import constant, identity
 from hpcflow.ops.array import range as range_
 from hpcflow.ops.gather import gather
 from hpcflow.ops.queues import FIFOQueue
 from hpcflow.ops.random_order import random_shuffle
 from hpcflow.ops.state import Variable, count_up_to
 from hpcflow.train.runners import QueueRunner, add_queue_runner
+
+
+def match_filenames_once(pattern: Any, name: str | None = None) -> Tensor:
+    """The names of the files that match a pattern, or any of a list of them: a vector, sorted.
+
+    It has those that are there when the graph is made.
+    Errors: DTypeError for what is no text, such as a tensor.
+    """
+    patterns = list(pattern) if isinstance(pattern, (list, tuple)) else [pattern]
+    if not all(isinstance(p, (str, bytes)) for p in patterns):
+        raise DTypeError(
+            f"the pattern {shown(pattern)} of match_filenames_once is no text",
+            line=user_line(),
+            hint="hf.matching_files takes tensors, and looks in each step",
+        )
+    found = sorted({name for p in patterns for name in glob.glob(os.fsencode(p))})
+    return constant(np.array([*found, None], object)[:-1], name=name or "matching_filenames")
 
 
 def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:

@@ -44,7 +44,8 @@ class Saver:
 
     `sharded` is the form "sharded". Besides the newest, one checkpoint stays of every
     `keep_checkpoint_every_n_hours`. With `defer_build` the variables are those of the graph when
-    `build` is called, or else when it first saves or restores.
+    `build` is called, or else when it first saves or restores. With `reshape` what is restored may
+    have another shape in the checkpoint, of as many elements.
     """
 
     @also_takes("name", "restore_sequentially", "write_version", "pad_step_number")
@@ -59,7 +60,9 @@ class Saver:
         keep_checkpoint_every_n_hours: float = 10000.0,
         defer_build: bool = False,
         allow_empty: bool = False,
+        reshape: bool = False,
     ) -> None:
+        self._reshape = bool(reshape)
         self._given, self._allow_empty = var_list, allow_empty
         self._variables: dict[str, Variable] | None = None
         if not defer_build:
@@ -218,7 +221,8 @@ class Saver:
         if sess.context.on_plan is None:  # a session that has run nothing has no variables yet
             sess.prepare([v.initializer for v in self.variables.values()])
         wanted, own = self._wanted(local=False), self._wanted(local=True)
-        load(sess.context, sess.store, found, wanted, self._arrays(), with_draws, own)
+        given = wanted, self._arrays(), with_draws, own, self._reshape
+        load(sess.context, sess.store, found, *given)
 
     def _wanted(self, local: bool) -> dict[str, str]:
         """Variable -> name in the file, of those that replicas share or of the local ones."""

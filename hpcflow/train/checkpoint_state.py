@@ -1,0 +1,86 @@
+"""The file in which a program says which checkpoint is the newest: TensorFlow 1's "checkpoint"."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcflow.checkpoint import folder
+from hpcflow.errors import CheckpointError
+
+NAME = "checkpoint"  # of the file, in the folder of checkpoints
+_LINE = re.compile(r'(all_)?model_checkpoint_paths?: (".*")')
+
+
+def update_checkpoint_state(
+    save_dir: str | Path,
+    model_checkpoint_path: str | Path,
+    all_model_checkpoint_paths: Sequence[str | Path] | None = None,
+    latest_filename: str | None = None,
+) -> None:
+    """Say that `model_checkpoint_path` is the newest checkpoint of `save_dir`.
+
+    `latest_checkpoint` and `get_checkpoint_state` say so, too, until another one is written there.
+
+    Ranks:  the chief is enough.
+    Errors: CheckpointError if the file cannot be written.
+    """
+    newest, place = Path(model_checkpoint_path), Path(save_dir)
+    every = [Path(path) for path in all_model_checkpoint_paths or ()]
+    if newest not in every:
+        every.append(newest)
+    lines = [f"model_checkpoint_path: {_told(newest, place)}"]
+    lines += [f"all_model_checkpoint_paths: {_told(path, place)}" for path in every]
+    file = place / (latest_filename or NAME)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f"{file.name}.tmp")
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        os.replace(part, file)
+    except OSError as error:
+        raise CheckpointError(
+            f"{file} cannot be written: {error.strerror or error}", hint="give another save_dir"
+        ) from None
+
+
+def told(place: Path, latest_filename: str | None = None) -> list[Path]:
+    """The checkpoints of which the file says, the newest last; none if it is out of date.
+
+    It is where its newest checkpoint is gone, or another one of the folder was written later.
+    """
+    file = place / (latest_filename or NAME)
+    newest, every = "", []
+    try:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if found := _LINE.fullmatch(line.strip()):
+                path = str(place / json.loads(found[2]))
+                if found[1]:
+                    every.append(path)
+                else:
+                    newest = path
+        written = os.path.getmtime(file)
+        later = [one.path for one in folder.find(place) if _time(one.path) > written]
+    except (OSError, ValueError):
+        return []
+    if not newest or any(str(path) != newest for path in later) or not _is_there(newest):
+        return []
+    return [*(Path(path) for path in every if path != newest and _is_there(path)), Path(newest)]
+
+
+def _told(path: Path, place: Path) -> str:
+    """A path as the file has it: from the folder, where it lies in it."""
+    inside = path.absolute().is_relative_to(place.absolute())
+    return json.dumps(
+        str(path.absolute().relative_to(place.absolute()) if inside else path.absolute())
+    )
+
+
+def _is_there(path: str) -> bool:
+    return folder.index_of(Path(path)).is_file()
+
+
+def _time(path: Path) -> float:
+    return os.path.getmtime(folder.index_of(path))
