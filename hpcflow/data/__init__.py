@@ -10,7 +10,8 @@ __getattr__, __dir__, __all__ = later(
         "hpcflow.data.feeding": "Batch",
         "hpcflow.data.h5": "hdf5",
         "hpcflow.data.iterator": (
-            "Iterator make_initializable_iterator=initializable make_one_shot_iterator=one_shot"
+            "Iterator get_output_classes get_output_shapes get_output_types "
+            "make_initializable_iterator=initializable make_one_shot_iterator=one_shot"
         ),
         "hpcflow.data.orders": "Blocks",
         "hpcflow.data.pipeline": "Pipeline",

@@ -7,6 +7,9 @@ from hpcflow.data.elements import text_lines as TextLineDataset
 from hpcflow.data.feeding import Batch as Batch
 from hpcflow.data.h5 import hdf5 as hdf5
 from hpcflow.data.iterator import Iterator as Iterator
+from hpcflow.data.iterator import get_output_classes as get_output_classes
+from hpcflow.data.iterator import get_output_shapes as get_output_shapes
+from hpcflow.data.iterator import get_output_types as get_output_types
 from hpcflow.data.iterator import initializable as make_initializable_iterator
 from hpcflow.data.iterator import one_shot as make_one_shot_iterator
 from hpcflow.data.orders import Blocks as Blocks

@@ -65,6 +65,7 @@ class Dataset(Feeding):
     from_tensors = staticmethod(elements.from_tensors)
     from_tensor_slices = staticmethod(elements.from_tensor_slices)
     from_generator = staticmethod(elements.from_generator)
+    list_files = staticmethod(elements.list_files)
     range = staticmethod(elements.range_)
     zip = staticmethod(elements.zip_)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import glob
+import io
+import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from hpcflow.data.counts import Count
 from hpcflow.data.functions import (
     Element,
     Given,
@@ -17,6 +22,7 @@ from hpcflow.data.functions import (
     packed,
     tensors_of,
 )
+from hpcflow.data.interleaving import interleaved
 from hpcflow.data.pipeline import Pipeline
 from hpcflow.errors import DataError, DTypeError, GraphError, ShapeError
 from hpcflow.graph import nest
@@ -85,14 +91,17 @@ def _as_data(given: Any) -> Any:
     return as_array(given)
 
 
-def range_(*args: int) -> Pipeline:
-    """The numbers of Python's `range(*args)`, int64 scalars."""
-    try:
-        numbers = range(*(int(a) for a in args))
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"Dataset.range{args}: {error}") from None
-    made = Leaf(int64, ())
-    return Pipeline(made, lambda g: ((np.asarray(n, int64),) for n in numbers), (), "range")
+def range_(*args: Any) -> Pipeline:
+    """The numbers of Python's `range(*args)`, int64 scalars; `args` may be tensors."""
+    bounds = [Count("range", a, -(2**63)) for a in args]
+    if not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and bounds[2].known == 0):
+        raise ShapeError(f"Dataset.range{args} is no range", hint="give (stop) or (start, stop)")
+
+    def begin(given: Given) -> Iterator[Element]:
+        numbers = range(*(bound.of(given) for bound in bounds))
+        return ((np.asarray(n, int64),) for n in numbers)
+
+    return Pipeline(Leaf(int64, ()), begin, [t for b in bounds for t in b.needs], "range")
 
 
 def zip_(datasets: Any) -> Pipeline:
@@ -117,6 +126,7 @@ def from_generator(
 ) -> Pipeline:
     """What `generator(*args)` gives, in the structure of `output_types`; called anew each time.
 
+    `args` may be tensors; the generator is given arrays and NumPy's scalars.
     Errors: DataError, when it runs, for an element of another structure, dtype or shape.
     """
     if not callable(generator):
@@ -129,10 +139,37 @@ def from_generator(
     )
     leaves = [Leaf(t, as_shape(s)) for t, s in zip(nest.flatten(types), shapes, strict=True)]
 
-    def begin(given: Given) -> Iterator[Element]:
-        return (_fitted(item, types, leaves) for item in generator(*args))
+    given = [_as_data(a) for a in args or ()]
 
-    return Pipeline(packed(types, leaves), begin, (), "generator")
+    def begin(known: Given) -> Iterator[Element]:
+        values = [(known[a] if isinstance(a, Tensor) else a)[()] for a in given]
+        return (_fitted(item, types, leaves) for item in generator(*values))
+
+    needs = [a for a in given if isinstance(a, Tensor)]
+    return Pipeline(packed(types, leaves), begin, needs, "generator")
+
+
+def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Pipeline:
+    """The names of the files that match a pattern, or any of a vector of them: string scalars.
+
+    In random order, another one each time, unless `shuffle` is False; then sorted.
+    Errors: DataError, when it runs, if no file matches.
+    """
+    patterns = _of_arrays(file_pattern, lambda arrays: [tuple(arrays)], lambda shape: shape, "")
+    if [leaf.dtype for leaf in leaves_of(patterns.structure)] != [string]:
+        raise DTypeError("list_files() needs a pattern of the names of files, or several")
+
+    def change(elements: Iterator[Element]) -> Iterator[Element]:
+        for (given,) in elements:
+            wanted = given.reshape(-1).tolist()
+            found = sorted({name for pattern in wanted for name in glob.glob(pattern)})
+            if not found:
+                told = ", ".join(repr(p.decode(errors="replace")) for p in wanted)
+                raise DataError(f"no file matches {told}", hint="is the path right?")
+            yield from ((np.array(name, object),) for name in found)
+
+    made = patterns.then("files", change, Leaf(string, ()))
+    return made if shuffle is False else made.shuffle(sys.maxsize, seed)
 
 
 def _fitted(item: Any, types: Any, leaves: Sequence[Leaf]) -> Element:
@@ -167,30 +204,52 @@ def _is_leaf(given: Any) -> bool:
     return not isinstance(given, (tuple, dict))
 
 
-def text_lines(filenames: Any, compression_type: str | None = None) -> Pipeline:
+def text_lines(
+    filenames: Any,
+    compression_type: str | None = None,
+    buffer_size: int | None = None,
+    num_parallel_reads: int | None = None,
+) -> Pipeline:
     """The lines of text files, without their ends, one after the other: string scalars.
 
+    `compression_type` is "GZIP", "ZLIB" or "". Lines of `num_parallel_reads` files come in turn.
+    `buffer_size` changes nothing.
     Errors: DataError, when it runs, for a file that cannot be read.
     """
-    if compression_type:
-        raise GraphError("TextLineDataset reads plain files", hint="decompress them first")
+    kind = compression_type or ""
+    if kind not in ("", "GZIP", "ZLIB"):
+        raise GraphError(
+            f"compression_type={kind!r} of TextLineDataset", hint='give "GZIP", "ZLIB" or ""'
+        )
     names = _of_arrays(filenames, lambda arrays: [tuple(arrays)], lambda shape: shape, "files")
     if [leaf.dtype for leaf in leaves_of(names.structure)] != [string]:
         raise DTypeError("TextLineDataset needs the names of files")
 
     def change(elements: Iterator[Element]) -> Iterator[Element]:
-        for (given,) in elements:
-            for name in given.reshape(-1).tolist():
-                yield from _lines(name)
+        names = (name for (given,) in elements for name in given.reshape(-1).tolist())
+        return interleaved(names, lambda name: _lines(name, kind), num_parallel_reads or 1, 1)
 
     return names.then("lines", change, Leaf(string, ()))
 
 
-def _lines(name: bytes) -> Iterator[Element]:
+def _lines(name: bytes, kind: str) -> Iterator[Element]:
     try:
-        with open(name, "rb") as file:
+        with _opened(name, kind) as file:
             for line in file:
                 text = line.removesuffix(b"\n").replace(b"\r", b"")
                 yield (np.array(text, object),)
-    except OSError as error:
-        raise DataError(f"{name.decode()!r} cannot be read: {error.strerror or error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        told = getattr(error, "strerror", None) or error
+        raise DataError(f"{name.decode()!r} cannot be read: {told}") from None
+
+
+def _opened(name: bytes, kind: str) -> Any:
+    """A file, decompressed."""
+    if kind == "GZIP":
+        import gzip
+
+        return gzip.open(name, "rb")
+    if kind == "ZLIB":
+        with open(name, "rb") as file:
+            return io.BytesIO(zlib.decompress(file.read()))
+    return open(name, "rb")

@@ -13,6 +13,7 @@ from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nest
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
 from hpcflow.graph.shape import Spec
+from hpcflow.guard import shown, user_line
 from hpcflow.ops.array import constant, placeholder
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import current
@@ -35,6 +36,8 @@ class _Inner(Graph):
         """The tensor of this graph that stands for `t`."""
         if t.graph is self:
             return t
+        if t.graph is not self.outer.root and isinstance(self.outer, _Inner):
+            t = self.outer.adopt(t)
         if t.graph is not self.outer.root:
             raise GraphError(f"input {t.name!r} is of another graph", op=t.op.name)
         if t not in self.captures:
@@ -48,8 +51,8 @@ class _Inner(Graph):
         return tuple(b for b in before if b.graph is self)
 
 
-class Traced:
-    """`function` of the elements of a dataset, as a graph; `structure` has the specs it gives.
+class _Function:
+    """A function of the elements of a dataset, called once: a graph of what it computes.
 
     A tuple is given as several arguments. Tensors from outside have the value they had when the
     iterator was initialized; random numbers are drawn anew for each element.
@@ -62,12 +65,14 @@ class Traced:
         with self.graph.as_default():
             self._params = [placeholder(s.dtype, s.shape) for s in leaves_of(structure)]
             given = packed(structure, self._params)
-            found = function(*given) if isinstance(given, tuple) else function(given)
-            found = tensors_of(found)
-            results = [self.graph.adopt(t) for t in nest.flatten(found)]
-        self.structure = nest.pack(found, [Leaf(t.dtype, t.shape) for t in results])
-        self._results = results
+            self._results = self._traced(
+                function(*given) if isinstance(given, tuple) else function(given)
+            )
         self._session: Session | None = None
+
+    def _traced(self, found: Any) -> list[Tensor]:
+        """The tensors to compute, of what the function gave."""
+        raise NotImplementedError
 
     @property
     def needs(self) -> list[Tensor]:
@@ -75,7 +80,9 @@ class Traced:
         return [t for t, inner in self.graph.captures.items() if inner.op.type == "Placeholder"]
 
     def bound(self, given: Given) -> Callable[[Element], Element]:
-        """The function, with the values of the tensors that it needs."""
+        """What computes the results, with the values of the tensors that it needs."""
+        if not self._results:
+            return lambda element: ()
         if self._session is None:
             self._session = Session(self.graph, context=_alone())
         session = self._session
@@ -83,9 +90,39 @@ class Traced:
 
         def call(element: Element) -> Element:
             feeds = {**fed, **dict(zip(self._params, element, strict=True))}
-            return tuple(session.run(self._results, feeds))
+            pairs = zip(self._results, session.run(self._results, feeds), strict=True)
+            return tuple(np.asarray(value, t.dtype) for t, value in pairs)
 
         return call
+
+
+class Traced(_Function):
+    """A function that gives tensors; `structure` has their specs."""
+
+    def _traced(self, found: Any) -> list[Tensor]:
+        found = tensors_of(tuple(found) if isinstance(found, list) else found)
+        results = [self.graph.adopt(t) for t in nest.flatten(found)]
+        self.structure = nest.pack(found, [Leaf(t.dtype, t.shape) for t in results])
+        return results
+
+
+class TracedDataset(_Function):
+    """A function that gives a dataset; `structure` is that of its elements."""
+
+    def _traced(self, found: Any) -> list[Tensor]:
+        if not hasattr(found, "begin") or not hasattr(found, "structure"):
+            raise GraphError(
+                f"the function gave {shown(found)}, which is no dataset",
+                line=user_line(),
+                hint="map() takes functions that give tensors",
+            )
+        self.structure, self._dataset = found.structure, found
+        return [self.graph.adopt(t) for t in found.needs]
+
+    def elements(self, given: Given) -> Callable[[Element], Iterator[Element]]:
+        """What gives the elements of the dataset of an element."""
+        values, dataset = self.bound(given), self._dataset
+        return lambda element: dataset.begin(dict(zip(dataset.needs, values(element), strict=True)))
 
 
 @functools.lru_cache(maxsize=1)

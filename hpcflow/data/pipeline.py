@@ -12,21 +12,24 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.data.counts import Count, whole
 from hpcflow.data.functions import (
     Begin,
     Element,
     Given,
     Leaf,
     Traced,
+    TracedDataset,
     by_structure,
     leaves_of,
     packed,
     require_scalar,
 )
+from hpcflow.data.interleaving import interleaved
 from hpcflow.data.iterator import initializable, one_shot
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nest
-from hpcflow.graph.dtypes import as_array, string
+from hpcflow.graph.dtypes import as_array, int64, string
 from hpcflow.graph.graph import Graph, Tensor, get_default_graph
 from hpcflow.graph.shape import Shape, as_shape, either, show
 
@@ -72,32 +75,60 @@ class Pipeline:
         structure = self.structure if structure is None else structure
         return Pipeline(structure, lambda g: iter(change(self.begin(g))), self.needs, kind)
 
+    def _counted(
+        self,
+        kind: str,
+        counts: Sequence[Count],
+        change: Callable[..., Iterable[Element]],
+        structure: Any = None,
+    ) -> Pipeline:
+        """As `then`, where `change` also needs numbers, which may be known when it begins."""
+        structure = self.structure if structure is None else structure
+
+        def begin(given: Given) -> Iterator[Element]:
+            return iter(change(self.begin(given), *(count.of(given) for count in counts)))
+
+        needs = [t for count in counts for t in count.needs]
+        return Pipeline(structure, begin, [*self.needs, *needs], kind)
+
     # -- fewer, more, others
 
     def take(self, count: int) -> Pipeline:
         """The first `count` elements; -1 is all."""
-        most = None if _whole("take", count, -1) == -1 else int(count)
-        return self.then("take", lambda it: itertools.islice(it, most))
+        return self._counted(
+            "take",
+            [Count("take", count, -1)],
+            lambda it, n: itertools.islice(it, None if n == -1 else n),
+        )
 
     def skip(self, count: int) -> Pipeline:
         """Without the first `count` elements; -1 leaves none."""
-        first = _whole("skip", count, -1)
-        if first == -1:
-            return self.then("skip", lambda it: ())
-        return self.then("skip", lambda it: itertools.islice(it, first, None))
+        return self._counted(
+            "skip",
+            [Count("skip", count, -1)],
+            lambda it, n: () if n == -1 else itertools.islice(it, n, None),
+        )
 
     def shard(self, num_shards: int, index: int) -> Pipeline:
         """Every `num_shards`-th element, from number `index` on: one part for each rank."""
-        if not 0 <= _whole("shard", index, 0) < _whole("shard", num_shards, 1):
-            raise ShapeError(f"shard {index} of {num_shards}")
-        return self.then("shard", lambda it: itertools.islice(it, index, None, num_shards))
+
+        def change(elements: Iterator[Element], at: int, of: int) -> Iterator[Element]:
+            if at >= of:
+                raise ShapeError(f"shard {at} of {of}")
+            return itertools.islice(elements, at, None, of)
+
+        at, of = Count("shard", index, 0), Count("shard", num_shards, 1)
+        if at.known is not None and of.known is not None:
+            change(iter(()), at.known, of.known)
+        return self._counted("shard", [at, of], change)
 
     def repeat(self, count: int | None = None) -> Pipeline:
         """The elements `count` times, again and again if that is None or -1."""
-        times = -1 if count is None else _whole("repeat", count, -1)
+        times = Count("repeat", -1 if count is None else count, -1)
 
         def begin(given: Given) -> Iterator[Element]:
-            for _ in itertools.count() if times == -1 else range(times):
+            number = times.of(given)
+            for _ in itertools.count() if number == -1 else range(number):
                 some = False
                 for element in self.begin(given):
                     some = True
@@ -105,7 +136,7 @@ class Pipeline:
                 if not some:
                     return
 
-        return Pipeline(self.structure, begin, self.needs, "repeat")
+        return Pipeline(self.structure, begin, [*self.needs, *times.needs], "repeat")
 
     def concatenate(self, dataset: Pipeline) -> Pipeline:
         """These elements, then those of another dataset, of the same structure and dtypes."""
@@ -131,11 +162,10 @@ class Pipeline:
         The order follows from the graph's seed and `seed`, the same on every rank; it is another
         each time unless `reshuffle_each_iteration` is False.
         """
-        size = _whole("shuffle", buffer_size, 1)
-        key = [get_default_graph().seed, 0 if seed is None else _whole("seed", seed, 0) + 1]
+        key = [get_default_graph().seed, 0 if seed is None else whole("seed", seed, 0) + 1]
         times = itertools.count() if reshuffle_each_iteration is not False else itertools.repeat(0)
 
-        def change(elements: Iterator[Element]) -> Iterator[Element]:
+        def change(elements: Iterator[Element], size: int) -> Iterator[Element]:
             drawn = np.random.default_rng([*(abs(k) for k in key), next(times)])
             held = list(itertools.islice(elements, size))
             for new in elements:
@@ -145,7 +175,7 @@ class Pipeline:
             for at in drawn.permutation(len(held)):
                 yield held[at]
 
-        return self.then("shuffle", change)
+        return self._counted("shuffle", [Count("shuffle", buffer_size, 1)], change)
 
     def cache(self, filename: str = "") -> Pipeline:
         """The elements of the first time, which are kept in memory once all have been asked for."""
@@ -169,8 +199,7 @@ class Pipeline:
 
     def prefetch(self, buffer_size: int) -> Pipeline:
         """The same elements; they are computed when they are asked for."""
-        _whole("prefetch", buffer_size, -1)
-        return self.then("prefetch", lambda it: it)
+        return self._counted("prefetch", [Count("prefetch", buffer_size, -1)], lambda it, n: it)
 
     def apply(self, transformation_func: Callable[[Pipeline], Pipeline]) -> Pipeline:
         """`transformation_func` of it."""
@@ -214,16 +243,16 @@ class Pipeline:
     def _batched(
         self, batch_size: int, drop: bool, shapes: list[Any] | None, fills: list[Any] | None
     ) -> Pipeline:
-        size, leaves = _whole("batch", batch_size, 1), leaves_of(self.structure)
+        size, leaves = Count("batch", batch_size, 1), leaves_of(self.structure)
         rows = [leaf.shape for leaf in leaves] if shapes is None else shapes
         made = [
-            Leaf(leaf.dtype, None if s is None else (size if drop else None, *s))
+            Leaf(leaf.dtype, None if s is None else (size.known if drop else None, *s))
             for leaf, s in zip(leaves, rows, strict=True)
         ]
 
-        def change(elements: Iterator[Element]) -> Iterator[Element]:
-            while part := list(itertools.islice(elements, size)):
-                if drop and len(part) < size:
+        def change(elements: Iterator[Element], most: int) -> Iterator[Element]:
+            while part := list(itertools.islice(elements, most)):
+                if drop and len(part) < most:
                     return
                 columns = zip(*part, strict=True)
                 if shapes is None or fills is None:
@@ -232,7 +261,7 @@ class Pipeline:
                     facts = zip(columns, shapes, fills, strict=True)
                     yield tuple(_padded_rows(*fact) for fact in facts)
 
-        return self.then("batch", change, packed(self.structure, made))
+        return self._counted("batch", [size], change, packed(self.structure, made))
 
     # -- computed
 
@@ -252,14 +281,75 @@ class Pipeline:
 
     def filter(self, predicate: Callable[..., Any]) -> Pipeline:
         """The elements of which `predicate`, a function of tensors, is true."""
+        return self._chosen("filter", predicate, filter)
+
+    def _chosen(
+        self, kind: str, predicate: Callable[..., Any], choose: Callable[..., Iterator[Element]]
+    ) -> Pipeline:
         traced = Traced(predicate, self.structure, _root())
-        require_scalar(traced, "b", "the predicate of filter()")
+        require_scalar(traced, "b", f"the predicate of {kind}()")
 
         def begin(given: Given) -> Iterator[Element]:
             holds = traced.bound(given)
-            return (element for element in self.begin(given) if holds(element)[0])
+            return choose(lambda element: bool(holds(element)[0]), self.begin(given))
 
-        return Pipeline(self.structure, begin, [*self.needs, *traced.needs], "filter")
+        return Pipeline(self.structure, begin, [*self.needs, *traced.needs], kind)
+
+    def flat_map(self, map_func: Callable[..., Any]) -> Pipeline:
+        """The elements of the datasets that `map_func` makes of each element, one by one."""
+        return self._nested("flat_map", map_func, 1, 1)
+
+    def interleave(
+        self,
+        map_func: Callable[..., Any],
+        cycle_length: int | None = None,
+        block_length: int = 1,
+        num_parallel_calls: int | None = None,
+    ) -> Pipeline:
+        """The elements of the datasets that `map_func` makes of `cycle_length` elements in turn.
+
+        Of each `block_length` follow each other; one that is at its end is replaced when it is its
+        turn again. `cycle_length` is 10 by default. `num_parallel_calls` changes nothing.
+        """
+        cycle = whole("interleave", 10 if cycle_length in (None, -1) else cycle_length, 1)
+        return self._nested("interleave", map_func, cycle, whole("interleave", block_length, 1))
+
+    def _nested(self, kind: str, map_func: Callable[..., Any], cycle: int, block: int) -> Pipeline:
+        traced = TracedDataset(map_func, self.structure, _root())
+
+        def begin(given: Given) -> Iterator[Element]:
+            return interleaved(self.begin(given), traced.elements(given), cycle, block)
+
+        return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], kind)
+
+    def enumerate(self, start: int = 0) -> Pipeline:
+        """Each element with its number before it, from `start` on."""
+        first = whole("enumerate", start, -(2**63))
+        made = (Leaf(int64, ()), self.structure)
+
+        def change(elements: Iterator[Element]) -> Iterator[Element]:
+            return ((np.asarray(i, int64), *x) for i, x in enumerate(elements, first))
+
+        return self.then("enumerate", change, made)
+
+    def unbatch(self) -> Pipeline:
+        """The rows of each element, one by one."""
+        leaves = leaves_of(self.structure)
+        if any(leaf.shape == () for leaf in leaves):
+            raise ShapeError("unbatch() of scalars: rows are needed")
+        made = [Leaf(leaf.dtype, None if leaf.shape is None else leaf.shape[1:]) for leaf in leaves]
+
+        def change(elements: Iterator[Element]) -> Iterator[Element]:
+            for element in elements:
+                if len({len(x) for x in element}) > 1:
+                    raise ShapeError("unbatch() of components with different numbers of rows")
+                yield from (tuple(x[i, ...] for x in element) for i in range(len(element[0])))
+
+        return self.then("unbatch", change, packed(self.structure, made))
+
+    def take_while(self, predicate: Callable[..., Any]) -> Pipeline:
+        """The elements before the first of which `predicate`, a function of tensors, is false."""
+        return self._chosen("take_while", predicate, itertools.takewhile)
 
     # -- iterators
 
@@ -277,12 +367,6 @@ class Pipeline:
 
 def _root() -> Graph:
     return get_default_graph().root
-
-
-def _whole(what: str, given: Any, least: int) -> int:
-    if not isinstance(given, (int, np.integer)) or given < least:
-        raise ShapeError(f"{what}({given!r}) of a dataset", hint=f"give {least} or more, as an int")
-    return int(given)
 
 
 def _stacked(column: Sequence[np.ndarray]) -> np.ndarray:
@@ -307,10 +391,21 @@ def _paddings(structure: Any, leaves: Sequence[Leaf], given: Any) -> list[Any]:
     if given is None:
         return [b"" if leaf.dtype == string else 0 for leaf in leaves]
     values = by_structure(structure, given)
-    arrays = [as_array(v, leaf.dtype) for v, leaf in zip(values, leaves, strict=True)]
+    arrays = [as_array(_number(v), leaf.dtype) for v, leaf in zip(values, leaves, strict=True)]
     if any(a.shape for a in arrays):
         raise ShapeError("the padding values of padded_batch are scalars")
     return [a.item() for a in arrays]
+
+
+def _number(given: Any) -> Any:
+    """A padding value, which may be a constant of the graph."""
+    if not isinstance(given, Tensor):
+        return given
+    if given.op.type != "Const":
+        raise GraphError(
+            f"the padding value {given.name!r} is computed", op=given.op.name, hint="give a number"
+        )
+    return given.op.attrs["value"]
 
 
 def _padded_rows(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndarray:

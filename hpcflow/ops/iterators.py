@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.graph.dtypes import resource
+from hpcflow.graph.dtypes import resource, string
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
 
@@ -24,3 +24,5 @@ def _next(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
 op("Iterator", infer=lambda inputs, attrs: [Spec(resource, ())], **_STATE)
 op("MakeIterator", infer=lambda inputs, attrs: [], waits=True, **_STATE)
 op("IteratorGetNext", infer=_next, waits=True, **_STATE)
+op("IteratorToHandle", infer=lambda inputs, attrs: [Spec(string, ())], waits=True, **_STATE)
+op("IteratorGetNextOf", infer=_next, waits=True, **_STATE)

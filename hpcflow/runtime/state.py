@@ -261,6 +261,10 @@ class Store:
             )
         return found
 
+    def known(self, type: str, name: str) -> Any:
+        """State of a type that steps have used already, None if there is none of this name."""
+        return self.others.get((type, name), (None, None))[0]
+
     def get(self, node: Node, device: Device) -> VariableState:
         """The state behind a Variable node, made at first use.
 

@@ -1,0 +1,37 @@
+"""Elements of several iterators in turn, in the order of TensorFlow 1's `interleave`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+_END: Any = object()
+
+
+def interleaved(
+    inputs: Iterator[Given], begin: Callable[[Given], Iterator[Made]], cycle: int, block: int
+) -> Iterator[Made]:
+    """The elements of `begin(x)` of the inputs: `block` of each of `cycle` in turn.
+
+    The place of one that has ended stays empty until it is its turn again.
+    """
+    places: list[Iterator[Made] | None] = [None] * cycle
+    at, taken, has_more = 0, 0, True
+    while has_more or any(place is not None for place in places):
+        place = places[at]
+        if place is None and has_more:
+            given = next(inputs, _END)
+            has_more = given is not _END
+            if has_more:
+                places[at] = begin(given)
+            continue
+        made = _END if place is None else next(place, _END)
+        taken += 1
+        if made is _END or taken == block:
+            places[at] = None if made is _END else place
+            at, taken = (at + 1) % cycle, 0
+        if made is not _END:
+            yield made
