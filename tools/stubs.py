@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcflow.names import HOMES
 
 ROOT = Path(__file__).parent.parent
-LATER = ("hpcflow", "hpcflow.data", "hpcflow.nn", "hpcflow.train")
+LATER = ("hpcflow", "hpcflow.data", "hpcflow.nn", "hpcflow.test", "hpcflow.train")
 HEAD = '"""Made by tools/stubs.py."""\n\n# ruff: noqa\n# fmt: off\n'
 OWN = {"hpcflow": "from hpcflow import errors as errors\n__version__: str\nnewaxis: None\n"}
 

@@ -1,4 +1,4 @@
-"""`hf.test`: whole clusters in one process, for tests."""
+"""Whole clusters in one process, for tests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Sequence
 
 from hpcflow.comm.local import local_world
 from hpcflow.errors import LaunchError
-from hpcflow.guard import guard_module
 from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 from hpcflow.train.cluster_spec import ClusterSpec
 from hpcflow.train.server import Server
-
-__all__ = ["create_local_cluster", "end_local_cluster"]
 
 
 def create_local_cluster(num_workers: int, num_ps: int) -> tuple[list[Server], list[Server]]:
@@ -65,6 +62,3 @@ def end_local_cluster(workers: Sequence[Server]) -> None:
         thread.start()
     for thread in leaving:
         thread.join()
-
-
-guard_module(globals(), __all__)

@@ -1,0 +1,15 @@
+"""What tests of programs need: TensorFlow 1's test cases, gradients by differences, clusters."""
+
+from hpcflow.names import later
+
+__getattr__, __dir__, __all__ = later(
+    __name__,
+    {
+        "hpcflow.test.case": "TestCase",
+        "hpcflow.test.cluster": "create_local_cluster end_local_cluster",
+        "hpcflow.test.differences": "compute_gradient compute_gradient_error",
+        "hpcflow.test.machine": (
+            "get_temp_dir gpu_device_name is_built_with_cuda is_gpu_available main mock"
+        ),
+    },
+)
