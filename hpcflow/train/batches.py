@@ -33,6 +33,8 @@ def batch(
 ) -> Any:
     """Batches of `tensors` (one, a list or a dict), computed by `num_threads` threads ahead.
 
+    Of one tensor, alone or in a list, they are a tensor.
+
     Each run of them is one element, with `enqueue_many` a number of rows. `dynamic_pad` pads those
     of different sizes with zeros. The last batch of a limited input is dropped if it is smaller,
     unless `allow_smaller_final_batch`.
@@ -290,7 +292,7 @@ class _Given:
         listed = taken if isinstance(taken, list) else [taken]
         if self.keys is not None:
             return dict(zip(self.keys, listed, strict=True))
-        return listed[0] if self.is_single else listed
+        return listed[0] if len(listed) == 1 else listed
 
     def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Operation:
         """Put what is to be kept in `queue`."""

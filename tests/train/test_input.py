@@ -103,6 +103,22 @@ def test_batches_of_rows_and_of_one_tensor():
     assert [list(one) for one in found] == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_a_list_of_one_tensor_gives_a_tensor():
+    """As in TensorFlow; a dict gives a dict."""
+    a = hf.constant(1)
+    more = {"capacity": 9, "min_after_dequeue": 1}
+    for made in (
+        hf.train.batch([a], 2),
+        hf.train.shuffle_batch([a], 2, **more),
+        hf.train.maybe_batch([a], True, 2),
+        hf.train.batch_join([[a], [a]], 2),
+        hf.train.shuffle_batch_join([[a], [a]], 2, **more),
+    ):
+        assert isinstance(made, hf.Tensor) and made.shape == (2,)
+    assert isinstance(hf.train.batch([a, a], 2), list)
+    assert list(hf.train.batch({"a": a}, 2)) == ["a"]
+
+
 def test_padded_batches():
     number = hf.train.range_input_producer(7, num_epochs=1, shuffle=False).dequeue()
     ramp = hf.range(number)
