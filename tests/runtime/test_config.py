@@ -11,6 +11,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import ArgumentError, DeadlineExceededError, GraphError, PlacementError
+from hpcflow.runtime.context import Context
+from tests.runtime.ranks import run_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -262,3 +264,29 @@ def test_without_a_trace_nothing_is_told() -> None:
 def test_options_are_options(given: dict[str, Any]) -> None:
     with hf.Session() as session, pytest.raises(GraphError, match="is no Run"):
         session.run(hf.constant(1), **given)
+
+
+def trained(context: Context) -> list[tuple[float, bool]]:
+    """Losses of four steps, every second one traced: whether something was seen."""
+    x = hf.placeholder("float32", [None, 3])
+    w = hf.Variable(np.zeros((3, 2), np.float32))
+    loss = hf.reduce_mean(hf.square(hf.matmul(x, w) - 1.0))
+    train = hf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    config = hf.ConfigProto(allow_soft_placement=True, device_count={"GPU": 0})
+    given, found = np.ones((4, 3), np.float32), []
+    with hf.Session(config=config, context=context) as session:
+        session.run(w.initializer)
+        for i in range(4):
+            metadata = hf.RunMetadata()
+            options = hf.RunOptions(trace_level=3) if i % 2 else None
+            value = session.run([loss, train], {x: given}, options, metadata)[0]
+            found.append((float(value), "MatMul" in names(metadata)))
+    return found
+
+
+@pytest.mark.parametrize("ranks, servers", [(2, 0), (2, 1)])
+def test_traced_steps_of_several_ranks(ranks: int, servers: int) -> None:
+    for losses in run_ranks(ranks, trained, ps=servers):
+        if losses is not None:
+            np.testing.assert_allclose([v for v, _ in losses], [0.49**i for i in range(4)], 1e-5)
+            assert [seen for _, seen in losses] == [False, True, False, True]
