@@ -19,7 +19,7 @@ __getattr__, __dir__, _later = later(
             "app bitwise data flags initializers layers linalg losses math metrics nn onnx random "
             "signal spectral strings summary test train"
         ),
-        "hpcflow.autodiff": "gradients hessians",
+        "hpcflow.autodiff": "UnconnectedGradients gradients hessians",
         "hpcflow.consistency": "Backup Stale",
         "hpcflow.graph.device_spec": "DeviceSpec",
         "hpcflow.graph.dtypes": (

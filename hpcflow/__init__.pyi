@@ -24,6 +24,7 @@ from hpcflow import strings as strings
 from hpcflow import summary as summary
 from hpcflow import test as test
 from hpcflow import train as train
+from hpcflow.autodiff import UnconnectedGradients as UnconnectedGradients
 from hpcflow.autodiff import gradients as gradients
 from hpcflow.autodiff import hessians as hessians
 from hpcflow.consistency import Backup as Backup

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, GradientError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import depth
 from hpcflow.graph.dtypes import history, is_floating, resource, tensor_array
@@ -24,7 +25,7 @@ from hpcflow.graph.registry import NoGrad, lookup
 from hpcflow.graph.shape import is_known, merge, show, size_of
 from hpcflow.logs import say_once
 from hpcflow.ops.array import reshape
-from hpcflow.ops.broadcast import ones_like, zeros
+from hpcflow.ops.broadcast import ones_like, zeros, zeros_like
 from hpcflow.ops.control import in_order
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.join import stack
@@ -42,21 +43,50 @@ def gradients(
     grad_ys: Any = None,
     name: str = "gradients",
     stop_gradients: Any = None,
+    unconnected_gradients: Any = "none",
 ) -> list[Any]:
     """The derivative of the sum of `ys` by each of `xs`, as new operations of the graph.
 
     `xs` are tensors or variables; a variable's gradient is that of its value, over all its reads.
     `grad_ys` weighs the elements of `ys` (ones if None). `stop_gradients` are held constant.
 
-    Shapes:   as `xs`; None where no `ys` depends on it, or only through integers. IndexedSlices of
-              a variable of which only rows are read (`gather`, `embedding_lookup`).
+    Shapes:   as `xs`; None where no `ys` depends on it, or only through integers, or zeros with
+              `unconnected_gradients` "zero" (`hf.UnconnectedGradients`). IndexedSlices of a
+              variable of which only rows are read (`gather`, `embedding_lookup`).
     Gradient: of gradients too, where the rules are differentiable.
     Errors:   GradientError names an op on the way that has no gradient, and says why.
 
     The results follow the control dependencies in force; what computes them does not.
     """
+    zero = unconnected(unconnected_gradients) == UnconnectedGradients.ZERO
     graph, found = get_default_graph(), free_gradients(ys, xs, grad_ys, name, stop_gradients)
+    if zero:
+        found = [_zeros_of(x) if g is None else g for g, x in zip(found, _listed(xs), strict=True)]
     return [_in_scope(graph, g) for g in found] if graph.is_ordering else found
+
+
+class UnconnectedGradients(enum.Enum):
+    """What the gradient by a tensor is on which nothing depends: None, or zeros."""
+
+    NONE = "none"
+    ZERO = "zero"
+
+
+def unconnected(given: Any) -> UnconnectedGradients:
+    """The member that `given`, a member or its value, is."""
+    try:
+        return UnconnectedGradients(given)
+    except ValueError:
+        raise ArgumentError(
+            f"unconnected_gradients is {given!r}", line=user_line(), hint='"none" or "zero"'
+        ) from None
+
+
+def _zeros_of(x: Any) -> Tensor:
+    """Zeros like a tensor or the value of a variable."""
+    if isinstance(x, Tensor):
+        return zeros_like(x)
+    return zeros(x.shape, x.dtype)
 
 
 def _in_scope(graph: Graph, g: Gradient | None) -> Gradient | None:
@@ -156,12 +186,7 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor
         raise GradientError(f"{len(given)} grad_ys for {len(targets)} ys")
     for y, g in zip(targets, given, strict=True):
         if not (is_floating(y.dtype) or (y.dtype == tensor_array and g is not None)):
-            raise DTypeError(
-                f"{y.name!r} is {y.dtype}; gradients are of floating-point values",
-                op=y.op.name,
-                line=y.op.line,
-                hint="hf.cast(y, hf.float32)",
-            )
+            continue  # no change of a number of whole steps is small
         if g is None and y.dtype.kind == "c":
             raise DTypeError(
                 f"{y.name!r} is {y.dtype}: gradients of complex values need grad_ys",

@@ -157,8 +157,6 @@ def test_a_rule_of_the_wrong_length(hopeless: str, graph: hf.Graph) -> None:
 
 def test_wrong_arguments() -> None:
     x = hf.constant([1.0, 2.0])
-    with pytest.raises(DTypeError, match="int32"):
-        hf.gradients(hf.constant(1), x)
     with pytest.raises(GradientError, match="2 grad_ys for 1 ys"):
         hf.gradients(x, x, [x, x])
     with pytest.raises(ShapeError):
@@ -167,6 +165,27 @@ def test_wrong_arguments() -> None:
         hf.gradients(x, x, [hf.zeros([2], "float64")])
     with pytest.raises(GradientError, match="not a tensor"):
         hf.gradients(x, 3.0)
+
+
+def test_integers_have_no_gradient() -> None:
+    x = hf.constant([1.0, 2.0])
+    count, total = hf.cast(x, "int32"), hf.reduce_sum(x)
+    assert hf.gradients(count, x) == [None]
+    assert evaluate(hf.gradients([count, total], x)[0]).tolist() == [1.0, 1.0]
+    flag = hf.cond(total > 0, lambda: count + 1, lambda: count)
+    assert hf.gradients(flag, x) == [None]
+
+
+def test_what_nothing_depends_on_may_have_zeros_as_its_gradient() -> None:
+    x, y, v = hf.constant([[1.0, 2.0]]), hf.constant(3.0), hf.Variable([1.0, 2.0, 3.0])
+    assert hf.gradients(y, [x, v], unconnected_gradients="none") == [None, None]
+    by_x, by_v, by_y = hf.gradients(
+        y * 2.0, [x, v, y], unconnected_gradients=hf.UnconnectedGradients.ZERO
+    )
+    assert evaluate(by_x).tolist() == [[0.0, 0.0]] and evaluate(by_v).tolist() == [0.0, 0.0, 0.0]
+    assert evaluate(by_y) == 2.0
+    with pytest.raises(ValueError, match="unconnected_gradients is 'nonsense'"):
+        hf.gradients(y, x, unconnected_gradients="nonsense")
 
 
 def test_a_finalized_graph(graph: hf.Graph) -> None:

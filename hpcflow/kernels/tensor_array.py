@@ -12,13 +12,18 @@ from hpcflow.kernels.table import Node, kernel
 
 
 class Elements:
-    """The elements written so far, of `size` places; `like` tells the shapes of zeros."""
+    """The elements written so far, of `size` places; `like` tells the shapes of zeros.
 
-    __slots__ = ("dynamic", "items", "like", "size")
+    With `alike` all have the shape of those that are written.
+    """
 
-    def __init__(self, size: int, dynamic: bool = False, like: Elements | None = None) -> None:
+    __slots__ = ("alike", "dynamic", "items", "like", "size")
+
+    def __init__(
+        self, size: int, dynamic: bool = False, like: Elements | None = None, alike: bool = False
+    ) -> None:
         self.items: dict[int, Any] = {}
-        self.size, self.dynamic, self.like = size, dynamic, like
+        self.size, self.dynamic, self.like, self.alike = size, dynamic, like, alike
 
     def place(self, index: Any, grow: bool = False) -> int:
         """`index` as an int that is a place; with `grow`, one of a dynamic array becomes one."""
@@ -45,23 +50,27 @@ class Elements:
         self.items[i] = self.items[i] + value if i in self.items else value
 
     def get(self, xp: Any, index: Any, node: Node) -> Any:
-        """An element; in a gradient, zeros for one that has none."""
+        """An element; zeros for one that is not written and whose shape is known."""
         i = self.place(index)
         if i in self.items:
             return self.items[i]
-        if self.like is not None and i in self.like.items:
-            return xp.zeros(self.like.items[i].shape, node.attrs["dtype"])
+        shape = self.shape_of(i, node.attrs["shape"])
+        if shape is not None:
+            return xp.zeros(shape, node.attrs["dtype"])
         raise RangeError(
-            f"element {i} of a TensorArray is read before it is written",
-            hint="write every element, or read with .gather those that are",
+            f"element {i} of a TensorArray is read before it is written, its shape is not known",
+            hint="write every element, or tell element_shape",
         )
 
-    def row(self, xp: Any, index: Any, node: Node) -> Any:
-        """An element to be stacked: zeros if it is missing and its shape is known."""
-        i, shape = self.place(index), node.attrs["shape"]
-        if i not in self.items and shape is not None and None not in shape:
-            return xp.zeros(shape, node.attrs["dtype"])
-        return self.get(xp, i, node)
+    def shape_of(self, i: int, told: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
+        """The shape of element `i`, of which `told` is known beforehand; None if it is not known."""
+        if self.like is not None and i in self.like.items:
+            return tuple(self.like.items[i].shape)
+        if self.alike and self.items:
+            return tuple(next(iter(self.items.values())).shape)
+        if told is not None and None not in told:
+            return tuple(d for d in told if d is not None)
+        return None
 
 
 def _stacked(xp: Any, rows: list[Any], node: Node) -> Any:
@@ -84,12 +93,12 @@ def _nothing(xp: Any, node: Node, shape: tuple[int | None, ...]) -> Any:
 
 @kernel("TensorArrayNew", "new", moves=True)
 def _new(xp: Any, node: Node) -> Callable[..., Any]:
-    dynamic = node.attrs["dynamic"]
+    dynamic, alike = node.attrs["dynamic"], node.attrs["infer"]
 
     def run(size: Any) -> Elements:
         if not 0 <= int(size) < 1 << 31:
             raise RangeError(f"a TensorArray cannot have {int(size)} elements")
-        return Elements(int(size), dynamic)
+        return Elements(int(size), dynamic, alike=alike)
 
     return run
 
@@ -117,13 +126,13 @@ def _size(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("TensorArrayStack", "new", moves=True)
 def _stack(xp: Any, node: Node) -> Callable[..., Any]:
-    return lambda array: _stacked(xp, [array.row(xp, i, node) for i in range(array.size)], node)
+    return lambda array: _stacked(xp, [array.get(xp, i, node) for i in range(array.size)], node)
 
 
 @kernel("TensorArrayGather", "new", moves=True)
 def _gather(xp: Any, node: Node) -> Callable[..., Any]:
     return lambda array, indices: _stacked(
-        xp, [array.row(xp, i, node) for i in indices.tolist()], node
+        xp, [array.get(xp, i, node) for i in indices.tolist()], node
     )
 
 
@@ -169,6 +178,11 @@ def _concat(xp: Any, node: Node) -> Callable[..., Any]:
 def _split(xp: Any, node: Node) -> Callable[..., Any]:
     def run(array: Elements, value: Any, lengths: Any) -> Elements:
         whole, at = xp.array(value), 0
+        if len(lengths) != array.size and not array.dynamic:
+            raise ShapeError(
+                f"{len(lengths)} lengths for a TensorArray of {array.size} elements",
+                hint="one length for each element, or dynamic_size=True",
+            )
         for i, length in enumerate(lengths.tolist()):
             array.put(i, whole[at : at + length])
             at += length

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.dtypes import as_dtype, int32, tensor_array
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.array import identity, shape
+from hpcflow.ops.control import group
 from hpcflow.ops.rules import Attrs, fitted, given_shape, make, one, require_rank
 
 _INTEGERS = NoGrad("its output is integers")
@@ -190,6 +192,7 @@ class TensorArray:
     written; ShapeError for elements of other shapes.
     """
 
+    @also_takes("clear_after_read", "colocate_with_first_write_call")
     def __init__(
         self,
         dtype: Any,
@@ -209,6 +212,7 @@ class TensorArray:
             "dtype": self.dtype,
             "shape": given_shape(element_shape),
             "dynamic": self.dynamic_size,
+            "infer": bool(infer_shape),
         }
         count = convert_to_tensor(0 if size is None else size)
         self.flow = one("TensorArrayNew", [count], attrs, name or tensor_array_name)
@@ -261,9 +265,12 @@ class TensorArray:
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
         """The array whose elements are the pieces of `value`, of these `lengths` each."""
-        given = self._element(value)
-        self._learn(None if given.shape is None else (None, *given.shape[1:]))
-        return self._next("TensorArraySplit", [given, _index(lengths)], name)
+        given, told = self._element(value), _index(lengths)
+        known = told.constant  # what one length is that all have
+        same = len({*known.tolist()}) == 1 if known is not None and known.ndim == 1 else False
+        first = int(known[0]) if known is not None and same else None
+        self._learn(None if given.shape is None else (first, *given.shape[1:]))
+        return self._next("TensorArraySplit", [given, told], name)
 
     # -- reading
 
@@ -289,6 +296,10 @@ class TensorArray:
     def size(self, name: str | None = None) -> Tensor:
         """How many elements it has, an int32 scalar."""
         return one("TensorArraySize", [self.flow], {}, name)
+
+    def close(self, name: str | None = None) -> Operation:
+        """An operation behind what has been done to it; its memory goes with the step."""
+        return group(self.flow, name=name)
 
     # -- shared
 

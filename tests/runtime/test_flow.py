@@ -488,7 +488,8 @@ def test_gradients_through_an_array_that_has_more_elements_than_the_value(sizes:
         [3, loop],
     )
     larger = hf.TensorArray(hf.float64, 5).unstack(x)
-    pieces = hf.TensorArray(hf.float64, 5, infer_shape=False).split(x, [1, 2])
+    pieces = hf.TensorArray(hf.float64, 5, dynamic_size=True, infer_shape=False)
+    pieces = pieces.split(x, [1, 2])
     gap = hf.TensorArray(hf.float64, 3, dynamic_size=True).unstack(x).write(5, x[0])
     ways = [
         grown.stack(),
@@ -515,7 +516,7 @@ def test_wrong_uses_of_an_array() -> None:
     array = hf.TensorArray(hf.float32, 2)
     twice = array.write(0, [1.0]).write(0, [2.0]).stack()
     outside = hf.TensorArray(hf.float32, 2).write(2, [1.0]).size()
-    unwritten = hf.TensorArray(hf.float32, 2).write(0, [1.0]).read(1)
+    unwritten = hf.TensorArray(hf.float32, 2, infer_shape=False).write(0, [1.0]).read(1)
     ragged = hf.TensorArray(hf.float32, 2, infer_shape=False)
     ragged = ragged.write(0, [1.0]).write(1, [1.0, 2.0])
     with hf.Session() as session:

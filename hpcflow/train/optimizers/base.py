@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hpcflow.autodiff import free_gradients
-from hpcflow.errors import GradientError, GraphError, ShapeError
+from hpcflow.errors import DTypeError, GradientError, GraphError, ShapeError
 from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root
-from hpcflow.graph.dtypes import as_dtype, float32, is_half
+from hpcflow.graph.dtypes import as_dtype, float32, is_floating, is_half
 from hpcflow.graph.graph import (
     Graph,
     Operation,
@@ -88,6 +88,13 @@ class Optimizer:
     ) -> list[tuple[Any, Variable]]:
         """What this replica adds to the gradients of `compute_gradients`."""
         loss = convert_to_tensor(loss)
+        if not is_floating(loss.dtype):
+            raise DTypeError(
+                f"the loss {loss.name!r} is {loss.dtype}; gradients are of floating-point values",
+                op=loss.op.name,
+                line=loss.op.line,
+                hint="hf.cast(loss, hf.float32)",
+            )
         given: Sequence[Any] = trainable_variables() if var_list is None else var_list
         variables = [piece for v in given for piece in (v if hasattr(v, "partitions") else [v])]
         if not variables:
