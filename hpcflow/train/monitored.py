@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcflow.errors import FeedError, FetchError, HpcflowError, OutOfRangeError, StepError
-from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.logs import say_once
 from hpcflow.ops.state import Variable
 from hpcflow.runtime import configured
@@ -36,13 +36,25 @@ SAVE_S = 600.0  # between two checkpoints
 SUMMARY_STEPS = 100  # between two summaries
 
 
+class StepContext:
+    """What a function of a step has: the `session` without hooks, and `run_with_hooks`."""
+
+    def __init__(self, session: TrainingSession, run_with_hooks: Callable[..., Any]) -> None:
+        self.session, self.run_with_hooks = session, run_with_hooks
+
+    def request_stop(self) -> None:
+        """End the training, as the end of the data does."""
+        raise StopIteration("a step function has asked for the end")
+
+
 class MonitoredSession:
     """A session with hooks, queue runners and checkpoints; use it in a `with`.
 
     `run` calls the hooks; one that changes variables which replicas share is a step of training,
     before which all ranks stop or save together if it is time. At the end of the `with` it waits
     for the other workers, saves, and calls the hooks' `end`; the end of the data (OutOfRangeError)
-    and StopIteration end it like that too.
+    and StopIteration end it like that too. The graph is
+    finalized as long as the session is open.
 
     Ranks: every rank that runs the script has one; what the chief's hooks say of saving
            counts.
@@ -58,6 +70,7 @@ class MonitoredSession:
         self._grace_s = stop_grace_period_secs
         for hook in self._hooks:
             hook.begin()
+        self._was_finalized = get_default_graph().finalized
         self._session = (session_creator or ChiefSessionCreator()).create_session()
         self._stops = self._closed = False
         save_as_hooked(self._session, self._hooks)
@@ -111,6 +124,13 @@ class MonitoredSession:
         self._stops = self._stops or asked.stop_requested
         return values[0]
 
+    def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
+        """What `step_fn(step_context)` gives: it runs its own fetches, with the hooks or without.
+
+        Its `request_stop` ends the `with` of this session.
+        """
+        return step_fn(StepContext(self._session, self.run))
+
     def _run(self, wanted: list[Any], feeds: Mapping[Any, Any], told: dict[str, Any]) -> list[Any]:
         flat: list[Tensor | Operation] = []
         rebuild = structure(self.graph, wanted, flat)
@@ -153,6 +173,7 @@ class MonitoredSession:
                 self._coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
             session.preemption.over()
             session.close()
+            self.graph.finalized = self._was_finalized
 
 
 class SingularMonitoredSession(MonitoredSession):

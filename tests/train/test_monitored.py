@@ -112,6 +112,33 @@ def test_hooks_are_called_around_runs() -> None:
         session.run(y)
 
 
+def test_a_function_of_a_step_runs_with_hooks_or_without() -> None:
+    counting()
+    x = hf.constant(3.0)
+    seen: list[Any] = []
+
+    class Hook(train.SessionRunHook):
+        def before_run(self, run_context: Any) -> None:
+            seen.append(run_context.original_args.fetches)
+
+    def double(step_context: Any) -> Any:
+        return step_context.session.run(x) + step_context.run_with_hooks(fetches=x)
+
+    with train.MonitoredSession(hooks=[Hook()]) as session:
+        assert session.run_step_fn(double) == 6.0 and seen == [x]
+        session.run_step_fn(lambda step_context: step_context.request_stop())
+    assert session.should_stop()
+
+
+def test_the_graph_is_finalized_as_long_as_the_session_is_open() -> None:
+    counting()
+    graph = hf.get_default_graph()
+    with train.MonitoredSession():
+        assert graph.finalized
+    assert not graph.finalized
+    hf.constant(1.0)
+
+
 def test_a_hook_feeds_what_nobody_else_may() -> None:
     x = hf.placeholder(hf.float32, [], name="x")
     y = x * 2.0
