@@ -26,7 +26,9 @@ __getattr__, __dir__, _later = later(
             "as_dtype bfloat16 bool=bool_ complex128 complex64 float16 float32 float64 int16 "
             "int32 int64 int8 string uint16 uint32 uint64 uint8"
         ),
-        "hpcflow.graph.keys": "AggregationMethod GraphKeys",
+        "hpcflow.graph.keys": (
+            "AggregationMethod GraphKeys VariableAggregation VariableSynchronization"
+        ),
         "hpcflow.graph.node_def": "NodeDef",
         "hpcflow.graph.scopes": (
             "add_to_collection add_to_collections colocate_with container control_dependencies "

@@ -326,7 +326,8 @@ def test_sharing_a_partitioned_variable() -> None:
     hf.get_variable("w", [4])
     with hf.variable_scope("", reuse=True):
         assert hf.get_variable("v", [4], partitioner=two) is v
-        for name, cut in (("v", None), ("v", hf.fixed_size_partitioner(4)), ("w", two)):
+        assert hf.get_variable("v", [4]) is v
+        for name, cut in (("v", hf.fixed_size_partitioner(4)), ("w", two)):
             with pytest.raises(VariableNameError, match=r"was made with|is cut into"):
                 hf.get_variable(name, [4], partitioner=cut)
 
@@ -367,3 +368,15 @@ def test_create_partitioned_variables() -> None:
 def test_partitioners(partitioner: Any, expected: list[list[int]]) -> None:
     shapes = ((10, 9), (3, 100), (1000, 2), (1, 1))
     assert [partitioner(shape=s, dtype=hf.float32) for s in shapes] == expected
+
+
+def test_the_name_scope_of_a_variable_scope_that_adds_none() -> None:
+    with hf.variable_scope("a", auxiliary_name_scope=False) as outer:
+        assert outer.original_name_scope == ""
+        assert hf.constant(1.0, name="c").name == "c:0"
+    with (
+        hf.variable_scope("outer"),
+        hf.variable_scope(None, "b", auxiliary_name_scope=False) as inner,
+    ):
+        assert inner.original_name_scope == "outer/"
+        assert hf.get_variable("w", []).name == "outer/b/w"

@@ -434,6 +434,12 @@ class Graph:
         finally:
             scope[key] = before
 
+    @property
+    def scope_name(self) -> str:
+        """The name scope in force, with its last slash."""
+        found: str = self._scopes()["name"]
+        return found
+
     @contextlib.contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
         """Names of operations made inside begin with `name/`; None goes back to the top."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 
 class GraphKeys:
     """Names of collections, `hf.get_collection(hf.GraphKeys.UPDATE_OPS)`."""
@@ -28,6 +30,24 @@ class GraphKeys:
     SUMMARIES = "summaries"
     SAVERS = "savers"
     QUEUE_RUNNERS = "queue_runners"
+
+
+class VariableSynchronization(enum.Enum):
+    """How the copies of a variable are kept equal; one that is joined on reads is not trained."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+class VariableAggregation(enum.Enum):
+    """How updates of replicas join; replicas in step make equal updates, whatever it says."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
 
 
 class AggregationMethod:

@@ -63,7 +63,7 @@ class Elements:
         )
 
     def shape_of(self, i: int, told: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
-        """The shape of element `i`, of which `told` is known beforehand; None if it is not known."""
+        """The shape of element `i`, of which `told` is known beforehand; None if unknown."""
         if self.like is not None and i in self.like.items:
             return tuple(self.like.items[i].shape)
         if self.alike and self.items:

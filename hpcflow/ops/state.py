@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph import sessions
 from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root, innermost
@@ -19,7 +19,7 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
-from hpcflow.graph.keys import GraphKeys
+from hpcflow.graph.keys import GraphKeys, VariableSynchronization
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.scopes import reopened
 from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
@@ -102,18 +102,25 @@ class Variable(RowUpdates, Assignable):
     must be known. `trainable` variables are what optimizers update by default. `collections` are
     the names it is remembered under, by default "variables". One in "local_variables" is each
     replica's own: it lives with the driver, and every replica gives it its initial value.
+    Optimizers replace its value by `constraint(value)` after each update. It is trainable by
+    default unless `synchronization` is ON_READ.
     """
 
     @also_takes("validate_shape", "caching_device", "use_resource", "expected_shape")
-    @also_takes("import_scope", "synchronization", "aggregation")
+    @also_takes("import_scope", "aggregation")
     def __init__(
         self,
         initial_value: Any,
-        trainable: bool = True,
+        trainable: bool | None = None,
         collections: Sequence[str] | None = None,
         name: str | None = None,
         dtype: Any = None,
+        constraint: Callable[[Tensor], Any] | None = None,
+        synchronization: VariableSynchronization | None = None,
     ) -> None:
+        if constraint is not None and not callable(constraint):
+            raise ArgumentError(f"a constraint is a function of the value, not {constraint!r}")
+        trainable = is_trained(trainable, synchronization)
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         with at_root(get_default_graph()) as graph:
             self.name = graph.unique_name(name or "Variable")
@@ -131,7 +138,7 @@ class Variable(RowUpdates, Assignable):
             with graph.name_scope(None):
                 self.initializer = self._update("Assign", [value], initial=True)
                 self.fetched = self._read(f"{self.name}/value")
-        self.trainable = trainable
+        self.trainable, self.constraint = trainable, constraint
         self._load: tuple[Tensor, Operation] | None = None  # what `load` runs
         if trainable:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
@@ -238,6 +245,13 @@ class Variable(RowUpdates, Assignable):
         return f"<hf.Variable {self.name!r} shape={show(self.shape)} dtype={self.dtype}>"
 
 
+def is_trained(trainable: bool | None, synchronization: VariableSynchronization | None) -> bool:
+    """What `trainable` says, which by default follows from how copies are kept equal."""
+    if trainable is None:
+        return synchronization != VariableSynchronization.ON_READ
+    return bool(trainable)
+
+
 def _initial(given: Any, dtype: Any) -> Tensor:
     """The initial value of a variable as a tensor, of a known shape."""
     dtype = None if dtype is None else as_dtype(dtype)
@@ -264,7 +278,7 @@ def variable_of_op(
     variable.name, variable.op, variable.handle = made.name, made, made.outputs[0]
     variable.dtype, variable.shape = made.attrs["dtype"], Sizes(made.attrs["shape"])
     variable.initializer, variable.initial_value = initializer, initializer.inputs[1]
-    variable.trainable, variable._load = trainable, None
+    variable.trainable, variable.constraint, variable._load = trainable, None, None
     with at_root(made.graph) as graph, graph.name_scope(None):
         variable.fetched = variable._read(f"{made.name}/value") if read is None else read
     return variable

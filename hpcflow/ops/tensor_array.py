@@ -297,7 +297,7 @@ class TensorArray:
         """How many elements it has, an int32 scalar."""
         return one("TensorArraySize", [self.flow], {}, name)
 
-    def close(self, name: str | None = None) -> Operation:
+    def close(self, name: str = "close") -> Operation:
         """An operation behind what has been done to it; its memory goes with the step."""
         return group(self.flow, name=name)
 

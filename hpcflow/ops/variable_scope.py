@@ -18,10 +18,10 @@ from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import as_array, float32
 from hpcflow.graph.graph import Graph, get_default_graph
-from hpcflow.graph.keys import GraphKeys
+from hpcflow.graph.keys import GraphKeys, VariableSynchronization
 from hpcflow.graph.scopes import name_scope
 from hpcflow.guard import guarded
-from hpcflow.ops.state import Variable
+from hpcflow.ops.state import Variable, is_trained
 from hpcflow.ops.variable_store import Store
 
 Getter = Callable[..., Any]
@@ -98,10 +98,12 @@ class VariableScope:
         custom_getter: Getter | None = None,
         name_scope: str = "",
         dtype: Any = float32,
+        constraint: Callable[..., Any] | None = None,
     ) -> None:
         self._name, self._reuse, self._name_scope = name, reuse, name_scope
         self._initializer, self._regularizer = initializer, regularizer
         self._partitioner, self._custom_getter, self._dtype = partitioner, custom_getter, dtype
+        self._constraint = constraint
 
     @property
     def name(self) -> str:
@@ -132,6 +134,11 @@ class VariableScope:
     def partitioner(self) -> Callable[..., Sequence[int]] | None:
         """The default partitioner."""
         return self._partitioner
+
+    @property
+    def constraint(self) -> Callable[..., Any] | None:
+        """What optimizers make of the value of its variables after each update, by default."""
+        return self._constraint
 
     @property
     def custom_getter(self) -> Getter | None:
@@ -191,10 +198,12 @@ class VariableScope:
         initializer: Any = None,
         regularizer: Callable[..., Any] | None = None,
         reuse: Any = None,
-        trainable: bool = True,
+        trainable: bool | None = None,
         collections: Sequence[str] | None = None,
         partitioner: Callable[..., Sequence[int]] | None = None,
         custom_getter: Getter | None = None,
+        constraint: Callable[..., Any] | None = None,
+        synchronization: VariableSynchronization | None = None,
     ) -> Any:
         """The variable `name` of this scope, see `hf.get_variable`."""
         getter: Getter = _state().store.get
@@ -202,6 +211,7 @@ class VariableScope:
             if wrap is not None:
                 getter = functools.partial(wrap, getter)
         initializer = self._initializer if initializer is None else initializer
+        constraint = self._constraint if constraint is None else constraint
         with at_root(get_default_graph()) as root, root.name_scope(None):
             return getter(
                 name=_join(self._name, name),
@@ -210,9 +220,10 @@ class VariableScope:
                 initializer=initializer,
                 regularizer=self._regularizer if regularizer is None else regularizer,
                 reuse=_as_reuse(self._reuse if reuse is None else reuse),
-                trainable=trainable,
+                trainable=is_trained(trainable, synchronization),
                 collections=collections,
                 partitioner=self._partitioner if partitioner is None else partitioner,
+                **({} if constraint is None else {"constraint": constraint}),
             )
 
 
@@ -238,24 +249,26 @@ def get_variable_scope() -> VariableScope:
     return _state().scope
 
 
-@also_takes("use_resource", "validate_shape", "caching_device", "synchronization", "aggregation")
+@also_takes("use_resource", "validate_shape", "caching_device", "aggregation")
 def get_variable(
     name: str,
     shape: Any = None,
     dtype: Any = None,
     initializer: Any = None,
     regularizer: Callable[..., Any] | None = None,
-    trainable: bool = True,
+    trainable: bool | None = None,
     collections: Sequence[str] | None = None,
     partitioner: Callable[..., Sequence[int]] | None = None,
     custom_getter: Getter | None = None,
+    constraint: Callable[..., Any] | None = None,
+    synchronization: VariableSynchronization | None = None,
 ) -> Any:
     """The variable `name` of the current variable scope: made, or shared, as the scope says.
 
     `initializer` is a function of (shape, dtype), a function of nothing, or the value, which then
     tells the shape; by default Glorot's uniform for floats and zeros for others. What
     `regularizer(variable)` gives joins the collection "regularization_losses". With a `partitioner`
-    the result is a `PartitionedVariable`.
+    the result is a `PartitionedVariable`. `constraint` and `synchronization` are as in `Variable`.
 
     Errors: VariableNameError if it exists and is not to be shared, does not and is, or has another
             shape or dtype.
@@ -270,6 +283,8 @@ def get_variable(
         collections=collections,
         partitioner=partitioner,
         custom_getter=custom_getter,
+        constraint=constraint,
+        synchronization=synchronization,
     )
 
 
@@ -299,6 +314,7 @@ def variable_scope(
     reuse: Any = None,
     dtype: Any = None,
     auxiliary_name_scope: bool = True,
+    constraint: Callable[..., Any] | None = None,
 ) -> Iterator[VariableScope]:
     """Variables that `get_variable` makes inside are called `scope/name`; so are operations.
 
@@ -323,6 +339,7 @@ def variable_scope(
         "regularizer": regularizer,
         "partitioner": partitioner,
         "dtype": dtype,
+        "constraint": constraint,
     }
     with contextlib.ExitStack() as stack:
         ops: str | None = default_name
@@ -330,11 +347,11 @@ def variable_scope(
             ops = name_or_scope.name.rpartition("/")[2]
         elif name_or_scope is not None:
             ops = name_or_scope
-        full = ""
         if auxiliary_name_scope and ops:
-            full = stack.enter_context(name_scope(ops, None, values))
+            stack.enter_context(name_scope(ops, None, values))
         elif values:
             stack.enter_context(_graph_of(values).as_default())
+        full = get_default_graph().scope_name
         state = _state()
         if name_or_scope is None:
             name_or_scope = state.free_name(str(default_name))

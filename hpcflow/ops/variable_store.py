@@ -42,6 +42,7 @@ class Store:
         trainable: bool = True,
         collections: Sequence[str] | None = None,
         partitioner: Callable[..., Sequence[int]] | None = None,
+        constraint: Callable[..., Any] | None = None,
     ) -> Any:
         """The variable called `name`: shared if `reuse`, made if not, either if that is None."""
         found = self._made.get(name)
@@ -58,7 +59,11 @@ class Store:
             )
         value = _Value(name, shape, dtype, initializer)
         make = functools.partial(
-            Variable, trainable=trainable, collections=collections, dtype=dtype
+            Variable,
+            trainable=trainable,
+            collections=collections,
+            dtype=dtype,
+            constraint=constraint,
         )
         made: Any
         if partitioner is None or value.shape == ():
@@ -87,14 +92,21 @@ def _check_shared(
         wrong = f"variable {found.name!r} is {found.dtype}, not {dtype}"
     elif shape is not None and not _fits(shape, found.shape):
         wrong = f"variable {found.name!r} has shape {show(found.shape)}, not {show(shape)}"
-    elif is_cut != (partitioner is not None and found.shape != ()):
-        wrong = f"variable {found.name!r} was made {'with' if is_cut else 'without'} a partitioner"
+    elif not is_cut and partitioner is not None and found.shape != ():
+        wrong = f"variable {found.name!r} was made without a partitioner"
         hint = "share it as it was made"
-    elif is_cut and tuple(partitioner(shape=found.shape, dtype=dtype)) != found.partitions:
+    elif is_cut and not _cut_alike(found, partitioner):
         wrong = f"variable {found.name!r} is cut into {list(found.partitions)} pieces"
         hint = "share it with the partitioner it was made with"
     if wrong:
         raise VariableNameError(wrong, op=found.name, line=line, hint=hint)
+
+
+def _cut_alike(found: PartitionedVariable, partitioner: Any) -> bool:
+    """Whether `partitioner`, if there is one, cuts as `found` is cut."""
+    if partitioner is None:
+        return True
+    return tuple(partitioner(shape=found.shape, dtype=found.dtype)) == found.partitions
 
 
 def _fits(shape: Shape, found: Shape) -> bool:

@@ -58,16 +58,16 @@ class ExponentialMovingAverage:
         """One operation that updates the averages of `var_list`, by default what is trained.
 
         Let it follow the training step: `with hf.control_dependencies([train])`.
-        Errors: GraphError for what has an average here already, DTypeError for what is no float.
+        What has an average here already is updated by this operation, too.
+        Errors: DTypeError for what is no float.
         """
         given = list(trainable_variables() if var_list is None else var_list)
         for one in given:
             if one.dtype.kind != "f":
                 raise DTypeError(f"{one.name!r} is {one.dtype}: an average is of floats")
-            if one in self._averages:
-                raise GraphError(f"the moving average of {one.name!r} is computed already")
         for one in given:
-            self._make(one)
+            if one not in self._averages:
+                self._make(one)
         with get_default_graph().name_scope(self._name):
             return group(*(self._update(one) for one in given))
 

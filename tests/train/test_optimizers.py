@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import GradientError, GraphError
+from hpcflow.errors import DTypeError, GradientError
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
@@ -124,10 +125,85 @@ def test_what_cannot_be_minimized_is_told() -> None:
         hf.train.AdamOptimizer().apply_gradients([(None, w)])
 
 
-def test_an_optimizer_serves_one_graph() -> None:
-    optimizer = hf.train.GradientDescentOptimizer(0.1)
-    optimizer.minimize(hf.nn.l2_loss(hf.Variable(np.ones(2, np.float32))))
-    with hf.Graph().as_default():
-        loss = hf.nn.l2_loss(hf.Variable(np.ones(2, np.float32)))
-        with pytest.raises(GraphError, match="another graph"):
-            optimizer.minimize(loss)
+def test_an_optimizer_serves_any_graph() -> None:
+    optimizer = hf.train.AdamOptimizer(0.1)
+    found = []
+    for _ in range(2):
+        with hf.Graph().as_default(), hf.Session() as session:
+            w = hf.Variable(np.ones(2, np.float32))
+            step = optimizer.minimize(hf.nn.l2_loss(w))
+            session.run(hf.global_variables_initializer())
+            session.run(step)
+            found.append(session.run(w).tolist())
+    assert found[0] == found[1] != [1.0, 1.0]
+
+
+def test_gradients_may_be_kept_in_variables() -> None:
+    w, held = hf.Variable([1.0, 2.0]), hf.Variable([0.0, 0.0], trainable=False)
+    optimizer = hf.train.GradientDescentOptimizer(3.0)
+    ((gradient, _),) = optimizer.compute_gradients(hf.reduce_sum(5 * w), [w])
+    keep, step = held.assign(gradient), optimizer.apply_gradients([(held, w)])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        session.run(keep)
+        session.run(step)
+        assert session.run(w).tolist() == [1.0 - 15.0, 2.0 - 15.0]
+
+
+def test_gradients_by_tensors_are_given_but_not_applied() -> None:
+    x = hf.constant(3.0)
+    optimizer = hf.train.GradientDescentOptimizer(3.0)
+    ((gradient, by),) = optimizer.compute_gradients(x * x, [x])
+    assert by is x and hf.Session().run(gradient) == 6.0
+    with pytest.raises(GradientError, match="is no variable"):
+        optimizer.apply_gradients([(gradient, x)])
+
+
+def test_the_training_step_is_in_its_collection() -> None:
+    w = hf.Variable([1.0, 2.0])
+    step = hf.train.GradientDescentOptimizer(3.0).minimize(hf.reduce_sum(w))
+    assert hf.get_collection(hf.GraphKeys.TRAIN_OP) == [step]
+
+
+def test_integers_are_no_loss() -> None:
+    with pytest.raises(DTypeError, match="is int32; gradients are of floating-point"):
+        hf.train.GradientDescentOptimizer(3.0).minimize(hf.cast(hf.Variable(1.0), "int32"))
+
+
+def test_constraints_hold_behind_each_update() -> None:
+    """The value is that of the constraint, on whatever rows or pieces the update was."""
+    clip = functools.partial(hf.clip_by_value, clip_value_min=-0.1, clip_value_max=0.0)
+    v = hf.Variable([1.0, 2.0], constraint=clip)
+    with hf.variable_scope("layer", constraint=lambda x: hf.maximum(x, 0.5)) as scope:
+        w = hf.get_variable("w", initializer=[3.0, 4.0])
+        free = hf.get_variable("free", initializer=[3.0, 4.0], constraint=hf.identity)
+        assert w.constraint is scope.constraint
+    table = hf.get_variable(
+        "table",
+        [4, 1],
+        initializer=hf.ones_initializer(),
+        partitioner=hf.fixed_size_partitioner(2),
+        constraint=lambda x: hf.minimum(x, 0.25),
+    )
+    loss = hf.reduce_sum(5 * v + 3 * w + 3 * free) + hf.reduce_sum(
+        hf.nn.embedding_lookup(table, [0], partition_strategy="div")
+    )
+    step = hf.train.GradientDescentOptimizer(3.0).minimize(loss)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        assert session.run(v).tolist() == [1.0, 2.0]
+        session.run(step)
+        np.testing.assert_array_equal(session.run(v), np.float32([-0.1, -0.1]))
+        assert session.run(w).tolist() == [0.5, 0.5]
+        assert session.run(free).tolist() == [-6.0, -5.0]
+        assert session.run(table.as_tensor()).ravel().tolist()[:2] == [-2.0, 0.25]
+    with pytest.raises(ValueError, match="a constraint is a function"):
+        hf.Variable(1.0, constraint=0)
+
+
+def test_what_is_joined_on_reads_is_not_trained() -> None:
+    on_read = hf.VariableSynchronization.ON_READ
+    assert not hf.Variable(1.0, synchronization=on_read).trainable
+    assert hf.Variable(1.0, synchronization=on_read, trainable=True).trainable
+    assert not hf.get_variable("a", [], synchronization=on_read).trainable
+    assert hf.get_variable("b", [], aggregation=hf.VariableAggregation.MEAN).trainable

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.autodiff import free_gradients
-from hpcflow.errors import DTypeError, GradientError, GraphError, ShapeError
+from hpcflow.errors import DTypeError, GradientError, ShapeError
 from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import as_dtype, float32, is_floating, is_half
@@ -19,6 +19,7 @@ from hpcflow.graph.graph import (
     convert_to_tensor,
     get_default_graph,
 )
+from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.shape import known, merge, show
 from hpcflow.ops.array import constant, ensure_shape
 from hpcflow.ops.broadcast import fill, ones_like
@@ -38,7 +39,7 @@ def computed(var: Variable) -> np.dtype:
 
 
 class Optimizer:
-    """Base of the optimizers; one serves one graph.
+    """Base of the optimizers.
 
     A subclass makes the update of one variable in `_apply_dense` and, where it can update rows
     alone, in `_apply_sparse`; see `formula.FormulaOptimizer` for one that writes its formula once.
@@ -46,9 +47,8 @@ class Optimizer:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._graph: Graph | None = None
         self._slots: dict[tuple[Variable, str], Variable] = {}
-        self._scalars: dict[tuple[str, Any], Tensor] = {}
+        self._scalars: dict[tuple[Graph, str, Any], Tensor] = {}
         self._only_if: Tensor | None = None  # an update that finds it false changes nothing
 
     GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2  # each operation runs when its inputs are there
@@ -120,20 +120,27 @@ class Optimizer:
     ) -> Operation:
         """One operation that updates each variable by its gradient, then adds 1 to `global_step`.
 
-        Variables whose gradient is None stay as they are.
+        Variables whose gradient is None stay as they are. The operation joins the collection
+        "train_op".
         """
-        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        given = list(grads_and_vars)
+        pairs = [(_gradient(g), v) for g, v in given if g is not None]
         if not pairs:
-            raise _no_gradients([v for _, v in grads_and_vars])
-        root, graph = pairs[0][1].graph, pairs[0][1].here
-        if self._graph not in (None, root):
-            raise GraphError(
-                f"optimizer {self.name!r} has been used in another graph",
-                hint="make an optimizer for each graph",
-            )
-        self._graph = root
+            raise _no_gradients([v for _, v in given])
+        for _, v in pairs:
+            if not isinstance(v, Variable):
+                raise GradientError(f"{v.name!r} is no variable: nothing of it can be updated")
+        graph = pairs[0][1].here
+        made = self._applied(graph, pairs, global_step, name)
+        if made not in graph.get_collection(GraphKeys.TRAIN_OP):
+            graph.add_to_collection(GraphKeys.TRAIN_OP, made)
+        return made
+
+    def _applied(
+        self, graph: Graph, pairs: Pairs, global_step: Variable | None, name: str | None
+    ) -> Operation:
         with graph.name_scope(name or self.name) as scope:
-            updates = [self._update(g, v) for g, v in pairs]
+            updates = [_constrained(v, self._update(g, v)) for g, v in pairs]
             if global_step is None:
                 return group(*updates, name=scope)
             one = constant(1, global_step.dtype)  # not waiting for the updates
@@ -197,15 +204,31 @@ class Optimizer:
         A function of no arguments gives it once, when it is first used.
         """
         dtype = computed(var)
-        if (name, dtype) not in self._scalars:
+        key = (var.graph, name, dtype)
+        if key not in self._scalars:
             value = value() if callable(value) else value
             with at_root(var.graph) as graph, graph.name_scope(f"{self.name}/"):
                 if isinstance(value, (int, float)):
                     made = constant(value, dtype, name=name)
                 else:
                     made = cast(convert_to_tensor(value), dtype, name)
-            self._scalars[name, dtype] = made
-        return self._scalars[name, dtype]
+            self._scalars[key] = made
+        return self._scalars[key]
+
+
+def _gradient(given: Any) -> Any:
+    """A gradient as a tensor or rows: also of a variable or an array that holds it."""
+    return given if isinstance(given, IndexedSlices) else convert_to_tensor(given)
+
+
+def _constrained(var: Variable, done: Operation) -> Operation:
+    """The update, and behind it that of the constraint, if the variable has one."""
+    if var.constraint is None:
+        return done
+    graph = var.here
+    with graph.control_dependencies([done]), graph.colocate_with(var.op):
+        kept: Operation = var.assign(var.constraint(var.read_value()), read_value=False)
+    return kept
 
 
 def _fitting(grad: Any, var: Variable) -> Any:
@@ -236,8 +259,9 @@ def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
     """The sum over replicas, made where the variable lives; `wire` as of `replica_sum`."""
     if grad is None:
         return None
-    with var.here.colocate_with(var.op):
-        return replica_sum(grad, f"{var.name}/gradient", wire)
+    graph = var.here if isinstance(var, Variable) else get_default_graph()
+    with graph.colocate_with(var.op):
+        return replica_sum(grad, f"{var.op.name}/gradient", wire)
 
 
 def _no_gradients(variables: Sequence[Variable]) -> GradientError:
