@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import FeedError, ShapeError
+from hpcflow.errors import FeedError, GraphError, HpcflowError, ShapeError
 
 
 @pytest.fixture(autouse=True)
@@ -347,3 +347,58 @@ def test_variables_take_what_changes_nothing() -> None:
     assert v.shape == w.shape == (2,)
     with pytest.raises(ShapeError):
         hf.Variable(hf.placeholder("float32", [None, 2]), validate_shape=False)
+
+
+def test_elements_of_the_graph_by_name_or_themselves() -> None:
+    c, v = hf.constant(1.0, name="c"), hf.Variable(2.0)
+    graph = c.graph
+    assert graph.as_graph_element("c:0") is graph.as_graph_element(c) is c
+    assert graph.as_graph_element("c") is graph.as_graph_element(c.op) is c.op
+    assert hf.gradients(graph.as_graph_element(v), v)[0] is not None
+    for wrong in (3.0, "none", "none:0"):
+        with pytest.raises(GraphError):
+            graph.as_graph_element(wrong)
+    with pytest.raises(GraphError, match="is no Operation"):
+        graph.as_graph_element(c, allow_tensor=False)
+    with hf.Graph().as_default() as other, pytest.raises(GraphError, match="another graph"):
+        other.as_graph_element(c)
+
+
+def test_constants_without_values() -> None:
+    for shape in ([0, 2, 3], [2, 0], [0]):
+        assert hf.Session().run(hf.constant([], "float32", shape)).shape == tuple(shape)
+    with pytest.raises(ShapeError, match="0 values"):
+        hf.constant([], "float32", [2])
+
+
+def test_no_variables_are_initialized() -> None:
+    assert hf.assert_variables_initialized() is None
+
+
+def test_a_batch_of_a_list_of_one_is_a_tensor() -> None:
+    one, listed = hf.train.batch([hf.constant(3.0)], 2), hf.train.batch([1, [2, 3]], 2)
+    assert one.shape == (2,) and [t.shape for t in listed] == [(2,), (2, 2)]
+
+
+def test_rows_of_a_tensor_of_unknown_shape_are_produced() -> None:
+    rows = hf.placeholder_with_default([[1, 2], [3, 4]], None)
+    with pytest.raises(ShapeError, match="must be known"):
+        hf.train.input_producer(rows)
+    taken = hf.train.input_producer(rows, [2], 1, shuffle=False).dequeue_many(2)
+    with hf.Session() as session:
+        session.run(hf.local_variables_initializer())
+        hf.train.start_queue_runners(session)
+        assert session.run(taken).tolist() == [[1, 2], [3, 4]]
+
+
+def test_what_a_python_function_must_not_return() -> None:
+    records = np.array([], [("x", np.float32)])
+    with pytest.raises(HpcflowError, match=r"value 0 .* Tout says float32"):
+        hf.Session().run(hf.py_func(lambda: records, [], "float32"))
+    assert hf.Session().run(hf.py_func(lambda: [], [], "float32")).shape == (0,)
+
+
+def test_texts_are_scattered() -> None:
+    at, texts = [[4], [3], [3]], ["a", "b", "c"]
+    found = hf.Session().run(hf.scatter_nd(at, texts, [5]))
+    assert found.tolist() == [b"", b"", b"", b"bc", b"a"]

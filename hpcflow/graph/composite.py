@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.shape import Shape
 from hpcflow.guard import guarded
 
 
@@ -27,6 +28,10 @@ class Composite:
     def of(self, parts: Sequence[Tensor]) -> Any:
         """The same kind of value made of other tensors."""
         raise NotImplementedError
+
+    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
+        """The shapes that the parts keep in a loop; `told` has the invariant that was given."""
+        return [t.shape for t in self.parts()]
 
     @property
     def op(self) -> Operation:

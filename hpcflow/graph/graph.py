@@ -221,6 +221,27 @@ class Graph:
         except KeyError:
             raise GraphError(f"no operation is called {name!r}", hint=self._near(name)) from None
 
+    def as_graph_element(
+        self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
+    ) -> Tensor | Operation:
+        """The tensor or operation that `obj` is, names, or stands for, as a variable for its value.
+
+        Errors: GraphError for what is neither, or not of this graph.
+        """
+        found: Any = obj
+        if isinstance(obj, str):
+            is_tensor = ":" in obj and allow_tensor
+            found = (self.get_tensor_by_name if is_tensor else self.get_operation_by_name)(obj)
+        elif hasattr(obj, "as_tensor"):
+            found = obj.as_tensor()
+        allowed = (Tensor,) * allow_tensor + (Operation,) * allow_operation
+        if not isinstance(found, allowed):
+            kinds = " or ".join(kind.__name__ for kind in allowed)
+            raise GraphError(f"{shown(obj)} is no {kinds}", hint="give its name, or itself")
+        if found.graph is not self:
+            raise GraphError(f"{found.name!r} is of another graph", op=found.name)
+        return found
+
     def get_tensor_by_name(self, name: str) -> Tensor:
         """The tensor called `op:index`."""
         if not isinstance(name, str):

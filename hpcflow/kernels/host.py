@@ -52,7 +52,7 @@ def _returned(index: int, value: Any, dtype: np.dtype) -> np.ndarray:
     array = np.asarray(value)
     told = isinstance(value, (np.ndarray, np.generic))
     fits = array.dtype == dtype if told else np.can_cast(array.dtype, dtype, "same_kind")
-    if not fits and array.size:
+    if not fits and (array.size or array.dtype.kind in "OV"):
         raise DTypeError(
             f"value {index} that the function of py_func returned is {array.dtype}; "
             f"Tout says {dtype}",

@@ -35,7 +35,7 @@ def _gather_nd(xp: Any, node: Node) -> Callable[..., Any]:
 def _scatter_nd(xp: Any, node: Node) -> Callable[..., Any]:
     def run(indices: Any, updates: Any, *more: Any) -> None:
         out = more[-1]
-        out.fill(0)
+        out.fill(b"" if out.dtype == object else 0)
         _add(xp, indices, updates, out)
 
     return run

@@ -128,6 +128,8 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
     """A constant's array under the shape asked for; its last value fills what is left."""
+    if is_known(wanted) and size_of(wanted) == array.size == 0:
+        return array.reshape(wanted)
     if wanted is None or None in wanted or not 0 < array.size <= max(1, size_of(wanted)):
         raise ShapeError(
             f"{array.size} values do not make a constant of shape {show(wanted)}", line=user_line()

@@ -10,6 +10,7 @@ from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nest
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.body import Function, last_name, trace
+from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import bool_, int32, tensor_array
 from hpcflow.graph.graph import (
     Graph,
@@ -30,6 +31,7 @@ from hpcflow.ops.reduce import reduce_any, reduce_sum
 from hpcflow.ops.rules import Attrs
 
 HISTORIES = ("keep", "host", "recompute")
+_UNTOLD = object()  # in place of an invariant that nobody gave
 
 
 def _cond(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -102,8 +104,14 @@ def cond(
     give an operation. What the branches use from outside is computed in any case.
 
     Gradient: through the branch taken.
-    Errors:   GraphError or DTypeError if the branches differ.
+    Errors:   GraphError or DTypeError if the branches differ; DTypeError for a Python bool.
     """
+    if isinstance(pred, bool):
+        raise DTypeError(
+            f"the predicate of cond is the Python bool {pred}, which is known now",
+            line=user_line(),
+            hint="use Python's if, or hf.constant",
+        )
     graph, pred = get_default_graph(), convert_to_tensor(pred)
     given: list[Any] = []
 
@@ -227,7 +235,9 @@ def while_loop(
     one tensor is that tensor, unless `return_same_structure`.
 
     Shapes:   `body` gives the structure, dtypes and shapes of `loop_vars`; where sizes change from
-              iteration to iteration, `shape_invariants` (same structure) leaves them None.
+              iteration to iteration, `shape_invariants` (same structure) leaves them None. That of
+              a SparseTensor is the shape of its `dense_shape`, that of IndexedSlices the shape of
+              their `values`; of a SparseTensor the number of values may always change.
     Gradient: through as many iterations as ran. `history` says where what it needs of each stays:
               "keep" it, move it to "host" memory (also `swap_memory`), or keep the loop variables
               only and "recompute" the rest. What is kept on the device makes gradients of weights
@@ -299,18 +309,23 @@ def _loop_params(
     inits: list[Tensor], structure: Any, invariants: Any, single: bool
 ) -> list[tuple[Spec, str]]:
     """The specs of the loop variables inside, and names for them."""
-    shapes: list[Shape] = [t.shape for t in inits]
+    leaves = nest.flatten(structure)
+    told = [_UNTOLD] * len(leaves)
     if invariants is not None:
-        found = [invariants] if single else invariants
-        leaves = nest.flatten(structure)
-        told = _shapes_of(found, structure)
-        shapes = []
-        for leaf, shape in zip(leaves, told, strict=True):
-            for t in components(leaf):
-                shapes.append(as_shape(shape) if not hasattr(leaf, "parts") else t.shape)
-        for t, shape in zip(inits, shapes, strict=True):
-            merge(t.shape, shape)
+        told = _shapes_of([invariants] if single else invariants, structure)
+    shapes = [s for leaf, t in zip(leaves, told, strict=True) for s in _invariants_of(leaf, t)]
+    for t, shape in zip(inits, shapes, strict=True):
+        merge(t.shape, shape)
     return [(Spec(t.dtype, shape), last_name(t.op)) for t, shape in zip(inits, shapes, strict=True)]
+
+
+def _invariants_of(leaf: Any, told: Any) -> list[Shape]:
+    """The shapes that the tensors of a leaf keep, of which `told` is the invariant, if any."""
+    if isinstance(leaf, Composite):
+        return leaf.invariants(None if told is _UNTOLD else (as_shape(told),))
+    if told is _UNTOLD or hasattr(leaf, "parts"):
+        return [t.shape for t in components(leaf)]
+    return [as_shape(told)]
 
 
 def _shapes_of(invariants: Any, like: Any) -> list[Any]:

@@ -60,6 +60,13 @@ class IndexedSlices(Composite):
         """The same over other tensors."""
         return IndexedSlices(*parts)
 
+    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
+        """What is told is the shape of `values`."""
+        if told is None:
+            return super().invariants(None)
+        rows = None if told[0] is None else told[0][:1]
+        return [told[0], rows, *(t.shape for t in self.parts()[2:])]
+
     @property
     def dtype(self) -> np.dtype:
         """The dtype of the values."""

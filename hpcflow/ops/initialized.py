@@ -33,9 +33,13 @@ def report_uninitialized_variables(
         return boolean_mask(constant([v.name for v in variables], string), logical_not(there))
 
 
-def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Operation:
+def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Operation | None:
     """An operation that fails unless `var_list`, by default all variables, have values.
+
+    None if there are no variables.
 
     Errors: UninitializedError when it runs, naming the first without one.
     """
-    return group(*(v.read_value() for v in _all(var_list)), name="assert_variables_initialized")
+    if not (variables := _all(var_list)):
+        return None
+    return group(*(v.read_value() for v in variables), name="assert_variables_initialized")

@@ -63,6 +63,12 @@ class SparseTensor(Composite):
         """`indices`, `values`, `dense_shape`."""
         return self.indices, self.values, self.dense_shape
 
+    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
+        """What is told is the shape of `dense_shape`; the number of values may change."""
+        kept = self.dense_shape.shape if told is None else told[0]
+        rank = None if kept is None else kept[0]
+        return [(None, rank), (None,), (rank,)]
+
     def of(self, parts: Sequence[Tensor]) -> SparseTensor:
         """The same over other tensors."""
         return SparseTensor(*parts)

@@ -33,11 +33,9 @@ def batch(
 ) -> Any:
     """Batches of `tensors` (one, a list or a dict), computed by `num_threads` threads ahead.
 
-    Of one tensor, alone or in a list, they are a tensor.
-
-    Each run of them is one element, with `enqueue_many` a number of rows. `dynamic_pad` pads those
-    of different sizes with zeros. The last batch of a limited input is dropped if it is smaller,
-    unless `allow_smaller_final_batch`.
+    Of a list of one they are a tensor. Each run of them is one element, with `enqueue_many` a
+    number of rows. `dynamic_pad` pads those of different sizes with zeros. The last batch of a
+    limited input is dropped if it is smaller, unless `allow_smaller_final_batch`.
     """
     return maybe_batch_join(
         [tensors] * num_threads,
@@ -289,10 +287,10 @@ class _Given:
                 made[id(tensors)] = self._put(queue, tensors)
         add_queue_runner(QueueRunner(queue, [made[id(tensors)] for tensors in self.sources]))
         taken = queue.dequeue_up_to(batch_size) if smaller else queue.dequeue_many(batch_size)
-        listed = taken if isinstance(taken, list) else [taken]
         if self.keys is not None:
+            listed = taken if isinstance(taken, list) else [taken]
             return dict(zip(self.keys, listed, strict=True))
-        return listed[0] if len(listed) == 1 else listed
+        return taken
 
     def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Operation:
         """Put what is to be kept in `queue`."""

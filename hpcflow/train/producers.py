@@ -84,9 +84,10 @@ def input_producer(
     graph = get_default_graph()
     with graph.name_scope(name or "input_producer"):
         tensor = convert_to_tensor(input_tensor)
-        if tensor.shape is None or not tensor.shape:
+        if tensor.shape == ():
             raise ShapeError("an input producer needs a tensor of rows", op=tensor.op.name)
-        shape = merge(tensor.shape[1:], as_shape(element_shape))
+        row = None if tensor.shape is None else tensor.shape[1:]
+        shape = merge(row, as_shape(element_shape))
         if not is_known(shape):
             raise ShapeError(
                 "the shape of a row must be known", op=tensor.op.name, hint="give element_shape"
