@@ -166,13 +166,18 @@ __getattr__, __dir__, _later = later(
             "sparse_tensor_dense_matmul sparse_tensor_to_dense sparse_to_dense"
         ),
         "hpcflow.ops.sparse_parts": (
-            "sparse_add sparse_concat sparse_fill_empty_rows sparse_mask sparse_reduce_sum "
+            "sparse_add sparse_concat sparse_fill_empty_rows sparse_mask "
             "sparse_reorder sparse_reshape sparse_retain sparse_slice sparse_softmax "
             "sparse_to_indicator sparse_transpose"
+        ),
+        "hpcflow.ops.sparse_reduce": (
+            "sparse_maximum sparse_minimum sparse_reduce_max sparse_reduce_max_sparse "
+            "sparse_reduce_sum sparse_reduce_sum_sparse"
         ),
         "hpcflow.ops.sparse_segment": (
             "sparse_segment_mean sparse_segment_sqrt_n sparse_segment_sum"
         ),
+        "hpcflow.ops.sparse_shapes": "sparse_merge sparse_reset_shape sparse_split",
         "hpcflow.ops.special": (
             "betainc digamma erf erfc igamma igammac lbeta lgamma polygamma zeta"
         ),

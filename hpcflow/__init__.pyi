@@ -413,7 +413,6 @@ from hpcflow.ops.sparse_parts import sparse_add as sparse_add
 from hpcflow.ops.sparse_parts import sparse_concat as sparse_concat
 from hpcflow.ops.sparse_parts import sparse_fill_empty_rows as sparse_fill_empty_rows
 from hpcflow.ops.sparse_parts import sparse_mask as sparse_mask
-from hpcflow.ops.sparse_parts import sparse_reduce_sum as sparse_reduce_sum
 from hpcflow.ops.sparse_parts import sparse_reorder as sparse_reorder
 from hpcflow.ops.sparse_parts import sparse_reshape as sparse_reshape
 from hpcflow.ops.sparse_parts import sparse_retain as sparse_retain
@@ -421,9 +420,18 @@ from hpcflow.ops.sparse_parts import sparse_slice as sparse_slice
 from hpcflow.ops.sparse_parts import sparse_softmax as sparse_softmax
 from hpcflow.ops.sparse_parts import sparse_to_indicator as sparse_to_indicator
 from hpcflow.ops.sparse_parts import sparse_transpose as sparse_transpose
+from hpcflow.ops.sparse_reduce import sparse_maximum as sparse_maximum
+from hpcflow.ops.sparse_reduce import sparse_minimum as sparse_minimum
+from hpcflow.ops.sparse_reduce import sparse_reduce_max as sparse_reduce_max
+from hpcflow.ops.sparse_reduce import sparse_reduce_max_sparse as sparse_reduce_max_sparse
+from hpcflow.ops.sparse_reduce import sparse_reduce_sum as sparse_reduce_sum
+from hpcflow.ops.sparse_reduce import sparse_reduce_sum_sparse as sparse_reduce_sum_sparse
 from hpcflow.ops.sparse_segment import sparse_segment_mean as sparse_segment_mean
 from hpcflow.ops.sparse_segment import sparse_segment_sqrt_n as sparse_segment_sqrt_n
 from hpcflow.ops.sparse_segment import sparse_segment_sum as sparse_segment_sum
+from hpcflow.ops.sparse_shapes import sparse_merge as sparse_merge
+from hpcflow.ops.sparse_shapes import sparse_reset_shape as sparse_reset_shape
+from hpcflow.ops.sparse_shapes import sparse_split as sparse_split
 from hpcflow.ops.special import betainc as betainc
 from hpcflow.ops.special import digamma as digamma
 from hpcflow.ops.special import erf as erf

@@ -59,6 +59,11 @@ class SparseTensor(Composite):
                 )
         merge(given[0], (given[1][0] if given[1] else None, given[2][0] if given[2] else None))
 
+    @classmethod
+    def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
+        """Of a SparseTensorValue; a SparseTensor is itself."""
+        return as_sparse(sparse_tensor_value)
+
     def parts(self) -> tuple[Tensor, ...]:
         """`indices`, `values`, `dense_shape`."""
         return self.indices, self.values, self.dense_shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from hpcflow.errors import ArgumentError, ShapeError
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import bool_, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.shape import merge
 from hpcflow.guard import shown
 from hpcflow.ops.array import constant, expand_dims, reshape, size, stop_gradient, transpose
 from hpcflow.ops.broadcast import fill
@@ -48,7 +49,7 @@ from hpcflow.ops.slicing import boolean_mask, getitem
 from hpcflow.ops.sparse import SparseTensor, as_sparse, sparse_tensor_to_dense
 
 
-def _rank(sp: SparseTensor, what: str) -> int:
+def rank_of(sp: SparseTensor, what: str) -> int:
     """The rank, which must be known."""
     for shape, at in ((sp.dense_shape.shape, 0), (sp.indices.shape, 1)):
         if shape is not None and shape[at] is not None:
@@ -56,7 +57,7 @@ def _rank(sp: SparseTensor, what: str) -> int:
     raise ShapeError(f"{what} needs a sparse tensor of a known rank", line=user_line())
 
 
-def _keys(indices: Tensor, dense_shape: Tensor) -> Tensor:
+def flat_places(indices: Tensor, dense_shape: Tensor) -> Tensor:
     """The place of each value in the flat dense tensor."""
     strides = cumprod(dense_shape, exclusive=True, reverse=True)
     return reduce_sum(multiply(indices, strides), 1)
@@ -71,9 +72,9 @@ def _kept(sp: SparseTensor, places: Tensor) -> SparseTensor:
     return SparseTensor(taken(sp.indices, places), taken(sp.values, places), sp.dense_shape)
 
 
-def _summed(indices: Tensor, values: Tensor, dense_shape: Tensor) -> SparseTensor:
+def summed_by_place(indices: Tensor, values: Tensor, dense_shape: Tensor) -> SparseTensor:
     """In the order of rows, values of one place added up."""
-    keys = _keys(indices, dense_shape)
+    keys = flat_places(indices, dense_shape)
     values, places, _ = make("SumEqualRows", [values, keys]).outputs
     strides = cumprod(dense_shape, exclusive=True, reverse=True)
     rows = floormod(floordiv(expand_dims(places, 1), strides), dense_shape)
@@ -83,7 +84,7 @@ def _summed(indices: Tensor, values: Tensor, dense_shape: Tensor) -> SparseTenso
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """The same tensor with its places in the order of rows."""
     sp_input = as_sparse(sp_input)
-    keys = _keys(sp_input.indices, sp_input.dense_shape)
+    keys = flat_places(sp_input.indices, sp_input.dense_shape)
     order = make("SortOrder", [keys], {}, name).outputs[0]
     order.set_shape(sp_input.values.shape)
     return _kept(sp_input, order)
@@ -93,6 +94,7 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
     """The values where the booleans `to_retain` hold."""
     sp_input = as_sparse(sp_input)
     keep = convert_to_tensor(to_retain, bool_)
+    merge(sp_input.values.shape, keep.shape)
     return _kept(sp_input, reshape(positions(keep), [-1]))
 
 
@@ -107,50 +109,11 @@ def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
         dense = convert_to_tensor(b, a.dtype)
         return tensor_scatter_add(dense, a.indices, a.values)
     indices, values = concat([a.indices, b.indices], 0), concat([a.values, b.values], 0)
-    total = _summed(indices, values, a.dense_shape)
+    total = summed_by_place(indices, values, a.dense_shape)
     if isinstance(thresh, (int, float)) and thresh == 0:
         return total
     large = greater_equal(abs(total.values), thresh)
     return sparse_retain(total, large)
-
-
-def _reduced(sp: SparseTensor, axis: Any, what: str) -> tuple[list[int], list[int]]:
-    """The axes that go and those that stay."""
-    rank = _rank(sp, what)
-    given = builtins.range(rank) if axis is None else np.atleast_1d(np.asarray(axis)).tolist()
-    gone = [normal_axis(int(a), rank) for a in given]
-    return gone, [a for a in builtins.range(rank) if a not in gone]
-
-
-def _reduce(what: str, segments: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def function(
-        sp_input: SparseTensor, axis: Any = None, keepdims: bool = False, name: str | None = None
-    ) -> Tensor:
-        sp_input = as_sparse(sp_input)
-        gone, stay = _reduced(sp_input, axis, what)
-        sizes = [getitem(sp_input.dense_shape, a) for a in stay]
-        under = stack(sizes) if stay else constant(np.zeros(0, int64))
-        if stay:
-            columns = stack([_column(sp_input, a) for a in stay], 1)
-            keys = _keys(columns, under)
-        else:
-            keys = multiply(_column(sp_input, 0), 0)
-        flat = segments(sp_input.values, keys, reduce_prod(under), name)
-        if keepdims:
-            one = constant(np.int64(1))
-            whole = [
-                one if a in gone else getitem(sp_input.dense_shape, a)
-                for a in builtins.range(len(gone) + len(stay))
-            ]
-            return reshape(flat, stack(whole))
-        return reshape(flat, under)
-
-    function.__name__ = function.__qualname__ = what
-    return also_named(reduction_axes="axis", keep_dims="keepdims")(function)
-
-
-sparse_reduce_sum = _reduce("sparse_reduce_sum", unsorted_segment_sum)
-sparse_reduce_sum.__doc__ = """The sum over `axis` (all if None) as a dense tensor."""
 
 
 def sparse_transpose(
@@ -158,7 +121,7 @@ def sparse_transpose(
 ) -> SparseTensor:
     """The axes in the order `perm`, reversed if None; places in the order of rows."""
     sp_input = as_sparse(sp_input)
-    rank = _rank(sp_input, "sparse_transpose")
+    rank = rank_of(sp_input, "sparse_transpose")
     axes = list(reversed(builtins.range(rank))) if perm is None else [int(p) for p in perm]
     if sorted(axes) != list(builtins.range(rank)):
         raise ShapeError(f"perm {axes} does not name each of {rank} axes once", line=user_line())
@@ -178,7 +141,7 @@ def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) 
     known = reduce_prod(maximum(where(less(asked, 0), 1, asked), 0))
     total = reduce_prod(sp_input.dense_shape)
     new = where(less(asked, 0), total // maximum(known, 1), asked)
-    keys = _keys(sp_input.indices, sp_input.dense_shape)
+    keys = flat_places(sp_input.indices, sp_input.dense_shape)
     return SparseTensor(transpose(unravel_index(keys, new)), sp_input.values, new)
 
 
@@ -204,8 +167,8 @@ def sparse_concat(
     sp_inputs = [as_sparse(sp) for sp in several(sp_inputs, "sparse_concat")]
     if not sp_inputs:
         raise ShapeError("sparse_concat of nothing", line=user_line())
-    at = normal_axis(axis, _rank(sp_inputs[0], "sparse_concat"))
-    unit = np.zeros(_rank(sp_inputs[0], "sparse_concat"), int64)
+    at = normal_axis(axis, rank_of(sp_inputs[0], "sparse_concat"))
+    unit = np.zeros(rank_of(sp_inputs[0], "sparse_concat"), int64)
     unit[at] = 1
     offset: Any = constant(np.int64(0))
     indices = []
@@ -220,9 +183,12 @@ def sparse_concat(
 def sparse_fill_empty_rows(
     sp_input: SparseTensor, default_value: Any, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
-    """With `default_value` in the first column of each empty row; and which rows were empty."""
+    """With `default_value` in the first column of each empty row; and which rows were empty.
+
+    Rows come in their order, the values of one row in that of the input.
+    """
     sp_input = as_sparse(sp_input)
-    rank = _rank(sp_input, "sparse_fill_empty_rows")
+    rank = rank_of(sp_input, "sparse_fill_empty_rows")
     rows = getitem(sp_input.dense_shape, 0)
     row = _column(sp_input, 0)
     counts = unsorted_segment_sum(multiply(row, 0) + 1, row, rows)
@@ -232,17 +198,18 @@ def sparse_fill_empty_rows(
     default = convert_to_tensor(default_value, sp_input.dtype)
     values = concat([sp_input.values, fill(reshape(size(first), [1]), default)], 0)
     filled = SparseTensor(concat([sp_input.indices, more], 0), values, sp_input.dense_shape)
-    return sparse_reorder(filled, name), empty
+    order = make("SortOrder", [_column(filled, 0)], {}, name).outputs[0]
+    return _kept(filled, order), empty
 
 
 def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """Softmax over the last axis, of the values that are there alone."""
     sp_input = as_sparse(sp_input)
-    rank = _rank(sp_input, "sparse_softmax")
+    rank = rank_of(sp_input, "sparse_softmax")
     if rank < 2:
         raise ShapeError("sparse_softmax needs rank 2 or more", line=user_line())
     lead = getitem(sp_input.dense_shape, slice(0, rank - 1))
-    keys = _keys(getitem(sp_input.indices, (slice(None), slice(0, rank - 1))), lead)
+    keys = flat_places(getitem(sp_input.indices, (slice(None), slice(0, rank - 1))), lead)
     count = reduce_prod(lead)
     largest = taken(unsorted_segment_max(stop_gradient(sp_input.values), keys, count), keys)
     raised = exp(subtract(sp_input.values, largest))
@@ -253,7 +220,7 @@ def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTen
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Tensor:
     """True at the places that the integer values of the last axis name; [..., vocab_size]."""
     sp_input = as_sparse(sp_input)
-    rank = _rank(sp_input, "sparse_to_indicator")
+    rank = rank_of(sp_input, "sparse_to_indicator")
     lead = getitem(sp_input.indices, (slice(None), slice(0, rank - 1)))
     indices = concat([lead, expand_dims(cast(sp_input.values, int64), 1)], 1)
     sizes = concat([getitem(sp_input.dense_shape, slice(0, rank - 1)), [vocab_size]], 0)
