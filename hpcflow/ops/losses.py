@@ -10,7 +10,16 @@ from hpcflow.graph.dtypes import float32, float64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops import reduce
-from hpcflow.ops.array import constant, shape, size, sizes, squeeze, stop_gradient
+from hpcflow.ops.array import (
+    constant,
+    rank,
+    reshape,
+    shape,
+    size,
+    sizes,
+    squeeze,
+    stop_gradient,
+)
 from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.elementwise import div_no_nan, squared_difference
 from hpcflow.ops.math import (
@@ -19,12 +28,14 @@ from hpcflow.ops.math import (
     add_n,
     cast,
     divide,
+    equal,
     log,
     minimum,
     multiply,
     not_equal,
     square,
     subtract,
+    where,
 )
 from hpcflow.ops.nn import (
     relu,
@@ -84,11 +95,12 @@ def compute_weighted_loss(
         else:
             loss = reduce.reduce_sum(weighted)
             if reduction == Reduction.SUM_OVER_BATCH_SIZE:
-                loss = div_no_nan(loss, cast(size(each), each.dtype))
+                loss = div_no_nan(loss, cast(size(each), each.dtype), "value")
             elif reduction == Reduction.MEAN:
-                loss = div_no_nan(loss, _total(w, each))
+                loss = div_no_nan(loss, _total(w, each), "value")
             elif reduction == Reduction.SUM_BY_NONZERO_WEIGHTS:
-                loss = div_no_nan(loss, _total(cast(not_equal(w, 0), each.dtype), each))
+                count = _total(cast(not_equal(w, 0), each.dtype), each)
+                loss = div_no_nan(loss, count, "value")
         loss = cast(loss, given.dtype)
     add_loss(loss, loss_collection)
     return loss
@@ -283,13 +295,29 @@ def sparse_softmax_cross_entropy(
     loss_collection: str | None = LOSSES,
     reduction: str = DEFAULT,
 ) -> Tensor:
-    """The cross entropy of classes given by number, [...] or [..., 1] for logits [..., classes]."""
+    """The cross entropy of classes given by number, [...] or [..., 1] for logits [..., classes].
+
+    Weights may have a last axis of size 1 too.
+    """
     x, z = _wide(convert_to_tensor(logits)), convert_to_tensor(labels)
-    if x.shape is not None and z.shape is not None and len(z.shape) == len(x.shape):
-        z = squeeze(z, -1)
-    each = sparse_softmax_cross_entropy_with_logits(labels=z, logits=x)
+    w = convert_to_tensor(weights)
     scope = scope or "sparse_softmax_cross_entropy_loss"
-    return compute_weighted_loss(each, weights, scope, loss_collection, reduction)
+    with get_default_graph().name_scope(scope):
+        z = _of_rank(z, subtract(rank(x), 1))
+        w = _of_rank(w, rank(z))
+        each = sparse_softmax_cross_entropy_with_logits(labels=z, logits=x)
+    return compute_weighted_loss(each, w, scope, loss_collection, reduction)
+
+
+def _of_rank(t: Tensor, wanted: Tensor) -> Tensor:
+    """`t` without its last axis, of size 1, if it has one axis more than `wanted`."""
+    if t.shape is not None and wanted.constant is not None:
+        more = len(t.shape) == wanted.constant + 1 and t.shape[-1] in (None, 1)
+        return squeeze(t, -1) if more else t
+    if t.shape is not None and (not t.shape or t.shape[-1] not in (None, 1)):
+        return t
+    axes = where(equal(rank(t), add(wanted, 1)), wanted, rank(t))
+    return reshape(t, getitem(shape(t), slice(0, axes)))
 
 
 # -- the collections
