@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hpcflow.errors import MALFORMED, DTypeError, ShapeError
+from hpcflow.errors import MALFORMED, ArgumentError, DTypeError, ShapeError
 from hpcflow.guard import shown
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)  # float32 without its last 16 bits
@@ -125,6 +125,8 @@ def plain_array(value: Any) -> np.ndarray:
 
 def as_array(value: Any, dtype: np.dtype | None = None) -> np.ndarray:
     """A constant's array: Python floats become float32, ints int32 (int64 if they need it)."""
+    if value is None:
+        raise ArgumentError("None is not a tensor", hint="a number, an array, a list or a tensor")
     if dtype is not None and as_dtype(dtype) == string:
         return as_strings(value)
     array = plain_array(value)

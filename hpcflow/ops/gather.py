@@ -103,7 +103,7 @@ def gather(
     validate_indices: None = None,
     name: str | None = None,
     axis: int | None = None,
-    batch_dims: int = 0,
+    batch_dims: int | None = 0,
 ) -> Tensor:
     """The slices of `params` along `axis` that `indices` name; along axis 0 the gradient is rows.
 
@@ -124,8 +124,8 @@ def gather(
     return one("Gather", [x, i], attrs, name)
 
 
-def _batch_dims(given: int, indices: Tensor) -> int:
-    batch = whole(given, "batch_dims")
+def _batch_dims(given: int | None, indices: Tensor) -> int:
+    batch = 0 if given is None else whole(given, "batch_dims")
     if batch < 0:
         if indices.shape is None:
             raise ShapeError("negative batch_dims need indices of a known rank")

@@ -28,6 +28,7 @@ from hpcflow.ops.rules import (
     require_rank,
     static_axes,
     told_shape,
+    whole,
     with_value,
 )
 
@@ -292,13 +293,16 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
 # -- masks
 
 
-def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: int = 0) -> Tensor:
-    """The parts of `tensor` where `mask`, which covers its axes from `axis` on, is true.
+def boolean_mask(
+    tensor: Any, mask: Any, name: str | None = None, axis: int | None = None
+) -> Tensor:
+    """The parts of `tensor` where `mask`, which covers its axes from `axis` (or 0) on, is true.
 
     Shapes: the axes covered become one, whose size only the step tells.
     Errors: ShapeError if the mask does not fit, or its rank is not known.
     """
     x, m = convert_to_tensor(tensor), convert_to_tensor(mask, bool_)
+    axis = 0 if axis is None else whole(axis, "axis")
     if not m.shape:
         raise ShapeError(f"a mask of shape {show(m.shape)}; its rank must be known, and not 0")
     if axis < 0:
