@@ -45,7 +45,8 @@ __getattr__, __dir__, _later = later(
             "ConditionalAccumulator ConditionalAccumulatorBase SparseConditionalAccumulator"
         ),
         "hpcflow.ops.array": (
-            "constant ensure_shape expand_dims identity placeholder placeholder_with_default range "
+            "constant ensure_shape expand_dims guarantee_const=identity identity placeholder "
+            "placeholder_with_default range "
             "rank reshape shape size squeeze stop_gradient transpose"
         ),
         "hpcflow.ops.bits": "bitcast",

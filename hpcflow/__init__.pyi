@@ -78,6 +78,7 @@ from hpcflow.ops.accumulators import SparseConditionalAccumulator as SparseCondi
 from hpcflow.ops.array import constant as constant
 from hpcflow.ops.array import ensure_shape as ensure_shape
 from hpcflow.ops.array import expand_dims as expand_dims
+from hpcflow.ops.array import identity as guarantee_const
 from hpcflow.ops.array import identity as identity
 from hpcflow.ops.array import placeholder as placeholder
 from hpcflow.ops.array import placeholder_with_default as placeholder_with_default

@@ -23,12 +23,15 @@ from hpcflow.ops.elementwise import (
     is_finite,
     is_inf,
     is_nan,
+    polyval,
     reciprocal,
     rint,
     scalar_mul,
     sinh,
     squared_difference,
     tan,
+    xdivy,
+    xlogy,
 )
 from hpcflow.ops.math import (
     abs,
@@ -175,6 +178,7 @@ __all__ = [
     "negative",
     "not_equal",
     "polygamma",
+    "polyval",
     "pow",
     "real",
     "reciprocal",
@@ -215,6 +219,8 @@ __all__ = [
     "unsorted_segment_prod",
     "unsorted_segment_sqrt_n",
     "unsorted_segment_sum",
+    "xdivy",
+    "xlogy",
     "zeta",
 ]
 

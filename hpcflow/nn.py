@@ -24,7 +24,9 @@ __getattr__, __dir__, __all__ = later(
         ),
         "hpcflow.ops.ctc": "ctc_beam_search_decoder ctc_greedy_decoder ctc_loss ctc_loss_v2",
         "hpcflow.ops.dynamic_rnn": "bidirectional_dynamic_rnn dynamic_rnn raw_rnn",
-        "hpcflow.ops.embedding": "embedding_lookup embedding_lookup_sparse",
+        "hpcflow.ops.embedding": (
+            "embedding_lookup embedding_lookup_sparse safe_embedding_lookup_sparse"
+        ),
         "hpcflow.ops.math": "sigmoid tanh",
         "hpcflow.ops.moments": "moments normalize_moments sufficient_statistics weighted_moments",
         "hpcflow.ops.morphology": "dilation2d erosion2d",

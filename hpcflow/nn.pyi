@@ -46,6 +46,7 @@ from hpcflow.ops.dynamic_rnn import dynamic_rnn as dynamic_rnn
 from hpcflow.ops.dynamic_rnn import raw_rnn as raw_rnn
 from hpcflow.ops.embedding import embedding_lookup as embedding_lookup
 from hpcflow.ops.embedding import embedding_lookup_sparse as embedding_lookup_sparse
+from hpcflow.ops.embedding import safe_embedding_lookup_sparse as safe_embedding_lookup_sparse
 from hpcflow.ops.math import sigmoid as sigmoid
 from hpcflow.ops.math import tanh as tanh
 from hpcflow.ops.moments import moments as moments

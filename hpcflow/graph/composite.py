@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
@@ -50,3 +50,13 @@ class Composite:
 
     def __bool__(self) -> bool:
         raise GraphError(f"{self!r} has no truth value", op=self.op.name, line=self.op.line)
+
+
+class WithValues(Composite):
+    """Base of composites with `values` at places that other tensors name."""
+
+    values: Tensor
+
+    def map_values(self, function: Callable[[Tensor], Tensor]) -> Any:
+        """The same places with `function` of the values."""
+        return self.of([function(p) if p is self.values else p for p in self.parts()])

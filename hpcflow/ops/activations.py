@@ -50,8 +50,10 @@ def selu(features: Any, name: str | None = None) -> Tensor:
 
 
 def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tensor:
-    """`x` above 0, `alpha * x` below."""
+    """`x` above 0, `alpha * x` below; of integers in float32."""
     x = convert_to_tensor(features)
+    if x.dtype.kind in "iu":
+        x = cast(x, float32)
     return where(greater(x, 0), x, multiply(x, alpha), name)
 
 

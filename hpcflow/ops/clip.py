@@ -25,7 +25,7 @@ from hpcflow.ops.math import (
 )
 from hpcflow.ops.reduce import reduce_sum
 from hpcflow.ops.rows import sum_equal_rows
-from hpcflow.ops.rules import like, several
+from hpcflow.ops.rules import like, several, with_shape_of
 
 
 def _summed(t: Any) -> Tensor:
@@ -48,7 +48,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     total = reduce_sum(square(t), axes, keepdims=True)
     some = greater(total, 0)  # the gradient of the root of 0 is infinite
     norm = where(some, sqrt(where(some, total, 1)), total)
-    return divide(multiply(t, bound), maximum(norm, bound), name)
+    return with_shape_of(divide(multiply(t, bound), maximum(norm, bound), name), t, "clip_by_norm")
 
 
 def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Tensor:

@@ -98,9 +98,9 @@ def count_nonzero(
     dtype: Any = int64,
     name: str | None = None,
 ) -> Tensor:
-    """How many elements over `axis` are not 0, or not False."""
+    """How many elements over `axis` are not 0, not False, or not the empty string."""
     x = convert_to_tensor(input_tensor)
-    hit = x if x.dtype.kind == "b" else not_equal(x, 0)
+    hit = x if x.dtype.kind == "b" else not_equal(x, "" if x.dtype.kind == "O" else 0)
     return reduce_sum(cast(hit, dtype), axis, keepdims, name)
 
 

@@ -23,7 +23,10 @@ from hpcflow.ops.slicing import getitem
 
 def parse(equation: str, count: int) -> tuple[list[str], str]:
     """The labels of each input and of the output; ShapeError if it is not an equation."""
-    text = equation.replace(" ", "").replace("...", ".")
+    text = equation.replace(" ", "").replace("...", "\0")
+    if "." in text:
+        raise ShapeError(f"einsum {equation!r} has dots that are no '...'")
+    text = text.replace("\0", ".")
     left, arrow, out = text.partition("->")
     terms = left.split(",")
     if len(terms) != count:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.arguments import renamed
+from hpcflow.graph.composite import WithValues
 from hpcflow.graph.dtypes import (
     as_dtype,
     bfloat16,
@@ -23,9 +24,11 @@ from hpcflow.graph.dtypes import (
     kind_of,
     limits,
 )
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge, show
+from hpcflow.guard import shown
+from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.math import (
     Binary,
     Unary,
@@ -35,17 +38,22 @@ from hpcflow.ops.math import (
     binary,
     cast,
     clip_by_value,
+    conj,
     divide,
+    equal,
     exp,
     floordiv,
+    log,
     mod,
     multiply,
     negative,
     rsqrt,
     square,
     subtract,
+    times,
     times_no_nan,
     unary,
+    where_v2,
     whole,
 )
 from hpcflow.ops.rules import Attrs, alike, like, one, operands, require, require_alike
@@ -127,10 +135,10 @@ truncatemod: Binary = binary(
 )
 div_no_nan: Binary = binary(
     "DivNoNan",
-    "f",
+    "fc",
     (
-        lambda x, y, z, g: div_no_nan(g, y),
-        lambda x, y, z, g: multiply(g, div_no_nan(negative(z), y)),
+        lambda x, y, z, g: div_no_nan(g, conj(y)),
+        lambda x, y, z, g: times(g, div_no_nan(negative(z), y)),
     ),
     "`x / y`, and 0 where `y` is 0.",
     None,
@@ -156,13 +164,41 @@ def div(x: Any, y: Any, name: str | None = None) -> Tensor:
     return realdiv(a, b, name) if is_floating(a.dtype) else floordiv(a, b, name)
 
 
-def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Tensor:
-    """`x` times a scalar; ShapeError if that has another shape than []."""
+def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
+    """`x`, a tensor or IndexedSlices, times a scalar; ShapeError if that is none."""
+    if isinstance(x, WithValues):
+        return x.map_values(lambda values: scalar_mul(scalar, values, name))
     x = convert_to_tensor(x)
     scalar = like(scalar, x)
     if scalar.shape not in (None, ()):
         raise ShapeError(f"scalar_mul takes a scalar, not shape {show(scalar.shape)}")
     return multiply(scalar, x, name)
+
+
+def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x * log(y)`, and 0 where `x` is 0."""
+    a, b = operands(x, y)
+    return multiply(a, log(where_v2(equal(a, 0), 1, b)), name)
+
+
+def xdivy(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x / y`, and 0 where `x` is 0."""
+    a, b = operands(x, y)
+    nothing = equal(a, 0)
+    return where_v2(nothing, 0, divide(a, where_v2(nothing, 1, b)), name)
+
+
+def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
+    """The polynomial of `coeffs`, a list with that of the highest power first, at `x`."""
+    x = convert_to_tensor(x)
+    if not isinstance(coeffs, (list, tuple)):
+        raise ArgumentError(f"coeffs are a list, not {shown(coeffs)}", line=user_line())
+    with get_default_graph().name_scope(name or "polyval"):
+        value = zeros_like(x)
+        for i, coefficient in enumerate(coeffs):
+            c = like(coefficient, x)
+            value = add(multiply(value, x), c) if i else add(value, c)
+    return value
 
 
 # -- what floats are

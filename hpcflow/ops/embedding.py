@@ -9,16 +9,21 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.arguments import also_takes
+from hpcflow.graph.dtypes import int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import reshape, shape
 from hpcflow.ops.clip import clip_by_norm
 from hpcflow.ops.elementwise import div_no_nan
+from hpcflow.ops.join import concat
 from hpcflow.ops.math import (
     add_n,
     cast,
     equal,
+    greater,
+    greater_equal,
     less,
+    logical_and,
     maximum,
     minimum,
     multiply,
@@ -30,7 +35,13 @@ from hpcflow.ops.positions import positions
 from hpcflow.ops.rows import join_rows, taken
 from hpcflow.ops.segment import unsorted_segment_sum
 from hpcflow.ops.slicing import gather, getitem
-from hpcflow.ops.sparse import SparseTensor
+from hpcflow.ops.sparse import SparseTensor, as_sparse
+from hpcflow.ops.sparse_parts import (
+    rank_of,
+    sparse_fill_empty_rows,
+    sparse_reshape,
+    sparse_retain,
+)
 
 
 @also_takes("validate_indices")
@@ -168,3 +179,54 @@ def _like_column(values: Tensor, rows: Tensor) -> Tensor:
     if rows.shape is None:
         raise ShapeError("embedding_lookup_sparse needs a table of a known rank", line=user_line())
     return reshape(values, [-1] + [1] * (len(rows.shape) - 1))
+
+
+def safe_embedding_lookup_sparse(
+    embedding_weights: Any,
+    sparse_ids: SparseTensor,
+    sparse_weights: SparseTensor | None = None,
+    combiner: str = "mean",
+    default_id: int | None = None,
+    name: str | None = None,
+    partition_strategy: str = "div",
+    max_norm: Any = None,
+) -> Tensor:
+    """`embedding_lookup_sparse` without ids below 0, and without weights that are not above 0.
+
+    Such weights count where the combiner is "sum". A row with no ids left is that of `default_id`,
+    or zeros without one.
+
+    Shapes: sparse_ids.dense_shape[:-1] + row.
+    """
+    ids = as_sparse(sparse_ids)
+    weights = None if sparse_weights is None else as_sparse(sparse_weights)
+    with get_default_graph().name_scope(name or "safe_embedding_lookup_sparse"):
+        lead, ids = _two_axes(ids)
+        keep = greater_equal(ids.values, 0)
+        if weights is not None:
+            weights = _two_axes(weights)[1]
+            if combiner != "sum":
+                keep = logical_and(keep, greater(weights.values, 0))
+            weights = sparse_retain(weights, keep)
+        ids = sparse_retain(ids, keep)
+        if default_id is not None:
+            ids = sparse_fill_empty_rows(ids, default_id)[0]
+            weights = None if weights is None else sparse_fill_empty_rows(weights, 1)[0]
+        rows = embedding_lookup_sparse(
+            embedding_weights, ids, weights, partition_strategy, None, combiner, max_norm
+        )
+        if lead is None:
+            return rows
+        return reshape(rows, concat([lead, getitem(shape(rows), slice(1, None))], 0))
+
+
+def _two_axes(sp: SparseTensor) -> tuple[Tensor | None, SparseTensor]:
+    """A sparse tensor as a matrix; the sizes of its first axes if it was none."""
+    rank = rank_of(sp, "safe_embedding_lookup_sparse")
+    if rank < 2:
+        raise ShapeError("ids of an embedding are a matrix or more", line=user_line())
+    if rank == 2:
+        return None, sp
+    lead = getitem(sp.dense_shape, slice(0, rank - 1))
+    last = getitem(sp.dense_shape, slice(rank - 1, rank))
+    return cast(lead, int32), sparse_reshape(sp, concat([[-1], last], 0))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.graph.composite import Composite
+from hpcflow.graph.composite import WithValues
 from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.shape import Shape, merge, show
@@ -27,7 +27,7 @@ class IndexedSlicesValue(NamedTuple):
     dense_shape: np.ndarray | None = None
 
 
-class IndexedSlices(Composite):
+class IndexedSlices(WithValues):
     """The tensor of shape `dense_shape` whose row `indices[i]` holds `values[i]`; else zeros.
 
     Rows named several times hold the sum. It is what `gradients` gives for a variable that is only

@@ -22,6 +22,7 @@ from hpcflow.ops.array import (
 )
 from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.elementwise import div_no_nan, squared_difference
+from hpcflow.ops.join import stack
 from hpcflow.ops.math import (
     abs,
     add,
@@ -318,6 +319,32 @@ def _of_rank(t: Tensor, wanted: Tensor) -> Tensor:
         return t
     axes = where(equal(rank(t), add(wanted, 1)), wanted, rank(t))
     return reshape(t, getitem(shape(t), slice(0, axes)))
+
+
+def mean_pairwise_squared_error(
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = LOSSES,
+) -> Tensor:
+    """The mean of `(e[i] - e[j]) ** 2` over pairs of errors of a sample; the sum over samples.
+
+    Weights are of samples: a scalar, [batch] or [batch, 1, ...].
+    """
+    z, p = _pair(labels, predictions, "mean_pairwise_squared_error")
+    with get_default_graph().name_scope(scope or "mean_pairwise_squared_error"):
+        error = reshape(subtract(p, z), stack([getitem(shape(p), 0), -1]))
+        n = cast(getitem(shape(error), 1), p.dtype)
+        total = reduce.reduce_sum(error, 1)
+        spread = subtract(multiply(reduce.reduce_sum(square(error), 1), n), square(total))
+        each = multiply(div_no_nan(spread, multiply(n, subtract(n, 1))), 2)
+        w = _as(weights, each)
+        if w.shape != ():
+            w = reshape(w, [-1])
+        loss = cast(reduce.reduce_sum(multiply(each, w)), p.dtype)
+    add_loss(loss, loss_collection)
+    return loss
 
 
 # -- the collections

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.composite import WithValues
 from hpcflow.graph.dtypes import OPAQUE, as_dtype, bool_, float32, float64, is_floating, name_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.operators import OPERATORS
@@ -28,6 +29,8 @@ from hpcflow.ops.rules import (
     require_alike,
     require_equal,
     several,
+    truth,
+    with_shape_of,
     with_value,
 )
 
@@ -378,7 +381,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     """
     if x is None or y is None:
         return where_v2(condition, x, y, name)
-    condition, (a, b) = convert_to_tensor(condition, bool_), operands(x, y)
+    condition, (a, b) = truth(condition), operands(x, y)
     if condition.shape is None or len(condition.shape) == 1:
         if condition.shape is None or a.shape is None or b.shape is None:
             condition = one("RowCondition", [condition, a, b])
@@ -398,7 +401,7 @@ def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = No
     if x is None or y is None:
         raise ShapeError("where takes both x and y, or neither", line=user_line())
     a, b = operands(x, y)
-    return one("Select", [convert_to_tensor(condition, bool_), a, b], {}, name)
+    return one("Select", [truth(condition), a, b], {}, name)
 
 
 # -- casts, bounds, sums of many
@@ -441,8 +444,13 @@ op("AddN", infer=alike("add_n", _ARITHMETIC), grad=lambda op, g: [g] * len(op.in
 op("ClipByValue", infer=elementwise("clip_by_value", _ALL), grad=_clip_back)
 
 
-def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
-    """`x` as another dtype; floats are cut towards zero to integers."""
+def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+    """`x` as another dtype; floats are cut towards zero to integers.
+
+    Of sparse tensors and IndexedSlices the values are cast.
+    """
+    if isinstance(x, WithValues):
+        return x.map_values(lambda values: cast(values, dtype, name))
     x, dtype = convert_to_tensor(x), as_dtype(dtype)
     return x if x.dtype == dtype else one("Cast", [x], {"dtype": dtype}, name)
 
@@ -471,12 +479,13 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     return total
 
 
-def clip_by_value(
-    t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None
-) -> Tensor:
-    """`t` with values outside the bounds moved to the nearer bound."""
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+    """`t` with values outside the bounds moved to the nearer bound; of IndexedSlices the rows."""
+    if isinstance(t, WithValues):
+        return t.map_values(lambda v: clip_by_value(v, clip_value_min, clip_value_max, name))
     t = convert_to_tensor(t)
-    return one("ClipByValue", [t, like(clip_value_min, t), like(clip_value_max, t)], {}, name)
+    clipped = one("ClipByValue", [t, like(clip_value_min, t), like(clip_value_max, t)], {}, name)
+    return with_shape_of(clipped, t, "clip_by_value")
 
 
 _TABLE: dict[str, Callable[..., Tensor]] = {

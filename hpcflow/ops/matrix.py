@@ -131,6 +131,8 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
 def diag(diagonal: Any, name: str | None = None) -> Tensor:
     """A tensor of twice the rank whose diagonal is `diagonal`, zeros elsewhere."""
     x = convert_to_tensor(diagonal)
+    if x.shape == ():
+        raise ShapeError("diag of a scalar", line=user_line())
     flat = matrix_diag(reshape(x, [-1]))
     if x.shape is not None and None not in x.shape:
         return reshape(flat, [*x.shape, *x.shape], name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.errors import GraphError, ShapeError
+from hpcflow.errors import ArgumentError, GraphError, ShapeError
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import bool_
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, merge, show
+from hpcflow.graph.tensor_shape import Dimension
 from hpcflow.ops import reduce
 from hpcflow.ops.array import as_scalar, expand_dims, identity, reshape, shape
 from hpcflow.ops.math import (
@@ -24,7 +25,7 @@ from hpcflow.ops.math import (
     sigmoid,
     subtract,
     unary,
-    where,
+    where_v2,
 )
 from hpcflow.ops.random import random_uniform
 from hpcflow.ops.rules import (
@@ -40,6 +41,7 @@ from hpcflow.ops.rules import (
     require_equal,
     require_rank,
     whole,
+    with_shape_of,
 )
 from hpcflow.ops.slicing import getitem
 
@@ -64,7 +66,7 @@ def _elu_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     below = less(y, 0)
     return [
         lambda: one("EluGrad", [gg, y]),
-        lambda: where(below, multiply(gg, g), 0),
+        lambda: where_v2(below, multiply(gg, g), 0),
     ]
 
 
@@ -208,7 +210,8 @@ def dropout(
     """Each element is kept, divided by `keep_prob`, with that probability, and else is 0.
 
     Instead of `keep_prob` its complement, `rate`, may be given; either a number or a scalar tensor.
-    Along axes where `noise_shape` has size 1 all elements are kept or dropped together. Replicas
+    Along axes where `noise_shape` has size 1 all elements are kept or dropped together; None there
+    is the size of `x`. Replicas
     keep of their shares what one would of the joined batch, if axis 0 is the batch: `batch`, by
     default whether its size is not known yet (see `random_uniform`).
     """
@@ -220,17 +223,34 @@ def dropout(
         if not 0 < kept_part <= 1:
             what = "keep_prob" if rate is None else "rate"
             inside = "(0, 1]" if rate is None else "[0, 1)"
-            raise GraphError(f"{what} {given} is not in {inside}", line=user_line())
+            raise ArgumentError(f"{what} {given} is not in {inside}", line=user_line())
         if kept_part == 1:
-            return identity(x, name)
+            return x if isinstance(x, Tensor) else identity(x, name)
         given = kept_part
     elif rate is not None:
         given = subtract(1, rate)
     x = convert_to_tensor(x)
     keep = as_scalar(like(given, x))
-    sizes = shape(x) if noise_shape is None else noise_shape
+    sizes = shape(x) if noise_shape is None else _noise_sizes(noise_shape, x)
     kept = less(random_uniform(sizes, dtype=x.dtype, seed=seed, batch=batch), keep)
-    return where(kept, divide(x, keep), 0, name or "dropout")
+    return with_shape_of(where_v2(kept, divide(x, keep), 0, name or "dropout"), x, "dropout")
+
+
+def _noise_sizes(given: Any, x: Tensor) -> Any:
+    """The noise's shape with the sizes of `x` where it has None."""
+    if not isinstance(given, (list, tuple)):
+        return given
+    free = [n is None or (isinstance(n, Dimension) and n.value is None) for n in given]
+    if not any(free):
+        return given
+    if x.shape is None or len(x.shape) != len(given):
+        raise ShapeError(
+            f"noise_shape {list(given)} for a tensor of shape {show(x.shape)}",
+            line=user_line(),
+            hint="None stands for the size of the same axis: the ranks are equal",
+        )
+    told = [getitem(shape(x), i) if d is None else d for i, d in enumerate(x.shape)]
+    return [t if unknown else n for n, t, unknown in zip(given, told, free, strict=True)]
 
 
 # -- losses

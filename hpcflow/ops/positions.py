@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.dtypes import as_dtype, bool_, int32, int64
+from hpcflow.graph.dtypes import as_dtype, bool_, int32, int64, kind_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge, show
@@ -70,8 +70,14 @@ op("SearchSorted", infer=_search, grad=_PLACES)
 
 
 def positions(condition: Any, name: str | None = None) -> Tensor:
-    """The indices of the true elements of `condition`, row by row: int64 [true elements, rank]."""
-    return one("Where", [convert_to_tensor(condition, bool_)], {}, name)
+    """The indices of the true elements of `condition`, row by row: int64 [true elements, rank].
+
+    A number is true unless it is 0.
+    """
+    x = convert_to_tensor(condition)
+    if kind_of(x.dtype) in "iufc":
+        x = one("NotEqual", [x, like(0, x)])
+    return one("Where", [x], {}, name)
 
 
 def unique(x: Any, out_idx: Any = int32, name: str | None = None) -> tuple[Tensor, Tensor]:

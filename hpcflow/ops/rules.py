@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
-from hpcflow.graph.dtypes import as_array, as_strings, kind_of, plain_array
+from hpcflow.graph.dtypes import as_array, as_strings, bool_, kind_of, plain_array
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -265,6 +265,25 @@ def require_alike(type: str, *tensors: Tensor) -> None:
         except ShapeError as error:
             error.op, error.line = type, user_line()
             raise
+
+
+def with_shape_of(made: Tensor, t: Tensor, what: str) -> Tensor:
+    """`made`, which has the shape of `t`; ShapeError if other operands gave it a larger one."""
+    try:
+        made.set_shape(merge(made.shape, t.shape))
+    except ShapeError:
+        raise ShapeError(
+            f"{what} of shape {show(t.shape)} with bounds that make it {show(made.shape)}",
+            line=user_line(),
+        ) from None
+    return made
+
+
+def truth(condition: Any) -> Tensor:
+    """A condition as booleans; numbers of an array are true unless they are 0."""
+    if isinstance(condition, np.ndarray) and condition.dtype.kind in "iufc":
+        condition = condition != 0
+    return convert_to_tensor(condition, bool_)
 
 
 def whole(value: Any, what: str) -> int:

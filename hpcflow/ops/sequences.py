@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.errors import DTypeError, ShapeError
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import float32, int64, string
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
@@ -56,12 +58,19 @@ op(
 
 @also_named(sep="delimiter")
 def string_split(
-    source: Any, delimiter: str = " ", skip_empty: bool = True, name: str | None = None
+    source: Any, delimiter: Any = " ", skip_empty: bool = True, name: str | None = None
 ) -> SparseTensor:
     """The words of a vector of strings: row i of a sparse matrix has those of string i.
 
-    Each character of `delimiter` ends a word; without any each byte is one.
+    Each character of `delimiter`, text or a constant, ends a word; without any each byte is one.
     """
+    if isinstance(delimiter, Tensor):
+        delimiter = delimiter.constant
+    text_of = getattr(delimiter, "item", lambda: delimiter)
+    delimiter = text_of() if np.ndim(delimiter) == 0 else None
+    if not isinstance(delimiter, (str, bytes)):
+        raise ArgumentError("the delimiter of string_split is no known text", line=user_line())
+    delimiter = delimiter.decode() if isinstance(delimiter, bytes) else delimiter
     text = source if isinstance(source, Tensor) else convert_to_tensor(source, string)
     attrs: Attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty)}
     return SparseTensor(*make("StringSplit", [text], attrs, name).outputs)

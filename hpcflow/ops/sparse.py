@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
-from hpcflow.graph.composite import Composite
+from hpcflow.graph.composite import WithValues
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
@@ -34,7 +34,7 @@ class SparseTensorValue(NamedTuple):
     dense_shape: np.ndarray
 
 
-class SparseTensor(Composite):
+class SparseTensor(WithValues):
     """The tensor of shape `dense_shape` with `values[i]` at `indices[i]` and zeros elsewhere.
 
     Most functions want the places in the order of rows (`sparse_reorder`) and each once.

@@ -92,12 +92,18 @@ def as_string(
         raise ShapeError("as_string is either scientific or shortest", line=user_line())
     if fill not in ("", " ", "0", "-", "+"):
         raise ShapeError(f"fill {fill!r} is none of '', ' ', '0', '-', '+'", line=user_line())
+    x = convert_to_tensor(input)
+    if x.dtype.kind in "biu" and (scientific or shortest or precision > -1):
+        raise ShapeError(
+            f"scientific, shortest and precision are of floating point, not {x.dtype}",
+            line=user_line(),
+        )
     size = str(width) if width > -1 else ""
     digits = f".{precision}" if precision > -1 else ""
     letter = "e" if scientific else "g" if shortest else "f"
     attrs = {"whole": f"%{fill}{size}d", "real": f"%{fill}{size}{digits}{letter}"}
     attrs["text"] = f"%{'-' if fill == '-' else ''}{size}s"
-    return one("AsString", [convert_to_tensor(input)], attrs, name)
+    return one("AsString", [x], attrs, name)
 
 
 @also_named(input="string_tensor")

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import hpcflow as hf
-from hpcflow.errors import DTypeError, GraphError, NumericError, RangeError, ShapeError
+from hpcflow.errors import (
+    ArgumentError,
+    DTypeError,
+    GraphError,
+    NumericError,
+    RangeError,
+    ShapeError,
+)
 from tests.ops.evaluate import evaluate
 
 QUICK = settings(max_examples=60)
@@ -140,9 +147,11 @@ def test_constants() -> None:
         assert hf.constant(value).dtype == dtype
     assert evaluate(hf.constant(2, "float32", [2, 3])).tolist() == [[2] * 3] * 2
     assert hf.constant([1, 2, 3, 4], shape=[2, 2]).shape == (2, 2)
-    for value, dtype in [(1.5, "int32"), (300, "uint8"), ("text", "float32"), (None, None)]:
+    for value, dtype in [(1.5, "int32"), (300, "uint8"), ("text", "float32")]:
         with pytest.raises(DTypeError):
             hf.constant(value, dtype)
+    with pytest.raises(ArgumentError, match="None is not a tensor"):
+        hf.constant(None)
     with pytest.raises(ShapeError, match="3 values"):
         hf.constant([1, 2, 3], shape=[2])
     assert evaluate(hf.constant([1, 2, 3], shape=[2, 2])).tolist() == [[1, 2], [3, 3]]
