@@ -101,6 +101,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
         "Concat Gather GatherGrad OneHot Pack Pad Slice SliceGrad Split StridedSlice "
         "StridedSliceGrad Tile TileGrad Unpack"
     ),
+    "told_axes": "AxesLast SizesWith TransposeBy",
     "sparse": "SortOrder SparseTensorDenseMatMul SparseToDense",
     "special": "Erf Erfc",
     "state": (

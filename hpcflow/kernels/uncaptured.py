@@ -20,9 +20,9 @@ _WHY = {
         "SumEqualRows Unique Where"
     ),
     "it looks at values": (
-        "Assert BestBoxes BroadcastArgs CTCLossGrad CheckNumerics DynamicPartition "
-        "InvertPermutation PieceRows RandomGamma RandomPoisson Range SampleCandidates Slice "
-        "SliceGrad UnravelIndex UnsortedSegmentMax UnsortedSegmentMin "
+        "Assert AxesLast BestBoxes BroadcastArgs CTCLossGrad CheckNumerics DynamicPartition "
+        "InvertPermutation PieceRows RandomGamma RandomPoisson Range SampleCandidates SizesWith "
+        "Slice SliceGrad TransposeBy UnravelIndex UnsortedSegmentMax UnsortedSegmentMin "
         "UnsortedSegmentProd UnsortedSegmentSum Zeta StatelessRandomGamma StatelessRandomNormal "
         "StatelessRandomPermutation StatelessRandomPoisson StatelessRandomUniform "
         "StatelessRandomUniformInt StatelessTruncatedNormal"

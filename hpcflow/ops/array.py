@@ -25,6 +25,7 @@ from hpcflow.graph.shape import (
     show,
     size_of,
 )
+from hpcflow.guard import shown
 from hpcflow.ops.rules import (
     SMALL,
     Attrs,
@@ -50,14 +51,21 @@ LARGE = 1 << 16  # elements of which a graph holds no constant that a step can m
 def partial_value(t: Tensor) -> Shape:
     """What is known of a vector of sizes: None per unknown size, None alone if not even its length.
 
-    It looks through `shape` and `stack`, so that `[hf.shape(x)[0], 784]` is known in part.
+    It looks through `shape`, `stack`, `concat` and `cast`, so that `[hf.shape(x)[0], 784]` is known
+    in part.
     """
     if t.constant is not None:
         return tuple(int(v) for v in t.constant)
     if t.op.type == "Shape":
         return t.op.inputs[0].shape
-    if t.op.type == "Pack" and all(i.shape == () for i in t.op.inputs):
+    if t.op.type == "Pack" and any(i.shape == () for i in t.op.inputs):
         return tuple(None if i.constant is None else int(i.constant) for i in t.op.inputs)
+    if t.op.type == "Cast":
+        return partial_value(t.op.inputs[0])
+    if t.op.type == "Concat":
+        parts = [partial_value(i) for i in t.op.inputs]
+        if None not in parts:
+            return tuple(size for part in parts for size in part or ())
     if t.shape is None or len(t.shape) != 1 or t.shape[0] is None:
         return None
     return (None,) * t.shape[0]
@@ -173,6 +181,9 @@ def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
         if total != rest:
             raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
         return target
+    if total == rest == 0:  # what is left when the sizes of 0 are left out of both
+        total = size_of(tuple(d for d in given or () if d))
+        rest = size_of(tuple(d for d in target if d not in (-1, 0)))
     if rest == 0 or total % rest:
         raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
     return tuple(total // rest if d == -1 else d for d in target)
@@ -263,8 +274,13 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
 
 @also_named(dim="axis")
 def expand_dims(input: Any, axis: int, name: str | None = None) -> Tensor:
-    """`input` with a new axis of size 1 at `axis`."""
-    return one("ExpandDims", [convert_to_tensor(input)], {"axis": static_axes(axis)}, name)
+    """`input` with a new axis of size 1 at `axis`, a number or a list of one."""
+    at = static_axes(axis)
+    if isinstance(at, tuple) and len(at) == 1:
+        at = at[0]
+    if not isinstance(at, int):
+        raise ShapeError(f"expand_dims takes one axis, not {shown(axis)}", line=user_line())
+    return one("ExpandDims", [convert_to_tensor(input)], {"axis": at}, name)
 
 
 @also_named(squeeze_dims="axis")
@@ -297,13 +313,17 @@ def _transpose_back(op: Operation, g: Tensor) -> list[Tensor]:
 op("Transpose", infer=_transpose, grad=_transpose_back)
 
 
-def transpose(
-    a: Any, perm: Sequence[int] | None = None, name: str | None = None, conjugate: bool = False
-) -> Tensor:
-    """`a` with its axes in the order `perm`, reversed if None; the conjugate of that if told."""
-    axes, x = static_axes(perm), convert_to_tensor(a)
+def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool = False) -> Tensor:
+    """`a` with its axes in the order `perm`, reversed if None; the conjugate of that if told.
+
+    `perm` may be a vector that only the step knows.
+    """
+    x = convert_to_tensor(a)
     if conjugate and x.dtype.kind == "c":
         x = one("Conj", [x])
+    if isinstance(perm, Tensor) and perm.constant is None:
+        return one("TransposeBy", [x, perm], {}, name)
+    axes = static_axes(perm)
     return one("Transpose", [x], {"perm": axes}, name)
 
 

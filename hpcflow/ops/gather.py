@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import RangeError, ShapeError
+from hpcflow.errors import DTypeError, RangeError, ShapeError
 from hpcflow.graph.dtypes import as_array, as_dtype, bool_, float32
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge, show
-from hpcflow.ops.array import shape_argument, sizes
+from hpcflow.ops.array import reshape, shape_argument, sizes
 from hpcflow.ops.indexed_slices import slices_of
 from hpcflow.ops.rules import (
     Attrs,
@@ -25,6 +25,13 @@ from hpcflow.ops.rules import (
     told_shape,
     whole,
     with_value,
+)
+from hpcflow.ops.told_axes import (
+    axes_last,
+    sizes_with,
+    told_axis,
+    transpose_by,
+    transposed_back,
 )
 
 
@@ -117,11 +124,26 @@ def gather(
         return rows
     x, i = convert_to_tensor(params), convert_to_tensor(indices)
     batch = _batch_dims(batch_dims, i)
+    if (told := told_axis(axis)) is not None:
+        return _gather_told(x, i, told, batch, name)
     at = batch if axis is None else static_axes(axis)
     if not batch and isinstance(at, int) and at < 0 and x.shape is not None:
         at = normal_axis(at, len(x.shape))
     attrs: Attrs = {"axis": at, "batch_dims": batch} if batch else {"axis": at}
     return one("Gather", [x, i], attrs, name)
+
+
+def _gather_told(x: Tensor, i: Tensor, axis: Tensor, batch: int, name: str | None) -> Tensor:
+    """`gather` along an axis that only the step knows: it is last, then in its place again."""
+    if batch:
+        raise ShapeError("gather with batch_dims needs an axis known when the graph is built")
+    last = axes_last(x, axis)
+    taken = gather(transpose_by(x, last.order), reshape(i, [-1]), axis=-1)
+    placed = transposed_back(taken, last.order)
+    made = reshape(placed, sizes_with(x, axis, i), name)
+    if x.shape is not None and i.shape is not None:
+        made.set_shape((None,) * (len(x.shape) + len(i.shape) - 1))
+    return made
 
 
 def _batch_dims(given: int | None, indices: Tensor) -> int:
@@ -154,6 +176,7 @@ def one_hot(
     Without values it is ones and zeros of `dtype`, float32 if None; else of the values' dtype. The
     axis is the last if None. An index outside [0, depth) gives `off_value` everywhere.
     """
+    _require_one_dtype(on_value, off_value)
     tensors = [v for v in (on_value, off_value) if isinstance(v, Tensor)]
     if tensors:
         hot = one_hot(indices, depth, axis=axis, dtype=bool_)
@@ -173,6 +196,17 @@ def one_hot(
     else:
         attrs["depth"] = int(size.constant)
     return one("OneHot", inputs, attrs, name)
+
+
+def _require_one_dtype(on_value: Any, off_value: Any) -> None:
+    """DTypeError if both values have a dtype of their own and these differ."""
+    found = [
+        v.dtype for v in (on_value, off_value) if isinstance(v, (Tensor, np.ndarray, np.generic))
+    ]
+    if len(found) == 2 and found[0] != found[1] and found[0].kind not in "SUO":
+        raise DTypeError(
+            f"one_hot: on_value is {found[0]} and off_value is {found[1]}", line=user_line()
+        )
 
 
 def _plain_value(given: Any, default: int) -> Any:

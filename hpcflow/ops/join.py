@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import ShapeError
+from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.arguments import also_named
+from hpcflow.graph.dtypes import as_dtype, as_strings
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -20,9 +21,10 @@ from hpcflow.graph.graph import (
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
-from hpcflow.ops.array import constant, reshape, shape
+from hpcflow.graph.tensor_shape import Dimension, Sizes, TensorShape
+from hpcflow.ops.array import constant, partial_value, reshape, shape
 from hpcflow.ops.broadcast import broadcast_to, zeros_like
-from hpcflow.ops.math import floordiv, multiply, subtract
+from hpcflow.ops.math import cast, floordiv, multiply, subtract
 from hpcflow.ops.rules import (
     Attrs,
     has_tensors,
@@ -36,6 +38,7 @@ from hpcflow.ops.rules import (
     with_value,
 )
 from hpcflow.ops.slicing import getitem, reverse, slice
+from hpcflow.ops.told_axes import axes_last, told_axis, transpose_by, transposed_back
 
 
 def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -136,6 +139,11 @@ op("Unpack", infer=_unpack, grad=_unpack_back)
 def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
     """`values`, one after the other along `axis`; one tensor is itself."""
     values = values if isinstance(values, (list, tuple)) else [values]
+    if (told := told_axis(axis)) is not None:
+        parts = tensors(values, "concat")
+        lead = next((t for t in parts if t.shape is not None), parts[0])
+        order = axes_last(lead, told).order
+        return transposed_back(concat([transpose_by(t, order) for t in parts], -1), order, name)
     return one("Concat", tensors(values, "concat"), {"axis": static_axes(axis)}, name)
 
 
@@ -145,13 +153,36 @@ def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tens
 
 
 def _convert(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    if isinstance(value, (TensorShape, Sizes, Dimension)):
+        return _sizes_constant(value, dtype, name)
     if not has_tensors(value):
         return constant(value, dtype, None, name)
-    lead = next((v for v in value if isinstance(v, Tensor) or hasattr(v, "as_tensor")), None)
-    if dtype is None and lead is not None:
-        dtype = lead.dtype
-    parts = [convert_to_tensor(v, dtype) for v in value]
-    return stack(parts, name=name)
+    if dtype is not None:  # asked for: what is another dtype is cast
+        parts = [cast(convert_to_tensor(v), dtype) if _made(v) else v for v in value]
+        return stack([convert_to_tensor(v, dtype) for v in parts], name=name)
+    lead = next((v.dtype for v in value if _made(v)), None)
+    return stack([convert_to_tensor(v, lead) for v in value], name=name)
+
+
+def _sizes_constant(value: Any, dtype: Any, name: str | None) -> Tensor:
+    """A static shape, or a size of one, as int32 or the integers asked for."""
+    plain: Any = value.value if isinstance(value, Dimension) else TensorShape(value).plain
+    if plain is None or (not isinstance(plain, int) and None in plain):
+        what = "size" if isinstance(value, Dimension) else "shape"
+        raise ShapeError(
+            f"a static {what} that is not fully known, {value!r}, is no tensor",
+            line=user_line(),
+            hint="hf.shape(x) is the shape in the step",
+        )
+    wanted = np.dtype(np.int32) if dtype is None else as_dtype(dtype)
+    if wanted.kind not in "iu":
+        raise DTypeError(f"a shape is integers, not {wanted}", line=user_line())
+    return constant(np.array(plain, wanted), name=name)
+
+
+def _made(value: Any) -> bool:
+    """True for a tensor, or what stands for one, such as a variable."""
+    return isinstance(value, Tensor) or hasattr(value, "as_tensor")
 
 
 OPERATORS["constant"] = _convert
@@ -182,7 +213,13 @@ def split(
     One size may be -1: what the others leave.
     Errors: ShapeError if the parts do not fill the axis, when it is built or in the step.
     """
-    x, given, axis = convert_to_tensor(value), num_or_size_splits, static_axes(axis)
+    x, given = convert_to_tensor(value), num_or_size_splits
+    if (told := told_axis(axis)) is not None:
+        order = axes_last(x, told).order
+        return [
+            transposed_back(p, order) for p in split(transpose_by(x, order), given, -1, name, num)
+        ]
+    axis = static_axes(axis)
     if has_tensors(given):
         given = convert_to_tensor(given)
     if isinstance(given, Tensor) and given.constant is None:
@@ -304,16 +341,36 @@ def pad(
             raise ShapeError(f"paddings of mode {mode} must be known when the graph is built")
         if given.shape is not None and (len(given.shape) != 2 or given.shape[1] not in (2, None)):
             raise ShapeError(f"paddings of shape {show(given.shape)}, not [rank, 2]")
-        attrs = {"paddings": None, "value": constant_values}
-        return one("Pad", [x, reshape(given, [-1])], attrs, name)
+        attrs = {"paddings": None, "value": _plain(constant_values, x)}
+        padded = one("Pad", [x, reshape(given, [-1])], attrs, name)
+        padded.set_shape(_padded_in_part(x, given))
+        return padded
     listed = np.asarray(given.constant if isinstance(given, Tensor) else given).reshape(-1, 2)
     pairs = tuple((int(a), int(b)) for a, b in listed)
     if mode == "CONSTANT":
-        return one("Pad", [x], {"paddings": pairs, "value": constant_values}, name)
+        value = _plain(constant_values, x)
+        return one("Pad", [x], {"paddings": pairs, "value": value}, name)
     if mode not in _MIRRORS:
         modes = ", ".join(("CONSTANT", *_MIRRORS))
         raise ShapeError(f"pad mode {mode!r} is not known", hint=f"one of {modes}")
     return _mirrored(x, pairs, mode, name)
+
+
+def _plain(value: Any, x: Tensor) -> Any:
+    """The value put around `x`: of strings, bytes, empty for 0."""
+    return as_strings(value or b"").item() if x.dtype.kind == "O" else value
+
+
+def _padded_in_part(x: Tensor, paddings: Tensor) -> Shape:
+    """The sizes known where some of the paddings, a stack of pairs, are."""
+    rows = paddings.op.inputs if paddings.op.type == "Pack" else ()
+    if x.shape is None or len(rows) != len(x.shape):
+        return None
+    pairs = [partial_value(row) or (None, None) for row in rows]
+    return tuple(
+        None if d is None or None in pair else d + sum(n for n in pair if n is not None)
+        for d, pair in zip(x.shape, pairs, strict=True)
+    )
 
 
 _MIRRORS = {"REFLECT": 1, "SYMMETRIC": 0, "EDGE": 0}  # mode -> elements at the ends left out

@@ -26,6 +26,7 @@ from hpcflow.ops.rules import (
     whole,
     with_value,
 )
+from hpcflow.ops.told_axes import axes_last, told_axis, transpose_by
 
 
 class Reduction(Protocol):
@@ -65,11 +66,25 @@ def _reduction(type: str, kinds: str, grad: Any, doc: str, value: Any = None) ->
     def function(
         input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
     ) -> Tensor:
-        attrs = {"axis": static_axes(axis), "keepdims": bool(keepdims)}
-        return one(type, [convert_to_tensor(input_tensor)], attrs, name)
+        x, keep = convert_to_tensor(input_tensor), bool(keepdims)
+        told = told_axis(axis)
+        if told is not None:
+            return _over_told(type, x, told, keep, name)
+        return one(type, [x], {"axis": static_axes(axis), "keepdims": keep}, name)
 
     function.__doc__ = f"{doc}\n\n    Shapes: without the axes reduced, of size 1 with `keepdims`."
     return also_named(reduction_indices="axis", keep_dims="keepdims")(function)
+
+
+def _over_told(type: str, x: Tensor, axes: Tensor, keepdims: bool, name: str | None) -> Tensor:
+    """A reduction over axes that only the step knows."""
+    last = axes_last(x, axes)
+    rows = reshape(transpose_by(x, last.order), last.matrix)
+    made = one(type, [rows], {"axis": 1, "keepdims": False})
+    made = reshape(made, last.ones if keepdims else last.others, name)
+    if keepdims and x.shape is not None:
+        made.set_shape((None,) * len(x.shape))
+    return made
 
 
 # -- gradients: the incoming one goes back to every element that was reduced
@@ -166,7 +181,7 @@ reduce_logsumexp = _reduction(
 
 
 def _position(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    require("argmax and argmin", inputs[0], "iuf")
+    require("argmax and argmin", inputs[0], "biuf")
     shape = inputs[0].shape
     if shape is None:
         return [Spec(attrs["dtype"], None)]

@@ -31,6 +31,7 @@ from hpcflow.ops.rules import (
     whole,
     with_value,
 )
+from hpcflow.ops.told_axes import axes_last, told_axis, transpose_by, transposed_back
 
 # -- x[...]: the key is kept as plain data (hpcflow.ops.index)
 
@@ -354,6 +355,12 @@ op("Reverse", infer=_reverse, grad=lambda op, g: [one("Reverse", [g], op.attrs)]
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
     """`tensor` with the order along each axis in `axis` reversed."""
+    if (told := told_axis(axis)) is not None:
+        x = convert_to_tensor(tensor)
+        last = axes_last(x, told)
+        turned = transpose_by(x, last.order)
+        rows = reverse(reshape(turned, last.matrix), 1)
+        return transposed_back(reshape(rows, shape(turned)), last.order, name)
     axes = static_axes(axis)
     attrs = {"axis": (axes,) if isinstance(axes, int) else axes}
     return one("Reverse", [convert_to_tensor(tensor)], attrs, name)
