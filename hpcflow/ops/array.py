@@ -365,8 +365,19 @@ def _constant_if_known(type: str, x: Any, attrs: Attrs, name: str | None) -> Ten
     return one(type, [x], attrs, name) if value is None else constant(value, name=name or type)
 
 
+def _dense_shape(x: Any) -> Tensor | None:
+    """That of a sparse tensor, or of the value of one; None of what is none."""
+    told = getattr(x, "dense_shape", None)
+    if told is None or isinstance(told, Tensor):
+        return told
+    return convert_to_tensor(np.asarray(told))
+
+
 def shape(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
-    """The shape of `input`: a vector of integers, a constant if it is known now."""
+    """The shape of `input`, the dense one of a sparse tensor: a vector, constant if known now."""
+    dense = _dense_shape(input)
+    if dense is not None:
+        return one("Cast", [dense], {"dtype": as_dtype(out_type)}, name)
     return _constant_if_known("Shape", input, {"dtype": as_dtype(out_type)}, name)
 
 
@@ -376,12 +387,19 @@ def sizes(x: Tensor) -> Any:
 
 
 def size(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
-    """The number of elements of `input`."""
+    """The number of elements of `input`; a sparse tensor has those of the dense one."""
+    dense = _dense_shape(input)
+    if dense is not None:
+        count = one("Prod", [dense], {"axis": None, "keepdims": False})
+        return one("Cast", [count], {"dtype": as_dtype(out_type)}, name)
     return _constant_if_known("Size", input, {"dtype": as_dtype(out_type)}, name)
 
 
 def rank(input: Any, name: str | None = None) -> Tensor:
     """The number of axes of `input`."""
+    dense = _dense_shape(input)
+    if dense is not None:
+        return size(dense, name)
     return _constant_if_known("Rank", input, {}, name)
 
 

@@ -115,6 +115,7 @@ _ARITHMETIC = "iufc"
 def conj(x: Any, name: str | None = None) -> Tensor:
     """The complex conjugate of `x`; `x` itself if it is real."""
     x = convert_to_tensor(x)
+    require("conj", x.spec, "iufc")
     return one("Conj", [x], {}, name) if x.dtype.kind == "c" else x
 
 

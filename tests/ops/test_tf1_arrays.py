@@ -211,3 +211,16 @@ def test_reversed_and_transposed_as_the_step_tells() -> None:
 def test_ranks_that_do_not_fit_are_an_error_before_the_axis_is_known() -> None:
     with pytest.raises(ShapeError):
         hf.concat([X, np.ones((2, 3))], hf.placeholder(hf.int32))
+
+
+def test_sizes_of_sparse_tensors_are_those_of_the_dense_ones() -> None:
+    value = hf.SparseTensorValue(((0, 1), (1, 0)), (42, 24), (2, 3))
+    for given in (value, hf.SparseTensor.from_value(value)):
+        made = hf.shape(given, out_type=hf.int64)
+        assert made.dtype == hf.int64 and evaluate(made).tolist() == [2, 3]
+        assert evaluate(hf.size(given)) == 6 and evaluate(hf.rank(given)) == 2
+
+
+def test_only_numbers_have_conjugates() -> None:
+    with pytest.raises(DTypeError, match="conj"):
+        hf.conj(hf.constant("text"))
