@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.errors import GraphError
+from hpcflow.errors import ArgumentError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.shape import Shape
 from hpcflow.guard import guarded
@@ -49,7 +49,7 @@ class Composite:
         return self.parts()[0].name
 
     def __bool__(self) -> bool:
-        raise GraphError(f"{self!r} has no truth value", op=self.op.name, line=self.op.line)
+        raise ArgumentError(f"{self!r} has no truth value", op=self.op.name, line=self.op.line)
 
 
 class WithValues(Composite):

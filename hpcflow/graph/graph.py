@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, GraphError, HpcflowError
+from hpcflow.errors import ArgumentError, DTypeError, GraphError, HpcflowError
 from hpcflow.graph import device as device_names
 from hpcflow.graph import sessions
 from hpcflow.graph.dtypes import as_dtype, name_of
@@ -97,7 +97,7 @@ class Tensor(Operand["Tensor"]):
         return f"<hf.Tensor {self.name!r} shape={show(self.shape)} dtype={name_of(self.dtype)}>"
 
     def __bool__(self) -> bool:
-        raise GraphError(
+        raise ArgumentError(
             "a tensor has no truth value while the graph is built",
             op=self.op.name,
             line=self.op.line,

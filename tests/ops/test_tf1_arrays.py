@@ -224,3 +224,9 @@ def test_sizes_of_sparse_tensors_are_those_of_the_dense_ones() -> None:
 def test_only_numbers_have_conjugates() -> None:
     with pytest.raises(DTypeError, match="conj"):
         hf.conj(hf.constant("text"))
+
+
+def test_a_tensor_is_no_condition_of_python() -> None:
+    for given in (hf.constant(True), rows()):
+        with pytest.raises(TypeError, match="truth value"):
+            bool(given)
