@@ -29,7 +29,9 @@ _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
 class Tensor(Operand["Tensor"]):
     """One output of an operation: a value that exists when the graph runs."""
 
-    __slots__ = ("_shape", "_spec", "dtype", "index", "name", "op")
+    __slots__ = ("_shape", "_spec", "assign", "dtype", "index", "name", "op")
+
+    assign: Callable[..., Any]  # of a part of a variable alone
 
     def __init__(self, op: Operation, index: int, spec: Spec) -> None:
         self.op, self.index, self.dtype = op, index, spec.dtype

@@ -40,6 +40,7 @@ class IndexedSlices(WithValues):
 
     def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
         self.values, self.indices = convert_to_tensor(values), convert_to_tensor(indices)
+        self.given = values  # a list in it takes the dtype of the variable that is updated
         if self.indices.dtype.kind not in "iu":
             raise DTypeError(f"indices of rows are integers, not {self.indices.dtype}")
         if dense_shape is not None and not isinstance(dense_shape, Tensor):

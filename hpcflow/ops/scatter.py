@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,12 @@ from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.body import innermost
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Shape, Spec, merge, show
+from hpcflow.graph.shape import Shape, Spec, known, merge, show, size_of
 from hpcflow.guard import shown
+from hpcflow.ops.array import sizes
+from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.indexed_slices import IndexedSlices, rows_of
 from hpcflow.ops.rules import Attrs, require
 
@@ -93,6 +98,12 @@ for _n in range(1, MOST_TABLES + 1):  # tables, indices and operands: see plan/f
     op(f"UpdateRows{_n}", infer=lambda *_: [], grad=_UPDATE, writes=_writes, by_rows=True)
 
 
+def _places(shape: tuple[int, ...]) -> np.ndarray:
+    """The index vector of each element of a tensor."""
+    grid = np.indices(shape, np.int32 if size_of(shape) < 2**31 else np.int64)
+    return np.moveaxis(grid, 0, -1)
+
+
 class RowUpdates:
     """What a variable can do with some of its rows."""
 
@@ -105,6 +116,22 @@ class RowUpdates:
     def after(self, update: Operation) -> Tensor:
         """Its value after `update`."""
         raise NotImplementedError
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """`x[key]` of its value, whose method `assign(value, name=None)` sets that part of it."""
+        part: Tensor = OPERATORS["getitem"](self, key)
+        part.assign = partial(self._assign_part, key, part)
+        return part
+
+    def _assign_part(self, key: Any, part: Tensor, value: Any, name: str | None = None) -> Tensor:
+        """Set `part`, which is `x[key]`, to `value`, broadcast; all of its value after that."""
+        parts = key if isinstance(key, tuple) else (key,)
+        whole = any(k is Ellipsis for k in parts)
+        named = sum(k is not None and k is not Ellipsis for k in parts)
+        places = _places(known(self.shape if whole else self.shape and self.shape[:named]))
+        at = OPERATORS["getitem"](places, (*parts, builtins.slice(None)))
+        values = broadcast_to(convert_to_tensor(value, self.dtype), sizes(part))
+        return self.after(self._rows("ScatterNdUpdate", at, values, name))
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         """Its rows `indices`, read where it lives after the control dependencies in force.
@@ -175,7 +202,7 @@ class RowUpdates:
                 op=self.name,
                 hint="hf.scatter_add(variable, indices, updates) takes both apart",
             )
-        return self.after(self._rows(type, delta.indices, delta.values, name))
+        return self.after(self._rows(type, delta.indices, delta.given, name))
 
     def _rows(
         self, type: str, indices: Any, updates: Any, name: str | None, distinct: bool = False

@@ -169,3 +169,39 @@ def test_what_does_not_fit_is_told_when_the_graph_is_built() -> None:
         session.run(v.initializer)
         with pytest.raises(ShapeError, match="these indices need"):
             session.run(add, {ids: np.zeros(2, np.int32)})
+
+
+KEYS = [np.s_[1:2], np.s_[-1], np.s_[1, 2], np.s_[..., ::-2], np.s_[None, :2], np.s_[:, :0]]
+KEYS += [np.s_[::-1, 1:3], np.s_[...], np.s_[1, ..., None]]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_part_of_a_variable_is_assigned(key: object) -> None:
+    start = np.arange(24.0).reshape(3, 4, 2)
+    new = -1.0 - np.arange(start[key].size).reshape(start[key].shape)  # type: ignore[index]
+    for value in (new, 5.0, hf.placeholder_with_default(new, None)):
+        x, expected = hf.Variable(start), start.copy()
+        expected[key] = new if isinstance(value, hf.Tensor) else value  # type: ignore[index]
+        with hf.Session() as session:
+            session.run(x.initializer)
+            np.testing.assert_array_equal(session.run(x[key].assign(value)), expected)
+            np.testing.assert_array_equal(session.run(x), expected)
+
+
+def test_a_part_that_only_the_step_names_is_assigned() -> None:
+    i, x = hf.placeholder("int32", []), hf.Variable(np.arange(6.0))
+    with hf.Session() as session:
+        session.run(x.initializer)
+        got = session.run(x[i : i + 2].assign([7, 8]), {i: 3})
+        np.testing.assert_array_equal(got, [0, 1, 2, 7, 8, 5])
+        with pytest.raises(ShapeError, match="broadcast"):
+            session.run(x[:2].assign([1, 2, 3]))
+    assert not hasattr(x.read_value()[1:], "assign")  # a tensor has no state
+
+
+def test_rows_given_as_a_list_take_the_dtype_of_the_variable() -> None:
+    x = hf.Variable(np.arange(4.0))  # float64, while a list of floats alone is float32
+    done = x.scatter_add(hf.IndexedSlices([0.1, 0.2], [1, 3]))
+    with hf.Session() as session:
+        session.run(x.initializer)
+        np.testing.assert_array_equal(session.run(done), [0, 1.1, 2, 3.2])
