@@ -38,7 +38,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     "epilogue": "ConvBias MatMulBias MaxPoolReluGrad",
     "fft": "Fft Irfft Rfft",
     "fused": "Fused",
-    "gamma": "Betainc Digamma Igamma Igammac Lgamma Polygamma Zeta",
+    "gamma": "Betainc Digamma Igamma IgammaGradA Igammac Lgamma Polygamma Zeta",
     "host": "Assert CustomGradient IdentityN Print PyFunc PyFuncStateless",
     "linalg": (
         "Cholesky Expm LogMatrixDeterminant MatrixDeterminant MatrixInverse MatrixSolve "

@@ -16,7 +16,7 @@ _WHY = {
     ),
     "cuFFT is not tried while a stream is captured": "Irfft Rfft",
     "the size of what it makes on the way depends on values": (
-        "Betainc Digamma DistinctSlices Erfc Igamma Igammac Lgamma ListDiff Polygamma "
+        "Betainc Digamma DistinctSlices Erfc Igamma IgammaGradA Igammac Lgamma ListDiff Polygamma "
         "SumEqualRows Unique Where"
     ),
     "it looks at values": (

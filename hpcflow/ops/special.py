@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcflow.graph.arguments import renamed
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
-from hpcflow.graph.registry import op
+from hpcflow.graph.registry import NoGrad, op
 from hpcflow.ops.broadcast import sum_to
 from hpcflow.ops.math import (
     Binary,
@@ -77,11 +77,18 @@ def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
     return exp(subtract(subtract(multiply(subtract(a, 1), log(x)), x), lgamma(a)))
 
 
+_by_a: Binary = binary(
+    "IgammaGradA",
+    _F,
+    NoGrad("it is a derivative that is not differentiated again"),
+    "The derivative of `igamma` by its first argument.",
+    None,
+)
 igamma: Binary = binary(
     "Igamma",
     _F,
     (
-        _none("Igamma", "its first argument"),
+        lambda a, x, z, g: multiply(g, _by_a(a, x)),
         lambda a, x, z, g: multiply(g, _gamma_density(a, x)),
     ),
     "The lower incomplete gamma function P(a, x), which rises from 0 to 1 with `x`.",
@@ -91,7 +98,7 @@ igammac: Binary = binary(
     "Igammac",
     _F,
     (
-        _none("Igammac", "its first argument"),
+        lambda a, x, z, g: negative(multiply(g, _by_a(a, x))),
         lambda a, x, z, g: negative(multiply(g, _gamma_density(a, x))),
     ),
     "The upper incomplete gamma function, `1 - igamma(a, x)`.",

@@ -101,8 +101,8 @@ def test_float16_goes_through_float32() -> None:
 
 def test_a_derivative_that_is_not_known_is_refused() -> None:
     a, x = hf.placeholder(hf.float64, []), hf.placeholder(hf.float64, [])
-    with pytest.raises(GradientError, match="Igamma has no gradient for this input"):
-        hf.gradients(hf.igamma(a, x), a)
+    with pytest.raises(GradientError, match="Zeta has no gradient for this input"):
+        hf.gradients(hf.zeta(a, x), a)
     (g,) = hf.gradients(hf.igamma(hf.stop_gradient(a), x), x)
     got = evaluate(g, {a: 2.5, x: 1.5})
     np.testing.assert_allclose(got, 1.5**1.5 * np.exp(-1.5) / sp.gamma(2.5))
