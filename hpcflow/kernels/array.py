@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,25 @@ def _under_known_shape(node: Node) -> Callable[..., Any] | None:
 @kernel("Reshape", "view")
 def _reshape(xp: Any, node: Node) -> Callable[..., Any]:
     target = node.attrs["shape"]
-    return _under_known_shape(node) or (
-        lambda x, *told: x.reshape(told[0].tolist() if told else target)
-    )
+
+    def run(x: Any, *told: Any) -> Any:
+        wanted = told[0].tolist() if told else target
+        if x.size == 0 and -1 in wanted and 0 in wanted:
+            wanted = _of_none(x.shape, wanted)
+        try:
+            return x.reshape(wanted)
+        except ValueError:
+            raise ShapeError(
+                f"{list(x.shape)} ({x.size} elements) cannot be reshaped to {list(wanted)}"
+            ) from None
+
+    return _under_known_shape(node) or run
+
+
+def _of_none(given: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """A shape without elements, -1 in it deduced as if sizes of 0 were 1, in both shapes."""
+    of_given, of_wanted = (math.prod(n for n in shape if n > 0) for shape in (given, wanted))
+    return [of_given // of_wanted if n == -1 else n for n in wanted]
 
 
 @kernel("ExpandDims", "view")

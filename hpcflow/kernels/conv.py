@@ -20,7 +20,7 @@ CACHE_BYTES = 1 << 18  # of a part that is gone over once for each element of th
 @kernel("Conv", "out")
 def _conv(xp: Any, node: Node) -> Callable[..., Any]:
     attrs = node.attrs
-    first, groups, dtype = attrs["first"], attrs["groups"], wide(node.outputs[0].dtype)
+    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
 
     def run(x: Any, w: Any, out: Any) -> None:
         if not out.size or not w.size:
@@ -28,7 +28,7 @@ def _conv(xp: Any, node: Node) -> Callable[..., Any]:
             return
         x, y, w = channels_last(x, first), channels_last(out, first), w.astype(dtype, copy=False)
         windows = Windows(attrs, x.shape[1:-1], w.shape[:-2], y.shape[1:-1])
-        whole = windows.padded(xp, x, 0, dtype)
+        whole, groups = windows.padded(xp, x, 0, dtype), attrs["groups"] or x.shape[-1]
         if groups > 1 and w.shape[-2] == 1:
             _depthwise(xp, windows, whole, w, y)
             return
@@ -42,7 +42,7 @@ def _conv(xp: Any, node: Node) -> Callable[..., Any]:
 @kernel("ConvInputGrad", "out")
 def _input_grad(xp: Any, node: Node) -> Callable[..., Any]:
     attrs = node.attrs
-    first, groups, dtype = attrs["first"], attrs["groups"], wide(node.outputs[0].dtype)
+    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
 
     def run(g: Any, w: Any, *more: Any) -> None:
         out = more[-1]
@@ -52,6 +52,7 @@ def _input_grad(xp: Any, node: Node) -> Callable[..., Any]:
         g, x, w = channels_last(g, first), channels_last(out, first), w.astype(dtype, copy=False)
         windows = Windows(attrs, x.shape[1:-1], w.shape[:-2], g.shape[1:-1])
         whole = xp.zeros((x.shape[0], *windows.reach, x.shape[-1]), dtype)
+        groups = attrs["groups"] or x.shape[-1]
         if groups > 1 and w.shape[-2] == 1:
             _depthwise_input(windows, whole, w, g)
         else:
@@ -64,7 +65,7 @@ def _input_grad(xp: Any, node: Node) -> Callable[..., Any]:
 @kernel("ConvFilterGrad", "out")
 def _filter_grad(xp: Any, node: Node) -> Callable[..., Any]:
     attrs = node.attrs
-    first, groups, dtype = attrs["first"], attrs["groups"], wide(node.outputs[0].dtype)
+    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
 
     def run(x: Any, g: Any, *more: Any) -> None:
         out = more[-1]
@@ -73,7 +74,7 @@ def _filter_grad(xp: Any, node: Node) -> Callable[..., Any]:
             return
         x, g = channels_last(x, first), channels_last(g, first)
         windows = Windows(attrs, x.shape[1:-1], out.shape[:-2], g.shape[1:-1])
-        whole = windows.padded(xp, x, 0, dtype)
+        whole, groups = windows.padded(xp, x, 0, dtype), attrs["groups"] or x.shape[-1]
         if groups > 1 and out.shape[-2] == 1:
             _depthwise_filter(xp, windows, whole, g, out)
             return

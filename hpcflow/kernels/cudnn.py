@@ -18,7 +18,7 @@ import numpy as np
 from hpcflow.errors import KernelError
 from hpcflow.kernels import cuda
 from hpcflow.kernels.cuda import ALIGNED, Sizes
-from hpcflow.kernels.onednn_conv import Geometry, channels_second, geometry, padding
+from hpcflow.kernels.onednn_conv import Geometry, channels_second, geometry, padding, ungrouped
 from hpcflow.kernels.table import Node, fast
 
 NAME = "cudnn"
@@ -225,6 +225,8 @@ def _convolution(node: Node) -> Convolution:
 
 def _refuses(node: Node) -> str:
     if why := cuda.unfit((*node.inputs[:2], node.outputs[0]), TYPES):
+        return why
+    if why := ungrouped(geometry(node.attrs)):
         return why
     if len(node.attrs["strides"]) > 3:
         return "it has more than three axes"

@@ -209,6 +209,11 @@ def unfit(specs: Sequence[Any], axes: int) -> str:
     return "it is empty" if empty else ""
 
 
+def ungrouped(of: Geometry) -> str:
+    """Why a convolution of so many groups is not for a library, "" if it is."""
+    return "" if of.groups else "only the step tells its groups"
+
+
 def sizes_known(specs: Sequence[Any]) -> bool:
     """Whether all shapes are known before the step."""
     return all(s.shape is not None and None not in s.shape for s in specs)
@@ -226,7 +231,7 @@ def no_fast_one(make: Callable[[], Handle]) -> str:
 def _refuses(kind: str) -> Callable[[Node], str]:
     def refuses(node: Node) -> str:
         specs, of = [*node.inputs[:2], node.outputs[0]], geometry(node.attrs)
-        why = unfit(specs, len(of.strides))
+        why = unfit(specs, len(of.strides)) or ungrouped(of)
         if why or not sizes_known(specs):
             return why
         return _slow(kind, of, *(tuple(s.shape) for s in specs))

@@ -65,7 +65,7 @@ def _segments(kind: str, name: str) -> None:
 
     @kernel(f"UnsortedSegment{kind}", "out")
     def make_unsorted(xp: Any, node: Node) -> Callable[..., Any]:
-        empty = _empty(name, node.outputs[0].dtype)
+        empty = node.attrs.get("empty", _empty(name, node.outputs[0].dtype))
 
         def run(data: Any, ids: Any, num: Any, out: Any) -> None:
             out.fill(empty)
@@ -75,6 +75,8 @@ def _segments(kind: str, name: str) -> None:
                 rows, flat = rows[flat >= 0], flat[flat >= 0]
             check_indices(xp, flat, out.shape[0], "segment number")
             grouped(xp, name, rows, flat, out.reshape(out.shape[0], width))
+            if name in ("maximum", "minimum"):
+                getattr(xp, name)(out, empty, out=out)  # of infinities alone: the finite limit
 
         return run
 

@@ -49,6 +49,8 @@ def _window(op: Operation) -> dict[str, Any]:
 def _conv(to: Emitter, op: Operation) -> Any:
     x, w = op.inputs
     rank, first = len(op.attrs["strides"]), op.attrs["first"]
+    if not op.attrs["groups"]:
+        raise refused(op, "the channels of its filters are not known")
     y = to.node(
         "Conv",
         _first(to, x, rank, first),
@@ -65,8 +67,8 @@ def _conv_transpose(to: Emitter, op: Operation) -> Any:
     attrs, rank = op.attrs, len(op.attrs["strides"])
     shape = op.outputs[0].shape or ()
     space = shape[2:] if attrs["first"] else shape[1:-1]
-    if len(space) != rank or None in space:
-        raise refused(op, "the spatial sizes of its output are not known")
+    if len(space) != rank or None in space or not attrs["groups"]:
+        raise refused(op, "the spatial sizes of its output or its channels are not known")
     window = {k: v for k, v in _window(op).items() if k in ("strides", "dilations", "pads")}
     if isinstance(attrs["padding"], str):
         same = attrs["padding"] == "SAME"

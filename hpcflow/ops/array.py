@@ -181,9 +181,8 @@ def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
         if total != rest:
             raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
         return target
-    if total == rest == 0:  # what is left when the sizes of 0 are left out of both
-        total = size_of(tuple(d for d in given or () if d))
-        rest = size_of(tuple(d for d in target if d not in (-1, 0)))
+    if rest == 0 and total == 0:  # the kernel deduces it from the sizes that are not 0
+        return tuple(None if d == -1 else d for d in target)
     if rest == 0 or total % rest:
         raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
     return tuple(total // rest if d == -1 else d for d in target)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +15,13 @@ from hpcflow.graph.shape import show
 from hpcflow.ops.array import identity, reshape, shape, transpose
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.join import concat, pad, stack
-from hpcflow.ops.math import add, floordiv, mod, multiply, negative
+from hpcflow.ops.math import add, floordiv, maximum, mod, multiply, negative
+from hpcflow.ops.reduce import reduce_prod
 from hpcflow.ops.rules import whole
 from hpcflow.ops.slicing import getitem
 
 
-def _sizes(x: Tensor) -> list[Any]:
+def sizes_of(x: Tensor) -> list[Any]:
     """The size of each axis: an int, or a scalar tensor where it is not known."""
     assert x.shape is not None
     told = shape(x) if None in x.shape else None
@@ -32,7 +34,7 @@ def _rank(x: Tensor, what: str) -> int:
     return len(x.shape)
 
 
-def images(x: Any) -> Tensor:
+def as_images(x: Any) -> Tensor:
     """As a tensor; one of unknown rank has the four axes of images."""
     t = convert_to_tensor(x)
     if t.shape is None:
@@ -74,6 +76,8 @@ def space_to_batch_nd(
     """
     x = convert_to_tensor(input)
     block = [int(b) for b in _known(block_shape, "block_shape").reshape(-1)]
+    if x.shape is None:
+        return _of_rank(x, 1 + len(block), lambda t: space_to_batch_nd(t, block, paddings), name)
     pads = _known(paddings, "paddings").reshape(-1, 2).tolist()
     rank, spatial = _rank(x, "space_to_batch"), len(block)
     if len(pads) != spatial or rank < 1 + spatial or any(b < 1 for b in block):
@@ -82,7 +86,7 @@ def space_to_batch_nd(
         )
     with get_default_graph().name_scope(name or "SpaceToBatchND"):
         x = pad(x, [(0, 0), *pads, *[(0, 0)] * (rank - 1 - spatial)])
-        n, *rest = _sizes(x)
+        n, *rest = sizes_of(x)
         cut: list[Any] = []
         for size, b in zip(rest, block, strict=False):
             _even(size, b, "space_to_batch")
@@ -96,6 +100,16 @@ def space_to_batch_nd(
         return _under(x, [whole, *cut[::2], *rest[spatial:]])
 
 
+def _of_rank(x: Tensor, lead: int, move: Callable[[Tensor], Tensor], name: str | None) -> Tensor:
+    """`move` of a tensor of unknown rank, the axes behind the first `lead` as one meanwhile."""
+    sizes = shape(x)
+    rest = getitem(sizes, np.s_[lead:])
+    flat = reshape(x, concat([getitem(sizes, np.s_[:lead]), [reduce_prod(rest)]], 0))
+    flat.set_shape((None,) * (lead + 1))
+    moved = move(flat)
+    return reshape(moved, concat([getitem(shape(moved), np.s_[:lead]), rest], 0), name)
+
+
 def _times(size: Any, by: int) -> Any:
     return multiply(size, by) if isinstance(size, Tensor) else size * by
 
@@ -107,6 +121,8 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     """
     x = convert_to_tensor(input)
     block = [int(b) for b in _known(block_shape, "block_shape").reshape(-1)]
+    if x.shape is None:
+        return _of_rank(x, 1 + len(block), lambda t: batch_to_space_nd(t, block, crops), name)
     cuts = _known(crops, "crops").reshape(-1, 2).tolist()
     rank, spatial = _rank(x, "batch_to_space"), len(block)
     if len(cuts) != spatial or rank < 1 + spatial or any(c < 0 for pair in cuts for c in pair):
@@ -114,7 +130,7 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
             f"blocks {block} with crops {cuts} for shape {show(x.shape)}", line=user_line()
         )
     with get_default_graph().name_scope(name or "BatchToSpaceND"):
-        n, *rest = _sizes(x)
+        n, *rest = sizes_of(x)
         _even(n, int(np.prod(block)), "batch_to_space")
         count = int(np.prod(block))
         n = floordiv(n, count) if isinstance(n, Tensor) else n // count
@@ -135,13 +151,13 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
 @also_named(block_shape="block_size")
 def space_to_batch(input: Any, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
     """`space_to_batch_nd` of images [n, height, width, depth] with square blocks."""
-    return space_to_batch_nd(images(input), [block_size, block_size], paddings, name)
+    return space_to_batch_nd(as_images(input), [block_size, block_size], paddings, name)
 
 
 @also_named(block_shape="block_size")
 def batch_to_space(input: Any, crops: Any, block_size: int, name: str | None = None) -> Tensor:
     """`batch_to_space_nd` of images [n, height, width, depth] with square blocks."""
-    return batch_to_space_nd(images(input), [block_size, block_size], crops, name)
+    return batch_to_space_nd(as_images(input), [block_size, block_size], crops, name)
 
 
 def required_space_to_batch_paddings(
@@ -191,8 +207,8 @@ def space_to_depth(
     """
     b = whole(block_size, "block_size")
     with get_default_graph().name_scope(name or "SpaceToDepth"):
-        x = _channels_last(images(input), data_format)
-        n, h, w, d = _sizes(x)
+        x = _channels_last(as_images(input), data_format)
+        n, h, w, d = sizes_of(x)
         _even(h, b, "space_to_depth")
         _even(w, b, "space_to_depth")
         rows, columns = (floordiv(s, b) if isinstance(s, Tensor) else s // b for s in (h, w))
@@ -210,8 +226,8 @@ def depth_to_space(
     """
     b = whole(block_size, "block_size")
     with get_default_graph().name_scope(name or "DepthToSpace"):
-        x = _channels_last(images(input), data_format)
-        n, h, w, d = _sizes(x)
+        x = _channels_last(as_images(input), data_format)
+        n, h, w, d = sizes_of(x)
         _even(d, b * b, "depth_to_space")
         d = floordiv(d, b * b) if isinstance(d, Tensor) else d // (b * b)
         x = transpose(_under(x, [n, h, w, b, b, d]), [0, 1, 3, 2, 4, 5])
@@ -236,30 +252,55 @@ def extract_image_patches(
     `ksizes`, `strides` and `rates` are [1, along height, along width, 1]; `padding` is VALID, or
     SAME with zeros outside.
     """
-    x = convert_to_tensor(images)
+    x = as_images(images)
     for given in (ksizes, strides, rates):
         if len(given) != 4 or given[0] != 1 or given[3] != 1 or min(given) < 1:
             raise ShapeError(f"{list(given)} is not [1, rows, columns, 1]", line=user_line())
-    if _rank(x, "extract_image_patches") != 4 or x.shape is None or None in x.shape[1:3]:
-        raise ShapeError(f"patches need the height and width of images, not {show(x.shape)}")
+    if _rank(x, "extract_image_patches") != 4:
+        raise ShapeError(f"patches are of images, not of shape {show(x.shape)}")
     if padding not in ("SAME", "VALID"):
         raise ShapeError(f"padding {padding!r} is neither 'SAME' nor 'VALID'")
     with get_default_graph().name_scope(name or "ExtractImagePatches"):
-        pads, counts = [], []
-        for size, k, s, r in zip(x.shape[1:3], ksizes[1:3], strides[1:3], rates[1:3], strict=True):
-            assert size is not None
-            span = (k - 1) * r + 1
-            count = -(-size // s) if padding == "SAME" else max(0, (size - span) // s + 1)
-            more = max(0, (count - 1) * s + span - size) if padding == "SAME" else 0
-            pads.append((more // 2, more - more // 2))
-            counts.append(count)
-        x = pad(x, [(0, 0), *pads, (0, 0)])
-        parts = []
-        for i in range(ksizes[1]):
-            for j in range(ksizes[2]):
-                top, left = i * rates[1], j * rates[2]
-                down = top + (counts[0] - 1) * strides[1] + 1 if counts[0] else top
-                right = left + (counts[1] - 1) * strides[2] + 1 if counts[1] else left
-                rows, columns = np.s_[top : down : strides[1]], np.s_[left : right : strides[2]]
-                parts.append(getitem(x, (np.s_[:], rows, columns)))
+        sizes = sizes_of(x)[1:3]
+        windows = zip(sizes, ksizes[1:3], strides[1:3], rates[1:3], strict=True)
+        down, right = (Slide.of(n, k, s, r, padding) for n, k, s, r in windows)
+        x = padded(x, [(0, 0), down.pads, right.pads, (0, 0)])
+        places = itertools.product(range(ksizes[1]), range(ksizes[2]))
+        parts = [getitem(x, (np.s_[:], down.taken(i), right.taken(j))) for i, j in places]
         return concat(parts, 3)
+
+
+class Slide(NamedTuple):
+    """How a window slides along one axis; sizes are ints, or scalar tensors."""
+
+    pads: tuple[Any, Any]
+    reach: Any  # from the first place of one of its elements to the last
+    stride: int
+    rate: int
+
+    @staticmethod
+    def of(size: Any, k: int, stride: int, rate: int, padding: str) -> Slide:
+        """A window of `k` elements over an axis of this size."""
+        span, more = (k - 1) * rate + 1, 0
+        if padding == "SAME":
+            reach = _from_0((size + (stride - 1)) // stride * stride - (stride - 1))
+            more = _from_0(reach + (span - 1) - size)
+        else:
+            reach = _from_0((size - span) // stride * stride + 1)
+        return Slide((more // 2, more - more // 2), reach, stride, rate)
+
+    def taken(self, i: int) -> slice:
+        """Where its element `i` stands, of all places of the window."""
+        start = i * self.rate
+        return np.s_[start : start + self.reach : self.stride]
+
+
+def _from_0(size: Any) -> Any:
+    return maximum(size, 0) if isinstance(size, Tensor) else max(size, 0)
+
+
+def padded(x: Tensor, pads: Sequence[tuple[Any, Any]], value: float = 0) -> Tensor:
+    """`pad` by sizes of which some are tensors."""
+    told = any(isinstance(size, Tensor) for pair in pads for size in pair)
+    given = stack([stack(list(pair)) for pair in pads]) if told else pads
+    return pad(x, given, constant_values=value)

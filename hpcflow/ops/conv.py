@@ -14,12 +14,13 @@ from hpcflow.ops.rules import Attrs, one, operands, require, require_equal, told
 from hpcflow.ops.window import Sizes, full, joined, parts, slid, slides
 
 # -- the rows. Attributes: strides, dilations (a number per axis), padding (SAME, VALID or pairs),
-#    first (channels before the spatial axes), groups. Filters are [*kernel, channels / groups,
-#    filters] in any format.
+#    first (channels before the spatial axes), groups (0: each channel is one). Filters are
+#    [*kernel, channels / groups, filters] in any format.
 
 
 def _check_filters(type: str, filters: Sizes, channels: int | None, groups: int) -> None:
     each, count = filters[-2:]
+    groups = groups or channels or 1
     if None not in (channels, each) and channels != (each or 0) * groups:
         of = "" if groups == 1 else f" in {groups} groups"
         raise ShapeError(
@@ -55,7 +56,7 @@ def _input_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     g, w = inputs[:2]
     rank, first, groups = len(attrs["strides"]), attrs["first"], attrs["groups"]
     filters = full("a filter", w.shape, rank + 2)
-    channels = None if filters[-2] is None else filters[-2] * groups
+    channels = None if filters[-2] is None or not groups else filters[-2] * groups
     given = full("g", g.shape, rank + 2)
     whole = joined(given[:1], (None,) * rank, channels, first)
     target = merge(told_shape(inputs, 2, attrs), whole)
@@ -69,7 +70,7 @@ def _filter_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     x, g = inputs[:2]
     rank, first, groups = len(attrs["strides"]), attrs["first"], attrs["groups"]
     channels, filters = parts(type, x, rank, first)[2], parts(type, g, rank, first)[2]
-    each = None if channels is None else channels // groups
+    each = 1 if not groups else None if channels is None else channels // groups
     target = merge(told_shape(inputs, 2, attrs), ((None,) * rank + (each, filters)))
     assert target is not None
     merge(_forward(type, x, target, attrs), g.shape)
@@ -128,7 +129,7 @@ def convolve(
     padding: Any,
     data_format: str | None,
     dilations: Any,
-    groups: int,
+    groups: int | None,
     name: str | None,
 ) -> Tensor:
     """A convolution over `rank` spatial axes."""
@@ -138,13 +139,18 @@ def convolve(
 
 
 def attributes(
-    strides: Any, padding: Any, data_format: str | None, dilations: Any, groups: int, rank: int
+    strides: Any,
+    padding: Any,
+    data_format: str | None,
+    dilations: Any,
+    groups: int | None,
+    rank: int,
 ) -> Attrs:
-    """The attributes of the rows, checked."""
-    groups = whole(groups, "groups")
-    if groups < 1:
+    """The attributes of the rows, checked; groups None are as many as there are channels."""
+    parted = 0 if groups is None else whole(groups, "groups")
+    if parted < 1 and groups is not None:
         raise ShapeError(f"groups {groups} is not positive", line=user_line())
-    return {**slides(strides, padding, data_format, dilations, rank), "groups": groups}
+    return {**slides(strides, padding, data_format, dilations, rank), "groups": parted}
 
 
 def transposed(
@@ -156,7 +162,7 @@ def transposed(
     padding: Any,
     data_format: str | None,
     dilations: Any,
-    groups: int,
+    groups: int | None,
     name: str | None,
 ) -> Tensor:
     """The gradient of a convolution by its input, of shape `output_shape`."""

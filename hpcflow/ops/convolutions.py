@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.arguments import also_named, also_takes
 from hpcflow.graph.graph import Tensor, convert_to_tensor
-from hpcflow.ops.array import reshape, shape_argument
+from hpcflow.graph.shape import show
+from hpcflow.ops.array import reshape, shape, shape_argument
 from hpcflow.ops.conv import convolve, filter_gradient, transposed
+from hpcflow.ops.join import stack
+from hpcflow.ops.math import multiply
 from hpcflow.ops.rules import operands
-from hpcflow.ops.window import FORMATS
+from hpcflow.ops.slicing import getitem
+from hpcflow.ops.window import FORMATS, Sizes, channels_first, full
 
 
 @also_named(input="value")
@@ -84,9 +90,9 @@ def convolution(
 
 
 def _spatial_rank(w: Tensor, x: Tensor, data_format: str | None) -> int:
-    for shape in (w.shape, x.shape):
-        if shape is not None:
-            return len(shape) - 2
+    for given in (w.shape, x.shape):
+        if given is not None:
+            return len(given) - 2
     if data_format in FORMATS:
         return FORMATS[data_format][0]
     raise ShapeError("the rank of a convolution must be known when the graph is built")
@@ -102,18 +108,22 @@ def atrous_conv2d(
 # -- depthwise: each channel has filters of its own
 
 
-def _by_channel(filter: Tensor) -> tuple[Tensor, int]:
-    """Filters [*kernel, channels, multiplier] as [*kernel, 1, channels * multiplier]."""
-    sizes = filter.shape
-    if sizes is None or len(sizes) < 2 or sizes[-2] is None or None in sizes[:-2]:
-        raise ShapeError(
-            "the kernel and channels of a depthwise filter must be known when the graph is built",
-            op=filter.op.name,
-            hint="filter.set_shape([kh, kw, channels, multiplier])",
-        )
-    channels = sizes[-2]
-    each = -1 if sizes[-1] is None else channels * sizes[-1]
-    return reshape(filter, [*sizes[:-2], 1, each]), max(1, channels)
+def _by_channel(
+    filter: Tensor, images: Sizes, told: Callable[[], Tensor], first: bool
+) -> tuple[Tensor, int | None]:
+    """Filters [*kernel, channels, multiplier] as [*kernel, 1, channels * multiplier], and groups.
+
+    `images` is what is known of the shape of the images, which `told()` tells in the step.
+    """
+    at = 1 if first else 3
+    channels: Any = getitem(told(), at) if images[at] is None else images[at]
+    known = full("a depthwise filter", filter.shape, 4)
+    sizes: list[Any] = [known[0], known[1], channels, known[3]]
+    if not isinstance(channels, Tensor) and None not in sizes:
+        return reshape(filter, [*sizes[:2], 1, channels * sizes[3]]), max(1, channels)
+    sizes = [getitem(shape(filter), i) if n is None else n for i, n in enumerate(sizes)]
+    own = reshape(filter, stack([*sizes[:2], 1, multiply(sizes[2], sizes[3])]))
+    return own, None if isinstance(channels, Tensor) else max(1, channels)
 
 
 @also_named(dilations="rate")
@@ -132,7 +142,8 @@ def depthwise_conv2d(
             with its filter m.
     """
     x, w = operands(input, filter)
-    own, groups = _by_channel(w)
+    images, first = full("depthwise_conv2d", x.shape, 4), channels_first(data_format, 2)
+    own, groups = _by_channel(w, images, lambda: shape(x), first)
     return convolve(x, own, 2, strides, padding, data_format, rate, groups, name)
 
 
@@ -161,7 +172,9 @@ def depthwise_conv2d_native_backprop_input(
 ) -> Tensor:
     """The gradient of `depthwise_conv2d_native` by its input, of shape `input_sizes`."""
     g, w = operands(out_backprop, filter)
-    own, groups = _by_channel(w)
+    images = full("input_sizes", shape_argument(input_sizes)[0], 4)
+    told = partial(convert_to_tensor, input_sizes)
+    own, groups = _by_channel(w, images, told, channels_first(data_format, 2))
     return transposed(
         g, own, input_sizes, 2, strides, padding, data_format, dilations, groups, name
     )
@@ -208,8 +221,8 @@ def separable_conv2d(
     """
     deep = depthwise_conv2d(input, depthwise_filter, strides, padding, rate, None, data_format)
     point = convert_to_tensor(pointwise_filter)
-    if point.shape is not None and point.shape[:2] != (1, 1):
-        raise ShapeError(f"a pointwise filter has shape [1, 1, ...], not {point.shape}")
+    if point.shape is not None and (len(point.shape) != 4 or not {1, None} >= {*point.shape[:2]}):
+        raise ShapeError(f"a pointwise filter has shape [1, 1, ...], not {show(point.shape)}")
     return convolve(deep, point, 2, 1, "VALID", data_format, 1, 1, name)
 
 

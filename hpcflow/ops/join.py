@@ -22,7 +22,7 @@ from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.graph.tensor_shape import Dimension, Sizes, TensorShape
-from hpcflow.ops.array import constant, partial_value, reshape, shape
+from hpcflow.ops.array import constant, ensure_shape, partial_value, reshape, shape
 from hpcflow.ops.broadcast import broadcast_to, zeros_like
 from hpcflow.ops.math import cast, floordiv, multiply, subtract
 from hpcflow.ops.rules import (
@@ -290,11 +290,15 @@ def _pad_back(op: Operation, g: Tensor) -> list[Any]:
 def _tile(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     given, times = inputs[0].shape, attrs["multiples"]
     if given is None:
-        return [Spec(inputs[0].dtype, (None,) * len(times))]
+        return [Spec(inputs[0].dtype, tuple(None if n else 0 for n in times))]
     if len(given) != len(times):
         raise ShapeError(f"{len(times)} multiples for a tensor of shape {show(given)}")
     pairs = zip(given, times, strict=True)
-    return [Spec(inputs[0].dtype, tuple(None if d is None else d * n for d, n in pairs))]
+    return [Spec(inputs[0].dtype, tuple(_times(d, n) for d, n in pairs))]
+
+
+def _times(size: int | None, n: int) -> int | None:
+    return size * n if size is not None else None if n else 0
 
 
 def _tile_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -442,4 +446,8 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
     flat = [n for pair in zip(times, sizes, strict=True) for n in pair]
     once = reshape(x, stack([n for size in sizes for n in (1, size)])) if rank else x
     whole = [multiply(size, n) for size, n in zip(sizes, times, strict=True)]
-    return reshape(broadcast_to(once, stack(flat)), stack(whole), name) if rank else x
+    if not rank:
+        return ensure_shape(x, [], name)
+    made = reshape(broadcast_to(once, stack(flat)), stack(whole), name)
+    made.set_shape([0 if d == 0 else None for d in x.shape or (None,) * rank])
+    return made

@@ -24,6 +24,7 @@ from hpcflow.ops.rules import (
     elementwise,
     like,
     one,
+    operand,
     operands,
     require,
     require_alike,
@@ -65,7 +66,7 @@ def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None) -> Unar
     )
 
     def function(x: Any, name: str | None = None) -> Tensor:
-        return one(type, [convert_to_tensor(x)], {}, name)
+        return one(type, [operand(x, kinds)], {}, name)
 
     function.__doc__ = doc
     return function
@@ -284,7 +285,7 @@ sqrt: Unary = unary(
 rsqrt: Unary = unary(
     "Rsqrt",
     _C,
-    lambda x, y, g: times_no_nan(g, multiply(_real_divide(y, x), -0.5)),
+    lambda x, y, g: times_no_nan(g, multiply(multiply(square(y), y), -0.5)),
     "`1 / sqrt(x)`.",
 )
 exp: Unary = analytic("Exp", lambda x, y: y, "`e ** x`.")

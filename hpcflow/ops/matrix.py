@@ -25,8 +25,8 @@ from hpcflow.ops.array import (
 )
 from hpcflow.ops.broadcast import broadcast_to, zeros_like
 from hpcflow.ops.join import concat
-from hpcflow.ops.math import abs, cast, conj, equal, pow, sqrt, square
-from hpcflow.ops.reduce import reduce_max, reduce_sum
+from hpcflow.ops.math import abs, cast, conj, equal, floordiv, pow, sqrt, square
+from hpcflow.ops.reduce import reduce_max, reduce_prod, reduce_sum
 from hpcflow.ops.rules import Attrs, like, one, require_equal, static_axes
 from hpcflow.ops.slicing import getitem
 
@@ -145,8 +145,13 @@ def diag(diagonal: Any, name: str | None = None) -> Tensor:
 def diag_part(input: Any, name: str | None = None) -> Tensor:
     """The diagonal of a tensor whose shape is another one twice."""
     x = convert_to_tensor(input)
-    if x.shape is None or len(x.shape) % 2 or not x.shape:
-        raise ShapeError(f"diag_part of shape {show(x.shape)}", hint="its rank is even and known")
+    if x.shape is None:
+        told = shape(x)
+        first = getitem(told, slice(None, floordiv(size(told), 2)))
+        rows = reduce_prod(first)
+        return reshape(matrix_diag_part(reshape(x, [rows, rows])), first, name)
+    if len(x.shape) % 2 or not x.shape:
+        raise ShapeError(f"diag_part of shape {show(x.shape)}", hint="its rank is even")
     half = len(x.shape) // 2
     both = merge(x.shape[:half], x.shape[half:])
     assert both is not None

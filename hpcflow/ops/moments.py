@@ -9,6 +9,7 @@ from hpcflow.graph.dtypes import float32, int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.ops.array import constant, rank, shape, squeeze
 from hpcflow.ops.broadcast import ones_like
+from hpcflow.ops.elementwise import div_no_nan
 from hpcflow.ops.gather import gather
 from hpcflow.ops.math import (
     abs,
@@ -82,9 +83,9 @@ def weighted_moments(
     x = convert_to_tensor(x)
     weights = like(frequency_weights, x)
     total = reduce_sum(multiply(weights, ones_like(x)), axes, True)
-    mean = divide(reduce_sum(multiply(weights, x), axes, True), total)
+    mean = div_no_nan(reduce_sum(multiply(weights, x), axes, True), total)
     squares = multiply(weights, square(subtract(x, mean)))
-    variance = divide(reduce_sum(squares, axes, True), total)
+    variance = div_no_nan(reduce_sum(squares, axes, True), total)
     if keep_dims:
         return mean, variance
     gone = _listed(axes, x)

@@ -11,11 +11,11 @@ from hpcflow.graph.arguments import also_named
 from hpcflow.graph.graph import Tensor, user_line
 from hpcflow.graph.shape import show
 from hpcflow.ops.array import identity
-from hpcflow.ops.join import pad
+from hpcflow.ops.blocks import Slide, as_images, padded, sizes_of
 from hpcflow.ops.math import add, maximum, negative
 from hpcflow.ops.rules import operands, require
 from hpcflow.ops.slicing import getitem, reverse
-from hpcflow.ops.window import per_axis, slid, slides
+from hpcflow.ops.window import full, per_axis, slid, slides
 
 
 @also_named(filters="filter", dilations="rates")
@@ -24,42 +24,35 @@ def dilation2d(
 ) -> Tensor:
     """The largest `input[y + i, x + j] + filter[i, j]` over the window, channel by channel.
 
-    Shapes:   `input` [n, h, w, channels] with known h and w, `filter` [kh, kw, channels]; elements
-              of the window are `rates` apart; sizes as of `conv2d`. What padding adds is never the
-              largest.
+    Shapes:   `input` [n, h, w, channels], `filter` [kh, kw, channels] with known kh and kw;
+              elements of the window are `rates` apart; sizes as of `conv2d`. What padding adds is
+              never the largest.
     Gradient: to the largest element and its place in the filter.
     """
     x, w = operands(input, filter)
     require("dilation2d", x.spec, "f")
-    if x.shape is None or w.shape is None or len(x.shape) != 4 or len(w.shape) != 3:
+    x, kernel = as_images(x), full("a filter of dilation2d", w.shape, 3)
+    space = full("dilation2d", x.shape, 4)[1:3]
+    rows, columns = kernel[:2]
+    if not rows or not columns:
         raise ShapeError(
-            f"dilation2d of {show(x.shape)} by {show(w.shape)}",
+            f"dilation2d by a filter of shape {show(w.shape)}",
             line=user_line(),
-            hint="input [n, h, w, channels], filter [kh, kw, channels]",
+            hint="filter.set_shape([kh, kw, None]) tells the sizes of the window, 1 or more",
         )
-    space, kernel = x.shape[1:3], w.shape[:2]
-    if None in (*space, *kernel):
-        raise ShapeError(f"dilation2d needs known sizes, not {show(x.shape)}", line=user_line())
     attrs = slides(strides, padding, "NHWC", per_axis("rates", rates, 2, False), 2)
-    steps, gaps = attrs["strides"], attrs["dilations"]
-    out = slid("dilation2d", space, kernel, attrs)
-    around, reach = [(0, 0)], []
-    for n, k, o, s, d in zip(space, kernel, out, steps, gaps, strict=True):
-        assert n is not None and k is not None and o is not None
-        reach.append((o - 1) * s + 1)
-        missing = max(0, reach[-1] + (k - 1) * d - n)
-        around.append((missing // 2, missing - missing // 2))
-    if any(map(any, around)):
-        x = pad(x, [*around, (0, 0)], constant_values=-math.inf)
+    out = slid("dilation2d", space, kernel[:2], attrs)
+    steps = zip(sizes_of(x)[1:3], kernel, attrs["strides"], attrs["dilations"], strict=False)
+    down, right = (Slide.of(n, k or 0, s, r, attrs["padding"]) for n, k, s, r in steps)
+    if any(not isinstance(n, int) or n for n in (*down.pads, *right.pads)):
+        x = padded(x, [(0, 0), down.pads, right.pads, (0, 0)], -math.inf)
     best: Tensor | None = None
-    for i, j in itertools.product(*(range(k or 0) for k in kernel)):
-        starts = (i * gaps[0], j * gaps[1])
-        where = [slice(a, a + n, s) for a, n, s in zip(starts, reach, steps, strict=True)]
-        value = add(getitem(x, (slice(None), *where)), getitem(w, (i, j)))
+    for i, j in itertools.product(range(rows), range(columns)):
+        value = add(getitem(x, (slice(None), down.taken(i), right.taken(j))), getitem(w, (i, j)))
         best = value if best is None else maximum(best, value)
-    if best is None:
-        raise ShapeError("dilation2d by a filter without elements", line=user_line())
-    return identity(best, name)
+    made = identity(best, name)
+    made.set_shape((full("dilation2d", x.shape, 4)[0], *out, kernel[2]))
+    return made
 
 
 def erosion2d(

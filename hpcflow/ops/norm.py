@@ -13,7 +13,7 @@ from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, is_known, merge, size_of
 from hpcflow.ops import reduce
 from hpcflow.ops.array import reshape, shape, shape_argument, sizes, squeeze, stop_gradient
-from hpcflow.ops.blocks import images
+from hpcflow.ops.blocks import as_images
 from hpcflow.ops.broadcast import ones_like
 from hpcflow.ops.comm import replica_sum
 from hpcflow.ops.join import stack
@@ -193,7 +193,7 @@ def fused_batch_norm(
     While training, of the batch; the variance returned is the unbiased one (divided by n - 1),
     as running averages want it. Otherwise `mean` and `variance` are used and returned.
     """
-    x = images(x)
+    x = as_images(x)
     axis = channel_axis(x, data_format)
     s, b = by_channel(scale, x, axis), by_channel(offset, x, axis)
     if not is_training:

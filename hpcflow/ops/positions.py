@@ -10,7 +10,16 @@ from hpcflow.graph.dtypes import as_dtype, bool_, int32, int64, kind_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge, show
-from hpcflow.ops.rules import Attrs, like, make, one, require, require_equal, require_rank
+from hpcflow.ops.rules import (
+    Attrs,
+    like,
+    make,
+    one,
+    operand,
+    require,
+    require_equal,
+    require_rank,
+)
 
 _PLACES = NoGrad("its output is integers")
 _CHOICE = NoGrad("which values are kept is not differentiable; hf.gather them by the positions")
@@ -116,7 +125,7 @@ def invert_permutation(x: Any, name: str | None = None) -> Tensor:
 
     Errors: RangeError when it runs if `x` does not have each of 0 ... n - 1 once.
     """
-    return one("InvertPermutation", [convert_to_tensor(x)], {}, name)
+    return one("InvertPermutation", [operand(x, "iu")], {}, name)
 
 
 def searchsorted(

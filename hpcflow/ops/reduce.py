@@ -20,6 +20,7 @@ from hpcflow.ops.rules import (
     Attrs,
     normal_axis,
     one,
+    operand,
     require,
     static_axes,
     told_shape,
@@ -66,7 +67,7 @@ def _reduction(type: str, kinds: str, grad: Any, doc: str, value: Any = None) ->
     def function(
         input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
     ) -> Tensor:
-        x, keep = convert_to_tensor(input_tensor), bool(keepdims)
+        x, keep = operand(input_tensor, kinds), bool(keepdims)
         told = told_axis(axis)
         if told is not None:
             return _over_told(type, x, told, keep, name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
-from hpcflow.graph.dtypes import as_array, as_strings, bool_, kind_of, plain_array
+from hpcflow.graph.dtypes import as_array, as_strings, bool_, int32, kind_of, plain_array
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -108,6 +108,14 @@ def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
             hint="hf.cast the tensor first, e.g. hf.cast(x, hf.float32)",
         )
     return array.astype(dtype)
+
+
+def operand(value: Any, kinds: str) -> Tensor:
+    """`value` as a tensor; a list without elements has a dtype of the kinds that an op takes."""
+    listed = isinstance(value, (list, tuple)) and not has_tensors(value)
+    if listed and "f" not in kinds and not plain_array(value).size:
+        return convert_to_tensor(value, bool_ if "b" in kinds else int32)
+    return convert_to_tensor(value)
 
 
 def several(values: Any, what: str) -> list[Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.errors import ShapeError
-from hpcflow.graph.dtypes import int32
+from hpcflow.graph.dtypes import int32, is_half, limits
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
@@ -164,10 +166,18 @@ def _segment(kind: str, doc: str) -> Callable[..., Tensor]:
     return function
 
 
+def _of_none(kind: str, dtype: np.dtype) -> Attrs:
+    """What no 16-bit floats reduce to, where the limits of the float32 of kernels are not it."""
+    if kind not in ("Max", "Min") or not is_half(dtype):
+        return {}
+    most = limits(dtype)
+    return {"empty": float(most.min if kind == "Max" else most.max)}
+
+
 def _unsorted_segment(kind: str, doc: str, absent: str) -> Callable[..., Tensor]:
     def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
         inputs = [convert_to_tensor(t) for t in (data, segment_ids, num_segments)]
-        return one(f"UnsortedSegment{kind}", inputs, {}, name)
+        return one(f"UnsortedSegment{kind}", inputs, _of_none(kind, inputs[0].dtype), name)
 
     function.__doc__ = f"""{doc} of the rows of each of `num_segments` segments; {absent} of none.
 

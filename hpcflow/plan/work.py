@@ -113,7 +113,7 @@ def product(node: Node, inputs: Sequence[Spec]) -> Product | None:
         return None
     filters, y = ((*inputs, *node.specs)[i].shape for i in FILTERS[node.type])
     assert filters is not None and y is not None
-    groups = node.attrs["groups"]
+    groups = node.attrs["groups"] or 1
     window, pixels, each = size_of(filters[:-1]), size_of(y[:-1]), (filters[-1] or 0) // groups
     if node.attrs["first"]:
         pixels = size_of((y[0], *y[2:]))

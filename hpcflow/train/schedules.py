@@ -15,6 +15,7 @@ import numpy as np
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float32, float64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
+from hpcflow.ops.array import as_scalar
 from hpcflow.ops.elementwise import ceil, floor
 from hpcflow.ops.math import (
     cast,
@@ -124,7 +125,7 @@ def piecewise_constant(
     if len(plain) == len(boundaries) and any(a >= b for a, b in pairwise(plain)):
         raise ShapeError(f"the boundaries {list(boundaries)} do not rise")
     with get_default_graph().name_scope(name or "PiecewiseConstant"):
-        step = convert_to_tensor(x)
+        step = as_scalar(x)
         found = convert_to_tensor(values[-1])
         for bound, value in zip(reversed(boundaries), reversed(values[:-1]), strict=True):
             found = where(less_equal(step, bound), convert_to_tensor(value, found.dtype), found)
