@@ -22,6 +22,7 @@ def tensorflow() -> Any:
     """The module tensorflow.compat.v1 as TensorFlow 1 behaved, with resource variables."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf.layers are those of Keras 2
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # whose kernels fail without elements
     import tensorflow.compat.v1 as tf1
 
     tf1.logging.set_verbosity(tf1.logging.FATAL)

@@ -24,7 +24,7 @@ def reshape(d: Draw, f: str) -> Case:
 
 def one_axis(d: Draw, f: str) -> Case:
     shape = d.shape()
-    return d.call(f, d.array(shape, ANY), d.axis(len(shape) + 1))
+    return d.call(f, d.array(shape, ANY), d.number(d.axis(len(shape) + 1)))
 
 
 def squeeze(d: Draw, f: str) -> Case:
@@ -89,12 +89,14 @@ def concat(d: Draw, f: str) -> Case:
         if -len(shape) <= axis < len(shape):
             mine[axis] = d.size()
         parts.append(d.array(tuple(mine), dtype))
-    return d.call(f, parts, d.given(np.int32(axis)) if d.chance(0.2) else axis)
+    return d.call(f, parts, d.given(np.int32(axis)) if d.chance(0.2) else d.number(axis))
 
 
 def stack(d: Draw, f: str) -> Case:
     shape, dtype = d.shape(0, 3), d.one(ANY)
-    named = {"axis": d.axis(len(shape) + 1)} if f == "stack" and d.chance(0.7) else {}
+    named = (
+        {"axis": d.number(d.axis(len(shape) + 1), False)} if f == "stack" and d.chance(0.7) else {}
+    )
     return d.call(f, [d.array(shape, dtype) for _ in range(d.whole(1, 3))], **named)
 
 
@@ -114,13 +116,13 @@ def split(d: Draw, f: str) -> Case:
         count = d.whole(1, 3)
         if inside and not d.chance(d.wrong):
             shape[axis] = count * d.size(0, 2)
-        return d.call(f, d.array(tuple(shape), ANY), count, axis)
+        return d.call(f, d.array(tuple(shape), ANY), count, d.number(axis))
     sizes = [d.size(0, 2) for _ in range(d.whole(1, 3))]
     if inside and not d.chance(d.wrong):
         shape[axis] = sum(sizes)
     if d.chance(0.3):
         sizes[0] = -1
-    return d.call(f, d.array(tuple(shape), ANY), sizes, axis)
+    return d.call(f, d.array(tuple(shape), ANY), d.sizes(sizes), d.number(axis))
 
 
 def slice_(d: Draw, f: str) -> Case:
@@ -147,26 +149,12 @@ def strided_slice(d: Draw, f: str) -> Case:
     return d.call(f, d.array(shape, ANY), begin, end, strides, **masks)
 
 
-def getitem(d: Draw, f: str) -> Case:
-    """`x[...]` in every form."""
-    shape = d.shape(1)
-    x = d.array(shape, ANY, way=d.one(["fed", "constant"]))
-    keys = []
-    for n in shape[: d.whole(1, len(shape))]:
-        part = [d.one(["", str(d.whole(-n - 1, n + 1))]) for _ in range(2)]
-        step = d.one(["", ":2", ":-1", ":1"])
-        keys.append(d.one([f"{part[0]}:{part[1]}{step}", str(d.whole(-n, max(n - 1, 0))), ":"]))
-    if d.chance(0.3):
-        keys.insert(d.whole(0, len(keys)), d.one(["None", "..."]))
-    return Case(f, f"{x}[{', '.join(keys)}]", d.inputs)
-
-
 def gather(d: Draw, f: str) -> Case:
     shape = d.shape(1)
     axis = d.axis(len(shape)) if d.chance(0.5) else 0
     n = shape[axis] if -len(shape) <= axis < len(shape) else 2
     places = indices(d, d.shape(0, 2), n)
-    return d.call(f, d.array(shape, ANY), places, **({"axis": axis} if axis else {}))
+    return d.call(f, d.array(shape, ANY), places, **({"axis": d.number(axis)} if axis else {}))
 
 
 def batch_gather(d: Draw, f: str) -> Case:
@@ -363,7 +351,7 @@ def patches(d: Draw, f: str) -> Case:
 
 def roll(d: Draw, f: str) -> Case:
     shape = d.shape(1)
-    return d.call(f, d.array(shape, ANY), d.whole(-4, 4), d.axis(len(shape)))
+    return d.call(f, d.array(shape, ANY), d.number(d.whole(-4, 4)), d.number(d.axis(len(shape))))
 
 
 def repeat(d: Draw, f: str) -> Case:

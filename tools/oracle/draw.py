@@ -14,19 +14,38 @@ WIDE = ("float32", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 INTS = ("int32", "int32", "int64", "int8", "int16", "uint8")
 INDICES = ("int32", "int64")
-NUMBERS = ("float32", "float32", "float64", "float16", "int32", "int64", "complex64")
-SIGNED = ("float32", "float32", "float64", "float16", "int32", "int64")
-ANY = (*NUMBERS, "bool", "uint8", "int8")
+SIGNED = (*("float32",) * 4, "float64", "float64", "float16", "int32", "int32", "int64", "int8")
+NUMBERS = (*SIGNED, "int16", "uint8", "uint16", "complex64", "complex64", "complex128")
+ANY = (*NUMBERS, "bool", "bool", "uint32", "uint64")
 
 
 @dataclass
 class Input:
-    """An array that a call takes: fed, a constant tensor, a variable, or as it is."""
+    """An array that a call takes.
+
+    It is fed, as an array or as a list, a constant tensor, a variable, or given to the call as an
+    array or as a literal of Python.
+    """
 
     name: str
     value: np.ndarray[Any, Any]
-    way: str = "fed"  # constant, variable, given
+    way: str = "fed"  # listed, constant, variable, given, literal
     static: list[int | None] | None = None  # what a placeholder knows; None: not even its rank
+
+    @property
+    def fed(self) -> bool:
+        """Whether a session is given the value."""
+        return self.way in ("fed", "listed")
+
+    @property
+    def floats(self) -> bool:
+        """Whether gradients by it are asked for."""
+        return self.value.dtype.kind in "fc" and self.way not in ("given", "literal")
+
+    @property
+    def plain(self) -> Any:
+        """The value as it is fed."""
+        return self.value.tolist() if self.way == "listed" else self.value
 
 
 class Text(str):
@@ -41,6 +60,7 @@ class Case:
     text: str
     inputs: list[Input] = field(default_factory=list)
     random: bool = False  # values are not compared
+    in_turn: bool = False  # the outputs are run one by one, the last one first
     number: int = 0
 
     def program(self) -> str:
@@ -51,10 +71,14 @@ class Case:
             lines.append(f"{one.name} = {input_text(one)}")
         if "after(" in self.text or "with_constant_weights(" in self.text:
             lines.append(PRELUDE)
-        fed = ", ".join(f"{i.name}: {i.name.upper()}" for i in self.inputs if i.way == "fed")
+        values = [(i, ".tolist()" if i.way == "listed" else "") for i in self.inputs if i.fed]
+        fed = ", ".join(f"{i.name}: {i.name.upper()}{form}" for i, form in values)
         lines += [f"y = {self.text}", "session = tf.Session()"]
         if any(i.way == "variable" for i in self.inputs):
             lines.append("session.run(tf.global_variables_initializer())")
+        if self.in_turn:
+            lines.append("session.run(tf.local_variables_initializer())")
+            return "\n".join([*lines, f"print([session.run(o, {{{fed}}}) for o in y[::-1]])"])
         return "\n".join([*lines, f"print(y, session.run(y, {{{fed}}}))"])
 
 
@@ -80,11 +104,14 @@ def array_text(value: np.ndarray[Any, Any]) -> str:
 def input_text(one: Input) -> str:
     """How an input is made, in a library called tf; its array has the name in capitals."""
     dtype = "tf.string" if one.value.dtype == object else f"tf.{one.value.dtype.name}"
+    placeholder = f"tf.placeholder({dtype}, {one.static})"
     made = {
-        "fed": f"tf.placeholder({dtype}, {one.static})",
+        "fed": placeholder,
+        "listed": placeholder,
         "constant": f"tf.constant({one.name.upper()}, {dtype})",
         "variable": f"tf.Variable({one.name.upper()})",
         "given": one.name.upper(),
+        "literal": f"{one.name.upper()}.tolist()",
     }
     return made[one.way]
 
@@ -158,10 +185,12 @@ class Draw:
         return self.given(self.numbers(tuple(shape), chosen, low, high), way)
 
     def given(self, value: Any, way: str = "") -> Text:
-        """An input of these numbers: fed, constant or as it is; its name."""
+        """An input of these numbers, in one of the ways of `Input`; its name."""
         value = np.asarray(value)
         name = "abcdefghijklmn"[len(self.inputs)]
-        way = way or self.one(["fed"] * 7 + ["constant"] * 2 + ["given"])
+        way = way or self.one([*["fed"] * 8, *["constant"] * 3, "listed", "given", "literal"])
+        if not value.size and value.ndim > 1:  # a list would not tell all sizes
+            way = {"listed": "fed", "literal": "given"}.get(way, way)
         self.inputs.append(Input(name, value, way, self.static(value.shape)))
         return Text(name)
 
@@ -178,13 +207,21 @@ class Draw:
             return self.one([rank, -rank - 1])
         return self.whole(-rank, rank - 1) if rank else 0
 
+    def number(self, number: int, tensor: bool = True) -> Any:
+        """A whole number as an argument: Python's, NumPy's, or a constant tensor."""
+        if self.chance(0.7):
+            return number
+        forms = ["np.int64({})", "np.int32({})", "np.array({})"]
+        tensors = ["tf.constant({})", "tf.constant({}, tf.int64)"] if tensor else []
+        return Text(self.one(forms + tensors).format(number))
+
     def axes(self, rank: int) -> Any:
         """One, several or all axes, in every form."""
         form = self.rng.random()
         if form < 0.2 or not rank:
             return self.one([None, [], ()]) if self.chance(0.4) else None
         if form < 0.6:
-            return self.axis(rank)
+            return self.number(self.axis(rank))
         chosen = self.rng.permutation(rank)[: self.whole(1, rank)]
         listed = [int(a) - (rank if self.chance(0.4) else 0) for a in chosen]
         if self.chance(self.wrong):

@@ -23,7 +23,8 @@ def binary(
     x = d.array(shape, dtype, low, high)
     if d.chance(0.15):  # a Python number takes the other's dtype
         number = d.one([2, 1, 3] if np.dtype(dtype).kind in "iu" else [0.5, 2, 1.5])
-        return d.call(f, x, True if dtype == "bool" else number)
+        pair = (x, True if dtype == "bool" else number)
+        return d.call(f, *(pair if d.chance(0.5) else pair[::-1]))
     other = d.one(dtypes) if d.chance(d.wrong) else dtype
     y = d.array(d.beside(shape), other, low, high)
     return d.call(f, *((x, y) if d.chance(0.5) else (y, x)))
@@ -101,13 +102,15 @@ def arg_reduction(d: Draw, f: str) -> Case:
     axis: Any = d.axis(len(shape))
     if d.chance(0.2):
         axis = d.given(np.int32(axis))
+    else:
+        axis = d.number(axis)
     args = [axis] if f.startswith("arg_") or d.chance(0.7) else []
     return d.call(f, d.array(shape, SIGNED), *args, **named)
 
 
 def scan(d: Draw, f: str) -> Case:
     shape = d.shape(1)
-    named = {} if d.chance(0.3) else {"axis": d.axis(len(shape))}
+    named = {} if d.chance(0.3) else {"axis": d.number(d.axis(len(shape)))}
     flags = d.some(exclusive=[True, False], reverse=[True, False])
     dtypes = WIDE if "logsumexp" in f else ("float32", "float64", "int32", "int64", "complex64")
     return d.call(f, d.array(shape, dtypes), **named, **flags)

@@ -33,10 +33,15 @@ def outcome(tf: Any, case: Case) -> Outcome:
             exec(PRELUDE, known)
             outputs = flat(tf, eval(case.text, known))
             with tf.Session(**as_written(tf)) as session:
-                if tf.global_variables():
-                    session.run(tf.global_variables_initializer())
+                if tf.global_variables() or tf.local_variables():
+                    session.run(
+                        [tf.global_variables_initializer(), tf.local_variables_initializer()]
+                    )
                 runs = [o for o in outputs if graph_made(tf, o)]
-                values = iter(session.run(runs, fed))
+                if case.in_turn:
+                    values = iter([session.run(o, fed) for o in runs[::-1]][::-1])
+                else:
+                    values = iter(session.run(runs, fed))
                 found.values = [next(values) if graph_made(tf, o) else plain(o) for o in outputs]
                 found.static = [static(o) if isinstance(o, tf.Tensor) else "" for o in outputs]
                 differentiate(tf, session, case, outputs, found, wanted, fed)
@@ -70,9 +75,8 @@ def built(tf: Any, case: Case) -> tuple[dict[str, Any], dict[Any, Any], list[Any
     for one in case.inputs:
         made = {"tf": tf, "np": np, one.name.upper(): one.value}
         names[one.name] = eval(input_text(one), made)
-    fed = {names[i.name]: i.value for i in case.inputs if i.way == "fed"}
-    floats = [i for i in case.inputs if i.value.dtype.kind in "fc" and i.way != "given"]
-    return names, fed, [names[i.name] for i in floats]
+    fed = {names[i.name]: i.plain for i in case.inputs if i.fed}
+    return names, fed, [names[i.name] for i in case.inputs if i.floats]
 
 
 def differentiate(
@@ -85,7 +89,7 @@ def differentiate(
             ys.append(tensor)
             weight = np.random.default_rng(len(ys)).uniform(0.5, 2, np.shape(value))
             weights[tf.placeholder(tensor.dtype, static(tensor))] = weight.astype(value.dtype)
-    if not ys or not wanted or case.random:
+    if not ys or not wanted or case.random or case.in_turn:
         return
     try:
         made = tf.gradients(ys, wanted, list(weights))
@@ -98,7 +102,7 @@ def differentiate(
 
 def graph_made(tf: Any, thing: Any) -> bool:
     """Whether a session can run it."""
-    return isinstance(thing, tf.Tensor | tf.Operation | tf.Variable)
+    return isinstance(thing, tf.Tensor | tf.Operation) or hasattr(thing, "read_value")
 
 
 def flat(tf: Any, made: Any) -> list[Any]:
@@ -182,10 +186,12 @@ def gradients_differ(ours: Outcome, theirs: Outcome, case: Case) -> list[tuple[s
         if theirs.gradient_error and not ours.gradient_error:
             return [("TensorFlow has no gradient", theirs.gradient_error)]
         return []
+    if not ours.gradients or not theirs.gradients:
+        return []
     found = []
-    floats = [i.value for i in case.inputs if i.value.dtype.kind in "fc" and i.way != "given"]
+    floats = [i.value for i in case.inputs if i.floats]
     for place, (mine, other) in enumerate(zip(ours.gradients, theirs.gradients, strict=True)):
-        if mine is not None and other is not None and floats[place].shape == mine.shape:
+        if all(g is not None and g.shape == floats[place].shape for g in (mine, other)):
             mine, other = (np.where(np.isnan(floats[place]), 0, g) for g in (mine, other))
         if (mine is None) != (other is None):
             none = "hpcflow" if mine is None else "TensorFlow"

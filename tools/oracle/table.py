@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tools.oracle import arrays, elementwise, matrices, networks, programs, strings
+from tools.oracle import (
+    arrays,
+    elementwise,
+    matrices,
+    metrics,
+    networks,
+    operators,
+    programs,
+    strings,
+)
 from tools.oracle.draw import ANY, COMPLEX, INTS, NUMBERS, REALS, SIGNED, WIDE, Case, Draw
 
 Family = Callable[[Draw, str], Case]
@@ -24,6 +33,12 @@ SCOPES = frozenset(
     "losses.add_loss losses.get_losses losses.get_regularization_loss "
     "losses.get_regularization_losses losses.get_total_loss".split()
 )  # they compute nothing: scopes, collections, files
+
+
+def _both(names: str) -> str:
+    """These operators of tensors and of variables."""
+    return " ".join(f"{cls}.__{n}__" for cls in ("Tensor", "Variable") for n in names.split())
+
 
 ROWS: list[tuple[Family, str]] = [
     (
@@ -106,7 +121,7 @@ ROWS: list[tuple[Family, str]] = [
     (arrays.split, "split"),
     (arrays.slice_, "slice"),
     (arrays.strided_slice, "strided_slice"),
-    (arrays.getitem, "Tensor.__getitem__"),
+    (operators.getitem, "Tensor.__getitem__ Variable.__getitem__"),
     (arrays.gather, "gather"),
     (arrays.batch_gather, "batch_gather"),
     (arrays.gather_nd, "gather_nd"),
@@ -335,6 +350,26 @@ ROWS: list[tuple[Family, str]] = [
         "train.AdadeltaOptimizer train.ProximalAdagradOptimizer "
         "train.ProximalGradientDescentOptimizer train.AdagradDAOptimizer",
     ),
+    (operators.operator, _both("add sub mul truediv radd rsub rmul rtruediv")),
+    (operators.operator, _both("floordiv mod rfloordiv rmod")),
+    (partial(operators.operator, low=0), _both("pow rpow")),
+    (operators.operator, _both("lt le gt ge")),
+    (partial(operators.operator, dtypes=("bool", "int32")), _both("and or xor rand ror rxor")),
+    (operators.product, _both("matmul rmatmul")),
+    (operators.signed, _both("neg abs invert")),
+    (operators.assigned, "Variable.assign Variable.assign_add Variable.assign_sub"),
+    (
+        operators.scattered,
+        "Variable.scatter_add Variable.scatter_sub Variable.scatter_update Variable.scatter_mul "
+        "Variable.scatter_div Variable.scatter_max Variable.scatter_min",
+    ),
+    (
+        operators.scattered_nd,
+        "Variable.scatter_nd_add Variable.scatter_nd_sub Variable.scatter_nd_update",
+    ),
+    (operators.read_rows, "Variable.sparse_read"),
+    (operators.part_assigned, "Variable.__getitem__"),
+    *metrics.FAMILIES,
 ]
 GENERATORS: dict[str, list[Family]] = {}
 for _family, _names in ROWS:
