@@ -10,7 +10,7 @@ from hpcflow.graph import nest
 from hpcflow.graph.dtypes import int32, kind_of, name_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.shape import show
-from hpcflow.ops.array import constant, range, shape, transpose
+from hpcflow.ops.array import constant, range, reshape, shape, transpose
 from hpcflow.ops.broadcast import zeros
 from hpcflow.ops.flow import while_loop
 from hpcflow.ops.join import concat, stack
@@ -64,7 +64,8 @@ def dynamic_rnn(
         rest = subtract(time, count)
 
         def joined(array: TensorArray, size: Any) -> Tensor:
-            made = array.gather(range(count))
+            whole = stack([count, batch, size])  # of no steps the array does not tell it
+            made = reshape(array.gather(range(count)), whole)
             if lengths is not None:
                 made = concat([made, zeros(stack([rest, batch, size]), x.dtype)], 0)
             made.set_shape((*(x.shape or (None, None))[:2], size))

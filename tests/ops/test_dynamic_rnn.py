@@ -156,3 +156,18 @@ def test_wrong_inputs() -> None:
         hf.nn.dynamic_rnn(cell, hf.zeros([2, 3]), dtype=hf.float32)
     with pytest.raises(DTypeError, match="numbers"):
         hf.nn.dynamic_rnn(cell, hf.zeros([2, 3, 1]), hf.constant(["2", "3"]), dtype=hf.float32)
+
+
+@pytest.mark.parametrize("lengths", [None, [0, 0, 0]])
+def test_a_net_of_no_steps_has_zeros_or_nothing(lengths: Any) -> None:
+    x = hf.placeholder(hf.float64, [None, None, DEPTH])
+    given = X if lengths else X[:, :0]
+    cell = cells()[1]
+    y, last = hf.nn.dynamic_rnn(cell, x, lengths, initial_state=X[:, 0, :1] * np.ones(UNITS))
+    both, _ = hf.nn.bidirectional_dynamic_rnn(*cells()[1:] * 2, x, lengths, dtype=hf.float64)
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        outputs, state, pair = session.run([y, last, both], {x: given})
+    for found in (outputs, *pair):
+        np.testing.assert_array_equal(found, np.zeros((*given.shape[:2], UNITS)))
+    np.testing.assert_array_equal(state, X[:, 0, :1] * np.ones(UNITS))
