@@ -12,10 +12,19 @@ from hpcflow.errors import ArgumentError, ShapeError
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import bool_, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.graph.shape import merge
+from hpcflow.graph.shape import is_known, merge
 from hpcflow.guard import shown
-from hpcflow.ops.array import constant, expand_dims, reshape, size, stop_gradient, transpose
+from hpcflow.ops.array import (
+    constant,
+    expand_dims,
+    identity,
+    reshape,
+    size,
+    stop_gradient,
+    transpose,
+)
 from hpcflow.ops.broadcast import fill
+from hpcflow.ops.checks import assert_equal
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.join import concat, stack
 from hpcflow.ops.math import (
@@ -109,7 +118,11 @@ def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
         dense = convert_to_tensor(b, a.dtype)
         return tensor_scatter_add(dense, a.indices, a.values)
     indices, values = concat([a.indices, b.indices], 0), concat([a.values, b.values], 0)
-    total = summed_by_place(indices, values, a.dense_shape)
+    merge(a.shape, b.shape)
+    shape = a.dense_shape
+    if not (is_known(a.shape) and is_known(b.shape)):
+        shape = _agreed("sparse_add: shapes", a.dense_shape, b.dense_shape, shape)
+    total = summed_by_place(indices, values, shape)
     if isinstance(thresh, (int, float)) and thresh == 0:
         return total
     large = greater_equal(abs(total.values), thresh)
@@ -134,6 +147,12 @@ def sparse_transpose(
     return sparse_reorder(turned, name)
 
 
+def _agreed(what: str, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+    """`value` behind an assertion that `a` and `b` are equal."""
+    with value.graph.control_dependencies([assert_equal(a, b, message=what)]):
+        return identity(value)
+
+
 def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
     """The same values in order under another dense shape; one size may be -1."""
     sp_input = as_sparse(sp_input)
@@ -141,6 +160,7 @@ def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) 
     known = reduce_prod(maximum(where(less(asked, 0), 1, asked), 0))
     total = reduce_prod(sp_input.dense_shape)
     new = where(less(asked, 0), total // maximum(known, 1), asked)
+    new = _agreed("sparse_reshape: number of elements", reduce_prod(new), total, new)
     keys = flat_places(sp_input.indices, sp_input.dense_shape)
     return SparseTensor(transpose(unravel_index(keys, new)), sp_input.values, new)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import DTypeError, FeedError, GraphError, RangeError, ShapeError
+from hpcflow.errors import AssertError, DTypeError, FeedError, GraphError, RangeError, ShapeError
 
 
 @pytest.fixture(autouse=True)
@@ -242,3 +242,18 @@ def test_empty_rows_softmax_and_indicator() -> None:
 def test_identity_passes_a_sparse_tensor() -> None:
     a = some((2, 3))
     np.testing.assert_array_equal(whole(run(hf.identity(sparse(a)))), a)
+
+
+def test_sums_and_reshapes_of_other_shapes_are_refused() -> None:
+    a, b = sparse(some((2, 3))), sparse(some((2, 2)))
+    with pytest.raises(ShapeError, match=r"\[2, 3\] and \[2, 2\] do not agree"):
+        hf.sparse_add(a, b)
+    told = hf.placeholder("int64", [2])
+    c = hf.SparseTensor(b.indices, b.values, told)
+    np.testing.assert_allclose(
+        whole(run(hf.sparse_add(b, c), {told: [2, 2]})), 2 * whole(run(b)), rtol=1e-12
+    )
+    with pytest.raises(AssertError, match="sparse_add: shapes"):
+        run(hf.sparse_add(b, c), {told: [2, 3]})
+    with pytest.raises(AssertError, match="sparse_reshape: number of elements"):
+        run(hf.sparse_reshape(c, [5]), {told: [2, 2]})
