@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels.math import no_zero, number, ufunc
+from hpcflow.kernels.math import no_zero, number, truncated, ufunc
 from hpcflow.kernels.table import Node, kernel
 
 UFUNCS = {
@@ -25,9 +25,11 @@ for _type, _name in UFUNCS.items():
 
 @kernel("SquaredDifference", "out", inplace=(0, 1))
 def _squared_difference(xp: Any, node: Node) -> Callable[..., Any]:
+    whole = node.outputs[0].dtype.kind == "c"
+
     def run(x: Any, y: Any, out: Any) -> None:
         xp.subtract(x, y, out)
-        xp.multiply(out, out, out)
+        xp.multiply(out, xp.conj(out) if whole else out, out)
 
     return run
 
@@ -55,9 +57,7 @@ def _truncate_div(xp: Any, node: Node) -> Callable[..., Any]:
         return cut
 
     def run(x: Any, y: Any, out: Any) -> None:
-        no_zero(xp, x, y)
-        exact = xp.subtract(x, xp.fmod(x, y))  # divisible, so that rounding does not matter
-        xp.floor_divide(exact, y, out)
+        xp.copyto(out, truncated(xp, x, y))
 
     return run
 

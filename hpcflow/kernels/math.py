@@ -41,18 +41,22 @@ def no_zero(xp: Any, x: Any, y: Any) -> None:
         raise NumericError("integers are divided by zero", hint="hf.where(hf.equal(y, 0), 1, y)")
 
 
-def _whole(type: str, name: str) -> None:
-    @kernel(type, "ufunc", inplace=(0, 1))
-    def make(xp: Any, node: Node) -> Callable[..., Any]:
-        function = getattr(xp, name)
-        if node.outputs[0].dtype.kind not in "iu":
-            return function
+def truncated(xp: Any, x: Any, y: Any) -> Any:
+    """Quotients of integers, cut towards zero."""
+    no_zero(xp, x, y)
+    return xp.floor_divide(xp.subtract(x, xp.fmod(x, y)), y)
 
-        def run(x: Any, y: Any, *out: Any) -> Any:
-            no_zero(xp, x, y)
-            return function(x, y, *out)
 
-        return run
+@kernel("FloorMod", "ufunc", inplace=(0, 1))
+def _floor_mod(xp: Any, node: Node) -> Callable[..., Any]:
+    if node.outputs[0].dtype.kind not in "iu":
+        return xp.remainder
+
+    def run(x: Any, y: Any, *out: Any) -> Any:
+        no_zero(xp, x, y)
+        return xp.remainder(x, y, *out)
+
+    return run
 
 
 @kernel("Pow", "ufunc", inplace=(0, 1))
@@ -68,8 +72,20 @@ def _pow(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
-_whole("FloorDiv", "floor_divide")
-_whole("FloorMod", "remainder")
+@kernel("FloorDiv", "ufunc", inplace=(0, 1))
+def _floor_div(xp: Any, node: Node) -> Callable[..., Any]:
+    if node.outputs[0].dtype.kind in "iu":
+
+        def whole(x: Any, y: Any, *out: Any) -> Any:
+            no_zero(xp, x, y)
+            return xp.floor_divide(x, y, *out)
+
+        return whole
+
+    def run(x: Any, y: Any, *out: Any) -> Any:  # floor_divide is that of the exact quotient
+        return xp.floor(xp.true_divide(x, y, *out), *out)
+
+    return run
 
 
 @kernel("Sign", "ufunc", inplace=(0,))

@@ -81,7 +81,10 @@ def _taker(node: Node, axis: int, row: tuple[int | None, ...], what: str) -> Cal
 
 def _scatter(how: str) -> None:
     def refuses(node: Node) -> str:
-        return _changes(node, np.dtype(node.attrs["dtype"]))
+        dtype = np.dtype(node.attrs["dtype"])
+        if how == "Div" and dtype.kind in "iu":
+            return "integers are divided and cut"
+        return _changes(node, dtype)
 
     @fast("llvm", f"Scatter{how}", "update", on="cpu", refuses=refuses, tiles=True, exact=True)
     def make(xp: Any, node: Node) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
+from hpcflow.kernels.math import truncated
 from hpcflow.kernels.slicing import SCATTER_BLOCK, check_indices
 from hpcflow.kernels.table import Node, Tiled, kernel
 
@@ -67,6 +68,12 @@ def changes(
             indices, rows = indices[kept], rows[kept]
         for some in _blocks(xp, indices, table):
             table[indices[some]] = rows[some]
+            yield
+        return
+    if type == "Div" and table.dtype.kind in "iu":
+        for some in levels(xp, indices):
+            at = indices[some]
+            table[at] = truncated(xp, table[at], rows[some])
             yield
         return
     ufunc = getattr(xp, UFUNCS[type])

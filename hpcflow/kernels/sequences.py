@@ -40,7 +40,9 @@ def _edit_distance(xp: Any, node: Node) -> Callable[..., Any]:
     normalize = node.attrs["normalize"]
 
     def run(hi: Any, hv: Any, hs: Any, ti: Any, tv: Any, ts: Any) -> Any:
-        shape = tuple(int(d) for d in hs[:-1])
+        if hs.shape != ts.shape:
+            raise RangeError(f"edit_distance of shapes {hs.tolist()} and {ts.tolist()}")
+        shape = tuple(np.maximum(hs[:-1], ts[:-1]).tolist())
         if min(shape, default=0) < 0:
             raise RangeError(f"edit_distance of shape {list(shape)}")
         out = np.zeros(shape, np.float32)

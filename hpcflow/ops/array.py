@@ -135,14 +135,15 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 
 def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
-    """A constant's array under the shape asked for; its last value fills what is left."""
-    if is_known(wanted) and size_of(wanted) == array.size == 0:
-        return array.reshape(wanted)
-    if wanted is None or None in wanted or not 0 < array.size <= max(1, size_of(wanted)):
+    """A constant's array under the shape asked for; its last value, or 0, fills what is left."""
+    count = None if wanted is None or None in wanted else size_of(wanted)
+    if count is None or (count and array.size > count):
         raise ShapeError(
             f"{array.size} values do not make a constant of shape {show(wanted)}", line=user_line()
         )
-    known = tuple(d for d in wanted if d is not None)
+    known = tuple(d for d in wanted or () if d is not None)
+    if not count or not array.size:
+        return np.zeros(known, array.dtype)
     if array.size == 1:
         return np.array(np.broadcast_to(array.reshape(()), known))
     more = np.full(size_of(known) - array.size, array.reshape(-1)[-1], array.dtype)

@@ -68,7 +68,9 @@ def _draw(
             p = _probability(kind, classes, range_max, weights)
             return _expected(p, num_sampled, tries if unique else None)
 
-        return sampled, expected(labels), expected(sampled)
+        counts = expected(labels)
+        counts.set_shape((None, num_true))
+        return sampled, counts, expected(sampled)
 
 
 def _labels(true_classes: Any, num_true: int) -> Tensor:

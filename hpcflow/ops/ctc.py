@@ -173,6 +173,7 @@ def ctc_greedy_decoder(
     best = transpose(argmax(logits, 2), [1, 0])
     top = transpose(reduce_max(logits, 2), [1, 0])
     taken = multiply(reduce_sum(where(alive, top, 0), 1, True), -1)
+    taken.set_shape((None if logits.shape is None else logits.shape[1], 1))
     blank = cast(getitem(shape(logits), -1), int64) - 1
     keep = logical_and(alive, not_equal(best, blank))
     if merge_repeated:

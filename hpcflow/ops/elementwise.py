@@ -108,12 +108,12 @@ rint: Unary = _flat("Rint", "The whole number nearest to `x`, the even one of tw
 
 squared_difference: Binary = binary(
     "SquaredDifference",
-    "iuf",
+    "iufc",
     (
         lambda x, y, z, g: multiply(add(g, g), subtract(x, y)),
         lambda x, y, z, g: multiply(add(g, g), subtract(y, x)),
     ),
-    "`(x - y) ** 2`.",
+    "`(x - y) ** 2`, of complex numbers `|x - y| ** 2`.",
     lambda x, y: np.square(np.subtract(x, y)),
 )
 truncatediv: Binary = binary(

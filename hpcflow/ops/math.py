@@ -264,7 +264,7 @@ sign: Unary = unary(
     "Sign",
     "ifc",
     lambda x, y, g: None if x.dtype.kind == "c" else zeros_like(x),
-    "-1, 0 or 1; its gradient is 0, and none for complex numbers.",
+    "-1, 0 or 1, `x / |x|` of complex numbers; its gradient is 0, and none for complex numbers.",
     np.sign,
 )
 _real_abs: Unary = unary("Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "`|x|`.", np.abs)

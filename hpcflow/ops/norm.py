@@ -12,7 +12,15 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, is_known, merge, size_of
 from hpcflow.ops import reduce
-from hpcflow.ops.array import reshape, shape, shape_argument, sizes, squeeze, stop_gradient
+from hpcflow.ops.array import (
+    ensure_shape,
+    reshape,
+    shape,
+    shape_argument,
+    sizes,
+    squeeze,
+    stop_gradient,
+)
 from hpcflow.ops.blocks import as_images
 from hpcflow.ops.broadcast import ones_like
 from hpcflow.ops.comm import replica_sum
@@ -195,11 +203,13 @@ def fused_batch_norm(
     """
     x = as_images(x)
     axis = channel_axis(x, data_format)
+    x = _with_channels(x, axis, (scale, offset, mean, variance))
     s, b = by_channel(scale, x, axis), by_channel(offset, x, axis)
     if not is_training:
         if mean is None or variance is None:
             raise ShapeError("fused_batch_norm needs mean and variance unless it is training")
-        m, v = convert_to_tensor(mean), convert_to_tensor(variance)
+        channels = None if x.shape is None else [x.shape[axis]]
+        m, v = (ensure_shape(t, channels) for t in (mean, variance))
         y = batch_normalization(
             x, by_channel(m, x, axis), by_channel(v, x, axis), b, s, epsilon, name
         )
@@ -213,6 +223,16 @@ def fused_batch_norm(
     n = divided_by(x, m)
     unbiased = multiply(squeeze(v, others), divide(n, maximum(subtract(n, 1), 1)))
     return add(multiply(z, s), b, name), squeeze(m, others), unbiased
+
+
+def _with_channels(x: Tensor, axis: int, vectors: Sequence[Any]) -> Tensor:
+    """`x`, of as many channels as one of these vectors has."""
+    assert x.shape is not None
+    shapes = [convert_to_tensor(v).shape for v in vectors if v is not None]
+    channels = next((s[0] for s in shapes if s), None)
+    if x.shape[axis] is not None or channels is None:
+        return x
+    return ensure_shape(x, [channels if i == axis else d for i, d in enumerate(x.shape)])
 
 
 def divided_by(x: Tensor, moment: Tensor) -> Tensor:

@@ -92,12 +92,16 @@ def like(value: Any, other: Tensor) -> Tensor:
 
 
 def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
-    """A Python value as an array of `dtype`; DTypeError if its kind or range does not fit."""
+    """A Python value as an array of `dtype`; DTypeError if its kind or range does not fit.
+
+    Booleans are 0 and 1 beside numbers.
+    """
     if dtype.kind == "O":
         return as_strings(value)
     array = plain_array(value)
     given, taken = kind_of(array.dtype), kind_of(dtype)
-    fits = given == taken or (given in "iuf" and taken in "iufc"["iufc".index(given) :])
+    order = "biufc"
+    fits = given == taken or (given in "biuf" and taken in order[order.index(given) :])
     if given in "iu" and taken in "iu":
         info = np.iinfo(dtype)
         fits = array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)

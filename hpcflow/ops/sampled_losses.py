@@ -120,4 +120,8 @@ def _logits(
     true_logits = subtract(true_logits, log(cast(of_true, x.dtype)))
     sampled_logits = subtract(sampled_logits, log(cast(of_sampled, x.dtype)))
     targets = [divide(ones_like(true_logits), num_true), zeros_like(sampled_logits)]
-    return concat([true_logits, sampled_logits], 1), concat(targets, 1)
+    found = concat([true_logits, sampled_logits], 1), concat(targets, 1)
+    for tensor in found:
+        for given in (true, x):
+            tensor.set_shape((None if given.shape is None else given.shape[0], None))
+    return found

@@ -11,6 +11,7 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import Infer, op
 from hpcflow.graph.shape import Spec, show
 from hpcflow.ops.array import expand_dims, range, reshape, shape, size, sizes
+from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.math import (
     add,
     cast,
@@ -138,8 +139,10 @@ def _flat_places(op: Operation) -> Tensor:
 
 def _top_k_back(op: Operation, g: Tensor | None, _: Any) -> list[Any]:
     x = op.inputs[0]
-    if g is None or op.attrs["k"] == 0:
+    if g is None:
         return [None]
+    if op.attrs["k"] == 0:
+        return [zeros_like(x)]
     flat = unsorted_segment_sum(reshape(g, [-1]), _flat_places(op), size(x))
     return [reshape(flat, sizes(x))]
 

@@ -64,7 +64,7 @@ def _scatter(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _scatter_div(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    require("scatter_div", inputs[2], "fc")
+    require("scatter_div", inputs[2], "iufc")
     return _scatter(inputs, attrs)
 
 

@@ -32,11 +32,11 @@ def _edit_distance(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
             require("places", s, "iu")
         if places.shape is not None and values.shape is not None:
             merge(places.shape[:1], values.shape)
-    told = inputs[2].value
-    if told is not None:
-        if told.min(initial=0) < 0:
-            raise ShapeError(f"edit_distance of shape {told.tolist()}")
-        return [Spec(float32, tuple(int(d) for d in told[:-1]))]
+    a, b = inputs[2].value, inputs[5].value
+    if a is not None and b is not None:
+        if min(a.min(initial=0), b.min(initial=0)) < 0 or a.size != b.size:
+            raise ShapeError(f"edit_distance of shapes {a.tolist()} and {b.tolist()}")
+        return [Spec(float32, tuple(np.maximum(a, b)[:-1].tolist()))]
     lengths = {s.shape[0] for s in (inputs[2], inputs[5]) if s.shape is not None} - {None}
     known = next(iter(lengths), None)
     return [Spec(float32, None if known is None else (None,) * (known - 1))]
@@ -86,8 +86,7 @@ def edit_distance(
 
     How many elements must come in, go out or change; with `normalize` for each element of `truth`:
     1 where only `hypothesis` is empty, infinity where only `truth` is.
-    Shapes: the dense shape of `hypothesis` without its last axis.
-    Errors: RangeError when it runs if `truth` has sequences outside of it.
+    Shapes: the larger of both sizes along each axis but the last.
     """
     for given in (hypothesis, truth):
         if not isinstance(given, SparseTensor):

@@ -309,3 +309,24 @@ def test_powers_and_their_slopes(power):
         exact = np.array([0.5, 1, 3, 7])
         np.testing.assert_allclose(made, exact**power, rtol=1e-6)
         np.testing.assert_allclose(steep, power * exact ** (power - 1), rtol=1e-6)
+
+
+def test_floors_of_quotients_are_those_of_the_rounded_quotient() -> None:
+    x = np.array([1, np.inf, -np.inf, -2, 2, 0, 1, -1, 7.5], np.float32)
+    y = np.array([0.1, 2, 2, np.inf, -np.inf, 0, 0, 0, 2], np.float32)
+    got = run(hf.floordiv, x, y)
+    np.testing.assert_array_equal(got, [10, np.inf, -np.inf, 0, 0, np.nan, np.inf, -np.inf, 3])
+
+
+def test_squared_differences_of_complex_numbers_are_sizes() -> None:
+    x, y = np.array([3 + 2j, 1j]), np.array([1j, 2 - 1j])
+    np.testing.assert_array_equal(run(hf.squared_difference, x, y), [10, 8])
+
+
+def test_booleans_beside_numbers_are_0_and_1() -> None:
+    x = hf.constant([1, 2], hf.int32)
+    assert evaluate(x + True).tolist() == [2, 3]
+    assert evaluate(hf.maximum(x, [False, False])).dtype == np.int32
+    assert evaluate(hf.constant([True, False], hf.float32)).tolist() == [1, 0]
+    with pytest.raises(DTypeError, match="does not fit bool"):
+        hf.constant(1, hf.bool)

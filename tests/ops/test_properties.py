@@ -156,7 +156,7 @@ PLAIN: dict[str, tuple[Callable[..., Any], int, dict]] = {
         t: (_reduced(n), 1, {"axis": 0, "keepdims": False})
         for t, n in [("Sum", "add"), ("Prod", "multiply"), ("Max", "maximum"), ("Min", "minimum")]
     },
-    "FloorDiv": (np.floor_divide, 2, {}),
+    "FloorDiv": (lambda x, y: np.floor(x / y), 2, {}),
     "FloorMod": (np.remainder, 2, {}),
     "Select": (lambda x, y: np.where([True, False, True], x, y), 2, {}),
     "ClipByValue": (lambda x: np.clip(x, -0.5, 2), 1, {}),

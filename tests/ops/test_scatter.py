@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import DTypeError, RangeError, ShapeError
+from hpcflow.errors import DTypeError, NumericError, RangeError, ShapeError
 from hpcflow.kernels.scatter import levels
 from hpcflow.kernels.table import Node, find
 from tests.ops.evaluate import evaluate
@@ -155,8 +155,6 @@ def test_what_does_not_fit_is_told_when_the_graph_is_built() -> None:
         scalar.sparse_read([0])
     with pytest.raises(DTypeError, match="integers"):
         hf.scatter_add(v, [0.5], np.zeros((1, 2)))
-    with pytest.raises(DTypeError, match="floating point"):
-        hf.scatter_div(hf.Variable(np.ones(3, int)), [0], 2)
     with pytest.raises(DTypeError, match="float64"):
         hf.scatter_add(v, [0], hf.zeros([1, 2]))
     with pytest.raises(ShapeError, match="3 indices"):
@@ -205,3 +203,14 @@ def test_rows_given_as_a_list_take_the_dtype_of_the_variable() -> None:
     with hf.Session() as session:
         session.run(x.initializer)
         np.testing.assert_array_equal(session.run(done), [0, 1.1, 2, 3.2])
+
+
+def test_integers_are_divided_in_place_and_cut_towards_zero() -> None:
+    x = hf.Variable([7, -7, 8])
+    divisor = hf.placeholder("int32", [4])
+    done = hf.scatter_div(x, [0, 1, 2, 0], divisor)
+    with hf.Session() as session:
+        session.run(x.initializer)
+        assert session.run(done, {divisor: [2, 2, -3, 2]}).tolist() == [1, -3, -2]
+        with pytest.raises(NumericError, match="divided by zero"):
+            session.run(done, {divisor: [1, 0, 1, 1]})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.errors import DTypeError, RangeError
+from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.kernels.sequences import levenshtein
 from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
 
@@ -32,8 +32,12 @@ def test_edit_distance_of_words() -> None:
     t = hf.string_split(["the bat sat down", "", "y"])
     assert run(hf.edit_distance(h, t)).tolist() == [0.5, np.inf, 1]
     assert run(hf.edit_distance(h, t, normalize=False)).tolist() == [2, 1, 1]
-    with pytest.raises(RangeError, match="outside"):
-        run(hf.edit_distance(hf.string_split(["a"]), hf.string_split(["a", "b"])))
+    short, long = hf.string_split(["a"]), hf.string_split(["a", "b"])
+    assert run(hf.edit_distance(short, long)).tolist() == [0, 1]
+    assert run(hf.edit_distance(long, short)).tolist() == [0, np.inf]
+    flat = hf.SparseTensor([[0]], np.array([1]), [2])
+    with pytest.raises(ShapeError, match=r"of shapes \[2\] and \[1, 2\]"):
+        hf.edit_distance(flat, hf.SparseTensor([[0, 0]], np.array([1]), [1, 2]))
     with pytest.raises(DTypeError):
         hf.edit_distance(hf.constant([1]), h)
 

@@ -131,6 +131,15 @@ def test_segments_of_nothing_or_infinities_have_the_limits_of_their_dtype(dtype:
     np.testing.assert_array_equal(run(high), [limit, 1, limit, -np.inf])
 
 
+def test_constants_of_no_values_or_no_elements() -> None:
+    cases: list[tuple[Any, list[int]]] = [([], [0]), ([], [2, 0]), ([[]], [0, 3]), ([], [2])]
+    for value, shape in [*cases, ([1, 2], [0]), (5, [3, 0])]:
+        made = hf.constant(value, shape=shape)
+        np.testing.assert_array_equal(run(made), np.zeros(shape))
+    with pytest.raises(ShapeError, match=r"3 values do not make a constant of shape \[2\]"):
+        hf.constant([1, 2, 3], shape=[2])
+
+
 def test_moments_by_weights_of_nothing_are_0() -> None:
     x = np.zeros((3, 0, 2), "f4")
     for value in run(hf.nn.weighted_moments(x, [1], np.ones((3, 0, 1), "f4"))):
