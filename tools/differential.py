@@ -155,7 +155,7 @@ def worker(pipe: Connection, chosen: list[str], seed: int, start: int, stop: int
         pipe.send(
             [
                 explained(Difference(made.function, number, kind, told, made.program()))
-                for kind, told in sides.compared(ours, theirs, made)
+                for kind, told in sides.judged(tf1, ours, theirs, made)
             ]
         )
 

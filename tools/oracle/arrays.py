@@ -120,7 +120,7 @@ def split(d: Draw, f: str) -> Case:
     sizes = [d.size(0, 2) for _ in range(d.whole(1, 3))]
     if inside and not d.chance(d.wrong):
         shape[axis] = sum(sizes)
-    if d.chance(0.3):
+    if d.chance(0.3) and len(sizes) > 1:
         sizes[0] = -1
     return d.call(f, d.array(tuple(shape), ANY), d.sizes(sizes), d.number(axis))
 
@@ -232,7 +232,8 @@ def boolean_mask(d: Draw, f: str) -> Case:
 def reverse(d: Draw, f: str) -> Case:
     shape = d.shape(1)
     axes = d.axes(len(shape))
-    return d.call(f, d.array(shape, ANY), [0] if axes is None or isinstance(axes, int) else axes)
+    listed = isinstance(axes, list | tuple | Text) and "[" in str(axes)
+    return d.call(f, d.array(shape, ANY), axes if listed else [0])
 
 
 def reverse_sequence(d: Draw, f: str) -> Case:

@@ -251,7 +251,9 @@ class Draw:
         return {k: self.one(v) for k, v in options.items() if self.chance(0.5)}
 
     def call(self, function: str, *args: Any, **keywords: Any) -> Case:
-        """The call as a case."""
+        """The call as a case; one of its inputs is a tensor."""
+        if self.inputs and all(i.way in ("given", "literal") for i in self.inputs):
+            self.inputs[0].way = "constant"
         return Case(function, written(function, *args, **keywords), self.inputs)
 
 

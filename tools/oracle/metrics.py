@@ -60,8 +60,12 @@ def of_classes(d: Draw, f: str) -> Case:
     """`accuracy(labels, predictions)`, of numbers of classes."""
     shape, dtype = d.shape(1, 2), d.one(INDICES)
     pair = [d.array(shape, dtype, 0, 3), d.array(shape, dtype, 0, 3)]
-    more = [] if f.endswith(".accuracy") else [4]
-    return updated(d.call(f, *pair, *more, **weights(d, shape)))
+    if f.endswith(".accuracy"):
+        return updated(d.call(f, *pair, **weights(d, shape)))
+    named = {"weights": d.array(shape, ("float32", "int32"), 0)} if d.chance(0.4) else {}
+    for one in d.inputs:  # TensorFlow asks for their ranks
+        one.static = list(shape)
+    return updated(d.call(f, *pair, 4, **named))
 
 
 def of_answers(d: Draw, f: str) -> Case:

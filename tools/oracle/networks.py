@@ -93,7 +93,8 @@ def backprop(d: Draw, f: str) -> Case:
 
 def pooling(d: Draw, f: str, dims: int = 2) -> Case:
     x = images(d, d.whole(1, 2), dims, ("float32", "float64"))
-    k, s, padding = d.whole(1, 3), d.whole(1, 3), d.one(["SAME", "VALID"])
+    k, padding = d.whole(1, 3), d.one(["SAME", "VALID"])
+    s = d.whole(1, k if dims == 3 or f.endswith("nn.pool") else 3)  # others are TensorFlow's own
     if f.endswith("nn.pool"):
         return d.call(f, x, [k] * dims, d.one(["MAX", "AVG"]), padding, **d.some(strides=[[s, s]]))
     if dims == 1:
@@ -223,6 +224,7 @@ def fused_batch_norm(d: Draw, f: str) -> Case:
 
 
 def l2_normalize(d: Draw, f: str) -> Case:
+    d.finite = True
     shape = d.shape(1)
     return d.call(f, d.array(shape, WIDE), d.axis(len(shape)), **d.some(epsilon=[1e-3]))
 
