@@ -11,7 +11,7 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge
-from hpcflow.ops.array import constant, shape, transpose
+from hpcflow.ops.array import constant, ensure_shape, shape, transpose
 from hpcflow.ops.broadcast import fill
 from hpcflow.ops.join import concat, stack
 from hpcflow.ops.math import cast, logical_and, multiply, not_equal, where
@@ -167,13 +167,13 @@ def ctc_greedy_decoder(
     Shapes: `inputs` [time, batch, classes], the last class the blank: a list of one sparse [batch,
             longest] of int64, and minus the sum of the logits taken, [batch, 1].
     """
-    logits = convert_to_tensor(inputs)
+    logits = ensure_shape(inputs, (None, None, None))
     length = getitem(shape(logits), 0)
     alive = sequence_mask(convert_to_tensor(sequence_length), length)
     best = transpose(argmax(logits, 2), [1, 0])
     top = transpose(reduce_max(logits, 2), [1, 0])
     taken = multiply(reduce_sum(where(alive, top, 0), 1, True), -1)
-    taken.set_shape((None if logits.shape is None else logits.shape[1], 1))
+    taken.set_shape((logits.shape and logits.shape[1], 1))
     blank = cast(getitem(shape(logits), -1), int64) - 1
     keep = logical_and(alive, not_equal(best, blank))
     if merge_repeated:

@@ -260,11 +260,22 @@ def analytic(type: str, slope: Any, doc: str, value: Any = None) -> Unary:
 
 
 negative: Unary = unary("Neg", "ifc", lambda x, y, g: negative(g), "`-x`.", np.negative)
+
+
+def _turning(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    """The gradient of `x / |x|`: what of `g` turns it, by the size of `x`; 0 at 0."""
+    along = cast(one("Real", [multiply(g, conj(y))]), x.dtype)
+    size = cast(one("ComplexAbs", [x]), x.dtype)
+    there = equal(size, 0)
+    slope = _real_divide(subtract(g, multiply(y, along)), where(there, 1, size))
+    return where(there, 0, slope)
+
+
 sign: Unary = unary(
     "Sign",
     "ifc",
-    lambda x, y, g: None if x.dtype.kind == "c" else zeros_like(x),
-    "-1, 0 or 1, `x / |x|` of complex numbers; its gradient is 0, and none for complex numbers.",
+    lambda x, y, g: _turning(x, y, g) if x.dtype.kind == "c" else zeros_like(x),
+    "-1, 0 or 1, which has the gradient 0; `x / |x|` of complex numbers.",
     np.sign,
 )
 _real_abs: Unary = unary("Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "`|x|`.", np.abs)

@@ -234,7 +234,9 @@ def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTen
     largest = taken(unsorted_segment_max(stop_gradient(sp_input.values), keys, count), keys)
     raised = exp(subtract(sp_input.values, largest))
     total = taken(unsorted_segment_sum(raised, keys, count), keys)
-    return sp_input.with_values(divide(raised, total))
+    shares = divide(raised, total)
+    shares.set_shape(sp_input.values.shape)
+    return sp_input.with_values(shares)
 
 
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Tensor:

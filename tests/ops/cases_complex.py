@@ -37,7 +37,7 @@ binary("Complex", lambda x, y: x + y * 1j, f)
 
 _unary("Neg", lambda x: 0 - x)
 _unary("Square", lambda x: x * x)
-_unary("Sign", lambda x: x / _polar(x)[0], still={0: "as that of real numbers"})
+_unary("Sign", lambda x: x / _polar(x)[0])
 _unary("Exp", lambda x: np.exp(x.real) * (np.cos(x.imag) + 1j * np.sin(x.imag)))
 _unary("Log", lambda x: np.log(_polar(x)[0]) + 1j * _polar(x)[1])
 _unary("Log1p", lambda x: np.log(1 + x))
