@@ -174,7 +174,8 @@ def special(case: Case) -> str:
         "zero": any((v == 0).any() for v in values),
         "empty": any(not i.value.size for i in case.inputs),
         "float16": any(i.value.dtype == np.float16 for i in case.inputs),
-        "literal": any(i.way in ("given", "literal") for i in case.inputs),
+        "literal": any(i.way in ("given", "literal") for i in case.inputs)
+        or bool(re.search(r"[(, ]-?[0-9]", case.text)),
     }
     return "".join(f" [{name}]" for name, there in marks.items() if there)
 
@@ -249,7 +250,9 @@ def unlike(mine: Any, other: Any, values: bool = True) -> str:
         same = a.shape == b.shape and a.tolist() == b.tolist()
         return "" if same or not values else f"{a.tolist()}, TensorFlow {b.tolist()}"
     if a.dtype != b.dtype:
-        return f"dtype {a.dtype}, TensorFlow {b.dtype}"
+        told = f"dtype {a.dtype}, TensorFlow {b.dtype}"
+        alike = a.shape == b.shape and (not values or near(a.astype(b.dtype), b))
+        return told if alike else f"{told}, and other values"
     if a.shape != b.shape:
         return f"shape {a.shape}, TensorFlow {b.shape}"
     if not values or near(a, b):
