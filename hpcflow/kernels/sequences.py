@@ -18,7 +18,7 @@ def _string_split(xp: Any, node: Node) -> Callable[..., Any]:
     ends = re.compile(b"[" + re.escape(delimiter) + b"]") if delimiter else None
 
     def words(text: bytes) -> list[bytes]:
-        if ends is None:
+        if ends is None or not text:
             return [text[i : i + 1] for i in range(len(text))]
         found = ends.split(text)
         return [w for w in found if w] if skip else found

@@ -169,11 +169,12 @@ def ctc_greedy_decoder(
     """
     logits = ensure_shape(inputs, (None, None, None))
     length = getitem(shape(logits), 0)
-    alive = sequence_mask(convert_to_tensor(sequence_length), length)
+    steps = ensure_shape(sequence_length, (logits.shape and logits.shape[1],))
+    alive = sequence_mask(steps, length)
     best = transpose(argmax(logits, 2), [1, 0])
     top = transpose(reduce_max(logits, 2), [1, 0])
     taken = multiply(reduce_sum(where(alive, top, 0), 1, True), -1)
-    taken.set_shape((logits.shape and logits.shape[1], 1))
+    taken.set_shape((steps.shape and steps.shape[0], 1))
     blank = cast(getitem(shape(logits), -1), int64) - 1
     keep = logical_and(alive, not_equal(best, blank))
     if merge_repeated:

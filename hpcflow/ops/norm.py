@@ -222,7 +222,9 @@ def fused_batch_norm(
     z, m, v = normalized(x, others, epsilon)
     n = divided_by(x, m)
     unbiased = multiply(squeeze(v, others), divide(n, maximum(subtract(n, 1), 1)))
-    return add(multiply(z, s), b, name), squeeze(m, others), unbiased
+    y = add(multiply(z, s), b, name)
+    y.set_shape(x.shape)
+    return y, squeeze(m, others), unbiased
 
 
 def _with_channels(x: Tensor, axis: int, vectors: Sequence[Any]) -> Tensor:

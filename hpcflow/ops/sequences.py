@@ -63,6 +63,7 @@ def string_split(
     """The words of a vector of strings: row i of a sparse matrix has those of string i.
 
     Each character of `delimiter`, text or a constant, ends a word; without any each byte is one.
+    An empty string has no words.
     """
     if isinstance(delimiter, Tensor):
         delimiter = delimiter.constant

@@ -25,6 +25,8 @@ def test_string_split() -> None:
     value = run(hf.string_split(["a,;b"], ",;", skip_empty=False))
     assert (value.values.tolist(), value.dense_shape.tolist()) == ([b"a", b"", b"b"], [1, 3])
     assert run(hf.string_split(["abc"], "")).values.tolist() == [b"a", b"b", b"c"]
+    value = run(hf.string_split(["", "a", ",b"], ",", skip_empty=False))
+    assert (value.values.tolist(), value.dense_shape.tolist()) == ([b"a", b"", b"b"], [3, 2])
 
 
 def test_edit_distance_of_words() -> None:
