@@ -13,7 +13,7 @@ from hpcflow.graph.dtypes import float32, float64, int32, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge, show
-from hpcflow.ops.array import constant, expand_dims, reshape
+from hpcflow.ops.array import constant, ensure_shape, expand_dims, reshape
 from hpcflow.ops.array import range as sequence
 from hpcflow.ops.broadcast import fill, ones_like
 from hpcflow.ops.elementwise import expm1
@@ -190,7 +190,7 @@ def all_candidate_sampler(
     one = constant(np.float32(1))
     return (
         sequence(num_sampled, dtype=int64),
-        ones_like(cast(labels, float32)),
+        ones_like(ensure_shape(cast(labels, float32), [None, num_true])),
         fill([num_sampled], one),
     )
 

@@ -32,7 +32,7 @@ def dilation2d(
     x, w = operands(input, filter)
     require("dilation2d", x.spec, "f")
     x, kernel = as_images(x), full("a filter of dilation2d", w.shape, 3)
-    space = full("dilation2d", x.shape, 4)[1:3]
+    batch, *space, _ = full("dilation2d", x.shape, 4)
     rows, columns = kernel[:2]
     if not rows or not columns:
         raise ShapeError(
@@ -41,7 +41,7 @@ def dilation2d(
             hint="filter.set_shape([kh, kw, None]) tells the sizes of the window, 1 or more",
         )
     attrs = slides(strides, padding, "NHWC", per_axis("rates", rates, 2, False), 2)
-    out = slid("dilation2d", space, kernel[:2], attrs)
+    out = slid("dilation2d", tuple(space), kernel[:2], attrs)
     steps = zip(sizes_of(x)[1:3], kernel, attrs["strides"], attrs["dilations"], strict=False)
     down, right = (Slide.of(n, k or 0, s, r, attrs["padding"]) for n, k, s, r in steps)
     if any(not isinstance(n, int) or n for n in (*down.pads, *right.pads)):
@@ -51,7 +51,7 @@ def dilation2d(
         value = add(getitem(x, (slice(None), down.taken(i), right.taken(j))), getitem(w, (i, j)))
         best = value if best is None else maximum(best, value)
     made = identity(best, name)
-    made.set_shape((full("dilation2d", x.shape, 4)[0], *out, kernel[2]))
+    made.set_shape((batch, *out, kernel[2]))
     return made
 
 

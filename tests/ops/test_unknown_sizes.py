@@ -70,6 +70,25 @@ def test_pointwise_filters_of_unknown_sizes() -> None:
         hf.nn.separable_conv2d(IMAGES, FILTERS, wide, [1, 1, 1, 1], "SAME")
 
 
+def test_what_is_known_of_shapes_is_told() -> None:
+    x = hf.placeholder("float32", [1, None, 5, None])
+    assert hf.nn.dilation2d(x, np.ones((2, 2, 3)), 2, 1, "SAME").shape == (1, None, 3, 3)
+    labels = hf.placeholder("int64", [None, None])
+    for sampler in (hf.nn.uniform_candidate_sampler, hf.nn.log_uniform_candidate_sampler):
+        assert sampler(labels, 1, 3, True, 5)[1].shape == (None, 1)
+    assert hf.nn.all_candidate_sampler(labels, 1, 3, True)[1].shape == (None, 1)
+    known, rows = hf.zeros([4, 1], "int64"), hf.placeholder("float32", [None, 2])
+    for loss in (hf.nn.nce_loss, hf.nn.sampled_softmax_loss):
+        assert loss(hf.zeros([5, 2]), hf.zeros([5]), known, rows, 2, 5).shape == (4,)
+    scale = hf.ones([3])
+    y, mean, variance = hf.nn.fused_batch_norm(hf.placeholder("float32"), scale, scale)
+    assert (y.shape, mean.shape, variance.shape) == ((None, None, None, 3), (3,), (3,))
+    (paths,), score = hf.nn.ctc_greedy_decoder(hf.placeholder("float32"), hf.constant([2, 3]))
+    assert (paths.values.shape, score.shape) == ((None,), (2, 1))
+    step = hf.placeholder("int64")
+    assert hf.train.piecewise_constant(step, [3], [0.1, 0.2]).shape == ()
+
+
 def test_the_diagonal_of_a_tensor_of_unknown_rank() -> None:
     x = np.arange(36.0).reshape(2, 3, 2, 3)
     fed = hf.placeholder("float64")
