@@ -17,14 +17,23 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hpcflow.errors import ArgumentError
+from hpcflow.guard import shown, user_line
 from hpcflow.logs import logger
 
 DIGEST = hashlib.sha256().digest_size
 MOST_FILES = 2048  # in a folder; the oldest are removed
 PATIENCE_S = 60.0  # to wait for the rank that makes something
 NAME = re.compile("[0-9a-f]{64}")  # of a file, without its ending
+
+
+def path_of(given: Any, what: str) -> Path:
+    """An argument that is a path; ArgumentError, which calls it `what`, for anything else."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise ArgumentError(f"{what} is a path, not {shown(given)}", line=user_line())
+    return Path(given)
 
 
 class Kind(NamedTuple):

@@ -54,6 +54,47 @@ def test_random_calls_raise_nothing_raw():
     assert found["accepted"] > 30 and found["refused"] > 100
 
 
+def update_of(value):
+    return hf.train.GradientDescentOptimizer(0.1).apply_gradients(value)
+
+
+CHECKED = {
+    "a tensor for a variable": (lambda: hf.assign(hf.zeros([2]), 1.0), "assign needs a variable"),
+    "a list of variables": (lambda: hf.assign_add([hf.Variable(1.0)], 1.0), "needs a variable"),
+    "a count of a tensor": (lambda: hf.count_up_to(hf.constant(1), 3), "needs a variable"),
+    "a limit that is a list": (lambda: hf.count_up_to(hf.Variable(1), [3]), "limit is"),
+    "gradients without variables": (lambda: update_of([1.0, 2.0]), r"takes pairs \(gradient, var"),
+    "gradients that are no list": (lambda: update_of(3), "takes a list"),
+    "a gradient beside a tensor": (lambda: update_of([(1.0, hf.zeros([]))]), "needs a variable"),
+    "a step that is a number": (
+        lambda: hf.train.GradientDescentOptimizer(0.1).minimize(hf.Variable(1.0), 2),
+        "global_step needs a variable",
+    ),
+    "a range of a list": (lambda: hf.range([1, 1]), "range takes numbers"),
+    "pairs that are no list": (lambda: hf.case(-3), "case takes a list"),
+    "defaults that are no list": (lambda: hf.decode_csv(["a"], 3), "record_defaults takes a list"),
+    "a pattern that is a tensor": (lambda: hf.regex_full_match("a", hf.zeros([])), "is text"),
+    "paddings that are no pairs": (lambda: hf.space_to_batch_nd([1.0], [2], 7), "is pairs"),
+    "crops that are no integers": (lambda: hf.batch_to_space([1.0], 0.5, 2), "is integers"),
+    "a folder that is a tensor": (lambda: hf.train.latest_checkpoint(hf.zeros([])), "is a path"),
+    "a file that is a number": (lambda: hf.data.hdf5(3, "x"), "path is a path, not 3"),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_mistake_has_an_error_of_its_own(name):
+    call, told = CHECKED[name]
+    with pytest.raises(ArgumentError, match=told) as info:
+        call()
+    assert "these arguments do not fit" not in str(info.value) and __file__ in str(info.value)
+
+
+def test_a_piece_of_another_shape_is_told():
+    cut = hf.get_variable("p", [4, 2], partitioner=hf.fixed_size_partitioner(2))
+    with pytest.raises(ShapeError):
+        cut.assign_sub(hf.constant([1.0, 2.0]))
+
+
 # -- one case of each kind of mistake, with the error that says it
 
 CASES = {

@@ -14,6 +14,7 @@ import numpy as np
 from hpcflow.data.buffers import Buffers
 from hpcflow.data.cache import local_copy
 from hpcflow.errors import MALFORMED, DataError
+from hpcflow.folders import path_of
 from hpcflow.runtime.hdf5 import library
 
 BRIDGE = 64 << 10  # bytes between two wanted rows that are cheaper read than skipped
@@ -34,7 +35,7 @@ class Hdf5:
     row_shape: tuple[int, ...]
 
     def __init__(self, path: str | Path, field: str, part: slice, cache: bool) -> None:
-        self.path, self.field, self.part, self.cache = Path(path), field, part, cache
+        self.path, self.field, self.part, self.cache = path_of(path, "path"), field, part, cache
         self.name = f"{path}:{field}"
         self._lock = threading.RLock()
         self._buffers = Buffers()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, NumericError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, NumericError, ShapeError
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_array, as_dtype, int32, kind_of
@@ -422,6 +422,9 @@ def _range(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _length(start: Any, limit: Any, delta: Any) -> int:
     """How many numbers a range has."""
+    for given in (start, limit, delta):
+        if np.ndim(given) or as_array(given).dtype.kind not in "biuf":
+            raise ArgumentError(f"range takes numbers, not {shown(given)}", line=user_line())
     if delta == 0:
         raise ShapeError("range with a step of 0", line=user_line())
     steps = (limit - start) / delta

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcflow.errors import ShapeError
+from hpcflow.errors import ArgumentError, ShapeError
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.shape import show
+from hpcflow.guard import shown
 from hpcflow.ops.array import identity, reshape, shape, transpose
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.join import concat, pad, stack
@@ -47,7 +48,17 @@ def _known(given: Any, what: str) -> np.ndarray:
     value = given.constant if isinstance(given, Tensor) else np.asarray(given)
     if value is None:
         raise ShapeError(f"{what} must be known when the graph is built", line=user_line())
-    return np.asarray(value)
+    found = np.asarray(value)
+    if found.dtype.kind not in "iu" and found.size:
+        raise ArgumentError(f"{what} is integers, not {shown(given)}", line=user_line())
+    return found
+
+
+def _pairs(given: Any, what: str) -> list[list[int]]:
+    found = _known(given, what)
+    if found.size and found.shape[1:] != (2,):
+        raise ArgumentError(f"{what} is pairs of integers, not {shown(given)}", line=user_line())
+    return [[int(a), int(b)] for a, b in found.reshape(-1, 2)]
 
 
 def _even(size: Any, by: int, what: str) -> None:
@@ -75,10 +86,10 @@ def space_to_batch_nd(
     Shapes: [n, s_i, ...] -> [n * prod(block), (s_i + padding_i) / block_i, ...].
     """
     x = convert_to_tensor(input)
-    block = [int(b) for b in _known(block_shape, "block_shape").reshape(-1)]
+    block = _known(block_shape, "block_shape").reshape(-1).tolist()
     if x.shape is None:
         return _of_rank(x, 1 + len(block), lambda t: space_to_batch_nd(t, block, paddings), name)
-    pads = _known(paddings, "paddings").reshape(-1, 2).tolist()
+    pads = _pairs(paddings, "paddings")
     rank, spatial = _rank(x, "space_to_batch"), len(block)
     if len(pads) != spatial or rank < 1 + spatial or any(b < 1 for b in block):
         raise ShapeError(
@@ -120,10 +131,10 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     Shapes: [n, s_i, ...] -> [n / prod(block), s_i * block_i - crop_i, ...].
     """
     x = convert_to_tensor(input)
-    block = [int(b) for b in _known(block_shape, "block_shape").reshape(-1)]
+    block = _known(block_shape, "block_shape").reshape(-1).tolist()
     if x.shape is None:
         return _of_rank(x, 1 + len(block), lambda t: batch_to_space_nd(t, block, crops), name)
-    cuts = _known(crops, "crops").reshape(-1, 2).tolist()
+    cuts = _pairs(crops, "crops")
     rank, spatial = _rank(x, "batch_to_space"), len(block)
     if len(cuts) != spatial or rank < 1 + spatial or any(c < 0 for pair in cuts for c in pair):
         raise ShapeError(

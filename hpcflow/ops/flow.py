@@ -28,7 +28,7 @@ from hpcflow.ops.host import Assert
 from hpcflow.ops.join import stack
 from hpcflow.ops.math import add, cast, less, logical_and
 from hpcflow.ops.reduce import reduce_any, reduce_sum
-from hpcflow.ops.rules import Attrs
+from hpcflow.ops.rules import Attrs, several
 
 HISTORIES = ("keep", "host", "recompute")
 _UNTOLD = object()  # in place of an invariant that nobody gave
@@ -183,7 +183,7 @@ def case(
     Errors: AssertError when it runs, if that is not so.
     """
     given = pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs
-    pairs = [(convert_to_tensor(p), f) for p, f in given]
+    pairs = [(convert_to_tensor(p), f) for p, f in several(given, "case")]
     if not pairs:
         raise GraphError("case needs at least one pair", line=user_line())
     with get_default_graph().name_scope(name):

@@ -13,7 +13,7 @@ from hpcflow.graph.dtypes import as_dtype, float32, float64, int32, int64, strin
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
-from hpcflow.ops.rules import Attrs, make, one, require, require_rank
+from hpcflow.ops.rules import Attrs, make, one, require, require_rank, several
 
 _FILES = NoGrad("files are not differentiable")
 _RECORDS = NoGrad("strings are not differentiable")
@@ -111,7 +111,7 @@ def decode_csv(
     missing, or one that is no number.
     """
     dtypes, defaults = [], []
-    for given in record_defaults:
+    for given in several(record_defaults, "record_defaults"):
         dtype, default = _default(given)
         dtypes.append(dtype)
         defaults.append(default)

@@ -224,6 +224,14 @@ class RowUpdates:
             )
 
 
+def the_variable(what: str, given: Any) -> Any:
+    """`given`, if it is a variable; else an ArgumentError, which says that `what` needs one."""
+    if not isinstance(given, RowUpdates):
+        told = f"{what} needs a variable, not {shown(given)}"
+        raise ArgumentError(told, line=user_line(), hint="give an hf.Variable")
+    return given
+
+
 Scatter = Callable[..., Tensor]
 
 
@@ -231,10 +239,8 @@ def _function(type: str, doc: str) -> Scatter:
     def function(
         ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
-        if not isinstance(ref, RowUpdates):
-            told = f"{type} changes a variable, not {shown(ref)}"
-            raise ArgumentError(told, line=user_line(), hint="give an hf.Variable")
-        return ref.after(ref._rows(type, indices, updates, name))
+        variable = the_variable(type, ref)
+        return variable.after(variable._rows(type, indices, updates, name))
 
     function.__doc__ = f"""{doc}
 

@@ -240,7 +240,7 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _inside_is_known(x: Tensor, starts: Any, lengths: Any) -> bool:
     """True if it is known now that a slice of `lengths` fits: Python's own slices do not tell."""
-    if x.shape is None or len(x.shape) != len(lengths) != len(starts):
+    if x.shape is None or not len(x.shape) == len(lengths) == len(starts):
         return x.shape is not None
     parts = zip(x.shape, starts, lengths, strict=True)
     return all(d is not None or (b == 0 and n == -1) for d, b, n in parts)

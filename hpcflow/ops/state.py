@@ -28,7 +28,8 @@ from hpcflow.guard import guarded
 from hpcflow.ops.array import placeholder
 from hpcflow.ops.assignable import Assignable
 from hpcflow.ops.control import group
-from hpcflow.ops.scatter import RowUpdates
+from hpcflow.ops.rules import whole
+from hpcflow.ops.scatter import RowUpdates, the_variable
 
 _HANDLE = NoGrad("a handle is not a number")
 _UPDATE = NoGrad("an update of state is not a function of its inputs")
@@ -304,7 +305,7 @@ def update(
 
 def is_variable_initialized(variable: Variable) -> Tensor:
     """Whether `variable` has a value; a boolean scalar."""
-    graph = variable.here
+    graph = the_variable("is_variable_initialized", variable).here
     with graph.colocate_with(variable.op):
         made = graph.create_op("IsVariableInitialized", [variable.handle], {}, None)
     return made.outputs[0]
@@ -321,21 +322,21 @@ def assign(
 
     The shape is validated in any case, and `use_locking` changes nothing.
     """
-    return ref.assign(value, name=name)
+    return the_variable("assign", ref).assign(value, name=name)
 
 
 def assign_add(
     ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
     """Add `value` to the variable `ref`; its value after that."""
-    return ref.assign_add(value, name=name)
+    return the_variable("assign_add", ref).assign_add(value, name=name)
 
 
 def assign_sub(
     ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
     """Subtract `value` from the variable `ref`; its value after that."""
-    return ref.assign_sub(value, name=name)
+    return the_variable("assign_sub", ref).assign_sub(value, name=name)
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
@@ -343,8 +344,8 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
 
     Errors: OutOfRangeError, which ends the step alone, once it is `limit`.
     """
-    graph = ref.here
-    attrs = {"dtype": ref.dtype, "shape": ref.shape, "limit": int(limit)}
+    graph = the_variable("count_up_to", ref).here
+    attrs = {"dtype": ref.dtype, "shape": ref.shape, "limit": whole(limit, "limit")}
     with graph.colocate_with(ref.op):
         counted = graph.create_op("CountUpTo", [ref.handle], attrs, name or "CountUpTo")
     return counted.outputs[0]

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, int32, int64, string
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, broadcast, normalize_axes
+from hpcflow.guard import shown
 from hpcflow.ops.rules import Attrs, like, one, require, several, static_axes, whole
 
 _STRINGS = NoGrad("strings are not differentiable")
@@ -205,6 +206,8 @@ def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Tenso
 
 
 def _compiled(pattern: str) -> str:
+    if not isinstance(pattern, str):
+        raise ArgumentError(f"a pattern is text, not {shown(pattern)}", line=user_line())
     try:
         re.compile(pattern)
     except re.error as error:

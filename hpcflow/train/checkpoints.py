@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from hpcflow.checkpoint import folder
 from hpcflow.errors import CheckpointError
+from hpcflow.folders import path_of
 from hpcflow.train import checkpoint_state
 from hpcflow.train.saver import policy
 
 
 def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
     """Whether there is a checkpoint at this path, or one at least if it is a folder of them."""
-    path = Path(checkpoint_prefix)
+    path = path_of(checkpoint_prefix, "checkpoint_prefix")
     if folder.is_folder(path):
         return latest_checkpoint(path) is not None
     return (path / folder.INDEX).exists()
@@ -28,9 +29,10 @@ def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = 
     `saver.save(sess, "DIR/model")` makes one. What `update_checkpoint_state` has said, in a file
     `latest_filename`, counts until another one is written. Bytes are checked when it is restored.
     """
-    if said := checkpoint_state.told(Path(checkpoint_dir), latest_filename):
+    path = path_of(checkpoint_dir, "checkpoint_dir")
+    if said := checkpoint_state.told(path, latest_filename):
         return str(said[-1])
-    found = _readable(Path(checkpoint_dir))
+    found = _readable(path)
     return str(found[0].path) if found else None
 
 
@@ -46,14 +48,15 @@ def get_checkpoint_state(
     checkpoint_dir: str | Path, latest_filename: str | None = None
 ) -> CheckpointState | None:
     """The checkpoints of a folder as `latest_checkpoint` finds them, None if there are none."""
-    paths = [str(path) for path in checkpoint_state.told(Path(checkpoint_dir), latest_filename)]
-    paths = paths or [str(one.path) for one in reversed(_readable(Path(checkpoint_dir)))]
+    path = path_of(checkpoint_dir, "checkpoint_dir")
+    paths = [str(said) for said in checkpoint_state.told(path, latest_filename)]
+    paths = paths or [str(one.path) for one in reversed(_readable(path))]
     return CheckpointState(paths[-1], paths, get_checkpoint_mtimes(paths)) if paths else None
 
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str | Path]) -> list[float]:
     """When each checkpoint was written, in seconds since 1970; those that are gone are left out."""
-    indices = [folder.index_of(Path(path)) for path in checkpoint_prefixes]
+    indices = [folder.index_of(path_of(path, "a checkpoint")) for path in checkpoint_prefixes]
     return [os.path.getmtime(index) for index in indices if index.exists()]
 
 
@@ -77,7 +80,11 @@ def best_checkpoint(
 
     Errors: CheckpointError if neither says what is best.
     """
-    found = [one for one in folder.find(Path(checkpoint_dir)) if one.facts is not None]
+    found = [
+        one
+        for one in folder.find(path_of(checkpoint_dir, "checkpoint_dir"))
+        if one.facts is not None
+    ]
     if not found:
         return None
     told = [one.facts["keep_best"] for one in found if one.facts and "keep_best" in one.facts]

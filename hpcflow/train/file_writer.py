@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DataError, GraphError, HpcflowError
+from hpcflow.folders import path_of
 from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.graph import Graph, Operation, get_default_graph
 from hpcflow.guard import shown
@@ -47,7 +48,7 @@ class FileWriter:
     ) -> None:
         if graph_def is not None:
             raise GraphError("FileWriter takes no graph_def", hint="give it the graph: graph=...")
-        self._logdir, self._suffix = os.fspath(logdir), filename_suffix or ""
+        self._logdir, self._suffix = os.fspath(path_of(logdir, "logdir")), filename_suffix or ""
         self._most, self._flush_s = int(max_queue), float(flush_secs)
         self._lock, self._seen, self._runs = threading.Lock(), set[str](), set[str]()
         self._writes = current().is_chief

@@ -16,6 +16,7 @@ from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.layout import Array
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.errors import CheckpointError
+from hpcflow.folders import path_of
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import get_default_graph
 from hpcflow.graph.keys import GraphKeys
@@ -106,7 +107,7 @@ def _open(given: str | Path) -> Saved:
 
     Errors: CheckpointError if there is none.
     """
-    path = Path(given)
+    path = path_of(given, "a checkpoint")
     if folder.is_folder(path):
         found = [one for one in folder.find(path) if one.facts is not None]
         if not found:

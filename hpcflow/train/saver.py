@@ -20,6 +20,7 @@ from hpcflow.checkpoint.layout import GRAPH, Array, mine_of
 from hpcflow.checkpoint.load import load, newest_good, open_good
 from hpcflow.checkpoint.save import Asked, asked, save
 from hpcflow.errors import CheckpointError
+from hpcflow.folders import path_of
 from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import Graph, Tensor, get_default_graph
@@ -116,7 +117,11 @@ class Saver:
         """
         is_told = not isinstance(global_step, (Variable, Tensor))
         step = int((global_step or 0) if is_told else sess.run(global_step))
-        path = str(self._save(sess, Path(save_path), lambda rows: {"step": step}, None, metrics))
+        path = str(
+            self._save(
+                sess, path_of(save_path, "save_path"), lambda rows: {"step": step}, None, metrics
+            )
+        )
         self._saved = [*(p for p in self.last_checkpoints if p != path), path]
         return path
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.autodiff import free_gradients
-from hpcflow.errors import DTypeError, GradientError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.body import at_root
 from hpcflow.graph.dtypes import as_dtype, float32, is_floating, is_half
@@ -21,12 +21,15 @@ from hpcflow.graph.graph import (
 )
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.graph.shape import known, merge, show
+from hpcflow.guard import shown, user_line
 from hpcflow.ops.array import constant, ensure_shape
 from hpcflow.ops.broadcast import fill, ones_like
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.control import group
 from hpcflow.ops.indexed_slices import IndexedSlices
 from hpcflow.ops.math import cast, multiply
+from hpcflow.ops.rules import several
+from hpcflow.ops.scatter import the_variable
 from hpcflow.ops.state import Variable, trainable_variables, update
 from hpcflow.plan.summed import MINIMIZED
 
@@ -95,7 +98,9 @@ class Optimizer:
                 line=loss.op.line,
                 hint="hf.cast(loss, hf.float32)",
             )
-        given: Sequence[Any] = trainable_variables() if var_list is None else var_list
+        given: list[Any] = (
+            list(trainable_variables()) if var_list is None else several(var_list, "var_list")
+        )
         variables = [piece for v in given for piece in (v if hasattr(v, "partitions") else [v])]
         if not variables:
             raise GradientError(
@@ -123,13 +128,14 @@ class Optimizer:
         Variables whose gradient is None stay as they are. The operation joins the collection
         "train_op".
         """
-        given = list(grads_and_vars)
+        given = [_pair(pair) for pair in several(grads_and_vars, "apply_gradients")]
         pairs = [(_gradient(g), v) for g, v in given if g is not None]
         if not pairs:
             raise _no_gradients([v for _, v in given])
         for _, v in pairs:
             if not isinstance(v, Variable):
-                raise GradientError(f"{v.name!r} is no variable: nothing of it can be updated")
+                named = getattr(v, "name", shown(v))
+                raise GradientError(f"{named!r} is no variable: nothing of it can be updated")
         graph = pairs[0][1].here
         made = self._applied(graph, pairs, global_step, name)
         if made not in graph.get_collection(GraphKeys.TRAIN_OP):
@@ -143,7 +149,9 @@ class Optimizer:
             updates = [_constrained(v, self._update(g, v)) for g, v in pairs]
             if global_step is None:
                 return group(*updates, name=scope)
-            one = constant(1, global_step.dtype)  # not waiting for the updates
+            one = constant(
+                1, the_variable("global_step", global_step).dtype
+            )  # not waiting for the updates
             with graph.control_dependencies(updates):
                 return update("AssignAdd", [global_step], [one], name=scope)
 
@@ -262,6 +270,17 @@ def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
     graph = var.here if isinstance(var, Variable) else get_default_graph()
     with graph.colocate_with(var.op):
         return replica_sum(grad, f"{var.op.name}/gradient", wire)
+
+
+def _pair(given: Any) -> tuple[Any, Any]:
+    """A gradient and its variable; ArgumentError for anything else."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ArgumentError(
+            f"apply_gradients takes pairs (gradient, variable), not {shown(given)}",
+            line=user_line(),
+            hint="compute_gradients makes them",
+        )
+    return given[0], given[1]
 
 
 def _no_gradients(variables: Sequence[Variable]) -> GradientError:
