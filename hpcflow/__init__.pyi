@@ -48,9 +48,9 @@ from hpcflow.graph.dtypes import uint32 as uint32
 from hpcflow.graph.dtypes import uint64 as uint64
 from hpcflow.graph.dtypes import uint8 as uint8
 from hpcflow.graph.keys import AggregationMethod as AggregationMethod
+from hpcflow.graph.keys import GraphKeys as GraphKeys
 from hpcflow.graph.keys import VariableAggregation as VariableAggregation
 from hpcflow.graph.keys import VariableSynchronization as VariableSynchronization
-from hpcflow.graph.keys import GraphKeys as GraphKeys
 from hpcflow.graph.node_def import NodeDef as NodeDef
 from hpcflow.graph.scopes import add_to_collection as add_to_collection
 from hpcflow.graph.scopes import add_to_collections as add_to_collections

@@ -13,6 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from hpcflow.errors import MALFORMED, HpcflowError, OnnxError
+from hpcflow.folders import path_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
 from hpcflow.onnx import table
 from hpcflow.onnx.aligned import aligned
@@ -64,7 +65,7 @@ def _loaded(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> onnx.Mod
         if isinstance(model, bytes):
             model = onnx.load_model_from_string(model)
         elif not isinstance(model, onnx.ModelProto):
-            model = onnx.load(model)
+            model = onnx.load(path_of(model, "model"))
     except (DecodeError, onnx.checker.ValidationError) as error:
         name = "these bytes" if isinstance(model, bytes) else str(model)
         raise OnnxError(f"{name}: no ONNX model: {error}") from error

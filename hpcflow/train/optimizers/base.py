@@ -133,9 +133,7 @@ class Optimizer:
         if not pairs:
             raise _no_gradients([v for _, v in given])
         for _, v in pairs:
-            if not isinstance(v, Variable):
-                named = getattr(v, "name", shown(v))
-                raise GradientError(f"{named!r} is no variable: nothing of it can be updated")
+            the_variable("apply_gradients", v)
         graph = pairs[0][1].here
         made = self._applied(graph, pairs, global_step, name)
         if made not in graph.get_collection(GraphKeys.TRAIN_OP):
@@ -272,7 +270,7 @@ def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
         return replica_sum(grad, f"{var.op.name}/gradient", wire)
 
 
-def _pair(given: Any) -> tuple[Any, Any]:
+def _pair(given: Any) -> Any:
     """A gradient and its variable; ArgumentError for anything else."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise ArgumentError(
@@ -280,7 +278,7 @@ def _pair(given: Any) -> tuple[Any, Any]:
             line=user_line(),
             hint="compute_gradients makes them",
         )
-    return given[0], given[1]
+    return given
 
 
 def _no_gradients(variables: Sequence[Variable]) -> GradientError:
