@@ -162,10 +162,10 @@ class _Builder:
         for i, op in enumerate(self.needed):
             self._add(op)
             place.setdefault(op.name, (self._position(op), i))
-        names = in_order(self.nodes, lambda name: place.get(name, (-1, 0)))
+        nodes = in_order(self.nodes, lambda name: place.get(name, (-1, 0)))
         targets = [self._final(f).name for f in self.fetches if isinstance(f, Operation)]
         return Program(
-            {name: self.nodes[name] for name in names},
+            nodes,
             tuple(feeds),
             tuple(self.ref(f) for f in self.fetches if isinstance(f, Tensor)),
             tuple(dict.fromkeys(targets)),

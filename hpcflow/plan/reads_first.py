@@ -1,6 +1,8 @@
 """The order of reads and updates that no edge of the graph orders: the read comes first.
 
-So a read sees the updates that it follows and no others of its step.
+So a read sees the updates that it follows and no others of its step. A read that follows nothing
+stands before the update in the order of the step. One that follows something may have to wait, for
+a queue or another task, so the update follows it by a control input.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from hpcflow.plan.rewrite import behind_cycles, topological
 Pair = tuple[str, str]  # names of nodes: the first runs before the second
 
 
-def in_order(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> list[str]:
-    """Names so that each follows what it needs, and reads come before updates.
+def in_order(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> dict[str, Node]:
+    """The nodes so that each follows what it needs, and updates follow reads.
 
     Of the nodes that are ready the lowest `priority` comes first. A branch or loop that updates a
     variable counts as an update of it. Where the pairs contradict each other (two variables, each
@@ -25,37 +27,52 @@ def in_order(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> list[
     """
     order = topological(nodes, priority)
     pairs = list(_pairs(nodes, order))
-    if not pairs:
-        return order
-    if behind_cycles(nodes, pairs):
-        pairs = _without_cycles(nodes, pairs)
-    return topological(nodes, priority, pairs)
+    if pairs:
+        if behind_cycles(nodes, pairs):
+            pairs = _without_cycles(nodes, pairs)
+        order = topological(nodes, priority, pairs)
+    reads: dict[str, list[str]] = collections.defaultdict(list)
+    for read, update in pairs:
+        if _may_wait(nodes, read):
+            reads[update].append(read)
+    found = {name: nodes[name] for name in order}
+    for update, before in reads.items():
+        control = dict.fromkeys((*nodes[update].control, *before))
+        found[update] = nodes[update].but(control=tuple(control))
+    return found
+
+
+def _may_wait(nodes: Mapping[str, Node], read: str) -> bool:
+    return any(nodes[b].type != "Variable" for b in nodes[read].before())
 
 
 def _pairs(nodes: Mapping[str, Node], order: list[str]) -> Iterator[Pair]:
-    """All pairs of a read and an update that it does not follow; none if `order` has them all."""
+    """All pairs of a read and an update that it does not follow; none if `order` is enough."""
     reads: dict[str, list[str]] = collections.defaultdict(list)
     writes: dict[str, list[str]] = collections.defaultdict(list)
-    late = False  # an update stands before a read
     for name in order:
         used, updated = used_state(nodes[name])
         for state in used:
-            late |= state in writes
             (writes if state in updated else reads)[state].append(name)
-    if late:
-        both = writes.keys() & reads.keys()
-        bits = {w: 1 << i for i, w in enumerate(dict.fromkeys(w for s in both for w in writes[s]))}
-        follows: dict[str, int] = {}  # of each node: the updates that it follows
-        for name in order:
-            follows[name] = 0
-            for b in nodes[name].before():
-                follows[name] |= follows[b] | bits.get(b, 0)
-        place = {name: i for i, name in enumerate(order)}
-        found = ((r, w) for s in both for r in reads[s] for w in writes[s])
-        yield from sorted(
-            (pair for pair in found if not follows[pair[0]] & bits[pair[1]]),
-            key=lambda pair: (place[pair[0]], place[pair[1]]),
-        )
+    place = {name: i for i, name in enumerate(order)}
+    both = [state for state in writes if state in reads]
+    if not any(
+        place[read] > place[writes[state][0]] or _may_wait(nodes, read)
+        for state in both
+        for read in reads[state]
+    ):
+        return
+    bits = {w: 1 << i for i, w in enumerate(dict.fromkeys(w for s in both for w in writes[s]))}
+    follows: dict[str, int] = {}  # of each node: the updates that it follows
+    for name in order:
+        follows[name] = 0
+        for b in nodes[name].before():
+            follows[name] |= follows[b] | bits.get(b, 0)
+    found = ((r, w) for s in both for r in reads[s] for w in writes[s])
+    yield from sorted(
+        (pair for pair in found if not follows[pair[0]] & bits[pair[1]]),
+        key=lambda pair: (place[pair[0]], place[pair[1]]),
+    )
 
 
 def _without_cycles(nodes: Mapping[str, Node], pairs: Iterable[Pair]) -> list[Pair]:

@@ -228,6 +228,7 @@ class Bodies(Statements):
         )
         end = block.body[-1]
         end.text = end.text.rstrip("]") + f", {self._written.name}]"
+        end.uses = (*end.uses, self._written.name)
         return name, [*results, self._written]
 
     def fold(self) -> None:

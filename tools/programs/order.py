@@ -93,9 +93,10 @@ class Order:
             self.done.update(dict.fromkeys(function.names[1:], start))
             here = (*path, (event, name)) if line.role == "branch" else path
             self.walk(function.body, start, here)
-            ends = [self.known([r]) for x in function.body if x.role == "return" for r in x.uses]
-            live = frozenset().union(*ends)
-            tied = frozenset.intersection(*ends) if ends else live
+            ends = [r for x in function.body if x.role == "return" for r in x.uses]
+            live = self.known(ends)  # nobody waits for an array
+            waited = [self.known([r]) for r in ends if not r.startswith("ta")]
+            tied = frozenset.intersection(*waited) if waited else live
             self.accesses[first:] = [a for a in self.accesses[first:] if a.event in live]
             self.untied |= any(a.event not in tied for a in self.accesses[first:])
             done |= tied
