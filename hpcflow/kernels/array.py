@@ -23,6 +23,18 @@ for _type in ("Identity", "StopGradient", "PlaceholderWithDefault"):
     _same(_type)
 
 
+@kernel("CheckSizes", "out", moves=True)
+def _check_sizes(xp: Any, node: Node) -> Callable[..., Any]:
+    what, least = node.attrs["what"], node.attrs["least"]
+
+    def run(x: Any, out: Any) -> None:
+        if x.size and (smallest := int(x.min())) < least:
+            raise ShapeError(f"{what} is {smallest}, less than {least}")
+        xp.copyto(out, x)
+
+    return run
+
+
 @kernel("EnsureShape", "view")
 def _ensure_shape(xp: Any, node: Node) -> Callable[..., Any]:
     wanted = node.attrs["shape"]
@@ -47,19 +59,22 @@ def _under_known_shape(node: Node) -> Callable[..., Any] | None:
 @kernel("Reshape", "view")
 def _reshape(xp: Any, node: Node) -> Callable[..., Any]:
     target = node.attrs["shape"]
+    of_step = len(node.inputs) > 1 and node.inputs[1].value is None
 
     def run(x: Any, *told: Any) -> Any:
         wanted = told[0].tolist() if told else target
         if x.size == 0 and -1 in wanted and 0 in wanted:
             wanted = _of_none(x.shape, wanted)
         try:
-            return x.reshape(wanted)
+            if min(wanted, default=0) >= -1:
+                return x.reshape(wanted)
         except ValueError:
-            raise ShapeError(
-                f"{list(x.shape)} ({x.size} elements) cannot be reshaped to {list(wanted)}"
-            ) from None
+            pass
+        raise ShapeError(
+            f"{list(x.shape)} ({x.size} elements) cannot be reshaped to {list(wanted)}"
+        )
 
-    return _under_known_shape(node) or run
+    return (None if of_step else _under_known_shape(node)) or run
 
 
 def _of_none(given: Sequence[int], wanted: Sequence[int]) -> list[int]:
@@ -96,6 +111,11 @@ def _from_parcel(xp: Any, node: Node) -> Callable[..., Any]:
 def _transpose(xp: Any, node: Node) -> Callable[..., Any]:
     perm = node.attrs["perm"]
     return lambda x, out: xp.copyto(out, x.transpose(perm))
+
+
+@kernel("TransposeTold", "out", moves=True)
+def _transpose_told(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda x, perm, out: xp.copyto(out, x.transpose(perm.tolist()))
 
 
 # -- shapes as values
@@ -137,7 +157,15 @@ def _ones_like(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("BroadcastTo", "out", moves=True)
 def _broadcast_to(xp: Any, node: Node) -> Callable[..., Any]:
-    return lambda x, *more: xp.copyto(more[-1], x)
+    if len(node.inputs) == 1 or node.inputs[1].value is not None:
+        return lambda x, *more: xp.copyto(more[-1], x)
+
+    def run(x: Any, told: Any, out: Any) -> None:
+        if (wanted := told.tolist()) != list(out.shape):
+            raise ShapeError(f"{list(x.shape)} cannot be broadcast to {wanted}")
+        xp.copyto(out, x)
+
+    return run
 
 
 @kernel("SumToShape", "out")
@@ -168,6 +196,9 @@ def _range(xp: Any, node: Node) -> Callable[..., Any]:
             raise NumericError("range with a step of 0")
         if any(v - v != 0 for v in values):  # NaN and infinity
             raise NumericError(f"range of {values}")
+        start, limit, delta = values
+        if (limit - start) * delta < 0:
+            raise ShapeError(f"range from {start} to {limit} by {delta}")
         return xp.arange(*values, dtype=dtype)
 
     return run

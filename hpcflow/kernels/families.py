@@ -14,10 +14,11 @@ PROVIDERS = {  # the better first -> the module whose `absent()` says why it can
 }
 FAMILIES = {  # modules of hpcflow.kernels -> ops
     "array": (
-        "BroadcastTo EnsureShape ExpandDims Fill FromParcel Identity OnesLike "
+        "BroadcastTo CheckSizes EnsureShape ExpandDims Fill FromParcel Identity OnesLike "
         "PlaceholderWithDefault Range Rank Reshape Rows Shape Size Squeeze StopGradient "
-        "SumToShape Transpose ZerosLike"
+        "SumToShape Transpose TransposeTold ZerosLike"
     ),
+    "axes": "AroundAxis DotAxes JoinedShapes ReducedAxes",
     "bits": "Bitcast",
     "boxes": "BestBoxes",
     "candidates": "SampleCandidates",
@@ -73,7 +74,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
         "StatelessRandomPermutation StatelessRandomPoisson StatelessRandomUniform "
         "StatelessRandomUniformInt StatelessTruncatedNormal TruncatedNormal"
     ),
-    "rearrange": "BroadcastArgs Reverse ReverseSequence UnravelIndex",
+    "rearrange": "BroadcastArgs Reverse ReverseSequence ReverseTold Roll UnravelIndex",
     "records": "DecodeCSV DecodeRaw MatchingFiles ReadFile WriteFile",
     "reduce": (
         "All Any ArgMax ArgMin ExtremeGrad LogSumExp Max Mean MeanGrad Min Prod ProdGrad "
@@ -101,7 +102,6 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
         "Concat Gather GatherGrad OneHot Pack Pad Slice SliceGrad Split StridedSlice "
         "StridedSliceGrad Tile TileGrad Unpack"
     ),
-    "told_axes": "AxesLast SizesWith TransposeBy",
     "sparse": "SortOrder SparseTensorDenseMatMul SparseToDense",
     "special": "Erf Erfc",
     "state": (

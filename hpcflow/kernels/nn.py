@@ -250,9 +250,10 @@ def _l2_loss(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("InTopK", "out")
 def _in_top_k(xp: Any, node: Node) -> Callable[..., Any]:
-    k = node.attrs["k"]
+    known = node.attrs["k"]
 
-    def run(predictions: Any, targets: Any, out: Any) -> None:
+    def run(predictions: Any, targets: Any, *more: Any) -> None:
+        k, out = (known, *more) if known is not None else more
         check_indices(xp, targets, predictions.shape[1], "target")
         rows = xp.arange(predictions.shape[0])
         mine = predictions[rows, targets][:, None]

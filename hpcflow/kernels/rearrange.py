@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
+from hpcflow.kernels.axes import listed, normal_axes
 from hpcflow.kernels.slicing import check_indices
 from hpcflow.kernels.table import Node, kernel
 
@@ -17,6 +18,26 @@ from hpcflow.kernels.table import Node, kernel
 def _reverse(xp: Any, node: Node) -> Callable[..., Any]:
     axes = node.attrs["axis"]
     return lambda x, out: xp.copyto(out, xp.flip(x, axes))
+
+
+@kernel("ReverseTold", "out", moves=True)
+def _reverse_told(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, axes: Any, out: Any) -> None:
+        xp.copyto(out, xp.flip(x, tuple(normal_axes(listed(axes), x.ndim))))
+
+    return run
+
+
+@kernel("Roll", "out", moves=True)
+def _roll(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, shift: Any, axes: Any, out: Any) -> None:
+        by, along = listed(shift), listed(axes)
+        if len(by) != len(along):
+            raise ShapeError(f"roll by {by} along axes {along}: one number an axis")
+        found = tuple(normal_axes([a], x.ndim)[0] for a in along)
+        xp.copyto(out, xp.roll(x, by, found))
+
+    return run
 
 
 @kernel("ReverseSequence", "out", moves=True)

@@ -20,12 +20,13 @@ _WHY = {
         "SumEqualRows Unique Where"
     ),
     "it looks at values": (
-        "Assert AxesLast BestBoxes BroadcastArgs CTCLossGrad CheckNumerics DynamicPartition "
-        "InvertPermutation PieceRows RandomGamma RandomPoisson Range SampleCandidates SizesWith "
-        "Slice SliceGrad TransposeBy UnravelIndex UnsortedSegmentMax UnsortedSegmentMin "
-        "UnsortedSegmentProd UnsortedSegmentSum Zeta StatelessRandomGamma StatelessRandomNormal "
-        "StatelessRandomPermutation StatelessRandomPoisson StatelessRandomUniform "
-        "StatelessRandomUniformInt StatelessTruncatedNormal"
+        "AroundAxis Assert BestBoxes BroadcastArgs CTCLossGrad CheckNumerics CheckSizes DotAxes "
+        "DynamicPartition InvertPermutation JoinedShapes PieceRows RandomGamma RandomPoisson "
+        "Range ReducedAxes ReverseTold Roll SampleCandidates Slice SliceGrad "
+        "StatelessRandomGamma StatelessRandomNormal StatelessRandomPermutation "
+        "StatelessRandomPoisson StatelessRandomUniform StatelessRandomUniformInt "
+        "StatelessTruncatedNormal TransposeTold UnravelIndex UnsortedSegmentMax "
+        "UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum Zeta"
     ),
     "it gives the GPU values of the host": "Shape",
     "it runs on the host": "Print PyFunc PyFuncStateless",

@@ -37,7 +37,7 @@ for _type, _name in _SAME.items():
     _same(_type, _name)
 
 
-@exports("Identity", "StopGradient", "PlaceholderWithDefault", "CheckNumerics")
+@exports("CheckSizes", "Identity", "StopGradient", "PlaceholderWithDefault", "CheckNumerics")
 def _identity(to: Emitter, op: Operation) -> str:
     return to.name(op.inputs[0])
 
@@ -197,7 +197,11 @@ def _cumsum(to: Emitter, op: Operation) -> Any:
 
 @exports("TopK")
 def _top_k(to: Emitter, op: Operation) -> Any:
-    values, at = to.node("TopK", op.inputs[0], to.ints([op.attrs["k"]]), outputs=2)
+    if len(op.inputs) == 1:
+        k = to.ints([op.attrs["k"]])
+    else:
+        k = to.node("Reshape", to.cast(op.inputs[1], int64), to.ints([1]))
+    values, at = to.node("TopK", op.inputs[0], k, outputs=2)
     return [values, to.cast(at, op.outputs[1].dtype)]
 
 

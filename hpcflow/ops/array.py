@@ -12,7 +12,7 @@ import numpy as np
 from hpcflow.errors import ArgumentError, DTypeError, NumericError, ShapeError
 from hpcflow.graph.arguments import also_named
 from hpcflow.graph.composite import Composite
-from hpcflow.graph.dtypes import as_array, as_dtype, int32, kind_of
+from hpcflow.graph.dtypes import as_array, as_dtype, int32, int64, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import (
@@ -29,9 +29,11 @@ from hpcflow.guard import shown
 from hpcflow.ops.rules import (
     SMALL,
     Attrs,
+    axes_argument,
     fitted,
     given_shape,
     has_tensors,
+    make,
     normal_axis,
     one,
     require,
@@ -91,6 +93,32 @@ def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:
     if not is_known(known):
         raise ShapeError(f"shape {shape!r} must be known", hint="use hf.shape(x) for unknown sizes")
     return known, []
+
+
+def _check_sizes(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    (given,) = inputs
+    require(attrs["what"], given, "iu")
+    if given.value is not None:
+        _at_least(given.value, **attrs)
+    return [given]
+
+
+def _at_least(value: np.ndarray, what: str, least: int) -> None:
+    if value.size and (smallest := int(value.min())) < least:
+        raise ShapeError(f"{what} is {smallest}, less than {least}", line=user_line())
+
+
+op("CheckSizes", infer=_check_sizes, grad=_INTEGERS)
+
+
+def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
+    """Integers, none of which may be below `least`: a ShapeError now, or in the step."""
+    told = convert_to_tensor(sizes)
+    if told.constant is None:
+        return one("CheckSizes", [told], {"what": what, "least": least})
+    require(what, told.spec, "iu")
+    _at_least(told.constant, what, least)
+    return told
 
 
 # -- constants and what is fed
@@ -273,14 +301,17 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
 
 
 @also_named(dim="axis")
-def expand_dims(input: Any, axis: int, name: str | None = None) -> Tensor:
+def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
     """`input` with a new axis of size 1 at `axis`, a number or a list of one."""
-    at = static_axes(axis)
+    x, at = convert_to_tensor(input), axes_argument(axis)
     if isinstance(at, tuple) and len(at) == 1:
         at = at[0]
+    if isinstance(at, Tensor):
+        around = [shape(x, out_type=int64), at, constant([1], int64)]
+        return reshape(x, make("AroundAxis", around, {"insert": True}).outputs[1], name)
     if not isinstance(at, int):
         raise ShapeError(f"expand_dims takes one axis, not {shown(axis)}", line=user_line())
-    return one("ExpandDims", [convert_to_tensor(input)], {"axis": at}, name)
+    return one("ExpandDims", [x], {"axis": at}, name)
 
 
 @also_named(squeeze_dims="axis")
@@ -310,7 +341,22 @@ def _transpose_back(op: Operation, g: Tensor) -> list[Tensor]:
     return [transpose(g, perm)]
 
 
+def _transpose_told(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    x, perm = inputs
+    require("a perm", perm, "iu")
+    require_rank("a perm", perm, 1)
+    if perm.value is not None:
+        return _transpose([x], {"perm": tuple(int(p) for p in perm.value)})
+    rank = merge(perm.shape, None if x.shape is None else (len(x.shape),))
+    return [Spec(x.dtype, None if not rank or rank[0] is None else (None,) * rank[0])]
+
+
+def _transpose_told_back(op: Operation, g: Tensor) -> list[Any]:
+    return [one("TransposeTold", [g, one("InvertPermutation", [op.inputs[1]])]), None]
+
+
 op("Transpose", infer=_transpose, grad=_transpose_back)
+op("TransposeTold", infer=_transpose_told, grad=_transpose_told_back)
 
 
 def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool = False) -> Tensor:
@@ -318,12 +364,11 @@ def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool
 
     `perm` may be a vector that only the step knows.
     """
-    x = convert_to_tensor(a)
+    axes, x = axes_argument(perm), convert_to_tensor(a)
     if conjugate and x.dtype.kind == "c":
         x = one("Conj", [x])
-    if isinstance(perm, Tensor) and perm.constant is None:
-        return one("TransposeBy", [x, perm], {}, name)
-    axes = static_axes(perm)
+    if isinstance(axes, Tensor):
+        return one("TransposeTold", [x, axes], {}, name)
     return one("Transpose", [x], {"perm": axes}, name)
 
 
@@ -427,6 +472,8 @@ def _length(start: Any, limit: Any, delta: Any) -> int:
             raise ArgumentError(f"range takes numbers, not {shown(given)}", line=user_line())
     if delta == 0:
         raise ShapeError("range with a step of 0", line=user_line())
+    if (limit - start) * delta < 0:
+        raise ShapeError(f"range from {start} to {limit} by {delta}", line=user_line())
     steps = (limit - start) / delta
     if steps - steps != 0:  # NaN and infinity
         raise NumericError(f"range from {start} to {limit} by {delta}", line=user_line())
@@ -442,6 +489,7 @@ def range(
     """The numbers `start`, `start + delta`, ... below `limit`; from 0 if `limit` is None.
 
     Of `dtype`; without it of the widest dtype among the arguments.
+    Errors: ShapeError, now or in the step, if `limit` lies on the other side of `start`.
     """
     if limit is None:
         start, limit = 0, start

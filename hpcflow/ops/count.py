@@ -11,7 +11,7 @@ from hpcflow.graph.dtypes import as_dtype, int32, int64, kind_of
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, merge
-from hpcflow.ops.array import reshape, size
+from hpcflow.ops.array import checked_sizes, reshape, size
 from hpcflow.ops.broadcast import ones_like, zeros
 from hpcflow.ops.elementwise import floor
 from hpcflow.ops.join import concat, stack
@@ -29,7 +29,16 @@ from hpcflow.ops.math import (
     where,
 )
 from hpcflow.ops.reduce import reduce_max, reduce_sum
-from hpcflow.ops.rules import Attrs, like, one, require, require_alike, require_rank, whole
+from hpcflow.ops.rules import (
+    Attrs,
+    like,
+    one,
+    require,
+    require_alike,
+    require_rank,
+    told_count,
+    whole,
+)
 from hpcflow.ops.segment import unsorted_segment_sum
 from hpcflow.ops.slicing import gather, getitem
 
@@ -67,8 +76,8 @@ op("Bincount", infer=_bincount, grad=_bincount_back)
 def bincount(
     arr: Any,
     weights: Any = None,
-    minlength: int | None = None,
-    maxlength: int | None = None,
+    minlength: Any = None,
+    maxlength: Any = None,
     dtype: Any = int32,
     name: str | None = None,
 ) -> Tensor:
@@ -81,13 +90,34 @@ def bincount(
     if weights is not None:
         inputs.append(convert_to_tensor(weights))
         require_alike("bincount", *inputs)
-    attrs: Attrs = {"minlength": int(minlength or 0), "dtype": as_dtype(dtype)}
+    if kind_of(as_dtype(dtype)) not in "iuf":
+        raise DTypeError(f"bincount cannot count in {as_dtype(dtype)}", line=user_line())
+    if isinstance(minlength, Tensor) or isinstance(maxlength, Tensor):
+        return _counted(inputs, minlength, maxlength, dtype, name)
+    attrs: Attrs = {"minlength": whole(minlength or 0, "minlength"), "dtype": as_dtype(dtype)}
     attrs["maxlength"] = None if maxlength is None else whole(maxlength, "maxlength")
     if min(attrs["minlength"], attrs["maxlength"] or 0) < 0:
         raise ShapeError(f"bincount of a length from {minlength} to {maxlength}", line=user_line())
-    if kind_of(attrs["dtype"]) not in "iuf":
-        raise DTypeError(f"bincount cannot count in {attrs['dtype']}")
     return one("Bincount", inputs, attrs, name)
+
+
+def _counted(
+    inputs: Sequence[Tensor], minlength: Any, maxlength: Any, dtype: Any, name: str | None
+) -> Tensor:
+    """`bincount` of a length that only the step tells."""
+    numbers = cast(reshape(inputs[0], [-1]), int64)
+    count = maximum(add(reduce_max(numbers), 1), 0)
+    if minlength is not None:
+        count = maximum(count, cast(convert_to_tensor(minlength), int64))
+    if maxlength is not None:
+        count = minimum(count, cast(convert_to_tensor(maxlength), int64))
+    left_out = where(less(numbers, count), numbers, -1)
+    places = where(less(numbers, 0), count, left_out)  # no segment has that number
+    if len(inputs) > 1:
+        hits = reshape(inputs[1], [-1])
+    else:
+        hits = ones_like(numbers, dtype=as_dtype(dtype))
+    return unsorted_segment_sum(hits, places, count, name)
 
 
 @also_named(reduction_indices="axis", keep_dims="keepdims", input="input_tensor")
@@ -142,25 +172,28 @@ def confusion_matrix(
 
 
 def histogram_fixed_width_bins(
-    values: Any, value_range: Any, nbins: int = 100, dtype: Any = int32, name: str | None = None
+    values: Any, value_range: Any, nbins: Any = 100, dtype: Any = int32, name: str | None = None
 ) -> Tensor:
     """The bin of each value among `nbins` of equal width over `value_range`, [low, high].
 
     Values outside fall into the first and the last bin.
     """
-    if nbins < 1:
-        raise ShapeError(f"a histogram of {nbins} bins", line=user_line())
+    known, told = told_count(nbins, "nbins")
+    if known is not None and known < 1:
+        raise ShapeError(f"a histogram of {known} bins", line=user_line())
+    told = [checked_sizes(n, "nbins", 1) for n in told]
     x = convert_to_tensor(values)
     limits = like(value_range, x)
     require_rank("value_range", limits.spec, 1)
     low, high = getitem(limits, 0), getitem(limits, 1)
     part = divide(subtract(x, low), subtract(high, low))
-    bins = floor(multiply(part, part.dtype.type(nbins)))
-    return cast(clip_by_value(bins, 0, nbins - 1), dtype, name)
+    count = cast(told[0], part.dtype) if told else convert_to_tensor(known, part.dtype)
+    bins = floor(multiply(part, count))
+    return cast(clip_by_value(bins, 0, subtract(count, 1)), dtype, name)
 
 
 def histogram_fixed_width(
-    values: Any, value_range: Any, nbins: int = 100, dtype: Any = int32, name: str | None = None
+    values: Any, value_range: Any, nbins: Any = 100, dtype: Any = int32, name: str | None = None
 ) -> Tensor:
     """How many values fall into each of `nbins` bins of equal width over `value_range`.
 

@@ -65,10 +65,12 @@ def dynamic_rnn(
 
         def joined(array: TensorArray, size: Any) -> Tensor:
             whole = stack([count, batch, size])  # of no steps the array does not tell it
-            made = reshape(array.gather(range(count)), whole)
+            taken = array.gather(range(count))
+            made = reshape(taken, whole)
             if lengths is not None:
                 made = concat([made, zeros(stack([rest, batch, size]), x.dtype)], 0)
-            made.set_shape((*(x.shape or (None, None))[:2], size))
+            of_cell = samples if taken.shape is None else taken.shape[1]
+            made.set_shape((None if x.shape is None else x.shape[0], of_cell, size))
             return made if time_major else transpose(made, [1, 0, 2])
 
         return nest.mapped(joined, arrays, cell.output_size), state

@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, broadcast, merge, normalize_axes, show
 from hpcflow.ops.array import constant, expand_dims, range, shape, sizes
+from hpcflow.ops.axes import dotted
 from hpcflow.ops.broadcast import ones, ones_like, sum_to_shape
 from hpcflow.ops.math import cast, conj, equal
-from hpcflow.ops.rules import Attrs, one, require, require_equal, tensors
+from hpcflow.ops.rules import (
+    Attrs,
+    has_tensors,
+    one,
+    require,
+    require_equal,
+    static_axes,
+    tensors,
+)
 from hpcflow.ops.slicing import getitem
 
 # -- the equation; "." stands for "..."
@@ -156,15 +165,43 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
     return one("Einsum", given, {"equation": f"{','.join(terms)}->{out}".replace(".", "...")}, name)
 
 
+def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None:
+    """The axes of each, where only the step tells them, or of what; None where all is known."""
+    if isinstance(axes, Tensor):
+        if axes.shape is not None and len(axes.shape) != 2:
+            raise ShapeError(
+                f"tensordot over {axes.name!r}, {show(axes.shape)}",
+                line=user_line(),
+                hint="a number that is known, or a tensor of shape [2, pairs]",
+            )
+        return getitem(axes, 0), getitem(axes, 1)
+    if has_tensors(axes):
+        mine, its = (convert_to_tensor(part) for part in axes)
+        if mine.constant is None or its.constant is None:
+            return mine, its
+    if x.shape is not None and y.shape is not None:
+        return None
+    if isinstance(axes, (int, np.integer)):
+        if axes < 0:
+            raise ShapeError(f"tensordot over {axes} axes", line=user_line())
+        return constant(np.arange(-axes, 0)), constant(np.arange(axes))
+    mine, its = (constant(np.array(static_axes(part), "i8")) for part in axes)
+    return mine, its
+
+
 def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
     """The sum of products over the last `axes` of `a` and the first of `b`, or over pairs of axes.
 
-    `axes` is a number, or two lists: those of `a` and those of `b`.
-    Shapes: the other axes of `a`, then those of `b`; both ranks are known.
+    `axes` is a number, or two lists: those of `a` and those of `b`; tensors are lists.
+    Shapes: the other axes of `a`, then those of `b`.
     """
     x, y = tensors([a, b], "tensordot")
-    if x.shape is None or y.shape is None:
-        raise ShapeError("tensordot of a tensor of unknown rank", hint="tensor.set_shape tells it")
+    if isinstance(axes, Tensor) and axes.constant is not None:
+        axes = axes.constant.tolist()
+    told = _told_pairs(x, y, axes)
+    if told is not None:
+        return dotted(x, y, *told, name)
+    assert x.shape is not None and y.shape is not None
     left, right = len(x.shape), len(y.shape)
     if isinstance(axes, (int, np.integer)):
         n = int(axes)

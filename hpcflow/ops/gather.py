@@ -8,30 +8,24 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, RangeError, ShapeError
-from hpcflow.graph.dtypes import as_array, as_dtype, bool_, float32
+from hpcflow.graph.dtypes import as_array, as_dtype, bool_, float32, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge, show
-from hpcflow.ops.array import reshape, shape_argument, sizes
+from hpcflow.ops.array import shape, shape_argument, sizes
+from hpcflow.ops.axes import along
 from hpcflow.ops.indexed_slices import slices_of
 from hpcflow.ops.rules import (
     Attrs,
     like,
     normal_axis,
     one,
+    one_axis,
     require,
     require_rank,
-    static_axes,
     told_shape,
     whole,
     with_value,
-)
-from hpcflow.ops.told_axes import (
-    axes_last,
-    sizes_with,
-    told_axis,
-    transpose_by,
-    transposed_back,
 )
 
 
@@ -109,7 +103,7 @@ def gather(
     indices: Any,
     validate_indices: None = None,
     name: str | None = None,
-    axis: int | None = None,
+    axis: Any = None,
     batch_dims: int | None = 0,
 ) -> Tensor:
     """The slices of `params` along `axis` that `indices` name; along axis 0 the gradient is rows.
@@ -119,31 +113,32 @@ def gather(
     Of a variable only these rows are read, where it lives (`Variable.sparse_read`).
     Errors: an index outside [0, size), a negative one too, raises RangeError when it runs.
     """
-    if hasattr(params, "sparse_read") and not batch_dims and axis in (None, 0):
+    rows_alone = axis is None or (not isinstance(axis, Tensor) and axis == 0)
+    if hasattr(params, "sparse_read") and not batch_dims and rows_alone:
         rows: Tensor = params.sparse_read(indices, name)
         return rows
     x, i = convert_to_tensor(params), convert_to_tensor(indices)
     batch = _batch_dims(batch_dims, i)
-    if (told := told_axis(axis)) is not None:
-        return _gather_told(x, i, told, batch, name)
-    at = batch if axis is None else static_axes(axis)
-    if not batch and isinstance(at, int) and at < 0 and x.shape is not None:
+    at = batch if axis is None else one_axis(axis)
+    if isinstance(at, Tensor):
+        return _gather_along(x, i, at, batch, name)
+    if not batch and at < 0 and x.shape is not None:
         at = normal_axis(at, len(x.shape))
     attrs: Attrs = {"axis": at, "batch_dims": batch} if batch else {"axis": at}
     return one("Gather", [x, i], attrs, name)
 
 
-def _gather_told(x: Tensor, i: Tensor, axis: Tensor, batch: int, name: str | None) -> Tensor:
-    """`gather` along an axis that only the step knows: it is last, then in its place again."""
+def _gather_along(x: Tensor, indices: Tensor, axis: Tensor, batch: int, name: Any) -> Tensor:
+    """`gather` along an axis that the step tells."""
     if batch:
-        raise ShapeError("gather with batch_dims needs an axis known when the graph is built")
-    last = axes_last(x, axis)
-    taken = gather(transpose_by(x, last.order), reshape(i, [-1]), axis=-1)
-    placed = transposed_back(taken, last.order)
-    made = reshape(placed, sizes_with(x, axis, i), name)
-    if x.shape is not None and i.shape is not None:
-        made.set_shape((None,) * (len(x.shape) + len(i.shape) - 1))
-    return made
+        raise ShapeError(
+            "gather with batch_dims along an axis that only the step tells",
+            line=user_line(),
+            hint="give axis as a number, or batch_dims 0",
+        )
+    attrs: Attrs = {"axis": 1, "dense": True}
+    middle = shape(indices, out_type=int64)
+    return along(x, axis, lambda flat: one("Gather", [flat, indices], attrs), middle, name)
 
 
 def _batch_dims(given: int | None, indices: Tensor) -> int:

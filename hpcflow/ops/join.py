@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.arguments import also_named
-from hpcflow.graph.dtypes import as_dtype, as_strings
+from hpcflow.graph.dtypes import as_dtype, as_strings, bool_, int64
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -22,23 +22,48 @@ from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.graph.tensor_shape import Dimension, Sizes, TensorShape
-from hpcflow.ops.array import constant, ensure_shape, partial_value, reshape, shape
-from hpcflow.ops.broadcast import broadcast_to, zeros_like
-from hpcflow.ops.math import cast, floordiv, multiply, subtract
+from hpcflow.ops.array import (
+    checked_sizes,
+    constant,
+    ensure_shape,
+    identity,
+    partial_value,
+    reshape,
+    shape,
+    stop_gradient,
+)
+from hpcflow.ops.axes import flat_around, joined_along, with_axis_replaced
+from hpcflow.ops.broadcast import broadcast_to, ones_like, zeros_like
+from hpcflow.ops.gather import gather
+from hpcflow.ops.math import (
+    add,
+    cast,
+    floordiv,
+    less,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    subtract,
+    where,
+)
 from hpcflow.ops.rules import (
     Attrs,
+    axes_argument,
     has_tensors,
+    like,
     make,
     normal_axis,
     one,
+    one_axis,
     require,
     require_equal,
+    require_rank,
     static_axes,
     tensors,
     with_value,
 )
 from hpcflow.ops.slicing import getitem, reverse, slice
-from hpcflow.ops.told_axes import axes_last, told_axis, transpose_by, transposed_back
 
 
 def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -136,15 +161,13 @@ op("Pack", infer=_pack, grad=_pack_back)
 op("Unpack", infer=_unpack, grad=_unpack_back)
 
 
-def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
+def concat(values: Sequence[Any], axis: Any, name: str | None = None) -> Tensor:
     """`values`, one after the other along `axis`; one tensor is itself."""
     values = values if isinstance(values, (list, tuple)) else [values]
-    if (told := told_axis(axis)) is not None:
-        parts = tensors(values, "concat")
-        lead = next((t for t in parts if t.shape is not None), parts[0])
-        order = axes_last(lead, told).order
-        return transposed_back(concat([transpose_by(t, order) for t in parts], -1), order, name)
-    return one("Concat", tensors(values, "concat"), {"axis": static_axes(axis)}, name)
+    parts, at = tensors(values, "concat"), axes_argument(axis)
+    if isinstance(at, Tensor):
+        return identity(parts[0], name) if len(parts) == 1 else joined_along(parts, at, name)
+    return one("Concat", parts, {"axis": at}, name)
 
 
 def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
@@ -213,13 +236,9 @@ def split(
     One size may be -1: what the others leave.
     Errors: ShapeError if the parts do not fill the axis, when it is built or in the step.
     """
-    x, given = convert_to_tensor(value), num_or_size_splits
-    if (told := told_axis(axis)) is not None:
-        order = axes_last(x, told).order
-        return [
-            transposed_back(p, order) for p in split(transpose_by(x, order), given, -1, name, num)
-        ]
-    axis = static_axes(axis)
+    x, given, axis = convert_to_tensor(value), num_or_size_splits, one_axis(axis)
+    if isinstance(axis, Tensor):
+        return _split_along(x, given, axis, num, name)
     if has_tensors(given):
         given = convert_to_tensor(given)
     if isinstance(given, Tensor) and given.constant is None:
@@ -239,6 +258,19 @@ def split(
         return _split_as_told(x, constant(parts), axis, len(parts), name)
     parts = _filled(parts, size)
     return list(make("Split", [x], {"axis": static_axes(axis), "sizes": parts}, name).outputs)
+
+
+def _split_along(
+    x: Tensor, given: Any, axis: Tensor, num: int | None, name: str | None
+) -> list[Tensor]:
+    """`split` along an axis that the step tells."""
+    flat = split(flat_around(x, axis), given, 1, None, num)
+    sizes = [reshape(getitem(shape(part, out_type=int64), 1), [1]) for part in flat]
+    named = [name if len(flat) == 1 or not name else f"{name}_{i}" for i, _ in enumerate(flat)]
+    return [
+        reshape(part, with_axis_replaced(x, axis, size), called)
+        for part, size, called in zip(flat, sizes, named, strict=True)
+    ]
 
 
 def _split_as_told(
@@ -329,22 +361,25 @@ def pad(
     paddings: Any,
     mode: str = "CONSTANT",
     name: str | None = None,
-    constant_values: float = 0,
+    constant_values: Any = 0,
 ) -> Tensor:
     """`tensor` with `paddings[i] = (before, after)` more elements along axis i.
 
     They are `constant_values`, or with mode REFLECT the elements mirrored at the first and last,
-    SYMMETRIC mirrored with these, EDGE the first and last themselves. Paddings of the last three
-    are known when the graph is built; those with constants may be a tensor.
+    SYMMETRIC mirrored with these, EDGE the first and last themselves.
     Errors: ShapeError for paddings that are negative, or longer than what is mirrored.
     """
     x, mode = convert_to_tensor(tensor), mode.upper()
+    if isinstance(constant_values, Tensor) or hasattr(constant_values, "as_tensor"):
+        inside = pad(ones_like(x, dtype=bool_), paddings, mode)
+        outside = stop_gradient(like(constant_values, x))
+        return where(inside, pad(x, paddings, mode), outside, name)
     given = convert_to_tensor(paddings) if has_tensors(paddings) else paddings
     if isinstance(given, Tensor) and given.constant is None:
-        if mode != "CONSTANT":
-            raise ShapeError(f"paddings of mode {mode} must be known when the graph is built")
         if given.shape is not None and (len(given.shape) != 2 or given.shape[1] not in (2, None)):
             raise ShapeError(f"paddings of shape {show(given.shape)}, not [rank, 2]")
+        if mode != "CONSTANT":
+            return _mirrored_as_told(x, given, mode, name)
         attrs = {"paddings": None, "value": _plain(constant_values, x)}
         padded = one("Pad", [x, reshape(given, [-1])], attrs, name)
         padded.set_shape(_padded_in_part(x, given))
@@ -392,6 +427,34 @@ def _mirrored(x: Tensor, pairs: Any, mode: str, name: str | None) -> Tensor:
     return x
 
 
+def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) -> Tensor:
+    """`x` with elements mirrored at its ends, as many as the step tells.
+
+    Errors: RangeError in the step if there are not as many.
+    """
+    told = None if paddings.shape is None else paddings.shape[:1]
+    (count,) = merge(told, None if x.shape is None else (len(x.shape),)) or (None,)
+    if count is None or mode not in _MIRRORS:
+        raise ShapeError(
+            f"paddings of mode {mode} for a tensor of unknown rank",
+            line=user_line(),
+            hint="x.set_shape or paddings.set_shape tells how many axes there are",
+        )
+    pairs = checked_sizes(cast(paddings, int64), "a padding")
+    for axis in builtins.range(count):
+        size = getitem(shape(x, out_type=int64), axis)
+        before, after = getitem(pairs, (axis, 0)), getitem(pairs, (axis, 1))
+        at = one("Range", [negative(before), add(size, after), constant(1, int64)])
+        skip = _MIRRORS[mode]
+        if mode == "EDGE":
+            at = minimum(maximum(at, 0), subtract(size, 1))
+        else:  # a place that is outside even when mirrored is left for gather to refuse
+            above = subtract(multiply(subtract(size, 1), 2), subtract(at, 1 - skip))
+            at = where(less(at, 0), subtract(-1 + skip, at), where(less(at, size), at, above))
+        x = gather(x, at, axis=axis)
+    return identity(x, name)
+
+
 def _ends(x: Tensor, axis: int, rank: int, pair: tuple[int, int], mode: str) -> list[Tensor]:
     """`x` between what it is padded with along `axis`."""
     size = None if x.shape is None else x.shape[axis]
@@ -432,15 +495,24 @@ def _end(x: Tensor, axis: int, rank: int, skip: int, n: int, before: bool) -> Te
     return slice(x, stack([start if i == axis else 0 for i in range(rank)]), sizes)
 
 
+def _tiled(x: Tensor, times: Tensor, name: str | None) -> Tensor:
+    """`tile` of a tensor of unknown rank."""
+    sizes = shape(x, out_type=times.dtype)
+    once = reshape(x, reshape(stack([ones_like(sizes), sizes], 1), [-1]))
+    many = broadcast_to(once, reshape(stack([times, sizes], 1), [-1]))
+    return reshape(many, multiply(times, sizes), name)
+
+
 def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
     """`input` repeated `multiples[i]` times along axis i; a vector of a known length."""
     x = convert_to_tensor(input)
     given = convert_to_tensor(multiples) if has_tensors(multiples) else multiples
     if not isinstance(given, Tensor) or given.constant is not None:
         return one("Tile", [x], {"multiples": static_axes(given)}, name)
-    if given.shape is None or given.shape[0] is None:
-        raise ShapeError("tile needs multiples of a known length", op=given.op.name)
-    rank = given.shape[0]
+    require_rank("multiples", given.spec, 1)
+    (rank,) = merge(given.shape, None if x.shape is None else (len(x.shape),)) or (None,)
+    if rank is None:
+        return _tiled(x, given, name)
     sizes = unstack(shape(x, out_type=given.dtype), rank)
     times = unstack(given, rank)
     flat = [n for pair in zip(times, sizes, strict=True) for n in pair]

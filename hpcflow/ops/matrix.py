@@ -9,12 +9,13 @@ import numpy as np
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.arguments import also_named
-from hpcflow.graph.dtypes import as_dtype, float32
+from hpcflow.graph.dtypes import as_dtype, float32, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.array import (
     LARGE,
+    checked_sizes,
     constant,
     expand_dims,
     range,
@@ -25,9 +26,32 @@ from hpcflow.ops.array import (
 )
 from hpcflow.ops.broadcast import broadcast_to, zeros_like
 from hpcflow.ops.join import concat
-from hpcflow.ops.math import abs, cast, conj, equal, floordiv, pow, sqrt, square
+from hpcflow.ops.math import (
+    abs,
+    cast,
+    conj,
+    equal,
+    floordiv,
+    less,
+    less_equal,
+    logical_and,
+    logical_or,
+    negative,
+    pow,
+    sqrt,
+    square,
+    subtract,
+    where,
+)
 from hpcflow.ops.reduce import reduce_max, reduce_prod, reduce_sum
-from hpcflow.ops.rules import Attrs, like, one, require_equal, static_axes
+from hpcflow.ops.rules import (
+    Attrs,
+    axes_argument,
+    like,
+    one,
+    require_equal,
+    told_count,
+)
 from hpcflow.ops.slicing import getitem
 
 # -- shape rules
@@ -124,8 +148,23 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
 
     A negative number keeps all: (-1, 0) is the lower triangle, (0, -1) the upper.
     """
-    limits = {"num_lower": static_axes(num_lower), "num_upper": static_axes(num_upper)}
-    return one("MatrixBandPart", [convert_to_tensor(input)], limits, name)
+    x = convert_to_tensor(input)
+    (lower, below), (upper, above) = (
+        told_count(num_lower, "num_lower"),
+        told_count(num_upper, "num_upper"),
+    )
+    if not below and not above:
+        return one("MatrixBandPart", [x], {"num_lower": lower, "num_upper": upper}, name)
+    rows = expand_dims(range(getitem(shape(x, out_type=int64), -2)), 1)
+    away = subtract(rows, range(getitem(shape(x, out_type=int64), -1)))
+    kept = logical_and(_within(away, below or lower), _within(negative(away), above or upper))
+    return where(kept, x, zeros_like(x), name)
+
+
+def _within(away: Tensor, most: Any) -> Tensor:
+    """Where diagonals, counted from the main one, are kept: all if `most` is negative."""
+    limit = cast(convert_to_tensor(most[0] if isinstance(most, list) else most), int64)
+    return logical_or(less(limit, 0), less_equal(away, limit))
 
 
 def diag(diagonal: Any, name: str | None = None) -> Tensor:
@@ -196,15 +235,14 @@ def eye(
     name: str | None = None,
 ) -> Tensor:
     """Identity matrices: ones on the diagonal; repeated to `batch_shape` if it is given."""
-    columns = num_rows if num_columns is None else num_columns
-    known = isinstance(num_rows, (int, np.integer)) and isinstance(columns, (int, np.integer))
-    if known and min(num_rows, columns) < 0:
-        raise ShapeError(f"eye of {num_rows} rows and {columns} columns", line=user_line())
-    if known and int(num_rows) * int(columns) <= LARGE:
-        found = constant(np.eye(int(num_rows), int(columns), dtype=as_dtype(dtype)))
+    n = checked_sizes(num_rows, "the number of rows of eye")
+    m = n if num_columns is None else checked_sizes(num_columns, "the number of columns of eye")
+    known = [int(t.constant) for t in (n, m) if t.constant is not None]
+    if len(known) == 2 and known[0] * known[1] <= LARGE:
+        found = constant(np.eye(*known, dtype=as_dtype(dtype)))
     else:
-        n, m = convert_to_tensor(num_rows), convert_to_tensor(columns)
-        found = cast(equal(expand_dims(range(n), 1), range(cast(m, n.dtype))), dtype)
+        rows, columns = range(cast(n, int64)), range(cast(m, int64))
+        found = cast(equal(expand_dims(rows, 1), columns), dtype)
     if batch_shape is None:
         return found if name is None else one("Identity", [found], {}, name)
     lead = convert_to_tensor(batch_shape)
@@ -230,7 +268,13 @@ def norm(
     1, 2 and infinity. The result is real.
     """
     x = convert_to_tensor(tensor)
-    axes = static_axes(axis)
+    axes = axes_argument(axis)
+    if isinstance(axes, Tensor) and axes.shape not in ((), (1,)):
+        raise ShapeError(
+            f"norm over the axes {axes.name!r}, {show(axes.shape)}: only the step tells how many",
+            line=user_line(),
+            hint="one axis for vectors, given as a scalar, or two numbers for matrices",
+        )
     if isinstance(axes, tuple) and len(axes) == 2:
         return _matrix_norm(x, ord, axes, keepdims, name)
     if isinstance(axes, tuple) and len(axes) != 1:

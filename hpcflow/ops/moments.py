@@ -7,7 +7,8 @@ from typing import Any
 from hpcflow.graph.arguments import also_named, also_takes
 from hpcflow.graph.dtypes import float32, int32
 from hpcflow.graph.graph import Tensor, convert_to_tensor
-from hpcflow.ops.array import constant, rank, shape, squeeze
+from hpcflow.ops.array import constant, rank, reshape, shape, squeeze
+from hpcflow.ops.axes import shape_without
 from hpcflow.ops.broadcast import ones_like
 from hpcflow.ops.elementwise import div_no_nan
 from hpcflow.ops.gather import gather
@@ -23,7 +24,7 @@ from hpcflow.ops.math import (
     subtract,
 )
 from hpcflow.ops.reduce import reduce_mean, reduce_prod, reduce_sum
-from hpcflow.ops.rules import like, static_axes
+from hpcflow.ops.rules import axes_argument, like
 
 
 def reduce_variance(
@@ -62,14 +63,18 @@ def moments(
     distance = subtract(wide, mean)
     variance = reduce_mean(square(distance), axes, keep_dims, name)
     if not keep_dims:
-        mean = squeeze(mean, _listed(axes, x))
+        mean = _without(mean, axes, x)
     return cast(mean, x.dtype), cast(variance, x.dtype)
 
 
-def _listed(axes: Any, x: Tensor) -> Any:
-    """The axes that were reduced, all of them if None."""
-    axes = static_axes(axes)
-    return tuple(range(len(x.shape))) if axes is None and x.shape is not None else axes
+def _without(kept: Tensor, axes: Any, x: Tensor, name: str | None = None) -> Tensor:
+    """`kept` without the axes of `x` that were reduced, all of them if None."""
+    axes = axes_argument(axes)
+    if isinstance(axes, Tensor):
+        return reshape(kept, shape_without(x, axes), name)
+    if axes is None:
+        return reshape(kept, [], name)
+    return squeeze(kept, axes, name)
 
 
 @also_named(keepdims="keep_dims")
@@ -88,8 +93,7 @@ def weighted_moments(
     variance = div_no_nan(reduce_sum(squares, axes, True), total)
     if keep_dims:
         return mean, variance
-    gone = _listed(axes, x)
-    return squeeze(mean, gone), squeeze(variance, gone, name)
+    return _without(mean, axes, total), _without(variance, axes, total, name)
 
 
 @also_named(keepdims="keep_dims")
@@ -101,14 +105,16 @@ def sufficient_statistics(
     moved = x if shift is None else subtract(x, like(shift, x))
     total = reduce_sum(moved, axes, keep_dims)
     squares = reduce_sum(square(moved), axes, keep_dims, name)
-    count = cast(reduce_prod(_sizes(x, static_axes(axes))), x.dtype)
+    count = cast(reduce_prod(_sizes(x, axes_argument(axes))), x.dtype)
     return count, total, squares, shift
 
 
-def _sizes(x: Tensor, axes: int | tuple[int, ...] | None) -> Tensor:
+def _sizes(x: Tensor, axes: Any) -> Tensor:
     """The sizes of `x` along some axes."""
     if axes is None:
         return shape(x)
+    if isinstance(axes, Tensor):
+        return gather(shape(x), mod(cast(axes, int32), rank(x)))
     chosen = [axes] if isinstance(axes, int) else list(axes)
     return gather(shape(x), mod(constant(chosen, int32), rank(x)))
 

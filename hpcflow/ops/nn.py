@@ -40,6 +40,7 @@ from hpcflow.ops.rules import (
     require_alike,
     require_equal,
     require_rank,
+    told_count,
     whole,
     with_shape_of,
 )
@@ -349,7 +350,8 @@ def _in_top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
 
 
-def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) -> Tensor:
+def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
     """Whether each target class is among the `k` largest predictions; ties count as inside."""
-    inputs = [convert_to_tensor(predictions), convert_to_tensor(targets)]
-    return one("InTopK", inputs, {"k": whole(k, "k")}, name)
+    known, told = told_count(k, "k")
+    inputs = [convert_to_tensor(predictions), convert_to_tensor(targets), *told]
+    return one("InTopK", inputs, {"k": known}, name)

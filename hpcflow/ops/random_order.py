@@ -12,7 +12,7 @@ from hpcflow.graph.dtypes import as_dtype, float64, int64
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, is_known, merge, show
-from hpcflow.ops.array import expand_dims, shape, sizes
+from hpcflow.ops.array import checked_sizes, expand_dims, shape, sizes
 from hpcflow.ops.gather import gather
 from hpcflow.ops.host import Assert
 from hpcflow.ops.math import add, cast, less_equal, subtract
@@ -134,6 +134,7 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
         whole, wanted = sizes(value), convert_to_tensor(size)
         if value.shape is not None and wanted.constant is not None:
             _check_crop(value, wanted.constant)
+        wanted = checked_sizes(wanted, "a size of random_crop")
         have, want = cast(convert_to_tensor(whole), int64), cast(wanted, int64)
         checks = []
         if have.constant is None or want.constant is None:

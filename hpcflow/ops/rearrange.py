@@ -8,19 +8,21 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.arguments import also_named
-from hpcflow.graph.dtypes import as_dtype, bool_, int32
-from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.dtypes import as_dtype, bool_, int32, int64
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, as_shape, broadcast, merge, show
-from hpcflow.ops.array import constant, expand_dims, range, reshape, shape
+from hpcflow.ops.array import checked_sizes, constant, expand_dims, range, reshape, shape
+from hpcflow.ops.axes import flat_around, with_axis_replaced
 from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.gather import gather
 from hpcflow.ops.join import stack
-from hpcflow.ops.math import add, cast, divide, less, maximum, mod, multiply, subtract
+from hpcflow.ops.math import add, cast, divide, less, maximum, mod, multiply, negative, subtract
 from hpcflow.ops.positions import positions
 from hpcflow.ops.reduce import reduce_max
 from hpcflow.ops.rules import (
     Attrs,
+    axes_argument,
     normal_axis,
     one,
     operands,
@@ -29,6 +31,7 @@ from hpcflow.ops.rules import (
     require_rank,
     several,
     static_axes,
+    whole,
     with_value,
 )
 from hpcflow.ops.slicing import getitem
@@ -75,10 +78,26 @@ def reverse_sequence(
     return one("ReverseSequence", inputs, attrs, name)
 
 
+def _roll(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    for what, s in (("a shift", inputs[1]), ("an axis", inputs[2])):
+        require(what, s, "iu")
+        require_rank(what, s, 0, 1)
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def _roll_back(op: Operation, g: Tensor) -> list[Any]:
+    return [one("Roll", [g, negative(op.inputs[1]), op.inputs[2]]), None, None]
+
+
+op("Roll", infer=_roll, grad=_roll_back)
+
+
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     """The elements moved by `shift` along each axis of `axis`; what leaves comes in again."""
     x, shifts = convert_to_tensor(input), convert_to_tensor(shift)
-    axes = static_axes(axis)
+    axes = axes_argument(axis)
+    if isinstance(axes, Tensor) or shifts.shape is None:
+        return one("Roll", [x, shifts, convert_to_tensor(axis)], {}, name)
     listed = [axes] if isinstance(axes, int) else list(axes or ())
     if shifts.shape not in ((), (len(listed),)) or (shifts.shape == ()) != isinstance(axes, int):
         raise ShapeError(f"shift {show(shifts.shape)} for axis {axis}: one number an axis")
@@ -96,15 +115,20 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
 
     `repeats` is a number, or one for each element along the axis.
     """
-    x, times = convert_to_tensor(input), convert_to_tensor(repeats)
+    x, times = convert_to_tensor(input), checked_sizes(repeats, "a number of repeats")
     if axis is None:
         x, axis = reshape(x, [-1]), 0
     if x.shape is None:
-        raise ShapeError("repeat needs a tensor of a known rank", op=x.op.name)
-    axis = normal_axis(static_axes(axis), len(x.shape))  # type: ignore[arg-type]
+        at = constant(whole(axis, "axis"))
+        flat = repeat(flat_around(x, at), times, 1)
+        size = reshape(getitem(shape(flat, out_type=int64), 1), [1])
+        return reshape(flat, with_axis_replaced(x, at, size), name)
+    axis = normal_axis(whole(axis, "axis"), len(x.shape))
+    if times.shape is None:
+        times = reshape(times, [-1])
     size = getitem(shape(x), axis)
     length = _repeated(x.shape[axis], times)
-    if times.shape in ((), (1,)):
+    if times.shape in ((), (1,), (None,)):
         times = broadcast_to(times, stack([size]))
     elif times.shape is not None:
         merge((x.shape[axis],), times.shape)
@@ -137,7 +161,10 @@ def sequence_mask(
     if limit is None:
         known = lengths.constant
         limit = reduce_max(lengths) if known is None or not known.size else known.max()
-    mask = less(range(limit, dtype=lengths.dtype), expand_dims(lengths, -1), name)
+        limit = maximum(limit, 0)
+    limit = checked_sizes(limit, "maxlen")
+    wide = int64 if int64 in (limit.dtype, lengths.dtype) else lengths.dtype
+    mask = less(range(limit, dtype=wide), cast(expand_dims(lengths, -1), wide), name)
     return mask if as_dtype(dtype) == bool_ else cast(mask, dtype)
 
 
@@ -145,9 +172,7 @@ def linspace(start: Any, stop: Any, num: Any, name: str | None = None) -> Tensor
     """`num` floating-point numbers from `start` to `stop`, both of them included, evenly spaced."""
     first, last = operands(start, stop)
     require("linspace", first.spec, "f")
-    count = convert_to_tensor(num)
-    if count.constant is not None and int(count.constant) < 1:
-        raise ShapeError(f"linspace of {int(count.constant)} numbers", line=user_line())
+    count = checked_sizes(num, "the number of points of linspace", 1)
     places = cast(range(count, dtype=count.dtype), first.dtype)
     steps = cast(_at_least_one(subtract(count, 1)), first.dtype)
     part = divide(places, steps)

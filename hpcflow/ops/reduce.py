@@ -13,21 +13,21 @@ from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import Infer, NoGrad, op
 from hpcflow.graph.shape import Shape, Spec, normalize_axes, show
-from hpcflow.ops.array import reshape, shape_argument, sizes
+from hpcflow.ops.array import constant, reshape, shape_argument, sizes
+from hpcflow.ops.axes import along, reduced_over
 from hpcflow.ops.broadcast import ones_like
 from hpcflow.ops.math import conj, exp, multiply, subtract
 from hpcflow.ops.rules import (
     Attrs,
+    axes_argument,
     normal_axis,
     one,
+    one_axis,
     operand,
     require,
-    static_axes,
     told_shape,
-    whole,
     with_value,
 )
-from hpcflow.ops.told_axes import axes_last, told_axis, transpose_by
 
 
 class Reduction(Protocol):
@@ -67,25 +67,13 @@ def _reduction(type: str, kinds: str, grad: Any, doc: str, value: Any = None) ->
     def function(
         input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
     ) -> Tensor:
-        x, keep = operand(input_tensor, kinds), bool(keepdims)
-        told = told_axis(axis)
-        if told is not None:
-            return _over_told(type, x, told, keep, name)
-        return one(type, [x], {"axis": static_axes(axis), "keepdims": keep}, name)
+        x, axes = operand(input_tensor, kinds), axes_argument(axis)
+        if isinstance(axes, Tensor):
+            return reduced_over(type, x, axes, bool(keepdims), name)
+        return one(type, [x], {"axis": axes, "keepdims": bool(keepdims)}, name)
 
     function.__doc__ = f"{doc}\n\n    Shapes: without the axes reduced, of size 1 with `keepdims`."
     return also_named(reduction_indices="axis", keep_dims="keepdims")(function)
-
-
-def _over_told(type: str, x: Tensor, axes: Tensor, keepdims: bool, name: str | None) -> Tensor:
-    """A reduction over axes that only the step knows."""
-    last = axes_last(x, axes)
-    rows = reshape(transpose_by(x, last.order), last.matrix)
-    made = one(type, [rows], {"axis": 1, "keepdims": False})
-    made = reshape(made, last.ones if keepdims else last.others, name)
-    if keepdims and x.shape is not None:
-        made.set_shape((None,) * len(x.shape))
-    return made
 
 
 # -- gradients: the incoming one goes back to every element that was reduced
@@ -196,18 +184,24 @@ op("ArgMax", infer=_position, grad=NoGrad("its output is integers"))
 op("ArgMin", infer=_position, grad=NoGrad("its output is integers"))
 
 
+def _placed(type: str, input: Any, axis: Any, output_type: Any, name: str | None) -> Tensor:
+    x, at, dtype = convert_to_tensor(input), one_axis(axis), as_dtype(output_type)
+    if isinstance(at, Tensor):
+        middle = {"axis": 1, "dtype": dtype}
+        return along(x, at, lambda flat: one(type, [flat], middle), constant([], int64), name)
+    return one(type, [x], {"axis": at, "dtype": dtype}, name)
+
+
 @also_named(dimension="axis")
-def argmax(input: Any, axis: int = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
+def argmax(input: Any, axis: Any = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
     """The index of the largest element along `axis`, the first of equal ones."""
-    attrs = {"axis": whole(axis, "axis"), "dtype": as_dtype(output_type)}
-    return one("ArgMax", [convert_to_tensor(input)], attrs, name)
+    return _placed("ArgMax", input, axis, output_type, name)
 
 
 @also_named(dimension="axis")
-def argmin(input: Any, axis: int = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
+def argmin(input: Any, axis: Any = 0, name: str | None = None, output_type: Any = int64) -> Tensor:
     """The index of the smallest element along `axis`, the first of equal ones."""
-    attrs = {"axis": whole(axis, "axis"), "dtype": as_dtype(output_type)}
-    return one("ArgMin", [convert_to_tensor(input)], attrs, name)
+    return _placed("ArgMin", input, axis, output_type, name)
 
 
 def arg_max(

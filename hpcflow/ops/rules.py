@@ -325,12 +325,54 @@ def static_axes(axis: Any) -> int | tuple[int, ...] | None:
         return None if axis is None else int(axis)
     if isinstance(axis, Tensor):
         if axis.constant is None:
-            raise ShapeError("an axis must be known when the graph is built", op=axis.op.name)
+            raise ShapeError(
+                f"{axis.name!r} must be known when the graph is built", line=user_line()
+            )
         axis = axis.constant
     array = as_array(axis)
     if (array.dtype.kind not in "iu" and array.size) or array.ndim > 1:
         raise ShapeError(f"axis {shown(axis)} is not an integer or a list of them")
     return int(array) if array.ndim == 0 else tuple(int(a) for a in array)
+
+
+def axes_argument(axis: Any) -> Any:
+    """An axis argument as plain data, or the tensor that tells it in the step.
+
+    Errors: DTypeError if that is not of integers, ShapeError if it is of rank 2 or more.
+    """
+    if isinstance(axis, Tensor) or hasattr(axis, "as_tensor") or has_tensors(axis):
+        told = convert_to_tensor(axis)
+        if told.constant is None:
+            if told.dtype.kind not in "iu":
+                raise DTypeError(
+                    f"an axis is an integer; {told.name!r} is {told.dtype}", line=user_line()
+                )
+            require_rank("axes", told.spec, 0, 1)
+            return told
+        axis = told
+    return static_axes(axis)
+
+
+def one_axis(axis: Any) -> Any:
+    """`axes_argument` of what names one axis: a whole number, or the tensor that tells it."""
+    found = axes_argument(axis)
+    if isinstance(found, Tensor) and found.shape not in (None, ()):
+        raise ShapeError(
+            f"an axis is a scalar; {found.name!r} has shape {show(found.shape)}", line=user_line()
+        )
+    return found if isinstance(found, Tensor) else whole(axis, "axis")
+
+
+def told_count(value: Any, what: str) -> tuple[int | None, list[Tensor]]:
+    """A number known now, or None and the scalar tensor that tells it in the step."""
+    if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
+        told = convert_to_tensor(value)
+        if told.constant is None:
+            require(what, told.spec, "iu")
+            require_rank(what, told.spec, 0)
+            return None, [told]
+        value = told
+    return whole(value, what), []
 
 
 def normal_axis(axis: int, rank: int) -> int:

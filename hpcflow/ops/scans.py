@@ -11,7 +11,9 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import Infer, op
 from hpcflow.graph.shape import Spec, show
 from hpcflow.ops.array import expand_dims, range, reshape, shape, size, sizes
+from hpcflow.ops.axes import along
 from hpcflow.ops.broadcast import zeros_like
+from hpcflow.ops.join import stack
 from hpcflow.ops.math import (
     add,
     cast,
@@ -29,7 +31,16 @@ from hpcflow.ops.math import (
     subtract,
     where,
 )
-from hpcflow.ops.rules import Attrs, make, normal_axis, one, require, static_axes
+from hpcflow.ops.rules import (
+    Attrs,
+    make,
+    normal_axis,
+    one,
+    one_axis,
+    require,
+    require_rank,
+    told_count,
+)
 from hpcflow.ops.segment import unsorted_segment_sum
 from hpcflow.ops.slicing import getitem
 
@@ -89,8 +100,11 @@ op(
 def _scanned(
     type: str, x: Any, axis: Any, exclusive: bool, reverse: bool, name: str | None
 ) -> Tensor:
-    attrs = {"axis": static_axes(axis), "exclusive": bool(exclusive), "reverse": bool(reverse)}
-    return one(type, [convert_to_tensor(x)], attrs, name)
+    x, at = convert_to_tensor(x), one_axis(axis)
+    attrs: Attrs = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
+    if isinstance(at, Tensor):
+        return along(x, at, lambda flat: one(type, [flat], {**attrs, "axis": 1}), name=name)
+    return one(type, [x], {**attrs, "axis": at}, name)
 
 
 def cumsum(
@@ -120,31 +134,38 @@ def cumulative_logsumexp(
 def _top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("top_k", inputs[0], "iuf")
     given, k = inputs[0].shape, attrs["k"]
-    if k < 0:
+    if len(inputs) > 1:
+        require("top_k's k", inputs[1], "iu")
+        require_rank("top_k's k", inputs[1], 0)
+        k = None if inputs[1].value is None else int(inputs[1].value)
+    if k is not None and k < 0:
         raise ShapeError(f"top_k of {k} elements")
     if given is None:
         return [Spec(inputs[0].dtype, None), Spec(int32, None)]
-    if not given or (given[-1] is not None and given[-1] < k):
-        raise ShapeError(f"the {k} largest along the last axis of {show(given)}")
+    least = 0 if k is None else k
+    if not given or (given[-1] is not None and given[-1] < least):
+        raise ShapeError(f"the {least} largest along the last axis of {show(given)}")
     return [Spec(d, (*given[:-1], k)) for d in (inputs[0].dtype, int32)]
 
 
 def _flat_places(op: Operation) -> Tensor:
     """Where each of the largest lies in the input as one vector."""
     x, places = op.inputs[0], op.outputs[1]
-    width, k = getitem(shape(x), -1), op.attrs["k"]
-    rows = expand_dims(multiply(range(floordiv(size(x), maximum(width, 1))), width), 1)
-    return reshape(add(reshape(places, [-1, k]), rows), [-1])
+    width, k = getitem(shape(x), -1), getitem(shape(places), -1)
+    count = floordiv(size(x), maximum(width, 1))
+    rows = expand_dims(multiply(range(count), width), 1)
+    return reshape(add(reshape(places, stack([count, k])), rows), [-1])
 
 
 def _top_k_back(op: Operation, g: Tensor | None, _: Any) -> list[Any]:
     x = op.inputs[0]
+    none = [None] * (len(op.inputs) - 1)
     if g is None:
-        return [None]
+        return [None, *none]
     if op.attrs["k"] == 0:
-        return [zeros_like(x)]
+        return [zeros_like(x), *none]
     flat = unsorted_segment_sum(reshape(g, [-1]), _flat_places(op), size(x))
-    return [reshape(flat, sizes(x))]
+    return [reshape(flat, sizes(x)), *none]
 
 
 op("TopK", infer=_top_k, grad=_top_k_back)
@@ -157,13 +178,11 @@ class TopK(NamedTuple):
     indices: Tensor
 
 
-def top_k(input: Any, k: int = 1, sorted: bool = True, name: str | None = None) -> TopK:
+def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> TopK:
     """The `k` largest along the last axis, largest first, and where they are (int32).
 
     The first of equal ones comes first, NaN before all; without `sorted` the order is the same.
     """
-    wanted = static_axes(k)
-    if not isinstance(wanted, int):
-        raise ShapeError(f"top_k takes one number k, not {k!r}")
-    values, indices = make("TopK", [convert_to_tensor(input)], {"k": wanted}, name).outputs
+    known, told = told_count(k, "k")
+    values, indices = make("TopK", [convert_to_tensor(input), *told], {"k": known}, name).outputs
     return TopK(values, indices)

@@ -14,24 +14,23 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, broadcast, is_known, merge, normalize_axes, show
-from hpcflow.ops.array import constant, reshape, shape, shape_argument, sizes
+from hpcflow.ops.array import constant, rank, reshape, shape, shape_argument, sizes
 from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.gather import gather
 from hpcflow.ops.index import filled, index_of, plain_key, scalars_in, sliced
 from hpcflow.ops.positions import positions
 from hpcflow.ops.rules import (
     Attrs,
+    axes_argument,
     like,
     normal_axis,
     one,
+    one_axis,
     require,
     require_rank,
-    static_axes,
     told_shape,
-    whole,
     with_value,
 )
-from hpcflow.ops.told_axes import axes_last, told_axis, transpose_by, transposed_back
 
 # -- x[...]: the key is kept as plain data (hpcflow.ops.index)
 
@@ -294,38 +293,38 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
 # -- masks
 
 
-def boolean_mask(
-    tensor: Any, mask: Any, name: str | None = None, axis: int | None = None
-) -> Tensor:
+def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = None) -> Tensor:
     """The parts of `tensor` where `mask`, which covers its axes from `axis` (or 0) on, is true.
 
     Shapes: the axes covered become one, whose size only the step tells.
     Errors: ShapeError if the mask does not fit, or its rank is not known.
     """
     x, m = convert_to_tensor(tensor), convert_to_tensor(mask, bool_)
-    axis = 0 if axis is None else whole(axis, "axis")
+    axis = 0 if axis is None else axis
     if not m.shape:
         raise ShapeError(f"a mask of shape {show(m.shape)}; its rank must be known, and not 0")
-    if axis < 0:
+    many, axis = len(m.shape), one_axis(axis)
+    if isinstance(axis, Tensor):
+        axis = one("FloorMod", [one("Cast", [axis], {"dtype": int32}), rank(x)])
+    elif axis < 0:
         if x.shape is None:
             raise ShapeError("a negative axis needs a tensor of a known rank")
         axis = normal_axis(axis, len(x.shape))
-    rank = len(m.shape)
-    if x.shape is not None:
-        merge(x.shape[axis : axis + rank], m.shape)
-    if rank > 1:
-        x = reshape(x, _joined(x, axis, rank))
-    flat = m if rank == 1 else reshape(m, [-1])
+    if x.shape is not None and not isinstance(axis, Tensor):
+        merge(x.shape[axis : axis + many], m.shape)
+    if many > 1:
+        x = reshape(x, _joined(x, axis, many))
+    flat = m if many == 1 else reshape(m, [-1])
     rows = getitem(positions(flat), (Ellipsis, 0))
     size = None if m.shape is None or not is_known(m.shape) else flat.shape
-    if size is not None and x.shape is not None:
+    if size is not None and x.shape is not None and not isinstance(axis, Tensor):
         merge(x.shape[axis : axis + 1], size)
     return gather(x, rows, axis=axis, name=name or "boolean_mask")
 
 
-def _joined(x: Tensor, axis: int, rank: int) -> Any:
+def _joined(x: Tensor, axis: Any, rank: int) -> Any:
     """The shape of `x` with `rank` axes from `axis` on made one."""
-    if x.shape is not None:
+    if x.shape is not None and not isinstance(axis, Tensor):
         ends = (*x.shape[:axis], *x.shape[axis + rank :])
         if None not in ends:
             return [*x.shape[:axis], -1, *x.shape[axis + rank :]]
@@ -337,7 +336,7 @@ def _joined(x: Tensor, axis: int, rank: int) -> Any:
     )
 
 
-def _from(vector: Tensor, start: int) -> Tensor:
+def _from(vector: Tensor, start: Any) -> Tensor:
     return getitem(vector, builtins.slice(start, None))
 
 
@@ -350,20 +349,26 @@ def _reverse(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(inputs[0].dtype, inputs[0].shape)]
 
 
+def _reverse_told(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("an axis", inputs[1], "iu")
+    require_rank("axes", inputs[1], 0, 1)
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def _reverse_told_back(op: Operation, g: Tensor) -> list[Any]:
+    return [one("ReverseTold", [g, op.inputs[1]]), None]
+
+
 op("Reverse", infer=_reverse, grad=lambda op, g: [one("Reverse", [g], op.attrs)])
+op("ReverseTold", infer=_reverse_told, grad=_reverse_told_back)
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
     """`tensor` with the order along each axis in `axis` reversed."""
-    if (told := told_axis(axis)) is not None:
-        x = convert_to_tensor(tensor)
-        last = axes_last(x, told)
-        turned = transpose_by(x, last.order)
-        rows = reverse(reshape(turned, last.matrix), 1)
-        return transposed_back(reshape(rows, shape(turned)), last.order, name)
-    axes = static_axes(axis)
-    attrs = {"axis": (axes,) if isinstance(axes, int) else axes}
-    return one("Reverse", [convert_to_tensor(tensor)], attrs, name)
+    x, axes = convert_to_tensor(tensor), axes_argument(axis)
+    if isinstance(axes, Tensor):
+        return one("ReverseTold", [x, axes], {}, name)
+    return one("Reverse", [x], {"axis": (axes,) if isinstance(axes, int) else axes}, name)
 
 
 reverse_v2 = reverse

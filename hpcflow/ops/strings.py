@@ -13,7 +13,8 @@ from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, broadcast, normalize_axes
 from hpcflow.guard import shown
-from hpcflow.ops.rules import Attrs, like, one, require, several, static_axes, whole
+from hpcflow.ops.axes import reduced_over
+from hpcflow.ops.rules import Attrs, axes_argument, like, one, require, several, whole
 
 _STRINGS = NoGrad("strings are not differentiable")
 
@@ -142,9 +143,11 @@ def reduce_join(
     name: str | None = None,
 ) -> Tensor:
     """All strings along `axis` as one; along several one after the other, all backwards if None."""
-    axes = static_axes(axis)
-    attrs = {"axis": axes, "keepdims": bool(keepdims), "separator": separator}
-    return one("ReduceJoin", [_strings(inputs)], attrs, name)
+    x, axes = _strings(inputs), axes_argument(axis)
+    attrs: Attrs = {"keepdims": bool(keepdims), "separator": separator}
+    if isinstance(axes, Tensor):
+        return reduced_over("ReduceJoin", x, axes, name=name, **attrs)
+    return one("ReduceJoin", [x], {**attrs, "axis": axes}, name)
 
 
 def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hpcflow.consistency import All, Async, Rule
@@ -226,3 +226,10 @@ class Plan:
     def collectives(self) -> list[str]:
         """Names of the collective nodes, in the order every rank issues them."""
         return [n.name for p in self.parts.values() for n in p.nodes.values() if n.row.collective]
+
+
+def shape_is_told(node: Node, spec: Callable[[Ref], Spec]) -> bool:
+    """True if the step tells a shape, which the kernel compares with what is known of it."""
+    if node.type not in ("Reshape", "BroadcastTo"):
+        return False
+    return any(spec(ref).value is None for ref in node.inputs[1:])

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.attrs import canonical
-from hpcflow.plan.ir import Node, Program, Ref
+from hpcflow.plan.ir import Node, Program, Ref, shape_is_told
 from hpcflow.plan.nested import within
 from hpcflow.plan.rewrite import bypass, constant, live, substitute
 
@@ -57,7 +57,7 @@ def _is_identity(node: Node, program: Program) -> bool:
         return False
     if node.type in ALWAYS_SAME:
         return True
-    if node.type not in SAME_IF_SPECS_ARE:
+    if node.type not in SAME_IF_SPECS_ARE or shape_is_told(node, program.spec):
         return False
     given, made = program.spec(node.inputs[0]), node.specs[0]
     return made.known and given[:2] == made[:2]

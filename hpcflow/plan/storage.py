@@ -13,7 +13,7 @@ from hpcflow.plan import arena
 from hpcflow.plan.arena import Block, Life
 from hpcflow.plan.fusion import tiles
 from hpcflow.plan.fusion.tiles import Group
-from hpcflow.plan.ir import Node, Part, Ref
+from hpcflow.plan.ir import Node, Part, Ref, shape_is_told
 from hpcflow.plan.joins import slots
 from hpcflow.plan.nested import FRAMES, within
 from hpcflow.plan.strands import Strand, home, over, users
@@ -348,7 +348,8 @@ class _Assigner:
 
     def place_view(self, node: Node) -> None:
         ref, source = Ref(node.name), self.store.expr[node.inputs[0]]
-        if source in self.store.binds and is_known(node.specs[0].shape):
+        told = shape_is_told(node, self.part.spec)
+        if source in self.store.binds and is_known(node.specs[0].shape) and not told:
             n = self.store.number[node.name]
             self.bind(ref, f"b{n}", ("viewof", node.name, source))
         else:

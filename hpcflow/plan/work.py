@@ -51,16 +51,17 @@ Count = Callable[[Node, Sequence[Spec]], float]
 
 # Neither computed nor moved: aliases, handles, order, messages (which are counted where they go).
 NOTHING = frozenset(
-    "Branch BranchAcross Const EnsureShape ExpandDims Feed FromParcel Identity Loop LoopAcross "
-    "NoOp PlaceholderWithDefault Rank ReadVariable Recv Reshape Send Shape Size Squeeze "
-    "StopGradient Variable".split()
+    "AroundAxis Branch BranchAcross CheckSizes Const DotAxes EnsureShape ExpandDims Feed "
+    "FromParcel Identity JoinedShapes Loop LoopAcross NoOp PlaceholderWithDefault Rank "
+    "ReadVariable Recv ReducedAxes Reshape Send Shape Size Squeeze StopGradient Variable".split()
 )
 # Elements are moved, none is computed.
 MOVES = frozenset(
     "Assign BroadcastTo Cast Concat Copy DynamicPartition DynamicStitch Fill Gather GatherNd "
     "JoinRows OneHot OnesLike Pack Pad Parcel PieceRows Range ReadRows Reverse ReverseSequence "
-    "ScatterNdUpdate ScatterUpdate Select Slice SliceGrad SparseToDense Split StridedSlice "
-    "StridedSliceGrad TensorScatterUpdate Tile Transpose Unpack Where ZerosLike".split()
+    "ReverseTold Roll ScatterNdUpdate ScatterUpdate Select Slice SliceGrad SparseToDense Split "
+    "StridedSlice StridedSliceGrad TensorScatterUpdate Tile Transpose TransposeTold Unpack "
+    "Where ZerosLike".split()
 )
 # Of the first input only what comes out is read.
 PICKS = frozenset("Gather GatherNd ReadRows Slice StridedSlice".split())

@@ -86,17 +86,6 @@ CASES += [
         for p in [[3, 0, 2, 1], [0]]
     ),
     Case("InvertPermutation", [v(np.zeros(0))], lambda p: np.zeros(0)),
-    Case("TransposeBy", [f(2, 3, 4), v([2, 0, 1], I32)], lambda x, p: x.transpose(p)),
-    Case(
-        "AxesLast",
-        [v([0, -2], I32), v([2, 3, 4], I32)],
-        lambda a, s: (np.array([2, 0, 1]), np.array([4, 6]), np.array([4]), np.array([1, 1, 4])),
-    ),
-    Case(
-        "SizesWith",
-        [v([2, 3, 4], I32), v(-2, I32), v([7, 8], I32)],
-        lambda s, a, m: np.array([2, 7, 8, 4]),
-    ),
     *(
         Case(
             "SearchSorted",

@@ -285,7 +285,8 @@ case("Shape", [t(2, 3)], lambda x: np.array([2, 3]), {"dtype": I32})
 
 
 def _words(x: np.ndarray, skip: bool) -> tuple[Any, Any, Any]:
-    rows = [[w for w in s.replace(b",", b" ").split(b" ") if w or not skip] for s in x]
+    words = [s.replace(b",", b" ").split(b" ") if s else [] for s in x]
+    rows = [[w for w in row if w or not skip] for row in words]
     places = [[i, j] for i, row in enumerate(rows) for j in range(len(row))]
     values = np.array([w for row in rows for w in row] + [None], object)[:-1]
     longest = max(map(len, rows), default=0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import HpcflowError, ShapeError
+from hpcflow.errors import HpcflowError, KernelError, ShapeError
 from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
 
 X = np.arange(12.0, dtype="f4").reshape(3, 4)
@@ -116,3 +116,79 @@ def test_ranges() -> None:
 def test_a_large_identity_is_no_constant_of_the_graph() -> None:
     made = hf.eye(300)
     assert made.op.type != "Const" and (run(made) == np.eye(300)).all()
+
+
+TOLD: dict[str, Callable[[Any], Any]] = {
+    "eye": lambda n: hf.eye(n),
+    "columns of eye": lambda n: hf.eye(2, n),
+    "batches of eye": lambda n: hf.eye(2, batch_shape=[n]),
+    "repeat": lambda n: hf.repeat(X, n, axis=0),
+    "one of several repeats": lambda n: hf.repeat(X, hf.stack([n, 1, 1]), axis=0),
+    "linspace": lambda n: hf.linspace(0.0, 1.0, n),
+    "sequence_mask": lambda n: hf.sequence_mask([1, 2], n),
+    "range": lambda n: hf.range(n),
+    "fill": lambda n: hf.fill([n, 2], 3.0),
+    "zeros": lambda n: hf.zeros([n, 2]),
+    "ones": lambda n: hf.ones([n]),
+    "tile": lambda n: hf.tile(X, [n, 1]),
+    "random_uniform": lambda n: hf.random_uniform([n, 2]),
+    "random_gamma": lambda n: hf.random_gamma([n], 1.0),
+    "random_poisson": lambda n: hf.random_poisson(1.0, [n]),
+    "multinomial": lambda n: hf.multinomial([[1.0, 2.0]], n),
+    "random_crop": lambda n: hf.random_crop(X, hf.stack([n, 2])),
+    "broadcast_to": lambda n: hf.broadcast_to(X[0], [n, 4]),
+    "broadcast_to of a known size": lambda n: hf.broadcast_to(X, [n, 4]),
+    "pad": lambda n: hf.pad(X, hf.stack([[n, 0], [0, 0]])),
+    "slice": lambda n: hf.slice(X, hf.stack([n, 0]), [1, 1]),
+    "one_hot": lambda n: hf.one_hot([0, 1], n),
+    "unsorted_segment_sum": lambda n: hf.unsorted_segment_sum(X, [0, 1, 0], n),
+    "unsorted_segment_max": lambda n: hf.unsorted_segment_max(X, [0, 1, 0], n),
+    "top_k": lambda n: hf.nn.top_k(X, n)[0],
+    "histogram": lambda n: hf.histogram_fixed_width(X, [0.0, 1.0], n),
+    "bincount": lambda n: hf.bincount([1, 2], maxlength=n),
+    "scatter_nd": lambda n: hf.scatter_nd([[0]], [1.0], hf.stack([n])),
+    "confusion_matrix": lambda n: hf.confusion_matrix([0, 1], [0, 1], n),
+}
+FREE_TOLD = {  # -1 is what the others leave
+    "reshape": lambda n: hf.reshape(X, [n, 3]),
+    "reshape of a rank": lambda n: hf.reshape(X, hf.stack([n])),
+    "split": lambda n: hf.split(X, hf.stack([n, 1]), 0)[0],
+}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("name", [*TOLD, *FREE_TOLD])
+def test_negative_sizes_that_a_step_tells(name: str, known: bool) -> None:
+    n = hf.placeholder("int32", [] if known else None)
+    y = {**TOLD, **FREE_TOLD}[name](n * 2)
+    with pytest.raises(HpcflowError) as caught:
+        run(y, {n: -2})
+    assert "test_sizes.py" in str(caught.value.line)
+    assert not isinstance(caught.value, KernelError)
+
+
+def test_wide_sizes_are_not_cut() -> None:
+    """int64 sizes beside int32 values: 2 to the 40 is not 0."""
+    n = hf.placeholder("int64", [])
+    for build in (lambda n: hf.eye(2, n), lambda n: hf.sequence_mask([1, 2], n)):
+        with pytest.raises(HpcflowError, match="memory"):
+            run(build(n), {n: 1 << 46})
+        assert run(build(n), {n: 2}).shape == (2, 2)
+
+
+def test_shapes_deduced_are_checked_in_the_step() -> None:
+    n, x = hf.placeholder("int32", []), hf.placeholder("float32", [None, 4])
+    for build in (lambda x: hf.reshape(x, [n + 0, 3]), lambda x: hf.broadcast_to(x, [n + 0, 4])):
+        for given in (hf.constant(X), x * 1.0):
+            y = build(given)
+            with pytest.raises(ShapeError) as caught:
+                run(y, {n: 7, x: X})
+            assert "test_sizes.py" in str(caught.value.line)
+            assert run(y, {n: 4 if y.op.type == "Reshape" else 3, x: X}).size == 12
+
+
+def test_ranges_towards_the_other_side() -> None:
+    for wrong in ((0, -1, 1), (0, 1, -1), (0.0, -0.5, 0.25)):
+        with pytest.raises(ShapeError, match="range from") as caught:
+            hf.range(*wrong)
+        assert "test_sizes.py" in str(caught.value.line)

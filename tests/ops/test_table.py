@@ -55,7 +55,9 @@ ELSEWHERE = {
     **dict.fromkeys(["CountUpTo", "RandomShuffleQueue"], WAITS),
     **dict.fromkeys(["Reader", "ReaderRead", "ReaderReadUpTo"], READS),
     **dict.fromkeys(["ReaderCount", "ReaderReset"], READS),
-    **dict.fromkeys(["Iterator", "MakeIterator", "IteratorGetNext"], ITERATES),
+    **dict.fromkeys(
+        "Iterator MakeIterator IteratorGetNext IteratorGetNextOf IteratorToHandle".split(), ITERATES
+    ),
     **dict.fromkeys(["AccumulatorApplyGradient", "AccumulatorNumAccumulated"], ACCUMULATES),
     **dict.fromkeys(["AccumulatorSetGlobalStep", "AccumulatorTakeGradient"], ACCUMULATES),
     **dict.fromkeys(["ConditionalAccumulator", "SparseConditionalAccumulator"], ACCUMULATES),

@@ -18,7 +18,7 @@ from hpcflow.native.loop import COLUMN, FULL, JOIN, JOINED, ONE, ROW, Begins
 from hpcflow.native.words import Lines, Value, type_of
 from hpcflow.plan.attrs import Same
 from hpcflow.plan.fusion.lay import Lay, packed
-from hpcflow.plan.ir import Node, Part
+from hpcflow.plan.ir import Node, Part, shape_is_told
 
 FEW = 1 << 12  # elements of a sum of all: of more NumPy's is as fast, and nearer
 LONGEST = 1 << 15  # elements of a row that is summed: some of its values are kept on the stack
@@ -113,6 +113,8 @@ def _read(part: Part, node: Node, exact: bool) -> Reading | None:
         return None
     shapes = [tuple(spec.shape or ()) for spec in given]
     made = [tuple(spec.shape or ()) for spec in node.specs]
+    if shape_is_told(node, part.spec):
+        return None
     if node.type in EXPANSIONS:
         found = None if exact else _over_rows(node, shapes, made)
         if found is None or (found.cols and not 1 < found.cols[-1] <= LONGEST):
