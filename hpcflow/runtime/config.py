@@ -117,12 +117,39 @@ class OptimizerOptions(Message):
     }
 
 
+class RewriterConfig(Message):
+    """Which rewriters of graphs TensorFlow turns on; no field has an effect here."""
+
+    DEFAULT, ON, OFF, AGGRESSIVE = 0, 1, 2, 3
+    _fields: ClassVar[dict[str, Any]] = {
+        "arithmetic_optimization": 0,
+        "auto_mixed_precision": 0,
+        "constant_folding": 0,
+        "debug_stripper": 0,
+        "dependency_optimization": 0,
+        "disable_meta_optimizer": False,
+        "disable_model_pruning": False,
+        "function_optimization": 0,
+        "layout_optimizer": 0,
+        "loop_optimization": 0,
+        "memory_optimization": 0,
+        "meta_optimizer_iterations": 0,
+        "min_graph_nodes": 0,
+        "optimizers": list,
+        "pin_to_host_optimization": 0,
+        "remapping": 0,
+        "scoped_allocator_optimization": 0,
+        "shape_optimization": 0,
+    }
+
+
 class GraphOptions(Message):
     """How TensorFlow makes graphs ready to run; no field has an effect here."""
 
     _fields: ClassVar[dict[str, Any]] = {
         "enable_recv_scheduling": False,
         "optimizer_options": OptimizerOptions,
+        "rewrite_options": RewriterConfig,
         "build_cost_model": 0,
         "build_cost_model_after": 0,
         "infer_shapes": False,

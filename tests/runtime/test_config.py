@@ -32,6 +32,7 @@ def test_fields_are_set_by_keyword_or_later() -> None:
     )
     config.gpu_options.per_process_gpu_memory_fraction = np.float32(0.5)
     config.graph_options.optimizer_options.global_jit_level = hf.OptimizerOptions.ON_1
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.intra_op_parallelism_threads = np.int64(0)
     assert config.gpu_options.allow_growth is True
     assert config.gpu_options.per_process_gpu_memory_fraction == 0.5

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import DTypeError, GraphError
+from hpcflow.errors import ArgumentError, GraphError
 
 Pair = namedtuple("Pair", "a b")
 
@@ -102,5 +102,5 @@ def test_arrays_and_tensor_arrays_keep_their_places() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(GraphError, match="different structures"):
         hf.while_loop(below, lambda i, j: i + 1, [0, 1])
-    with pytest.raises(DTypeError, match="None is not a tensor"):
+    with pytest.raises(ArgumentError, match="None is not a tensor"):
         hf.while_loop(below, lambda i, j: (i + 1, j), [0, None])

@@ -62,7 +62,7 @@ def message(error: Exception) -> str:
 
 def as_written(tf: Any) -> dict[str, Any]:
     """TensorFlow's sessions compute the graph as it is: its optimizer changes how sums round."""
-    if not hasattr(tf, "ConfigProto"):
+    if tf.__name__ == "hpcflow":
         return {}
     config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
