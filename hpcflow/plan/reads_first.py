@@ -1,8 +1,9 @@
 """The order of reads and updates that no edge of the graph orders: the read comes first.
 
 So a read sees the updates that it follows and no others of its step. A read that follows nothing
-stands before the update in the order of the step. One that follows something may have to wait, for
-a queue or another task, so the update follows it by a control input.
+stands before the update in the order of the step. One that follows something may have to wait for
+another task, so the update follows it by a control input. One behind a queue sees what is there
+when it runs: the update may be what the queue waits for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from hpcflow.plan.effects import used_state
 from hpcflow.plan.ir import Node
+from hpcflow.plan.nested import within
 from hpcflow.plan.rewrite import behind_cycles, topological
 
 Pair = tuple[str, str]  # names of nodes: the first runs before the second
@@ -31,14 +33,26 @@ def in_order(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> dict[
         if behind_cycles(nodes, pairs):
             pairs = _without_cycles(nodes, pairs)
         order = topological(nodes, priority, pairs)
+    behind = _behind_waits(nodes, order) if pairs else set()
     reads: dict[str, list[str]] = collections.defaultdict(list)
     for read, update in pairs:
-        if _may_wait(nodes, read):
+        if _may_wait(nodes, read) and read not in behind:
             reads[update].append(read)
     found = {name: nodes[name] for name in order}
     for update, before in reads.items():
         control = dict.fromkeys((*nodes[update].control, *before))
         found[update] = nodes[update].but(control=tuple(control))
+    return found
+
+
+def _behind_waits(nodes: Mapping[str, Node], order: Iterable[str]) -> set[str]:
+    """The nodes that wait for what others do, for a queue for example, and those that follow."""
+    found: set[str] = set()
+    for name in order:
+        node = nodes[name]
+        mine = (node, *within({name: node}))
+        if any(n.row.waits for n in mine) or not found.isdisjoint(node.before()):
+            found.add(name)
     return found
 
 

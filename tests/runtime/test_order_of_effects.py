@@ -417,6 +417,17 @@ def test_a_read_sees_no_update_that_it_does_not_follow_however_late_it_can_run(i
         assert session.run(w) == 8.0
 
 
+def test_an_update_does_not_wait_for_a_read_behind_a_queue_that_it_fills():
+    v, queue = hf.Variable(1.0), hf.FIFOQueue(1, hf.float32, [[]])
+    with hf.control_dependencies([queue.dequeue()]):
+        read = hf.identity(v)
+    with hf.control_dependencies([v.assign_add(1.0, read_value=False)]):
+        fill = queue.enqueue(5.0)
+    with started() as session:
+        assert session.run([read, fill])[0] in (1.0, 2.0)
+        assert session.run(v) == 2.0
+
+
 def test_reads_that_contradict_each_other_count_in_the_order_in_which_they_were_made():
     a, b = hf.Variable(1.0), hf.Variable(10.0)
     add_a, add_b = a.assign_add(1.0, read_value=False), b.assign_add(1.0, read_value=False)

@@ -32,7 +32,7 @@ class Access:
     write: bool
     before: Names
     path: tuple[tuple[str, str], ...]
-    at_once: bool = True  # it is made in the step, not behind it
+    at_once: bool = True  # it is made in the step, neither behind it nor behind a queue
 
     def conflicts(self, other: Access, reads_first: bool) -> bool:
         """Whether the result depends on which of the two comes first, and neither must."""
@@ -53,6 +53,7 @@ class Order:
         self.done: dict[str, Names] = {}
         self.accesses: list[Access] = []
         self.defs: dict[str, Line] = {}
+        self.queued: set[str] = set()  # events of queues, for which others may have to wait
         self.untied = False  # a result of a body does not follow an access in it
 
     def known(self, names: Iterable[str]) -> Names:
@@ -76,7 +77,9 @@ class Order:
     def _statement(self, line: Line, base: Names, path: tuple[tuple[str, str], ...]) -> None:
         event = line.names[0]
         given = base if line.role == "gradient" else base | self.known(line.uses)
-        self.accesses += [Access(event, s, False, base, path) for s in line.reads]
+        free = self.queued.isdisjoint(base)
+        self.accesses += [Access(event, s, False, base, path, free) for s in line.reads]
+        self.queued |= {event for s in (*line.reads, *line.writes) if s.startswith("q")}
         self.accesses += [Access(event, s, True, given, path) for s in line.writes]
         self.done.update(dict.fromkeys(line.names, given | {event}))
 
