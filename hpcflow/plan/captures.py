@@ -7,11 +7,12 @@ once, wherever the variable lives, and equal reads are one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from hpcflow.ops.flow_grad import EARLY
+from hpcflow.plan.effects import used_state
 from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.nested import FRAMES, inner, mapped, within
+from hpcflow.plan.nested import FRAMES, inner, mapped, whole
 from hpcflow.plan.rewrite import substitute
 
 CONSTANT_BYTES = 1 << 16  # a larger constant is given to a body as any other value
@@ -90,8 +91,7 @@ class _Changes:
             for name in before:
                 found |= self._found[name]
             self._found[node.name] = found
-            mine = (node, *within({node.name: node}))
-            acts = any(n.row.waits or n.row.collective or n.row.script for n in mine)
+            acts = any(n.row.waits or n.row.collective or n.row.script for n in whole(node))
             if acts or not self._waits.isdisjoint(before):
                 self._waits.add(node.name)
 
@@ -109,24 +109,15 @@ class _Changes:
         return any(bit & self._found[name] for name in node.before())
 
 
-def written(node: Node) -> Iterator[str]:
-    """The variables that a node updates, or what it holds."""
-    for one in (node, *within({node.name: node})):
-        for i in one.row.writes:
-            yield one.inputs[i].node
-
-
-def _touched(node: Node) -> Iterator[str]:
+def _touched(node: Node) -> set[str]:
     """The variables that a node, or what it holds, updates or tests for a value."""
-    yield from written(node)
-    for one in (node, *within({node.name: node})):
-        if one.type == "IsVariableInitialized":  # it may have had no value before
-            yield one.inputs[0].node
+    tests = (one for one in whole(node) if one.type == "IsVariableInitialized")
+    return used_state(node)[1] | {one.inputs[0].node for one in tests}
 
 
 def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> Node:
     """The loop or branch with reads that may be outside; they are added to `front`."""
-    mine, asked = set(_touched(frame)), frame
+    mine, asked = _touched(frame), frame
     for key, body in inner(frame):
         moved: dict[str, Node] = {}
         for node in body.nodes.values():

@@ -14,7 +14,7 @@ import numpy as np
 from hpcflow.graph.device import parse
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.nested import within
+from hpcflow.plan.nested import whole
 from hpcflow.plan.rewrite import constant, sorted_program
 
 COMMIT = "replicas/commit"
@@ -53,7 +53,7 @@ def commit(program: Program) -> Program:
 
 def changes_state(node: Node) -> bool:
     """Whether a node updates a variable, itself or in a loop or branch that it holds."""
-    return bool(node.row.writes) or any(n.row.writes for n in within({node.name: node}))
+    return any(n.row.writes for n in whole(node))
 
 
 def _behind(nodes: Mapping[str, Node], names: set[str]) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcflow.errors import VerifyError
 from hpcflow.plan.ir import Node, Part, Program
-from hpcflow.plan.nested import FRAMES, inner
+from hpcflow.plan.nested import FRAMES, inner, whole
 
 Nodes = Mapping[str, Node]
 
@@ -72,9 +72,7 @@ def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
 
 def used_state(node: Node) -> tuple[set[str], set[str]]:
     """The state that a node uses, and that it updates; of a loop or branch also what is in it."""
-    nodes = [node]
-    for one in nodes:
-        nodes += [n for _, body in inner(one) for n in body.nodes.values()]
+    nodes = list(whole(node))
     used = {n.inputs[i].node for n in nodes for i in (*n.row.reads, *n.row.writes)}
     return used, {n.inputs[i].node for n in nodes for i in n.row.writes}
 

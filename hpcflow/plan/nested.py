@@ -41,6 +41,12 @@ def mapped(program: Program, change: Callable[[Program], Program]) -> Program:
     return program.but(nodes=nodes)
 
 
+def whole(node: Node) -> Iterator[Node]:
+    """A node and all nodes in the programs that it holds, however deep."""
+    yield node
+    yield from within({node.name: node})
+
+
 def within(nodes: Mapping[str, Node]) -> Iterator[Node]:
     """All nodes in the programs that `nodes` hold, however deep."""
     for node in nodes.values():

@@ -19,7 +19,7 @@ from hpcflow.graph.registry import lookup
 from hpcflow.graph.shape import Spec, merge, show
 from hpcflow.plan.ir import Node, Program, Ref
 from hpcflow.plan.nested import Framer
-from hpcflow.plan.reads_first import in_order
+from hpcflow.plan.reads_first import with_reads_first
 from hpcflow.plan.rewrite import infer
 
 # a Feed takes over their name and order
@@ -162,7 +162,7 @@ class _Builder:
         for i, op in enumerate(self.needed):
             self._add(op)
             place.setdefault(op.name, (self._position(op), i))
-        nodes = in_order(self.nodes, lambda name: place.get(name, (-1, 0)))
+        nodes = with_reads_first(self.nodes, lambda name: place.get(name, (-1, 0)))
         targets = [self._final(f).name for f in self.fetches if isinstance(f, Operation)]
         return Program(
             nodes,

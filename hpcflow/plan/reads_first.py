@@ -14,13 +14,13 @@ from typing import Any
 
 from hpcflow.plan.effects import used_state
 from hpcflow.plan.ir import Node
-from hpcflow.plan.nested import within
+from hpcflow.plan.nested import whole
 from hpcflow.plan.rewrite import behind_cycles, topological
 
 Pair = tuple[str, str]  # names of nodes: the first runs before the second
 
 
-def in_order(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> dict[str, Node]:
+def with_reads_first(nodes: Mapping[str, Node], priority: Callable[[str], Any]) -> dict[str, Node]:
     """The nodes so that each follows what it needs, and updates follow reads.
 
     Of the nodes that are ready the lowest `priority` comes first. A branch or loop that updates a
@@ -50,13 +50,13 @@ def _behind_waits(nodes: Mapping[str, Node], order: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for name in order:
         node = nodes[name]
-        mine = (node, *within({name: node}))
-        if any(n.row.waits for n in mine) or not found.isdisjoint(node.before()):
+        if any(n.row.waits for n in whole(node)) or not found.isdisjoint(node.before()):
             found.add(name)
     return found
 
 
 def _may_wait(nodes: Mapping[str, Node], read: str) -> bool:
+    """Whether a read follows anything but its variable."""
     return any(nodes[b].type != "Variable" for b in nodes[read].before())
 
 

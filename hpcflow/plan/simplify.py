@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.attrs import canonical
 from hpcflow.plan.ir import Node, Program, Ref, shape_is_told
-from hpcflow.plan.nested import within
+from hpcflow.plan.nested import whole
 from hpcflow.plan.rewrite import bypass, constant, live, substitute
 
 Evaluate = Callable[[Node, Sequence[Any]], Sequence[Any]]
@@ -112,7 +112,7 @@ def _behind_effects(program: Program) -> set[str]:
     """Updates and collectives, and all nodes that follow one, however remotely."""
     found: set[str] = set()
     for node in program.nodes.values():
-        acts = any(n.row.writes or n.row.collective for n in (node, *within({"": node})))
+        acts = any(n.row.writes or n.row.collective for n in whole(node))
         if acts or not found.isdisjoint(node.before()):
             found.add(node.name)
     return found
