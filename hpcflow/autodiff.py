@@ -186,7 +186,7 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor
         raise GradientError(f"{len(given)} grad_ys for {len(targets)} ys")
     for y, g in zip(targets, given, strict=True):
         if not (is_floating(y.dtype) or (y.dtype == tensor_array and g is not None)):
-            continue  # no change of a number of whole steps is small
+            continue  # integers, booleans and strings have no gradient
         if g is None and y.dtype.kind == "c":
             raise DTypeError(
                 f"{y.name!r} is {y.dtype}: gradients of complex values need grad_ys",

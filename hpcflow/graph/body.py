@@ -265,12 +265,12 @@ def alive(op: Operation, used: Collection[int] | None = None) -> list[int]:
     test, step = op.attrs["cond"], op.attrs["body"]
     found = set(range(len(op.outputs)) if used is None else used)
     found |= {i for i, p in enumerate(test.params) if p.op in _behind(test, [0])}
-    more = set(found)
-    while more:
-        behind = _behind(step, sorted(more))
+    while True:
+        behind = _behind(step, sorted(found))
         more = {i for i, p in enumerate(step.params) if p.op in behind} - found
+        if not more:
+            return sorted(found)
         found |= more
-    return sorted(found)
 
 
 def captured(f: Function, results: Sequence[int]) -> list[Tensor]:

@@ -147,11 +147,10 @@ class Optimizer:
             updates = [_constrained(v, self._update(g, v)) for g, v in pairs]
             if global_step is None:
                 return group(*updates, name=scope)
-            one = constant(
-                1, the_variable("global_step", global_step).dtype
-            )  # not waiting for the updates
+            counter = the_variable("global_step", global_step)
+            one = constant(1, counter.dtype)  # not waiting for the updates
             with graph.control_dependencies(updates):
-                return update("AssignAdd", [global_step], [one], name=scope)
+                return update("AssignAdd", [counter], [one], name=scope)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """The variable kept beside `var` under `name`, None if there is none."""
