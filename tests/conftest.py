@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Generator
 
 import hypothesis
 import pytest
@@ -165,9 +166,21 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     arm(item)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     arm(item)
+    yield
+    leave_no_defaults()
+
+
+def leave_no_defaults() -> None:
+    """Fail a test that leaves a default graph or session to the tests after it."""
+    left = []
+    for name in ("hpcflow.graph.graph", "hpcflow.graph.sessions"):
+        stack = sys.modules[name]._stack() if name in sys.modules else []
+        left += stack
+        stack.clear()
+    assert not left, f"the test leaves {left} as the thread's default"
 
 
 @pytest.hookimpl(wrapper=True)

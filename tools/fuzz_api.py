@@ -118,7 +118,7 @@ def targets() -> list[Target]:
             if callable(value) and f"{name}.{public}" not in LEFT_OUT:
                 found.setdefault(id(value), Target(f"{name}.{public}", parameters_of(value)))
     methods: dict[Any, Target] = {}
-    with hf.Graph().as_default():
+    with hf.Graph().as_default(), no_session_left():
         for text in OBJECTS:
             for name, method in methods_of(eval(text, {"hf": hf, "np": np})):
                 methods.setdefault((text, name), Target(f"{text}.{name}", parameters_of(method)))
@@ -224,7 +224,7 @@ def attempt(call: Call) -> Outcome:
                 exec(code, space)
     except Exception as error:
         return Outcome("unable", repr(error))
-    with hf.Graph().as_default() as graph:
+    with hf.Graph().as_default() as graph, no_session_left():
         try:
             target, *args = (value_of(text, space) for text in (call.target, *call.args))
             kwargs = {name: value_of(text, space) for name, text in call.kwargs}
@@ -247,6 +247,17 @@ def attempt(call: Call) -> Outcome:
                 return Outcome("refused")
             return judged(error)
     return Outcome("accepted")
+
+
+@contextlib.contextmanager
+def no_session_left() -> Iterator[None]:
+    """Close the default sessions that the block leaves: an InteractiveSession is one till then."""
+    before = hf.get_default_session()
+    try:
+        yield
+    finally:
+        while (session := hf.get_default_session()) not in (None, before):
+            session.close()
 
 
 def value_of(text: str, space: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,12 @@ def simplify(
     `evaluate` computes pure nodes of constants; `fold_floats=False` leaves floats to the device
     that would have computed them, to the last bit.
     """
+    for_values = [name for name in _used(program) if _only_reads(program.nodes[name])]
     program = drop_identities(program)
     program = known_values(program)
     if evaluate is not None:
         program = fold(live(program), evaluate, fold_floats)
+    program = drop_reads(live(program), for_values)
     return live(drop_noops(merge_equal(program)))
 
 
@@ -127,6 +129,42 @@ def _small(node: Node, floats: bool) -> bool:
     return all(
         s.known and s.nbytes <= limit and (floats or s.dtype.kind in "iub") for s in node.specs
     )
+
+
+def _used(program: Program) -> set[str]:
+    """The nodes of which a value is used or fetched."""
+    refs = (ref for node in program.nodes.values() for ref in node.inputs)
+    return {ref.node for ref in (*refs, *program.fetches)}
+
+
+def _only_reads(node: Node) -> bool:
+    row = node.row
+    return bool(row.reads) and not (row.writes or row.stateful or row.collective or row.waits)
+
+
+def drop_reads(program: Program, names: Iterable[str]) -> Program:
+    """Without those reads among `names` whose value nobody uses any longer.
+
+    Updates follow a read so that it sees the value before them. What followed such a read follows
+    what the read followed, but for pure nodes and for what is there before the step.
+    """
+    used = _used(program) | set(program.targets)
+    gone = {name for name in names if name in program.nodes and name not in used}
+    order = {name: tuple(_acting(program, program.nodes[name].before())) for name in gone}
+    return substitute(program, {}, order)
+
+
+def _acting(program: Program, names: Iterable[str]) -> Iterator[str]:
+    """The named nodes, in place of pure ones those that they follow."""
+    stack, seen = list(names), set(names)
+    while stack:
+        node = program.nodes[stack.pop()]
+        if all(n.row.pure for n in whole(node)):
+            new = [b for b in dict.fromkeys(node.before()) if b not in seen]
+            stack += new
+            seen.update(new)
+        elif node.type not in ("Feed", "Variable"):
+            yield node.name
 
 
 def merge_equal(program: Program) -> Program:

@@ -165,3 +165,53 @@ def test_what_shapes_tell_behind_an_update_still_runs_the_update():
     program = simple(g, [rows, before], {x: spec(3, 2)})
     assert "up" in program.nodes
     assert program.nodes["before"].type == "Const"
+
+
+def test_a_read_of_which_only_the_size_was_used_is_dropped():
+    """An update follows it to leave it the value before: no reason to keep it."""
+    with graph() as g:
+        v = hf.Variable(np.zeros((8, 3)), name="v")
+        ids = hf.placeholder(hf.int64, [None], name="ids")
+        rows = v.sparse_read(ids, name="rows")
+        up = hf.assign_add(v, hf.zeros([8, 3], hf.float64) + hf.cast(hf.size(rows), hf.float64))
+    fed = {ids: spec(4, dtype="int64")}
+    alone = simple(g, [up.op], fed)
+    assert "rows" not in alone.nodes and "AssignAdd" in types(alone)
+    assert {"rows", "AssignAdd"} <= {*simple(g, [up.op, rows], fed).nodes, *types(alone)}
+
+
+def test_what_follows_a_dropped_read_follows_what_the_read_followed():
+    with graph() as g:
+        v = hf.Variable(np.zeros((8, 3)), name="v")
+        ids = hf.placeholder(hf.int64, [None], name="ids")
+        queue = hf.FIFOQueue(1, [hf.int64], shapes=[[]])
+        rows = v.sparse_read(ids + queue.dequeue(name="first"), name="rows")
+        with hf.control_dependencies([rows]):
+            up = hf.assign_add(v, hf.zeros([8, 3], hf.float64) + hf.cast(hf.size(rows), v.dtype))
+    program = simple(g, [up.op], {ids: spec(4, dtype="int64")})
+    assert "rows" not in program.nodes
+    (update,) = (n.name for n in program.nodes.values() if n.type == "AssignAdd")
+    assert "first" in followed(program, update)
+
+
+def followed(program, name):
+    """All nodes that a node follows."""
+    found, stack = set(), [name]
+    while stack:
+        new = set(program.nodes[stack.pop()].before()) - found
+        found |= new
+        stack += new
+    return found
+
+
+def types(program):
+    return [node.type for node in program.nodes.values()]
+
+
+def test_a_read_that_the_user_orders_but_never_uses_stays():
+    """Without a value it is an error, as in TensorFlow."""
+    with graph() as g:
+        v = hf.Variable(1.0, name="v")
+        with hf.control_dependencies([v.read_value()]):
+            done = hf.no_op(name="done")
+    assert "ReadVariable" in types(simple(g, [done]))
