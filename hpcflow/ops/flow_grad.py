@@ -16,9 +16,11 @@ from hpcflow.graph.body import (
     Body,
     Function,
     all_operations,
+    bodies,
     closed,
     control_of,
     last_name,
+    needed,
     variable_of,
 )
 from hpcflow.graph.dtypes import int32, is_floating, resource, tensor_array
@@ -62,7 +64,7 @@ class Backward(Body):
         self.kept: list[Tensor] = []  # here: parameters, the lists to take from
         self.rests: list[Tensor] = []  # here: the lists without what was taken
         self._found: dict[Tensor, Tensor] = {}
-        self._changed: set[Operation] | None = None  # variables that forward updates
+        self._changed: set[Operation] | None = None  # variables updated, or tested for a value
 
     def adopt(self, t: Tensor) -> Tensor:
         """The tensor here that stands for `t`, which may be of the forward body."""
@@ -84,12 +86,19 @@ class Backward(Body):
         return self._taken(t)
 
     def _is_read_once(self, read: Operation) -> bool:
-        """Whether a read in the forward body gives what one where the owner begins does."""
+        """Whether a read in the forward body gives what one where the owner begins does.
+
+        A variable that the owner tests for a value may have none there.
+        """
         if self._changed is None:
-            ops = all_operations(self.forward.body)
+            functions = bodies(self.owner) if self.loop else [self.forward]
+            inside = [op for f in functions for op in all_operations(f.body)]
             self._changed = {
-                variable_of(op.inputs[i]) for op in ops for i in lookup(op.type).writes
+                variable_of(op.inputs[i]) for op in inside for i in lookup(op.type).writes
             }
+            asked = inside if self.loop else needed(self.owner.inputs[:1])
+            tests = (op for op in asked if op.type == "IsVariableInitialized")
+            self._changed.update(variable_of(op.inputs[0]) for op in tests)
         return variable_of(read.inputs[0]) not in self._changed
 
     def _read_outside(self, t: Tensor) -> Tensor:

@@ -113,6 +113,27 @@ def test_a_read_stays_behind_a_test_in_a_branch_and_in_a_body_that_tests():
         assert session.run([branch, loop, alone], {p: True}) == [2.0, 3.0, 3.0]
 
 
+def test_a_gradient_reads_no_variable_that_its_loop_or_branch_tests():
+    """Without a value nothing runs that uses it; with 2 the derivative of 2^n is n 2^(n-1)."""
+    with graph() as g:
+        v = hf.Variable(2.0, name="v")
+
+        def more(a):
+            return hf.logical_and(hf.is_variable_initialized(v), a < 20.0)
+
+        def maybe(a):
+            return hf.cond(hf.is_variable_initialized(v), lambda: a * v * v, lambda: a)
+
+        fours = hf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, maybe(a)), [0, 1.0])[1]
+        twos = hf.while_loop(more, lambda a: a * v, [1.0])
+        square = hf.cond(hf.is_variable_initialized(v), lambda: v * v, lambda: 1.0)
+        slopes = [hf.gradients(y, [v])[0] for y in (twos, fours, square)]
+    with hf.Session(graph=g) as session:
+        assert session.run(slopes) == [0.0, 0.0, 0.0]
+        session.run(v.initializer)
+        assert session.run(slopes) == [5 * 2.0**4, 6 * 2.0**5, 4.0]
+
+
 def test_small_constants_are_where_they_are_used_unless_they_are_fed():
     with graph() as g:
         c, h = hf.constant(2.0, name="c"), hf.placeholder(hf.float32, [], name="h")
