@@ -40,7 +40,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     "fft": "Fft Irfft Rfft",
     "fused": "Fused",
     "gamma": "Betainc Digamma Igamma IgammaGradA Igammac Lgamma Polygamma Zeta",
-    "host": "Assert CustomGradient IdentityN Print PyFunc PyFuncStateless",
+    "host": "Assert CustomGradient IdentityN Print PyFunc PyFuncStateless PyFuncThread",
     "linalg": (
         "Cholesky Expm LogMatrixDeterminant MatrixDeterminant MatrixInverse MatrixSolve "
         "MatrixTriangularSolve Qr SelfAdjointEig Svd"

@@ -42,6 +42,7 @@ def _py_func(xp: Any, node: Node) -> Callable[..., Any]:
 
 
 kernel("PyFunc", "new", on="cpu", moves=True)(_py_func)
+kernel("PyFuncThread", "new", on="cpu", moves=True)(_py_func)
 kernel("PyFuncStateless", "new", on="cpu", moves=True)(_py_func)
 
 

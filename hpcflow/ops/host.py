@@ -27,6 +27,7 @@ def _py_func(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 op("PyFunc", infer=_py_func, grad=_UNKNOWN, stateful=True, script=True, device="cpu")
+op("PyFuncThread", infer=_py_func, grad=_UNKNOWN, waits=True, script=True, device="cpu")
 op("PyFuncStateless", infer=_py_func, grad=_UNKNOWN, script=True, device="cpu")
 
 
@@ -41,7 +42,9 @@ def py_func(
 
     It runs on a CPU of a rank that runs the script: other ranks do not have it. `Tout` is a dtype,
     or a list of them for a list of results; `stateful=False` promises that equal inputs give equal
-    results and that nothing else happens, so that calls may be merged.
+    results and that nothing else happens, so that calls may be merged. Functions that no edge of
+    the graph orders may run beside each other, each in a thread; if one takes longer than 0.1 s, it
+    does not keep the next one waiting.
 
     Shapes:   unknown to the graph: `set_shape` adds what you know.
     Errors:   PlacementError when it is placed on another rank; KernelError when `func` raises;

@@ -51,8 +51,8 @@ def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
                 made = new[other].attrs.get(key)
                 if isinstance(made, type(body)):
                     _check_nodes(name, body.nodes, made.nodes)
-    before = _Order(old, where)
-    after = _Order(new, dict.fromkeys(n for names in where.values() for n in names))
+    before = Order(old, where)
+    after = Order(new, dict.fromkeys(n for names in where.values() for n in names))
     for first, second in _conflicts(effects):
         for a, b in ((first, second), (second, first)):
             if before(a.name, b.name) and not all(
@@ -108,7 +108,7 @@ def _conflicts(effects: list[Node]) -> Iterable[tuple[Node, Node]]:
                 yield b, a
 
 
-class _Order:
+class Order:
     """Which of the marked nodes each node follows."""
 
     def __init__(self, nodes: Nodes, marked: Iterable[str]) -> None:
@@ -128,6 +128,7 @@ class _Order:
             self.masks[name] = mask
 
     def __call__(self, before: str, after: str) -> bool:
+        """Whether the second node follows the first, a marked one, however remotely."""
         return bool(self.masks[after] & self.bit[before])
 
 

@@ -11,6 +11,7 @@ from hpcflow.plan import traffic
 from hpcflow.plan.algebra.apply import by_algebra
 from hpcflow.plan.algebra.loop_sums import sums_behind_loops
 from hpcflow.plan.bucket import bucket
+from hpcflow.plan.calls import calls_in_threads
 from hpcflow.plan.captures import constants_inside, reads_outside
 from hpcflow.plan.commit import commit
 from hpcflow.plan.effects import passes
@@ -121,6 +122,7 @@ class _Planner:
     def cut(self, program: Program, cluster: Cluster) -> Plan:
         """The program placed over the tasks of `cluster` and cut at their borders."""
         run, settings = self.run, self.settings
+        program = run(calls_in_threads, program)
         program, why = run(place, program, self.graph, cluster, self.homes)
         if not settings.exact:
             program = run(add_where_made, program)

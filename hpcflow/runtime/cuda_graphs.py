@@ -103,7 +103,7 @@ class _Part:
             return ""
         if "key" in node.attrs and node.name not in self.first:
             return "its draws are not those of the beginning of a step"
-        return self.device.uncaptured(node, self.compiled._specs(node))
+        return self.device.uncaptured(node, self.compiled.specs(node))
 
 
 class _Strands:

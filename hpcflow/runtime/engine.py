@@ -71,6 +71,7 @@ class Engine(Baton):
         self.backoff = Backoff(crowded=crowded, wake=self.wake)
         self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_strand`
         self.waits: list[tuple[Request, Instance | None, Any]] = []
+        self.calls: collections.deque[Any] = collections.deque()  # functions in threads
         self.turns = Turns()
         # steps in flight that sum over replicas, where these go on without one that dies
         self.joint: list[Instance] | None = None

@@ -93,7 +93,7 @@ class Compiled:
 
     def info(self, node: Node) -> KernelInfo:
         """The calling form of the kernel that computes `node`."""
-        return self.device(node).info(node, self._specs(node))
+        return self.device(node).info(node, self.specs(node))
 
     @property
     def initializes(self) -> bool:
@@ -131,14 +131,15 @@ class Compiled:
             return self.part.spec(ref)
         return self.part.spec(ref)._replace(value=np.asarray(node.attrs["value"]))
 
-    def _specs(self, node: Node) -> list[Spec]:
+    def specs(self, node: Node) -> list[Spec]:
+        """What is known of its inputs."""
         return [self._spec(ref) for ref in node.inputs]
 
     def _bind(self, what: tuple) -> Any:
         """What a name of the generated code is bound to, for all instances alike."""
         node = self.part.nodes[what[1]]
         device = self.device(node)
-        specs = self._specs(node)
+        specs = self.specs(node)
         if what[0] == "tiles":
             kernel: Any = device.kernel(node, specs)
             return kernel.tiles
@@ -207,9 +208,11 @@ class Compiled:
         error.rank = rank if error.rank is None else error.rank
         return error
 
-    def explain(self, error: BaseException, rank: int) -> BaseException:
-        """`error` with the operation, the user's line and the rank it happened at."""
-        name = ""
+    def explain(self, error: BaseException, rank: int, name: str = "") -> BaseException:
+        """`error` with the operation, the user's line and the rank it happened at.
+
+        It happened in the node `name`, by default the one that the traceback tells.
+        """
         trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == self.file:
@@ -399,7 +402,7 @@ class Instance:
             return self.link.frame(self, node)
         device = self.compiled.device(node)
         if kind == "viewof":
-            specs = self.compiled._specs(node)
+            specs = self.compiled.specs(node)
             return device.kernel(node, specs)(*(self.arrays[n] for n in what[2:]))
         if kind in ("bucket_in", "bucket_out"):
             return self.buckets[node.name].views(kind)[what[2]]

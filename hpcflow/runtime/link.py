@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import hpcflow.runtime.accumulators
+import hpcflow.runtime.calls
 import hpcflow.runtime.queue_waits
 import hpcflow.runtime.readers  # noqa: F401  (their kinds of waits)
 from hpcflow.comm.base import Bucket, Communicator, Request

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,6 +55,92 @@ def test_py_func_without_results_is_an_operation() -> None:
         session.run(done)
         session.run(done)
     assert seen == [2, 2]
+
+
+def meeting(count: int) -> Callable[..., float]:
+    """A function that returns once it has been called `count` times, so each needs the others."""
+    barrier = threading.Barrier(count, timeout=60.0)
+
+    def meet(*given: Any) -> float:
+        return float(barrier.wait() >= 0)
+
+    return meet
+
+
+@pytest.mark.limit(120)
+def test_py_funcs_that_need_each_other_run_beside_each_other() -> None:
+    meet = meeting(3)
+    a, b = (hf.py_func(meet, [], hf.float32) for _ in range(2))
+    p = hf.placeholder(hf.bool, [])
+    c = hf.cond(p, lambda: hf.py_func(meet, [], hf.float32), lambda: 0.0)
+    with hf.Session() as session:
+        for _ in range(2):
+            assert session.run([a + 1.0, b, c], {p: True}) == [2.0, 1.0, 1.0]
+
+
+@pytest.mark.limit(120)
+def test_py_funcs_of_a_body_that_need_each_other() -> None:
+    meet = meeting(2)
+
+    def body(i: Any, x: Any) -> Any:
+        a, b = (hf.py_func(meet, [x], hf.float32) for _ in range(2))
+        return i + 1, x + a + b
+
+    _, y = hf.while_loop(
+        lambda i, _: i < 3, body, [0, 0.0], [hf.TensorShape([]), hf.TensorShape(None)]
+    )
+    assert run(y) == 6.0
+
+
+def test_quick_py_funcs_run_in_the_order_of_the_graph() -> None:
+    seen: list[int] = []
+    calls = [hf.py_func(functools.partial(seen.append, i), [], []) for i in range(5)]
+    with hf.Session() as session:
+        for _ in range(3):
+            session.run(calls)
+    assert seen == [*range(5)] * 3
+
+
+def test_a_py_func_may_run_a_step_where_another_one_is_beside_it() -> None:
+    v = hf.Variable(3.0)
+    with hf.Session() as session:
+        session.run(v.initializer)
+        a = hf.py_func(lambda: session.run(v) * np.float32(2), [], hf.float32)
+        b = hf.py_func(lambda: np.float32(1), [], hf.float32)
+        assert session.run([a, b]) == [6.0, 1.0]
+
+
+def test_a_py_func_that_fails_ends_the_step_and_the_session_goes_on() -> None:
+    fail = [True]
+
+    def maybe(x: Any) -> Any:
+        return 1 / 0 if fail[0] else x
+
+    v = hf.Variable(0.0)
+    a = hf.py_func(maybe, [hf.constant([1.0, 2.0])], hf.float32, name="divides")
+    b = hf.py_func(lambda: np.float32(1), [], hf.float32)
+    with hf.Session() as session:
+        session.run(v.initializer)
+        with hf.control_dependencies([a]):
+            up = hf.assign_add(v, 1.0)
+        with pytest.raises(KernelError, match=r"float32\[2\].*ZeroDivisionError") as caught:
+            session.run([up, b])
+        assert caught.value.op == "divides" and "test_host.py" in caught.value.line
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert session.run(v) == 0.0
+        fail[0] = False
+        assert session.run([up, b]) == [1.0, 1.0]
+
+
+def test_py_funcs_that_follow_each_other_need_no_thread() -> None:
+    with hf.Graph().as_default() as g:
+        a = hf.py_func(lambda: 1.0, [], hf.float32)
+        b = hf.py_func(lambda x: x, [hf.sqrt(a)], hf.float32)
+        with hf.control_dependencies([b]):
+            c = hf.py_func(lambda: 1.0, [], hf.float32)
+    plan = make_plan(g, [a, b, c], {}, Cluster(), Settings())
+    (part,) = plan.parts.values()
+    assert [n.type for n in part.nodes.values()].count("PyFunc") == 3
 
 
 def test_py_func_may_keep_what_it_gets() -> None:
