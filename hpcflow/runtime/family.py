@@ -29,12 +29,15 @@ class Family:
         self,
         wanted: Sequence[Tensor | Operation],
         done: frozenset[Operation] = frozenset(),
-        traced: bool = False,
+        untraced: Family | None = None,
     ) -> None:
-        """`traced` steps note when each operation ran."""
-        self.number, self.wanted, self.done = next(_numbers), wanted, done
-        self.traced = traced
-        self.sums: Sums | None = None
+        """Beside an `untraced` one its steps note when each operation ran.
+
+        Their sums are the same: a replica traces for itself alone.
+        """
+        self.wanted, self.done, self.untraced = wanted, done, untraced
+        self.number = next(_numbers) if untraced is None else untraced.number
+        self._sums: Sums | None = None
         self._steps: dict[tuple[Any, ...], Step] = {}  # shapes -> step
         self._general: Step | None = None
 
@@ -66,6 +69,18 @@ class Family:
     def has(self, step: Step) -> bool:
         """Whether a step is one of these."""
         return step is self._general or step in self._steps.values()
+
+    @property
+    def sums(self) -> Sums | None:
+        """The storage of its collectives, once the replicas have agreed on them."""
+        return self._sums if self.untraced is None else self.untraced.sums
+
+    @sums.setter
+    def sums(self, sums: Sums) -> None:
+        if self.untraced is None:
+            self._sums = sums
+        else:
+            self.untraced.sums = sums
 
     def cancel(self, why: str) -> None:
         """End steps in flight with a CancelledError."""

@@ -388,10 +388,13 @@ class Session:
             raise FetchError("the session is closed", hint="make a new hf.Session()")
         with self._lock:
             self._growth.watch(self.graph)
-            key = (tuple(wanted), tuple(arrays), done, traced)
-            if key not in self._families:
-                self._families[key] = Family(wanted, done, traced)
-            return self._families[key].step(arrays, self._make)
+            key, family = (tuple(wanted), tuple(arrays), done), None
+            for one in (False, True)[: 1 + traced]:
+                if (key, one) not in self._families:
+                    self._families[key, one] = Family(wanted, done, family)
+                family = self._families[key, one]
+            assert family is not None
+            return family.step(arrays, self._make)
 
     def _fed(self, key: Any) -> Tensor:
         tensor = self.graph.get_tensor_by_name(key) if isinstance(key, str) else key
@@ -463,7 +466,7 @@ class Session:
         compiled = context.compile(mine, self.store, fetched(wanted), trains=trains(plan))
         if compiled.trains:
             context.plans.tell(context.plans.spent.since(before), self.graph)
-        arenas, trace = (self._arena, self._lanes), Trace(context) if family.traced else None
+        arenas, trace = (self._arena, self._lanes), Trace(context) if family.untraced else None
         if trace is not None:
             trace.adopt(compiled)
         step = make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -267,8 +267,8 @@ def test_options_are_options(given: dict[str, Any]) -> None:
         session.run(hf.constant(1), **given)
 
 
-def trained(context: Context) -> list[tuple[float, bool]]:
-    """Losses of four steps, every second one traced: whether something was seen."""
+def trained(context: Context, traces: Callable[[int], bool]) -> list[tuple[float, bool]]:
+    """Losses of four steps, those traced for which `traces` holds: whether something was seen."""
     x = hf.placeholder("float32", [None, 3])
     w = hf.Variable(np.zeros((3, 2), np.float32))
     loss = hf.reduce_mean(hf.square(hf.matmul(x, w) - 1.0))
@@ -279,15 +279,37 @@ def trained(context: Context) -> list[tuple[float, bool]]:
         session.run(w.initializer)
         for i in range(4):
             metadata = hf.RunMetadata()
-            options = hf.RunOptions(trace_level=3) if i % 2 else None
+            options = hf.RunOptions(trace_level=3) if traces(i) else None
             value = session.run([loss, train], {x: given}, options, metadata)[0]
             found.append((float(value), "MatMul" in names(metadata)))
     return found
 
 
+EXPECTED = [0.49**i for i in range(4)]
+
+
 @pytest.mark.parametrize("ranks, servers", [(2, 0), (2, 1)])
 def test_traced_steps_of_several_ranks(ranks: int, servers: int) -> None:
-    for losses in run_ranks(ranks, trained, ps=servers):
+    def body(context: Context) -> list[tuple[float, bool]]:
+        return trained(context, lambda i: bool(i % 2))
+
+    for losses in run_ranks(ranks, body, ps=servers):
         if losses is not None:
-            np.testing.assert_allclose([v for v, _ in losses], [0.49**i for i in range(4)], 1e-5)
+            np.testing.assert_allclose([v for v, _ in losses], EXPECTED, 1e-5)
             assert [seen for _, seen in losses] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_replica_may_trace_alone(first: int, devices: int) -> None:
+    """As the chief of a TensorFlow job; in its first step, too, where replicas agree on sums."""
+
+    def body(context: Context) -> list[tuple[float, bool]]:
+        return trained(context, lambda i: context.replica == 0 and i in (first, 3))
+
+    ranks = run_ranks(2 * devices, body, tasks_per_replica=devices)
+    found = [losses for losses in ranks if losses is not None]
+    for losses in found:
+        np.testing.assert_allclose([v for v, _ in losses], EXPECTED, 1e-5)
+    seen = [[one for _, one in losses] for losses in found]
+    assert seen == [[i in (first, 3) for i in range(4)], [False] * 4]
