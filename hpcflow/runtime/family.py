@@ -36,7 +36,7 @@ class Family:
         Their sums are the same: a replica traces for itself alone.
         """
         self.wanted, self.done, self.untraced = wanted, done, untraced
-        self.number = next(_numbers) if untraced is None else untraced.number
+        self.number: int = next(_numbers) if untraced is None else untraced.number
         self._sums: Sums | None = None
         self._steps: dict[tuple[Any, ...], Step] = {}  # shapes -> step
         self._general: Step | None = None
