@@ -35,6 +35,7 @@ import numpy as np  # noqa: E402
 
 import hpcflow as hf  # noqa: E402
 from hpcflow.errors import ArgumentError, HpcflowError  # noqa: E402
+from tools.about import about  # noqa: E402
 from tools.fuzz_values import HOSTILE, OBJECTS, PRELUDE, plausible  # noqa: E402
 
 PACKAGE = str(ROOT / "hpcflow") + os.sep
@@ -430,7 +431,13 @@ def fuzz(seed: int, count: int, only: str = "", strict: bool = False) -> dict[st
                     "error": outcome.error,
                     "line": outcome.line,
                 }
-    return {"seed": seed, "count": len(calls), **counts, "differences": list(found.values())}
+    return {
+        **about(),
+        "seed": seed,
+        "count": len(calls),
+        **counts,
+        "differences": list(found.values()),
+    }
 
 
 def main() -> int:

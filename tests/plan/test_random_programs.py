@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 
@@ -11,7 +12,7 @@ import pytest
 import hpcflow as hf
 from tools import fuzz_programs
 from tools.programs import sides
-from tools.programs.compare import Difference, alike, difference
+from tools.programs.compare import ITSELF, Difference, alike, difference
 from tools.programs.interpret import Interpreter
 from tools.programs.lines import Line, Program, Run, every
 from tools.programs.make import Maker
@@ -127,6 +128,12 @@ def test_exit_codes(monkeypatch, tmp_path, capsys):
     assert "import hpcflow as tf" in capsys.readouterr().out
     (found,) = json.loads(told.read_text())["differences"]
     assert found["seed"] == 3 and found["kind"] == "values"
+
+    itself = dataclasses.replace(wrong, other=ITSELF)
+    monkeypatch.setattr(fuzz_programs, "difference", lambda *a: itself)
+    assert run_tool(monkeypatch, "--seed", "3", "--count", "2", "--json", str(told)) == 0
+    found = json.loads(told.read_text())
+    assert found["contradictions"] == [3, 4] and {"date", "commit", "versions"} <= set(found)
 
     def absent() -> None:
         raise ImportError("no module named tensorflow")

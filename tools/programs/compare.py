@@ -13,6 +13,7 @@ from .lines import Program
 from .sides import Outcome
 
 REFUSED = "cannot be fed: the graph was built on its value"  # an error that is right for any feed
+ITSELF = "TensorFlow, which contradicts itself"
 HUGE = 1e5  # values of this size: what rounds differently may differ by anything
 
 
@@ -48,9 +49,20 @@ def difference(
         if name == "TensorFlow" and not special and not program.reads_first:
             made[name] = sides.with_tensorflow(program)
         found = _of(("hpcflow", mine), (name, made[name]), special) if name in made else None
+        if found and name == "TensorFlow" and _contradicts_itself(program, made[name]):
+            return dataclasses.replace(found, other=ITSELF)
         if found:
             return found
     return None
+
+
+def _contradicts_itself(program: Program, told: Outcome) -> bool:
+    """Whether TensorFlow gives something else, or fails, if values that it needs are fetched too.
+
+    It does where a loop of control flow 1 ends early and its results are dead, as the error says.
+    """
+    again = sides.with_tensorflow(program, all_values=True)
+    return bool(again.error) or _of((ITSELF, told), (ITSELF, again), False) is not None
 
 
 def _of(one: tuple[str, Outcome], other: tuple[str, Outcome], exact: bool) -> Difference | None:

@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,8 +97,11 @@ def _steps(program: Program, names: dict[str, Any], run: Callable[..., Any], ini
     return outcome
 
 
-def with_tensorflow(program: Program) -> Outcome:
-    """The program run by TensorFlow, as TensorFlow 1 with resource variables."""
+def with_tensorflow(program: Program, all_values: bool = False) -> Outcome:
+    """The program run by TensorFlow, as TensorFlow 1 with resource variables.
+
+    With `all_values` each step also fetches all that its fetches need, which may change nothing.
+    """
     tf = tensorflow()
     names: dict[str, Any] = {"tf": tf, "np": np}
     with quiet(), tf.Graph().as_default() as graph:
@@ -111,7 +114,28 @@ def with_tensorflow(program: Program) -> Outcome:
         config.operation_timeout_in_ms = 30_000
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         with tf.Session(graph=graph, config=config) as session:
-            return _steps(program, names, session.run, init)
+
+            def run(fetches: list[Any], feeds: dict[Any, Any]) -> list[Any]:
+                more = _behind(fetches, feeds) if all_values else []
+                return list(session.run([*fetches, *more], feeds)[: len(fetches)])
+
+            return _steps(program, names, run, init)
+
+
+def _behind(fetches: Sequence[Any], feeds: Collection[Any]) -> list[Any]:
+    """The tensors of TensorFlow that fetches need, but those in branches and loops."""
+    stack = [getattr(f, "op", f) for f in fetches]
+    there = {t.op for t in feeds}
+    seen, found = set(stack), []
+    while stack:
+        op = stack.pop()
+        if op._get_control_flow_context() is None:  # no public way asks where an operation is
+            found += [t for t in op.outputs if t.dtype not in ("resource", "variant")]
+        if op not in there:
+            new = {t.op for t in op.inputs} | set(op.control_inputs)
+            stack += new - seen
+            seen |= new
+    return found
 
 
 def tensorflow() -> Any:
