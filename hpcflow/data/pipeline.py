@@ -162,7 +162,7 @@ class Pipeline:
         The order follows from the graph's seed and `seed`, the same on every rank; it is another
         each time unless `reshuffle_each_iteration` is False.
         """
-        key = [get_default_graph().seed, 0 if seed is None else whole("seed", seed, 0) + 1]
+        key = [get_default_graph().seed or 0, 0 if seed is None else whole("seed", seed, 0) + 1]
         times = itertools.count() if reshuffle_each_iteration is not False else itertools.repeat(0)
 
         def change(elements: Iterator[Element], size: int) -> Iterator[Element]:

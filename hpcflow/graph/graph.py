@@ -190,8 +190,8 @@ class Graph:
 
     prefix = ""  # with which the names of its operations begin
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed  # None if none was set; 0 is a seed as any other
         self.finalized = False
         self._operations: list[Operation] = []
         self._by_name: dict[str, Operation] = {}

@@ -46,7 +46,7 @@ def as_graph_def(graph: Graph) -> GraphDef:
     nodes = [_node_out(op, bodies) for op in graph.get_operations()]
     return {
         "format": FORMAT,
-        "seed": graph.seed,
+        "seed": graph.seed or 0,
         "nodes": nodes,
         "bodies": bodies.written,
         "collections": {name: [x for x in items if x] for name, items in held.items()},

@@ -315,5 +315,5 @@ def _checked_names(names: Any, count: int) -> tuple[str, ...] | None:
 
 def _key(name: str, seed: int | None) -> int:
     """What the order of a random queue follows from."""
-    source = (get_default_graph().root.seed, name if seed is None else whole(seed, "seed"))
+    source = (get_default_graph().root.seed or 0, name if seed is None else whole(seed, "seed"))
     return int.from_bytes(hashlib.blake2b(repr(source).encode(), digest_size=16).digest(), "little")

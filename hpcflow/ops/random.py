@@ -103,16 +103,12 @@ for _type, _infer, _grad in (
 # -- making them
 
 
-class Chosen(int):
-    """A graph's seed that was set, also if it is 0."""
-
-
-def set_random_seed(seed: int) -> None:
-    """The seed of the default graph, for the random ops made after this call.
+def set_random_seed(seed: int | None) -> None:
+    """The seed of the default graph, for the random ops made after this call; None unsets it.
 
     Ops without a seed in a graph without one draw other numbers in each session.
     """
-    get_default_graph().root.seed = Chosen(whole(seed, "seed"))
+    get_default_graph().root.seed = None if seed is None else whole(seed, "seed")
 
 
 def _key(graph_seed: int, source: int | str) -> int:
@@ -122,8 +118,7 @@ def _key(graph_seed: int, source: int | str) -> int:
 
 def by_session(seed: Any) -> Attrs:
     """Attribute `unseeded` of an op with this seed, if neither it nor its graph has one."""
-    chosen = get_default_graph().root.seed
-    is_set = seed is not None or chosen or isinstance(chosen, Chosen)
+    is_set = seed is not None or get_default_graph().root.seed is not None
     return {} if is_set else {"unseeded": True}
 
 
@@ -159,7 +154,7 @@ class Source:
             inputs.append(convert_to_tensor(self.seed))
         else:
             source = full if self.seed is None else int(self.seed)
-            attrs |= {"key": _key(graph.root.seed, source), **by_session(self.seed)}
+            attrs |= {"key": _key(graph.root.seed or 0, source), **by_session(self.seed)}
         if self._is_by_sample(type, known, parameters):
             attrs["batch"] = True
             inputs.append(replica_offset())

@@ -73,15 +73,18 @@ def are_equal(found: Sequence[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-@pytest.mark.parametrize("seeds", ["none", "graph", "graph 0", "op"])
+@pytest.mark.parametrize("seeds", ["none", "unset", "graph", "graph 0", "made with 0", "op", "op 0"])
 def test_each_session_draws_anew_unless_there_is_a_seed(draw: Draw, seeds: str) -> None:
     found = []
     for _ in range(2):
-        with hf.Graph().as_default():
-            if seeds.startswith("graph"):
+        with hf.Graph(seed=0 if seeds == "made with 0" else None).as_default():
+            if seeds.startswith(("graph", "unset")):
                 hf.set_random_seed(0 if seeds == "graph 0" else 3)
-            found += sessions(draw(seed=5) if seeds == "op" else draw(), 2)
-    if seeds == "none":
+            if seeds == "unset":
+                hf.set_random_seed(None)
+            of_op = {"op": 5, "op 0": 0}.get(seeds)
+            found += sessions(draw() if of_op is None else draw(seed=of_op), 2)
+    if seeds in ("none", "unset"):
         assert len({one.tobytes() for one in found}) == 4
     else:
         assert are_equal(found)
