@@ -274,8 +274,21 @@ def test_set_shape() -> None:
     x = hf.placeholder("float32", [None, 3])
     x.set_shape([2, None])
     assert x.shape == x.get_shape() == (2, 3)
-    with pytest.raises(ShapeError, match=r"\[2, 3\] and \[4, 3\]"):
-        x.set_shape([4, 3])
+    for bad in ([4, 3], [2], [None, None, 3]):
+        with pytest.raises(ShapeError, match=r"'Placeholder' is \[2, 3\] and cannot be") as raised:
+            x.set_shape(bad)
+        assert raised.value.op == "Placeholder"
+        assert raised.value.line.startswith(__file__) and raised.value.line != x.op.line
+        assert raised.value.hint.endswith(x.op.line)
+
+
+def test_the_shape_of_a_variable_is_known() -> None:
+    v = hf.get_variable("v", [2, 3])
+    v.set_shape([None, 3])
+    assert v.shape == (2, 3)
+    with pytest.raises(ShapeError, match=r"'v' is \[2, 3\] and cannot be \[3, 3\]") as raised:
+        v.set_shape([3, 3])
+    assert raised.value.op == "v" and raised.value.line.startswith(__file__)
 
 
 def test_the_op_table() -> None:

@@ -17,7 +17,7 @@ from hpcflow.graph.dtypes import as_dtype, name_of
 from hpcflow.graph.node_def import NodeDef
 from hpcflow.graph.operators import OPERATORS, Operand
 from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Shape, Spec, as_shape, merge, show
+from hpcflow.graph.shape import Shape, Spec, narrowed, show
 from hpcflow.graph.tensor_shape import Sizes, TensorShape, plain
 from hpcflow.guard import guarded, shown, user_line
 
@@ -85,7 +85,7 @@ class Tensor(Operand["Tensor"]):
 
     def set_shape(self, shape: Any) -> None:
         """Add what the caller knows of the static shape; ShapeError if it contradicts."""
-        self.shape = merge(self._spec.shape, as_shape(shape))
+        self.shape = narrowed(self._spec.shape, shape, self.op)
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         """Its value, computed by `session`, by default the default one: `session.run(tensor)`."""

@@ -120,6 +120,20 @@ def merge(a: Shape, b: Shape) -> Shape:
     return tuple(_merge_dim(x, y, a, b) for x, y in zip(a, b, strict=True))
 
 
+def narrowed(known: Shape, given: Any, op: Any) -> Shape:
+    """A shape that `op` gave with what the user adds to it; ShapeError if it contradicts."""
+    told = as_shape(given)
+    try:
+        return merge(known, told)
+    except ShapeError:
+        raise ShapeError(
+            f"{op.name!r} is {show(known)} and cannot be {show(told)}",
+            op=op.name,
+            line=user_line(),
+            hint=f"it was made at {op.line}",
+        ) from None
+
+
 def either(a: Shape, b: Shape) -> Shape:
     """What is known of a value that has one of two shapes."""
     if a is None or b is None or len(a) != len(b):

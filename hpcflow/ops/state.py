@@ -22,7 +22,7 @@ from hpcflow.graph.graph import (
 from hpcflow.graph.keys import GraphKeys, VariableSynchronization
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.scopes import reopened
-from hpcflow.graph.shape import Shape, Spec, is_known, merge, show
+from hpcflow.graph.shape import Shape, Spec, is_known, merge, narrowed, show
 from hpcflow.graph.tensor_shape import Sizes
 from hpcflow.guard import guarded
 from hpcflow.ops.array import placeholder
@@ -154,6 +154,10 @@ class Variable(RowUpdates, Assignable):
     def device(self) -> str:
         """The device asked for."""
         return self.op.device
+
+    def set_shape(self, shape: Any) -> None:
+        """Its shape is known: ShapeError if `shape` contradicts it."""
+        narrowed(self.shape, shape, self.op)
 
     @property
     def here(self) -> Graph:

@@ -73,7 +73,9 @@ def are_equal(found: Sequence[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-@pytest.mark.parametrize("seeds", ["none", "unset", "graph", "graph 0", "made with 0", "op", "op 0"])
+@pytest.mark.parametrize(
+    "seeds", ["none", "unset", "graph", "graph 0", "made with 0", "op", "op 0"]
+)
 def test_each_session_draws_anew_unless_there_is_a_seed(draw: Draw, seeds: str) -> None:
     found = []
     for _ in range(2):
