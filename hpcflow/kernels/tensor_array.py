@@ -162,6 +162,17 @@ def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
     return run
 
 
+def _of_told(joined: Any, node: Node) -> Any:
+    """All elements joined; ShapeError if one is of another length than all were said to have."""
+    told = node.outputs[0].shape
+    if told and told[0] not in (None, len(joined)):
+        raise ShapeError(
+            f"the elements joined have {len(joined)} rows, but {told[0]} were said",
+            hint="infer_shape=False lets elements have different lengths",
+        )
+    return joined
+
+
 @kernel("TensorArrayConcat", "new", moves=True)
 def _concat(xp: Any, node: Node) -> Callable[..., Any]:
     def run(array: Elements) -> tuple[Any, Any]:
@@ -169,7 +180,7 @@ def _concat(xp: Any, node: Node) -> Callable[..., Any]:
         lengths = xp.asarray([len(row) for row in rows], np.int32)
         if not rows:
             return _nothing(xp, node, (node.attrs["shape"] or (0,))[1:]), lengths
-        return xp.concatenate(rows), lengths
+        return _of_told(xp.concatenate(rows), node), lengths
 
     return run
 

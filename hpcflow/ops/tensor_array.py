@@ -59,7 +59,7 @@ def _read(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 def _stack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     _check("TensorArrayStack", inputs, [])
     shape = attrs["shape"]
-    return [Spec(attrs["dtype"], None if shape is None else (None, *shape))]
+    return [Spec(attrs["dtype"], None if shape is None else (attrs.get("count"), *shape))]
 
 
 def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -71,9 +71,11 @@ def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     _check("TensorArrayConcat", inputs, [])
-    shape = attrs["shape"]
-    joined = None if shape is None else (None, *shape[1:])
-    return [Spec(attrs["dtype"], joined), Spec(int32, (None,))]
+    shape, count = attrs["shape"], attrs.get("count")
+    of_all = None if None in (count, shape) or not shape else shape[0]
+    rows = None if of_all is None else count * of_all
+    joined = None if shape is None else (rows, *shape[1:])
+    return [Spec(attrs["dtype"], joined), Spec(int32, (count,))]
 
 
 def _like(t: Tensor) -> Attrs:
@@ -216,6 +218,8 @@ class TensorArray:
         }
         count = convert_to_tensor(0 if size is None else size)
         self.flow = one("TensorArrayNew", [count], attrs, name or tensor_array_name)
+        told = None if self.dynamic_size else count.constant
+        self._count: Attrs = {} if told is None or told < 0 else {"count": int(told)}
 
     @property
     def element_shape(self) -> Shape:
@@ -280,7 +284,7 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements, one under the other."""
-        return one("TensorArrayStack", [self.flow], self._attrs(), name)
+        return one("TensorArrayStack", [self.flow], self._attrs() | self._count, name)
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The elements at `indices`, one under the other."""
@@ -288,8 +292,8 @@ class TensorArray:
 
     def concat(self, name: str | None = None) -> Tensor:
         """All elements joined along their first axis, of which they may have different lengths."""
-        attrs = self._attrs()
-        if attrs["shape"]:
+        attrs = self._attrs() | self._count
+        if attrs["shape"] and not self.infer_shape:
             attrs["shape"] = (None, *attrs["shape"][1:])
         return make("TensorArrayConcat", [self.flow], attrs, name).outputs[0]
 

@@ -73,3 +73,49 @@ def test_elements_stay_when_they_are_read() -> None:
 def test_an_array_can_be_closed() -> None:
     array = hf.TensorArray("float32", size=2)
     assert hf.Session().run([array.close(), array.write(0, 1.0).close()]) == [None, None]
+
+
+def test_the_number_of_elements_is_known_where_it_cannot_change() -> None:
+    """The shapes that TensorFlow tells."""
+    value = hf.placeholder("float32", [None, None])
+    fixed = hf.TensorArray("float32", size=3, element_shape=[2])
+    assert fixed.stack().shape == (3, 2) and fixed.concat().shape == (6,)
+    assert hf.TensorArray("float32", size=3).stack().shape is None
+    assert hf.TensorArray("float32", size=3).unstack(value).stack().shape == (3, None)
+    some = hf.TensorArray("float32", size=3).write(0, [1.0, 2.0])
+    assert some.stack().shape == (3, 2) and some.concat().shape == (6,)
+    free = hf.TensorArray("float32", size=3, infer_shape=False, element_shape=[2])
+    assert free.stack().shape == (3, 2) and free.concat().shape == (None,)
+    grows = hf.TensorArray("float32", size=3, dynamic_size=True, element_shape=[2])
+    assert grows.stack().shape == (None, 2) and grows.concat().shape == (None,)
+    told = hf.TensorArray("float32", size=hf.placeholder("int32", []), element_shape=[2])
+    assert told.stack().shape == (None, 2)
+    session = hf.Session()
+    assert session.run(fixed.write(1, [1.0, 2.0]).concat()).tolist() == [0, 0, 1, 2, 0, 0]
+    assert session.run(fixed.stack()).shape == (3, 2)
+
+
+def test_shapes_in_and_behind_a_loop() -> None:
+    array, inner = hf.TensorArray("float32", size=3), []
+
+    def body(i: hf.Tensor, a: hf.TensorArray) -> tuple[hf.Tensor, hf.TensorArray]:
+        a = a.write(i, [1.0, 2.0])
+        inner.append(a.stack().shape)
+        return i + 1, a
+
+    _, filled = hf.while_loop(lambda i, a: i < 3, body, [0, array])
+    assert inner == [(3, 2)]
+    whole, joined = filled.stack(), filled.concat()
+    assert filled.read(0).shape == (2,) and whole.shape == (3, 2) and joined.shape == (6,)
+    found = hf.Session().run([whole, joined])
+    assert found[0].tolist() == [[1, 2]] * 3 and found[1].tolist() == [1, 2] * 3
+
+
+def test_a_piece_of_another_length_than_was_learned_is_an_error() -> None:
+    value, lengths = hf.constant(np.arange(4.0)), hf.placeholder("int32", [2])
+    array = hf.TensorArray("float64", size=2, element_shape=[2]).split(value, lengths)
+    assert array.concat().shape == (4,)
+    shorter = hf.TensorArray("float64", size=2, element_shape=[2]).split(value[:3], lengths)
+    joined = shorter.concat()
+    with pytest.raises(ShapeError, match="3 rows, but 4 were said"):
+        hf.Session().run(joined, {lengths: [1, 2]})
