@@ -60,6 +60,8 @@ def partial_value(t: Tensor) -> Shape:
         return tuple(int(v) for v in t.constant)
     if t.op.type == "Shape":
         return t.op.inputs[0].shape
+    if t.op.type == "Placeholder" and "sizes" in t.op.attrs:
+        return t.op.attrs["sizes"]
     if t.op.type == "Pack" and any(i.shape == () for i in t.op.inputs):
         return tuple(None if i.constant is None else int(i.constant) for i in t.op.inputs)
     if t.op.type == "Cast":

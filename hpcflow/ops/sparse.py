@@ -142,7 +142,7 @@ def _at_places(sp: SparseTensor, other: Any) -> Tensor:
 def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
     """A sparse tensor that each run feeds, as a SparseTensorValue or a tuple of its arrays.
 
-    Where `shape` is fully known it is checked against what is fed; it may be a tensor.
+    What is known of `shape` is checked against what is fed; it may be a tensor.
     """
     told, name = shape if isinstance(shape, Tensor) else None, name or "sparse"
     if told is not None:
@@ -157,7 +157,8 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
         return SparseTensor(indices, values, told)
     if is_known(known):
         return SparseTensor(indices, values, constant(np.array(known, int64), name=f"{name}/shape"))
-    return SparseTensor(indices, values, placeholder(int64, [rank], f"{name}/shape"))
+    attrs = {"dtype": int64, "shape": (rank,), **({} if known is None else {"sizes": known})}
+    return SparseTensor(indices, values, one("Placeholder", [], attrs, f"{name}/shape"))
 
 
 def convert_to_tensor_or_sparse_tensor(
@@ -238,7 +239,9 @@ def sparse_to_dense(
     elif len(indices.shape) < 2:
         indices = reshape(indices, [-1, 1])
     inputs = [indices, shape, values, like(default_value, values)]
-    return one("SparseToDense", inputs, {"validate": bool(validate_indices)}, name)
+    made = one("SparseToDense", inputs, {"validate": bool(validate_indices)}, name)
+    made.set_shape(partial_value(shape))
+    return made
 
 
 def sparse_tensor_to_dense(

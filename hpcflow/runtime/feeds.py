@@ -13,7 +13,7 @@ from hpcflow.graph import nest
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.dtypes import as_strings, kind_of, name_of, string
 from hpcflow.graph.graph import Graph, Operation, Tensor
-from hpcflow.graph.shape import merge, show
+from hpcflow.graph.shape import Shape, merge, show
 from hpcflow.guard import shown
 from hpcflow.runtime.dlpack import hands_over, taken
 
@@ -124,12 +124,27 @@ def by_tensor(feed_dict: Mapping[Any, Any]) -> dict[Any, Any]:
             if part.spec.value is None:
                 found[part] = array
             elif not np.array_equal(part.spec.value, array):
-                raise FeedError(
-                    f"{part.name!r} is {part.spec.value.tolist()}, but {array!r} was fed",
-                    op=part.op.name,
-                    line=part.op.line,
-                )
+                raise _contradiction(part, part.spec.value.tolist(), array)
+            if part.op.type == "Placeholder" and not _are(part.op.attrs.get("sizes"), array):
+                raise _contradiction(part, show(part.op.attrs["sizes"]), array)
     return found
+
+
+def _are(sizes: Shape, fed: Any) -> bool:
+    """True if what is fed are the sizes that are known."""
+    given = np.array(fed, object).ravel().tolist()
+    return sizes is None or (
+        len(sizes) == len(given)
+        and all(d is None or d == g for d, g in zip(sizes, given, strict=True))
+    )
+
+
+def _contradiction(part: Tensor, known: Any, array: Any) -> FeedError:
+    return FeedError(
+        f"{part.name!r} is {known}, but {shown(array)} was fed",
+        op=part.op.name,
+        line=part.op.line,
+    )
 
 
 def _paired(key: tuple[Any, ...], value: Any) -> dict[Any, Any]:

@@ -67,9 +67,11 @@ def test_fed_and_fetched_as_triples() -> None:
     with pytest.raises(FeedError, match="SparseTensorValue"):
         run(dense, {known: a})
     part = hf.sparse_placeholder(hf.float64, [None, 4])
-    assert part.shape == (None, None)
-    with pytest.raises(FeedError):
-        run(hf.sparse_tensor_to_dense(part), {part: of(some((2, 2, 2)))})
+    assert part.shape == (None, 4) and hf.sparse_tensor_to_dense(part).shape == (None, 4)
+    np.testing.assert_array_equal(run(hf.sparse_tensor_to_dense(part), {part: of(a)}), a)
+    for wrong in ((2, 2, 2), (3,), (3, 5)):
+        with pytest.raises(FeedError, match=r"'sparse.*/shape.*:0' is \[\?, 4\], but"):
+            run(hf.sparse_tensor_to_dense(part), {part: of(some(wrong))})
     assert run({"a": [sparse(a)]})["a"][0].dense_shape.tolist() == [3, 4]
 
 
