@@ -207,6 +207,14 @@ def test_group_and_initializers() -> None:
         assert hf.global_variables_initializer().control_inputs == ()
 
 
+def test_default_names_of_operations_without_outputs_are_tensorflows() -> None:
+    x = hf.get_variable("x", [2])
+    assert [hf.no_op().name, hf.no_op().name] == ["NoOp", "NoOp_1"]
+    assert [hf.group(x).name, hf.group(x.op, name="all").name] == ["group_deps", "all"]
+    hf.global_variables_initializer()
+    assert hf.local_variables_initializer().name == "init_1"
+
+
 def test_variables_stand_outside_control_scopes() -> None:
     with hf.control_dependencies([hf.no_op()]):
         v = hf.Variable([1.0])

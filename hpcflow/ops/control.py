@@ -14,15 +14,15 @@ from hpcflow.ops.rules import several
 op("NoOp", infer=lambda inputs, attrs: [], grad=NoGrad("it computes nothing"), stateful=True)
 
 
-def no_op(name: str = "no_op") -> Operation:
+def no_op(name: str | None = None) -> Operation:
     """An operation that does nothing, after the control dependencies in force."""
     return get_default_graph().create_op("NoOp", [], {}, name)
 
 
-def group(*before: Any, name: str = "group") -> Operation:
+def group(*before: Any, name: str | None = None) -> Operation:
     """One operation that is done when all of `before` (operations, tensors, variables) are."""
     with get_default_graph().control_dependencies(before):
-        return no_op(name)
+        return no_op(name or "group_deps")
 
 
 def tuple(

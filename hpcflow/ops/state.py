@@ -395,4 +395,4 @@ def global_variables_initializer() -> Operation:
 
 def local_variables_initializer() -> Operation:
     """One operation that gives every local variable made so far its initial value."""
-    return variables_initializer(local_variables(), "init_local")
+    return variables_initializer(local_variables())

@@ -68,8 +68,8 @@ class ExponentialMovingAverage:
         for one in given:
             if one not in self._averages:
                 self._make(one)
-        with get_default_graph().name_scope(self._name):
-            return group(*(self._update(one) for one in given))
+        with get_default_graph().name_scope(self._name) as scope:
+            return group(*(self._update(one) for one in given), name=scope)
 
     def average(self, var: Any) -> Any:
         """The average of `var`: a variable, or a tensor if it is debiased; None if there is none.
@@ -97,7 +97,7 @@ class ExponentialMovingAverage:
         """What a `Saver` takes to restore averages in place of the variables: {name: variable}.
 
         The averages of `moving_avg_variables`, by default of all that are trained or averaged, and
-        all other variables by their own names.
+        all other variables, averages of tensors too, by their own names.
         """
         graph = get_default_graph()
         averaged: list[Any] = (
@@ -106,7 +106,7 @@ class ExponentialMovingAverage:
             else list(moving_avg_variables)
         )
         found = {self.average_name(v): v for v in dict.fromkeys(averaged)}
-        taken = {*averaged, *self._averages.values()}
+        taken = set(averaged)
         for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES):
             if v not in taken and v.name not in found:
                 found[v.name] = v
@@ -143,7 +143,7 @@ class ExponentialMovingAverage:
             value = one.read_value()
         else:
             value = replica_sum(multiply(one, cast(replica_share(), one.dtype)))
-        with graph.colocate_with(average.op):
+        with graph.colocate_with(average.op), graph.name_scope("AssignMovingAvg"):
             decay = self._decay_of(one)
             if self._num_updates is not None:
                 n = cast(convert_to_tensor(self._num_updates), one.dtype)

@@ -169,3 +169,32 @@ def test_each_step_updates_an_average_once(ranks: int, settings: dict) -> None:
         np.testing.assert_allclose(average, np.full((4, 2), expected), rtol=1e-6)
         assert own == 4 and there
         assert mean == pytest.approx(8 * 0.125 + 7.2 * 0.25 + 6.4 * 0.5, rel=1e-5)
+
+
+def test_names_of_operations_are_tensorflows() -> None:
+    v = hf.get_variable("v", [2])
+    ema = hf.train.ExponentialMovingAverage(0.5)
+    assert ema.apply([v]).name == "ExponentialMovingAverage"
+    assert ema.apply([v]).name == "ExponentialMovingAverage_1"
+    with hf.variable_scope("tower"):
+        assert hf.train.ExponentialMovingAverage(0.5, name="avg").apply([v]).name == "tower/avg"
+    names = [op.name for op in hf.get_default_graph().get_operations()]
+    assert "ExponentialMovingAverage/AssignMovingAvg/Sub" in names
+
+
+def test_averages_of_tensors_are_restored_by_their_own_names() -> None:
+    """As TensorFlow's: an average is left out only if its name is that of another entry."""
+    v, w = hf.get_variable("v", [2]), hf.get_variable("w", [2])
+    ema = hf.train.ExponentialMovingAverage(0.5)
+    ema.apply([v, w, hf.identity(v, name="t")])
+    assert sorted(ema.variables_to_restore()) == [
+        "t/ExponentialMovingAverage",
+        "v/ExponentialMovingAverage",
+        "w/ExponentialMovingAverage",
+    ]
+    assert {name: x.name for name, x in ema.variables_to_restore([v]).items()} == {
+        "v/ExponentialMovingAverage": "v",
+        "w": "w",
+        "w/ExponentialMovingAverage": "w/ExponentialMovingAverage",
+        "t/ExponentialMovingAverage": "t/ExponentialMovingAverage",
+    }
