@@ -18,6 +18,13 @@ from hpcflow.ops.array import range as sequence
 from hpcflow.ops.broadcast import fill, ones_like
 from hpcflow.ops.elementwise import expm1
 from hpcflow.ops.math import cast, equal, log1p, where
+from hpcflow.ops.named import (
+    AllCandidateSampler,
+    ComputeAccidentalHits,
+    FixedUnigramCandidateSampler,
+    LogUniformCandidateSampler,
+    UniformCandidateSampler,
+)
 from hpcflow.ops.positions import positions
 from hpcflow.ops.random import random_uniform
 from hpcflow.ops.rows import taken
@@ -124,7 +131,8 @@ def uniform_candidate_sampler(
     Returns the classes (int64), the expected counts of `true_classes` [batch, num_true] and those
     of the classes drawn (float32). Every replica draws the same.
     """
-    return _draw("uniform", true_classes, num_true, num_sampled, unique, range_max, seed, name)
+    drawn = _draw("uniform", true_classes, num_true, num_sampled, unique, range_max, seed, name)
+    return UniformCandidateSampler(*drawn)
 
 
 def log_uniform_candidate_sampler(
@@ -140,7 +148,8 @@ def log_uniform_candidate_sampler(
 
     That is Zipf's law for classes in the order of falling frequency.
     """
-    return _draw("log_uniform", true_classes, num_true, num_sampled, unique, range_max, seed, name)
+    drawn = _draw("log_uniform", true_classes, num_true, num_sampled, unique, range_max, seed, name)
+    return LogUniformCandidateSampler(*drawn)
 
 
 def fixed_unigram_candidate_sampler(
@@ -172,9 +181,10 @@ def fixed_unigram_candidate_sampler(
             f"{np.count_nonzero(weights)} classes have a count; {num_sampled} cannot be drawn",
             line=user_line(),
         )
-    return _draw(
+    drawn = _draw(
         "unigram", true_classes, num_true, num_sampled, unique, range_max, seed, name, weights
     )
+    return FixedUnigramCandidateSampler(*drawn)
 
 
 def all_candidate_sampler(
@@ -188,7 +198,7 @@ def all_candidate_sampler(
     """All classes below `num_sampled`, each expected once: for tests of sampled losses."""
     labels = _labels(true_classes, num_true)
     one = constant(np.float32(1))
-    return (
+    return AllCandidateSampler(
         sequence(num_sampled, dtype=int64),
         ones_like(ensure_shape(cast(labels, float32), [None, num_true])),
         fill([num_sampled], one),
@@ -201,7 +211,7 @@ def compute_accidental_hits(
     num_true: int,
     seed: int | None = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> ComputeAccidentalHits:
     """Where a sampled class is a true one: rows, places among the sampled, and weights.
 
     Shapes: [hits] each: int32, int64, float32; a weight is the least float32, to be added to the
@@ -212,7 +222,7 @@ def compute_accidental_hits(
         rows, _, places = (getitem(hits, (slice(None), i)) for i in range(3))
         least = constant(np.finfo(np.float32).min)
         weights = where(equal(rows, rows), least, least)
-        return cast(rows, int32), places, weights
+        return ComputeAccidentalHits(cast(rows, int32), places, weights)
 
 
 def hits_of(labels: Tensor, sampled: Any) -> Tensor:

@@ -23,6 +23,7 @@ from hpcflow.ops.matrix import (
     matrix_diag_part,
     matrix_set_diag,
 )
+from hpcflow.ops.named import Qr
 from hpcflow.ops.rules import Attrs, make, one, refused
 
 # -- shape rules
@@ -183,7 +184,7 @@ op("SelfAdjointEig", infer=_eig, grad=_eig_back)
 # -- public functions
 
 
-def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> tuple[Tensor, Tensor]:
+def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> Qr:
     """Q with orthonormal columns and R upper triangular, whose product is `input`.
 
     Shapes: [..., m, k] and [..., k, n], where k is min(m, n), or m with `full_matrices`.
@@ -191,7 +192,7 @@ def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> tupl
     """
     attrs = {"full_matrices": bool(full_matrices)}
     q, r = make("Qr", [convert_to_tensor(input)], attrs, name).outputs
-    return q, r
+    return Qr(q, r)
 
 
 def svd(

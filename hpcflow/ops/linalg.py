@@ -34,6 +34,7 @@ from hpcflow.ops.matrix import (
     matrix_set_diag,
     matrix_shape,
 )
+from hpcflow.ops.named import LogMatrixDeterminant
 from hpcflow.ops.reduce import reduce_max, reduce_sum
 from hpcflow.ops.rules import Attrs, make, one, operands, require_equal
 from hpcflow.ops.slicing import getitem
@@ -210,10 +211,10 @@ def matrix_determinant(input: Any, name: str | None = None) -> Tensor:
     return one("MatrixDeterminant", [convert_to_tensor(input)], {}, name)
 
 
-def slogdet(input: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
+def slogdet(input: Any, name: str | None = None) -> LogMatrixDeterminant:
     """The sign of the determinant of each matrix and the logarithm of its absolute value."""
     sign, size = make("LogMatrixDeterminant", [convert_to_tensor(input)], {}, name).outputs
-    return sign, size
+    return LogMatrixDeterminant(sign, size)
 
 
 def cholesky(input: Any, name: str | None = None) -> Tensor:

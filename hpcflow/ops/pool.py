@@ -12,6 +12,7 @@ from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.registry import op
 from hpcflow.graph.shape import Spec, merge
 from hpcflow.ops.array import shape_argument, sizes
+from hpcflow.ops.named import MaxPoolWithArgmax
 from hpcflow.ops.rules import Attrs, make, one, require, require_equal, told_shape
 from hpcflow.ops.window import joined, parts, per_axis, slid, slides
 
@@ -184,7 +185,7 @@ def max_pool_with_argmax(
     output_dtype: Any = int64,
     include_batch_in_index: bool = False,
     dilations: Any = None,
-) -> tuple[Tensor, Tensor]:
+) -> MaxPoolWithArgmax:
     """`max_pool`, and the number that each largest element has in its sample.
 
     The number is (y * w + x) * channels + c, for NCHW (c * h + y) * w + x; with
@@ -195,7 +196,7 @@ def max_pool_with_argmax(
     attrs = _attributes(ksize, strides, padding, data_format, dilations, rank)
     attrs.update(include_batch=bool(include_batch_in_index), dtype=as_dtype(output_dtype))
     y, places = make("MaxPoolWithArgmax", [x], attrs, name).outputs
-    return y, places
+    return MaxPoolWithArgmax(y, places)
 
 
 # -- mean

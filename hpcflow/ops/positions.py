@@ -10,6 +10,7 @@ from hpcflow.graph.dtypes import as_dtype, bool_, int32, int64, kind_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec, merge, show
+from hpcflow.ops.named import ListDiff, Unique, UniqueWithCounts
 from hpcflow.ops.rules import (
     Attrs,
     like,
@@ -89,30 +90,26 @@ def positions(condition: Any, name: str | None = None) -> Tensor:
     return one("Where", [x], {}, name)
 
 
-def unique(x: Any, out_idx: Any = int32, name: str | None = None) -> tuple[Tensor, Tensor]:
+def unique(x: Any, out_idx: Any = int32, name: str | None = None) -> Unique:
     """The distinct values of a vector, as they first come, and which of them each element is."""
     attrs: Attrs = {"counts": False, "dtype": as_dtype(out_idx)}
     y, idx = make("Unique", [convert_to_tensor(x)], attrs, name).outputs
-    return y, idx
+    return Unique(y, idx)
 
 
-def unique_with_counts(
-    x: Any, out_idx: Any = int32, name: str | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def unique_with_counts(x: Any, out_idx: Any = int32, name: str | None = None) -> UniqueWithCounts:
     """As `unique`, and how often each value is there."""
     attrs: Attrs = {"counts": True, "dtype": as_dtype(out_idx)}
     y, idx, count = make("Unique", [convert_to_tensor(x)], attrs, name).outputs
-    return y, idx, count
+    return UniqueWithCounts(y, idx, count)
 
 
-def setdiff1d(
-    x: Any, y: Any, index_dtype: Any = int32, name: str | None = None
-) -> tuple[Tensor, Tensor]:
+def setdiff1d(x: Any, y: Any, index_dtype: Any = int32, name: str | None = None) -> ListDiff:
     """The elements of the vector `x` that `y` does not have, in their order, and their places."""
     x = convert_to_tensor(x)
     attrs = {"dtype": as_dtype(index_dtype)}
     out, idx = make("ListDiff", [x, like(y, x)], attrs, name).outputs
-    return out, idx
+    return ListDiff(out, idx)
 
 
 def first_in_row(x: Any, name: str | None = None) -> Tensor:

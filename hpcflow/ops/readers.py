@@ -13,6 +13,7 @@ from hpcflow.graph.dtypes import int64, resource, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
+from hpcflow.ops.named import ReaderReadUpToV2, ReaderReadV2
 from hpcflow.ops.queues import QueueBase
 from hpcflow.ops.rules import Attrs, require, require_rank
 
@@ -65,18 +66,18 @@ class ReaderBase:
         """Its handle."""
         return self._handle
 
-    def read(self, queue: QueueBase | Tensor, name: str | None = None) -> tuple[Tensor, Tensor]:
+    def read(self, queue: QueueBase | Tensor, name: str | None = None) -> ReaderReadV2:
         """The next record: what it is called (file and place), and its content; string scalars."""
         key, value = self._run("ReaderRead", [_queue(queue)], name).outputs
-        return key, value
+        return ReaderReadV2(key, value)
 
     def read_up_to(
         self, queue: QueueBase | Tensor, num_records: Any, name: str | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> ReaderReadUpToV2:
         """The next records of one file, `num_records` at most; two vectors of strings."""
         count = convert_to_tensor(num_records)
         keys, values = self._run("ReaderReadUpTo", [_queue(queue), count], name).outputs
-        return keys, values
+        return ReaderReadUpToV2(keys, values)
 
     def num_records_produced(self, name: str | None = None) -> Tensor:
         """How many records it has given, int64."""

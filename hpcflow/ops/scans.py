@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import int32
@@ -31,6 +31,7 @@ from hpcflow.ops.math import (
     subtract,
     where,
 )
+from hpcflow.ops.named import TopKV2
 from hpcflow.ops.rules import (
     Attrs,
     make,
@@ -171,18 +172,11 @@ def _top_k_back(op: Operation, g: Tensor | None, _: Any) -> list[Any]:
 op("TopK", infer=_top_k, grad=_top_k_back)
 
 
-class TopK(NamedTuple):
-    """What `top_k` gives."""
-
-    values: Tensor
-    indices: Tensor
-
-
-def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> TopK:
+def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> TopKV2:
     """The `k` largest along the last axis, largest first, and where they are (int32).
 
     The first of equal ones comes first, NaN before all; without `sorted` the order is the same.
     """
     known, told = told_count(k, "k")
     values, indices = make("TopK", [convert_to_tensor(input), *told], {"k": known}, name).outputs
-    return TopK(values, indices)
+    return TopKV2(values, indices)
