@@ -16,7 +16,7 @@ UFUNCS = {
     **{"IsFinite": "isfinite", "IsInf": "isinf", "IsNan": "isnan"},
     **{"BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor"},
     **{"LeftShift": "left_shift", "RightShift": "right_shift", "Invert": "invert"},
-    "Conj": "conjugate",
+    **{"Conj": "conjugate", "NextAfter": "nextafter"},
 }
 
 for _type, _name in UFUNCS.items():

@@ -34,7 +34,7 @@ FAMILIES = {  # modules of hpcflow.kernels -> ops
     "elementwise": (
         "Acos Acosh Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor Ceil Conj "
         "Cosh Cross DivNoNan Expm1 Floor Invert IsFinite IsInf IsNan LeftShift MulNoNan "
-        "Reciprocal RightShift Rint Sinh SquaredDifference Tan TruncateDiv TruncateMod"
+        "NextAfter Reciprocal RightShift Rint Sinh SquaredDifference Tan TruncateDiv TruncateMod"
     ),
     "epilogue": "ConvBias MatMulBias MaxPoolReluGrad",
     "fft": "Fft Irfft Rfft",

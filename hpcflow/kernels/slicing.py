@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import RangeError
+from hpcflow.errors import RangeError, ShapeError
 from hpcflow.kernels.table import Node, kernel
 
 SCATTER_BLOCK = 1 << 18  # elements whose places are computed at a time
@@ -86,6 +86,11 @@ def _strided_grad(xp: Any, node: Node) -> Callable[..., Any]:
 def _window(begin: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[Any, ...]:
     """Slices of `shape` from `begin`; RangeError if they leave `whole`."""
     starts = begin.tolist()
+    if not len(starts) == len(shape) == len(whole):
+        raise ShapeError(
+            f"a slice of {len(shape)} sizes from {starts} of a tensor of shape {list(whole)}",
+            hint="begin and size have an entry for each axis",
+        )
     if any(b < 0 or b + n > d for b, n, d in zip(starts, shape, whole, strict=True)):
         raise RangeError(f"a slice of {list(shape)} from {starts} is outside {list(whole)}")
     return tuple(slice(b, b + n) for b, n in zip(starts, shape, strict=True))

@@ -116,6 +116,14 @@ squared_difference: Binary = binary(
     "`(x - y) ** 2`, of complex numbers `|x - y| ** 2`.",
     lambda x, y: np.square(np.subtract(x, y)),
 )
+nextafter: Binary = binary(
+    "NextAfter",
+    "f",
+    (lambda x, y, z, g: g, lambda x, y, z, g: zeros_like(g)),
+    "The number next to `x` on the way to `y`.",
+    np.nextafter,
+)
+nextafter = renamed(x="x1", y="x2")(nextafter)
 truncatediv: Binary = binary(
     "TruncateDiv",
     "iuf",

@@ -34,6 +34,7 @@ class IndexedSlices(WithValues):
     read by `gather` or `embedding_lookup`: as many rows as were read, however long the table.
 
     Shapes: `values` [n, ...], `indices` [n], `dense_shape` a vector or None where nobody told it.
+            Indices of another rank, of values [*indices.shape, ...], become a vector.
     """
 
     Value = IndexedSlicesValue
@@ -46,8 +47,11 @@ class IndexedSlices(WithValues):
         if dense_shape is not None and not isinstance(dense_shape, Tensor):
             dense_shape = constant(np.asarray(dense_shape, int64))
         self.dense_shape: Tensor | None = dense_shape
+        if self.indices.shape is not None and len(self.indices.shape) != 1:
+            self.values, self.indices = _listed(self.values, self.indices)
+            self.given = self.values
         rows, at = self.values.shape, self.indices.shape
-        if rows == () or (at is not None and len(at) != 1):
+        if rows == ():
             raise ShapeError(f"indices {show(at)} do not name the rows of values {show(rows)}")
         merge(rows and rows[:1], at)
         merge(rows and (None, *rows[1:]), self.shape)
@@ -109,6 +113,17 @@ class IndexedSlices(WithValues):
 
     def __repr__(self) -> str:
         return f"<hf.IndexedSlices {self.name!r} of {show(self.shape)} dtype={self.dtype}>"
+
+
+def _listed(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and their indices as lists, of indices that are no vector."""
+    rows, at = values.shape, indices.shape
+    lead = len(at or ())
+    if rows is None or len(rows) < lead or None in rows[lead:]:
+        raise ShapeError(f"indices {show(at)} do not name the rows of values {show(rows)}")
+    merge(rows[:lead], at)
+    n = -1 if 0 not in rows[lead:] else size(indices)
+    return reshape(values, [n, *rows[lead:]]), reshape(indices, [-1])
 
 
 def slices_of(params: Tensor, indices: Tensor, g: Tensor) -> IndexedSlices | None:

@@ -162,11 +162,13 @@ op("Unpack", infer=_unpack, grad=_unpack_back)
 
 
 def concat(values: Sequence[Any], axis: Any, name: str | None = None) -> Tensor:
-    """`values`, one after the other along `axis`; one tensor is itself."""
+    """`values`, one after the other along `axis`; one tensor, a scalar too, is itself."""
     values = values if isinstance(values, (list, tuple)) else [values]
     parts, at = tensors(values, "concat"), axes_argument(axis)
+    if len(parts) == 1:
+        return identity(parts[0], name)
     if isinstance(at, Tensor):
-        return identity(parts[0], name) if len(parts) == 1 else joined_along(parts, at, name)
+        return joined_along(parts, at, name)
     return one("Concat", parts, {"axis": at}, name)
 
 

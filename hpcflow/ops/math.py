@@ -9,7 +9,16 @@ import numpy as np
 
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.composite import WithValues
-from hpcflow.graph.dtypes import OPAQUE, as_dtype, bool_, float32, float64, is_floating, name_of
+from hpcflow.graph.dtypes import (
+    OPAQUE,
+    as_dtype,
+    bool_,
+    float32,
+    float64,
+    is_floating,
+    name_of,
+    string,
+)
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
 from hpcflow.graph.operators import OPERATORS
 from hpcflow.graph.registry import NoGrad, op
@@ -149,7 +158,17 @@ def times_no_nan(g: Tensor, slope: Tensor) -> Tensor:
 
 _first, _second = (lambda x, y, z, g: g), (lambda x, y, z, g: g)
 
-add: Binary = binary("Add", _ARITHMETIC, (_first, _second), "`x + y`.", np.add)
+_sum: Binary = binary("Add", _ARITHMETIC, (_first, _second), "`x + y`.", np.add)
+
+
+def add(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x + y`; strings are joined."""
+    a, b = operands(x, y)
+    if a.dtype == string:
+        return one("StringJoin", [a, b], {"separator": ""}, name or "Add")
+    return _sum(a, b, name)
+
+
 subtract: Binary = binary(
     "Sub", _ARITHMETIC, (_first, lambda x, y, z, g: negative(g)), "`x - y`.", np.subtract
 )

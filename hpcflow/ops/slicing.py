@@ -222,7 +222,13 @@ def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if x.shape is None:
         told = None if found is None else tuple(None if n == -1 else n for n in found)
         return [Spec(x.dtype, told)]
-    merge((len(x.shape),), merge(begin.shape, length.shape))
+    for counts in (begin.shape, length.shape):
+        if counts not in (None, (None,), (len(x.shape),)):
+            raise ShapeError(
+                f"slice: begin of shape {show(begin.shape)} and size of shape "
+                f"{show(length.shape)} for a tensor of shape {show(x.shape)}",
+                hint="begin and size have an entry for each axis",
+            )
     starts = (None,) * len(x.shape) if begin.value is None else tuple(map(int, begin.value))
     out: list[int | None] = []
     for size, start, n in zip(x.shape, starts, found or (None,) * len(x.shape), strict=True):
@@ -273,7 +279,10 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
     if fixed and _inside_is_known(x, starts, lengths):
         assert starts is not None and lengths is not None
         if len(starts) != len(lengths):
-            raise ShapeError(f"begin {starts} and size {lengths} are of different lengths")
+            raise ShapeError(
+                f"slice: begin {list(starts)} and size {list(lengths)} are of different lengths",
+                hint="begin and size have an entry for each axis",
+            )
         if x.shape is not None:
             static = [Spec(np.dtype(int32), (len(v),), np.array(v)) for v in (starts, lengths)]
             _slice([x.spec, *static], {})

@@ -141,8 +141,8 @@ def _summed(indices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.nda
     return found, sums, counts
 
 
-state("ConditionalAccumulator")(DenseAccumulator)
-state("SparseConditionalAccumulator")(SparseAccumulator)
+state("ConditionalAccumulator", "accumulator")(DenseAccumulator)
+state("SparseConditionalAccumulator", "accumulator")(SparseAccumulator)
 
 
 @waiting("AccumulatorApplyGradient")

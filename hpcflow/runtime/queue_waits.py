@@ -25,7 +25,7 @@ def _make(node: Node) -> Queue:
 
 
 for _type in ORDERS:
-    state(_type)(_make)
+    state(_type, "queue")(_make)
 
 
 def _chosen(node: Node, inputs: Sequence[Any]) -> tuple[Queue, Sequence[Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcflow.errors import HpcflowError, ShapeError, UninitializedError
 from hpcflow.graph.shape import show
+from hpcflow.guard import shown
 from hpcflow.plan.attrs import canonical
 from hpcflow.plan.fusion import tiles
 from hpcflow.plan.ir import Node
@@ -209,16 +210,31 @@ class VariableState:
 
 Make = Callable[[Node], Any]
 _KINDS: dict[str, Make] = {}
+_NAMED_AS: dict[str, str] = {}  # op type -> whose names it shares, by default its own
 
 
-def state(type: str) -> Callable[[Make], Make]:
-    """Decorator: `make(node)` makes what a handle of op `type` stands for, if not a variable."""
+def state(type: str, named_as: str = "") -> Callable[[Make], Make]:
+    """Decorator: `make(node)` makes what a handle of op `type` stands for, if not a variable.
+
+    Types that are `named_as` one thing cannot have one name.
+    """
 
     def add(make: Make) -> Make:
-        _KINDS[type] = make
+        _KINDS[type], _NAMED_AS[type] = make, named_as or type
         return make
 
     return add
+
+
+def _differing(first: Node, node: Node) -> str:
+    """In what two nodes that share a name differ, "" if in nothing."""
+    if first.type != node.type:
+        return f"it is a {first.type}"
+    names = sorted({*first.attrs, *node.attrs})
+    told = [(name, first.attrs.get(name), node.attrs.get(name)) for name in names]
+    return ", ".join(
+        f"{name} {shown(a)}, not {shown(b)}" for name, a, b in told if canonical(a) != canonical(b)
+    )
 
 
 class Store:
@@ -233,7 +249,7 @@ class Store:
         self.number = number
         self.seed = seed or Seed()  # of what is drawn without one
         self.states: dict[str, VariableState] = {}
-        self.others: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
+        self.others: dict[tuple[str, str], tuple[Any, Node]] = {}  # and the node that made it
         self.driver = -1  # the rank whose plan is being compiled
         self.draws: dict[tuple[str, str], Draws] = {}  # (fetches, random op) -> draws made
 
@@ -247,23 +263,24 @@ class Store:
         if node.type not in _KINDS:
             return self.get(node, device)
         name = node.attrs.get("shared_name") or node.name
-        if (node.type, name) not in self.others:
+        key = _NAMED_AS[node.type], name
+        if key not in self.others:
             drawn = {"key": self.seed.key(node.attrs)} if node.attrs.get("unseeded") else {}
             made = _KINDS[node.type](node.but(attrs={**node.attrs, **drawn}))
-            self.others[node.type, name] = made, node.attrs
-        found, attrs = self.others[node.type, name]
-        if canonical(attrs) != canonical(node.attrs):
+            self.others[key] = made, node
+        found, first = self.others[key]
+        if differing := _differing(first, node):
             raise HpcflowError(
-                f"{node.type} {name!r} was made with other attributes here already",
+                f"{node.type} {name!r} was made with other attributes at {first.line}: {differing}",
                 op=node.name,
                 line=node.line,
-                hint="give those of different graphs different names",
+                hint="what shares a name is the same thing; give other things other names",
             )
         return found
 
     def known(self, type: str, name: str) -> Any:
         """State of a type that steps have used already, None if there is none of this name."""
-        return self.others.get((type, name), (None, None))[0]
+        return self.others.get((_NAMED_AS.get(type, type), name), (None, None))[0]
 
     def get(self, node: Node, device: Device) -> VariableState:
         """The state behind a Variable node, made at first use.

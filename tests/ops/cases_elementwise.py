@@ -35,6 +35,7 @@ unary("Rint", lambda x: np.trunc(x + np.copysign(0.5, x)))
 binary("Atan2", lambda y, x: np.angle(x + 1j * y))
 binary("SquaredDifference", lambda x, y: x * x - 2 * x * y + y * y)
 binary("SquaredDifference", lambda x, y: x * x - 2 * x * y + y * y, n, dtypes=(I32,))
+binary("NextAfter", lambda x, y: x + np.sign(y - x) * np.abs(np.spacing(x)))
 binary("TruncateMod", lambda x, y: x - np.trunc(x / y) * y, _within(-9, 9), pos)
 _nonzero = lambda *s: lambda rng, d: (rng.integers(1, 5, s) * rng.choice([-1, 1], s)).astype(d)  # noqa: E731
 binary("TruncateMod", lambda x, y: x - np.trunc(x / y) * y, n, _nonzero, dtypes=(I32,))

@@ -147,6 +147,23 @@ def test_rows_are_fed_as_their_parts() -> None:
             session.run(dense, {part: np.ones(2)})
 
 
+@pytest.mark.parametrize("at", [[[0, 1], [1, 3]], [[2, 2, 2]], 3])
+@pytest.mark.parametrize("size", [3, 0])
+def test_indices_of_another_rank_name_rows_too(at: list, size: int) -> None:
+    values = np.arange(float(np.size(at) * size)).reshape(*np.shape(at), size)
+    expected = np.zeros((4, size))
+    np.add.at(expected, np.array(at), values)
+    rows = hf.IndexedSlices(values, at, [4, size])
+    v = hf.get_variable("v", [4, size], hf.float64, hf.zeros_initializer())
+    step = hf.train.GradientDescentOptimizer(2.0).apply_gradients([(rows, v)])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(hf.convert_to_tensor(rows)), expected)
+        session.run(step)
+        np.testing.assert_array_equal(session.run(v), -2 * expected)
+        np.testing.assert_array_equal(session.run(v.scatter_add(rows)), -expected)
+
+
 def test_what_is_no_list_of_rows() -> None:
     with pytest.raises(DTypeError, match="integers"):
         hf.IndexedSlices(np.ones((2, 3)), [0.5, 1.0])

@@ -228,3 +228,55 @@ def test_a_tensor_is_no_condition_of_python() -> None:
     for given in (hf.constant(True), rows()):
         with pytest.raises(TypeError, match="truth value"):
             bool(given)
+
+
+def test_strings_are_added() -> None:
+    """TensorFlow's `+` joins strings."""
+    a = hf.constant(["a", "b"])
+    with hf.Session() as session:
+        found = session.run([a + "c", "z" + a, hf.add(a, a), hf.add(a, [["x"], ["y"]])])
+    assert [one.tolist() for one in found[:3]] == [
+        [b"ac", b"bc"],
+        [b"za", b"zb"],
+        [b"aa", b"bb"],
+    ]
+    assert found[3].tolist() == [[b"ax", b"bx"], [b"ay", b"by"]]
+    assert hf.add(a, [["x"], ["y"]]).shape == (2, 2)
+    for bad in (lambda: a - "b", lambda: a * "b", lambda: a + 1):
+        with pytest.raises(DTypeError):
+            bad()
+
+
+def test_the_next_number() -> None:
+    """TensorFlow's values."""
+    x = hf.constant([1.0, 0.0, -1.0, 3.0])
+    y = hf.math.nextafter(x, [2.0, 2.0, 2.0, 3.0])
+    with hf.Session() as session:
+        found, wide = session.run([y, hf.math.nextafter(hf.constant(1.0, hf.float64), 0.0)])
+        slope = session.run(hf.gradients(y, x)[0])
+    assert found.tolist() == [1.00000011920928955, 1.401298464324817e-45, -0.99999994039535522, 3]
+    assert wide == 0.99999999999999989 and slope.tolist() == [1, 1, 1, 1]
+
+
+def test_one_tensor_joined_is_itself() -> None:
+    """Whatever the axis, a scalar too, as TensorFlow's."""
+    with hf.Session() as session:
+        assert session.run(hf.concat(1, 0)) == 1
+        assert session.run(hf.concat([1], 0)) == 1
+        assert session.run(hf.concat([[1]], 1)).tolist() == [1]
+    with pytest.raises(ShapeError, match="rank 0"):
+        hf.concat([1, 2], 0)
+
+
+def test_begin_and_size_of_a_slice_have_an_entry_for_each_axis() -> None:
+    x, told = hf.constant([[1, 2, 3]]), hf.placeholder(hf.int32, [None])
+    for begin, size in (([0], [1, 1]), ([0, 0], [1])):
+        with pytest.raises(ShapeError, match=r"begin \[0.* are of different lengths"):
+            hf.slice(x, begin, size)
+    hidden = hf.where(hf.placeholder_with_default(told, [None]) >= 0)[:, 0]
+    with hf.Session() as session:
+        for begin in ([0], [0, 0, 0]):
+            with pytest.raises(ShapeError, match=r"begin of shape \[[13]\] and size"):
+                session.run(hf.slice(x, told, [1, 1]), {told: begin})
+            with pytest.raises(ShapeError, match=r"2 sizes from \[0.*\] of a tensor"):
+                session.run(hf.slice(x, hidden, [1, 1]), {told: begin})

@@ -345,6 +345,31 @@ def test_queues_of_two_graphs_with_one_name_do_not_mix():
                     session.run(size)
 
 
+INT, FLOAT = [hf.int32], [hf.float32]
+
+
+@pytest.mark.parametrize(
+    ("other", "differs"),
+    [
+        (lambda: hf.FIFOQueue(4, INT, [[2]], shared_name="s"), "capacity 3, not 4"),
+        (lambda: hf.FIFOQueue(3, FLOAT, [[2]], shared_name="s"), "types .*int32.*, not .*float32"),
+        (lambda: hf.FIFOQueue(3, INT, [[3]], shared_name="s"), r"shapes \(\(2,\),\), not"),
+        (lambda: hf.FIFOQueue(3, INT * 2, [[2], []], shared_name="s"), "component_types"),
+        (lambda: hf.RandomShuffleQueue(3, 0, INT, [[2]], shared_name="s"), "it is a FIFOQueue"),
+    ],
+)
+def test_queues_that_share_a_name_must_agree(other, differs):
+    with hf.Graph().as_default(), hf.Session() as session:
+        first = hf.FIFOQueue(3, INT, [[2]], shared_name="s")
+        same = hf.FIFOQueue(3, INT, [[2]], shared_name="s")
+        session.run(first.enqueue([[1, 2]]))
+        assert session.run(same.size()) == 1
+        made_at = first.queue_ref.op.line
+        with pytest.raises(HpcflowError, match=f"'s' was made .* at .*: .*{differs}") as raised:
+            session.run(other().size())
+        assert made_at in str(raised.value) and raised.value.line != made_at
+
+
 # -- over ranks
 
 
