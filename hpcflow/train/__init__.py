@@ -73,7 +73,8 @@ __getattr__, __dir__, __all__ = later(
         "hpcflow.train.session_creator": "ChiefSessionCreator SessionCreator WorkerSessionCreator",
         "hpcflow.train.session_manager": "SessionManager",
         "hpcflow.train.session_hook": (
-            "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues"
+            "CheckpointSaverListener SessionRunArgs SessionRunContext SessionRunHook "
+            "SessionRunValues"
         ),
         "hpcflow.train.supervisor": "Supervisor",
     },

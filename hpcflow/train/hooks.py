@@ -18,6 +18,7 @@ from hpcflow.train.file_writer import FileWriter, FileWriterCache
 from hpcflow.train.saver import Saver
 from hpcflow.train.session import TrainingSession
 from hpcflow.train.session_hook import (
+    CheckpointSaverListener,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -120,6 +121,7 @@ class CheckpointSaverHook(SessionRunHook):
     The session does it, on all ranks together, when the chief says so: as
     `hf.train.TrainingSession(checkpoints=...)`, with the global step in the name. A session has one
     such hook. `saver` or that of `scaffold` says what is saved, by default all variables.
+    `listeners` are told of each save.
     """
 
     def __init__(
@@ -129,12 +131,40 @@ class CheckpointSaverHook(SessionRunHook):
         save_steps: int | None = None,
         saver: Saver | None = None,
         scaffold: Any = None,
+        listeners: Sequence[CheckpointSaverListener] | None = None,
     ) -> None:
         if saver is not None and scaffold is not None:
             raise HpcflowError("a saver and a scaffold", hint="give at most one of them")
         SecondOrStepTimer(save_secs, save_steps)  # exactly one of them
         self.every = save_steps if save_secs is None else f"{float(save_secs):f}s"
         self.checkpoint_dir, self._saver, self._scaffold = checkpoint_dir, saver, scaffold
+        self.listeners, self._stops = list(listeners or ()), False
+
+    def begin(self) -> None:
+        """The listeners' `begin`."""
+        for one in self.listeners:
+            one.begin()
+
+    def before_save(self, session: TrainingSession, global_step_value: int) -> None:
+        """The listeners' `before_save`."""
+        for one in self.listeners:
+            one.before_save(session, global_step_value)
+
+    def after_save(self, session: TrainingSession, global_step_value: int) -> None:
+        """The listeners' `after_save`."""
+        asked = [one.after_save(session, global_step_value) for one in self.listeners]
+        self._stops = self._stops or any(asked)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Asks for the end if a listener has."""
+        if self._stops:
+            run_context.request_stop()
+
+    def end(self, session: TrainingSession) -> None:
+        """The listeners' `end`."""
+        counter = get_global_step(session.graph)
+        for one in self.listeners:
+            one.end(session, session.steps if counter is None else int(session.run(counter)))
 
     @property
     def saver(self) -> Saver | None:

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.load import newest_good
@@ -28,6 +28,14 @@ from hpcflow.train.slurm import AGAIN, TEMPORARY_FAILURE
 from hpcflow.train.starts import Starts
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+class Listener(Protocol):
+    """Who is told of saves, on the ranks that have one."""
+
+    def before_save(self, session: Any, step: int, /) -> Any: ...  # noqa: D102
+
+    def after_save(self, session: Any, step: int, /) -> Any: ...  # noqa: D102
 
 
 class Keeper:
@@ -53,6 +61,8 @@ class Keeper:
         self.steps_between, self._seconds_between = interval(every)
         self.saver, self._counter, self._heirs = saver, counter, heirs
         self.datasets: list[Any] = session.graph.get_collection("datasets")
+        self.listener: Listener | None = None
+        self.always_waits = False  # for each save, on all ranks
         self._resumes = resumes  # the same job, started again, goes on
         self.first_step = self.first_samples = 0  # what was done before this run
         self._is_joint = self.context.cluster.in_step
@@ -157,6 +167,10 @@ class Keeper:
             mine["counted"] = int(self.session.run(self._counter))
         self._kept_before, self._kept_at = self._kept_at, steps
         told = (self.session, self.directory, self._facts, mine, metrics)
+        step = mine.get("counted", self.first_step + steps)
+        if self.listener is not None:
+            self.listener.before_save(self.session, step)
+        waits = waits or self.always_waits
         try:
             if self._in_foreground:
                 path: Path | None = self.saves.in_foreground(lambda: self.saver._save(*told))
@@ -168,6 +182,8 @@ class Keeper:
         self._saved_at, self._saved_time = steps, time.monotonic()
         if self.context.is_chief:
             self.often.rest()
+        if self.listener is not None:
+            self.listener.after_save(self.session, step)
         return path
 
     def _saved(self, path: Path, took: Took) -> None:

@@ -295,7 +295,9 @@ def save_as_hooked(
         chosen = {name: named[text] for name, text in said["variables"].items()}
         saver = Saver(chosen, said["keep"], said["form"])
         counter = counter or get_global_step(session.graph)
-        session.save_in(said["folder"], said["every"], saver, counter)
+        listener = found[0] if found and found[0].listeners else None
+        waits = said["has_listeners"]
+        session.save_in(said["folder"], said["every"], saver, counter, listener, waits)
 
 
 def _as_data(hook: CheckpointSaverHook, session: ScaffoldSession) -> dict[str, Any]:
@@ -307,4 +309,5 @@ def _as_data(hook: CheckpointSaverHook, session: ScaffoldSession) -> dict[str, A
         "variables": {name: variable.name for name, variable in saver.variables.items()},
         "keep": saver.max_to_keep,
         "form": saver.form,
+        "has_listeners": bool(hook.listeners),
     }

@@ -17,7 +17,7 @@ from hpcflow.graph.registry import lookup
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.config import ConfigProto
 from hpcflow.runtime.context import Context
-from hpcflow.train.keeper import Keeper
+from hpcflow.train.keeper import Keeper, Listener
 from hpcflow.train.saver import Saver
 from hpcflow.train.scaffold import Scaffold
 from hpcflow.train.session import TrainingSession
@@ -82,14 +82,24 @@ class ScaffoldSession(TrainingSession):
         return self._restored_by.resume()
 
     def save_in(
-        self, folder: str, every: int | str | None, saver: Saver, counter: Variable | None
+        self,
+        folder: str,
+        every: int | str | None,
+        saver: Saver,
+        counter: Variable | None,
+        listener: Listener | None = None,
+        always_waits: bool = False,
     ) -> None:
         """Save the state of the job from now on; `counter` says the step of a checkpoint.
+
+        `listener`, which ranks may have or not, is told of each save; all ranks wait for each with
+        `always_waits`.
 
         Errors: CheckpointError if the folder has checkpoints and is not the one restored from.
         """
         place = self.context.settings.checkpoints or folder
         keeper = self._keep(Path(place), every, saver, counter)
+        keeper.listener, keeper.always_waits = listener, always_waits
         before = self._restored_by
         if before is not None:
             keeper.go_on_as(before)

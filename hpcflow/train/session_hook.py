@@ -69,6 +69,28 @@ class SessionRunHook:
         """Called when all workers have done their last step, unless one failed here."""
 
 
+class CheckpointSaverListener:
+    """Base of what a `CheckpointSaverHook` tells of its saves; each method may be left as it is.
+
+    A save is waited for where there are listeners.
+
+    Ranks: called on each rank whose own hook has it; where replicas train together, what it runs
+           in `session` all of them must run.
+    """
+
+    def begin(self) -> None:
+        """Called before the session is made: operations may still be added."""
+
+    def before_save(self, session: TrainingSession, global_step_value: int) -> None:
+        """Called before each save."""
+
+    def after_save(self, session: TrainingSession, global_step_value: int) -> bool | None:
+        """Called after each save; True asks for the end, which comes after the next run."""
+
+    def end(self, session: TrainingSession, global_step_value: int) -> None:
+        """Called at the end of the session, behind the last save."""
+
+
 class Elsewhere(SessionRunHook):
     """A hook of the chief on the other ranks: it makes the same graph, and fetches the same."""
 

@@ -648,3 +648,65 @@ def test_a_hook_may_ask_for_a_trace() -> None:
         assert session.run(w).tolist() == [2, 2, 2]
     assert seen == [(1, 3, 0), (1, 3, 9000), (1, 3, 0)]  # reading is seen, too
     assert any(n.node_name for n in mine.step_stats.dev_stats[0].node_stats)
+
+
+class Told(train.CheckpointSaverListener):
+    """Writes down what it is told, and asks for the end behind the save of a step."""
+
+    def __init__(self, folder: Path, last: int | None = None) -> None:
+        self.folder, self.last = folder, last
+        self.log: list[Any] = []
+
+    def begin(self) -> None:
+        self.log.append("begin")
+
+    def before_save(self, session: Any, step: int) -> None:
+        self.log.append(("before", step, session.run(train.get_global_step()), self.saved()))
+
+    def after_save(self, session: Any, step: int) -> bool:
+        self.log.append(("after", step, self.saved()))
+        return self.last is not None and step >= self.last
+
+    def end(self, session: Any, step: int) -> None:
+        self.log.append(("end", step))
+
+    def saved(self) -> int:
+        return len(steps_in(self.folder)) if self.folder.exists() else 0
+
+
+def test_listeners_are_told_of_saves(tmp_path: Path) -> None:
+    """As TensorFlow tells them, but for a save at step 0, which hpcflow does not make."""
+    step, listener = train.get_or_create_global_step().assign_add(1), Told(tmp_path)
+    hook = train.CheckpointSaverHook(tmp_path, save_steps=2, listeners=[listener])
+    with train.MonitoredSession(hooks=[hook]) as session:
+        for _ in range(5):
+            session.run(step)
+    saves = [(2, 0), (4, 1), (5, 2)]
+    told = [(("before", n, n, k), ("after", n, k + 1)) for n, k in saves]
+    assert listener.log == ["begin", *(one for both in told for one in both), ("end", 5)]
+
+
+def test_a_listener_may_ask_for_the_end(tmp_path: Path) -> None:
+    step, listener = train.get_or_create_global_step().assign_add(1), Told(tmp_path, last=4)
+    hook = train.CheckpointSaverHook(tmp_path, save_steps=2, listeners=[Told(tmp_path), listener])
+    with train.MonitoredSession(hooks=[hook]) as session:
+        while not session.should_stop():
+            session.run(step)
+    assert listener.log[-1] == ("end", 5) and steps_in(tmp_path)[-1] == "step-5"
+
+
+def test_listeners_of_the_chief_alone(tmp_path: Path) -> None:
+    def body(context: Context) -> list[Any]:
+        step = hf.replica_sum(hf.constant(1.0))
+        with hf.control_dependencies([step]):
+            step = train.get_or_create_global_step().assign_add(1)
+        listener = Told(tmp_path)
+        hook = train.CheckpointSaverHook(
+            tmp_path, save_steps=2, listeners=[listener] if context.is_chief else None
+        )
+        with train.MonitoredSession(hooks=[hook]) as session:
+            for _ in range(3):
+                session.run(step)
+        return [one[:2] for one in listener.log if one[0] == "after"]
+
+    assert run_ranks(2, body) == [[("after", 2), ("after", 3)], []]
