@@ -105,6 +105,7 @@ from hpcflow.train.session import TrainingSession as TrainingSession
 from hpcflow.train.session_creator import ChiefSessionCreator as ChiefSessionCreator
 from hpcflow.train.session_creator import SessionCreator as SessionCreator
 from hpcflow.train.session_creator import WorkerSessionCreator as WorkerSessionCreator
+from hpcflow.train.session_hook import CheckpointSaverListener as CheckpointSaverListener
 from hpcflow.train.session_hook import SessionRunArgs as SessionRunArgs
 from hpcflow.train.session_hook import SessionRunContext as SessionRunContext
 from hpcflow.train.session_hook import SessionRunHook as SessionRunHook
