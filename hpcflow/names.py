@@ -18,13 +18,13 @@ def later(
     """`__getattr__, __dir__, __all__` of `module`, which has names of other modules.
 
     `homes` are these modules and the names: "a b", or "a=b" for what is called `b` there; under ""
-    are modules of hpcflow. `tools/stubs.py` tells type checkers.
+    are modules of hpcflow, "b" or "b=a.b". `tools/stubs.py` tells type checkers.
     """
     mine = HOMES[module] = {}
     for home, names in homes.items():
         for name in names.split():
             name, _, its = name.partition("=")
-            mine[name] = (home, its or name) if home else (f"hpcflow.{name}", "")
+            mine[name] = (home, its or name) if home else (f"hpcflow.{its or name}", "")
 
     def get(name: str) -> Any:
         if name not in mine:

@@ -5,6 +5,7 @@ from hpcflow.names import later
 __getattr__, __dir__, __all__ = later(
     __name__,
     {
+        "": "experimental=data.experimental",
         "hpcflow.data.dataset": "Dataset",
         "hpcflow.data.elements": "TextLineDataset=text_lines",
         "hpcflow.data.feeding": "Batch",
@@ -13,6 +14,7 @@ __getattr__, __dir__, __all__ = later(
             "Iterator get_output_classes get_output_shapes get_output_types "
             "make_initializable_iterator=initializable make_one_shot_iterator=one_shot"
         ),
+        "hpcflow.data.options": "Options",
         "hpcflow.data.orders": "Blocks",
         "hpcflow.data.pipeline": "Pipeline",
         "hpcflow.data.queued": "dequeued",

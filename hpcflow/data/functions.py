@@ -64,7 +64,9 @@ class _Function:
         self.graph = _Inner(outer)
         with self.graph.as_default():
             self._params = [placeholder(s.dtype, s.shape) for s in leaves_of(structure)]
-            given = packed(structure, self._params)
+            leaves = leaves_of(structure)
+            parts = [leaf.given(t) for leaf, t in zip(leaves, self._params, strict=True)]
+            given = packed(structure, parts)
             self._results = self._traced(
                 function(*given) if isinstance(given, tuple) else function(given)
             )
@@ -150,10 +152,39 @@ class Leaf:
         """Both."""
         return Spec(self.dtype, self.shape)
 
+    def given(self, t: Tensor) -> Any:
+        """What a function of elements is given for the component `t`."""
+        return t
+
+
+class Rows(Leaf):
+    """A component that is a dataset: its elements are the rows of an array.
+
+    `make(t)` is the dataset of the rows of a tensor.
+    """
+
+    def __init__(self, dtype: np.dtype, shape: Any, make: Callable[[Tensor], Any]) -> None:
+        super().__init__(dtype, shape)
+        self._make = make
+
+    def given(self, t: Tensor) -> Any:
+        """A dataset of the rows."""
+        return self._make(t)
+
 
 def leaves_of(structure: Any) -> list[Leaf]:
     """The components of a structure."""
     return nest.flatten(structure)
+
+
+def require_tensors(structure: Any, what: str) -> None:
+    """GraphError if components are datasets."""
+    if any(isinstance(leaf, Rows) for leaf in leaves_of(structure)):
+        raise GraphError(
+            f"{what} of windows, which are datasets",
+            line=user_line(),
+            hint="windows.flat_map(lambda w: w.batch(size)) makes tensors of them",
+        )
 
 
 def by_structure(structure: Any, given: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcflow.data.functions import Begin, Leaf, by_structure, leaves_of, packed
+from hpcflow.data.functions import Begin, Leaf, by_structure, leaves_of, packed, require_tensors
 from hpcflow.errors import (
     DTypeError,
     FeedError,
@@ -199,6 +199,7 @@ def _promised(output_types: Any, output_shapes: Any) -> Any:
 
 def one_shot(dataset: Elements) -> Iterator:
     """An iterator through it once."""
+    require_tensors(dataset.structure, "an iterator")
     fed = [t for t in dataset.needs if t.op.type == "Placeholder"]
     if fed:
         raise GraphError(
@@ -211,6 +212,7 @@ def one_shot(dataset: Elements) -> Iterator:
 
 def initializable(dataset: Elements, shared_name: str | None = None) -> Iterator:
     """An iterator that begins, and begins again, when its `initializer` runs."""
+    require_tensors(dataset.structure, "an iterator")
     handle = _handle(None, shared_name)
     return Iterator(handle, dataset.structure, _initializer(handle, dataset, None))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.data.batches import padded, padded_rows, paddings, stacked
 from hpcflow.data.counts import Count, whole
 from hpcflow.data.functions import (
     Begin,
@@ -24,14 +25,18 @@ from hpcflow.data.functions import (
     leaves_of,
     packed,
     require_scalar,
+    require_tensors,
 )
 from hpcflow.data.interleaving import interleaved
 from hpcflow.data.iterator import initializable, one_shot
+from hpcflow.data.options import Options
+from hpcflow.data.windows import reduced, windows_of
 from hpcflow.errors import DTypeError, GraphError, ShapeError
 from hpcflow.graph import nest
-from hpcflow.graph.dtypes import as_array, int64, string
+from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Graph, Tensor, get_default_graph
-from hpcflow.graph.shape import Shape, as_shape, either, show
+from hpcflow.graph.shape import either, show
+from hpcflow.guard import shown
 
 
 class Pipeline:
@@ -45,6 +50,7 @@ class Pipeline:
     ) -> None:
         self.structure, self.begin, self.kind = structure, begin, kind
         self.needs = list(dict.fromkeys(needs))  # tensors of the graph of which it is made
+        self._options = Options()
 
     def __repr__(self) -> str:
         told = ", ".join(f"{leaf.dtype}{show(leaf.shape)}" for leaf in leaves_of(self.structure))
@@ -233,16 +239,17 @@ class Pipeline:
         shapes: list[Any] = [leaf.shape for leaf in leaves]
         if padded_shapes is not None:
             given = by_structure(self.structure, padded_shapes)
-            shapes = [_padded(leaf, s) for leaf, s in zip(leaves, given, strict=True)]
+            shapes = [padded(leaf, s) for leaf, s in zip(leaves, given, strict=True)]
         if None in shapes:
             raise ShapeError("padded_batch needs the rank of each component", hint="padded_shapes")
         return self._batched(
-            batch_size, drop_remainder, shapes, _paddings(self.structure, leaves, padding_values)
+            batch_size, drop_remainder, shapes, paddings(self.structure, leaves, padding_values)
         )
 
     def _batched(
         self, batch_size: int, drop: bool, shapes: list[Any] | None, fills: list[Any] | None
     ) -> Pipeline:
+        require_tensors(self.structure, "batch()")
         size, leaves = Count("batch", batch_size, 1), leaves_of(self.structure)
         rows = [leaf.shape for leaf in leaves] if shapes is None else shapes
         made = [
@@ -256,10 +263,10 @@ class Pipeline:
                     return
                 columns = zip(*part, strict=True)
                 if shapes is None or fills is None:
-                    yield tuple(_stacked(column) for column in columns)
+                    yield tuple(stacked(column, "a batch") for column in columns)
                 else:
                     facts = zip(columns, shapes, fills, strict=True)
-                    yield tuple(_padded_rows(*fact) for fact in facts)
+                    yield tuple(padded_rows(*fact) for fact in facts)
 
         return self._counted("batch", [size], change, packed(self.structure, made))
 
@@ -334,6 +341,7 @@ class Pipeline:
 
     def unbatch(self) -> Pipeline:
         """The rows of each element, one by one."""
+        require_tensors(self.structure, "unbatch()")
         leaves = leaves_of(self.structure)
         if any(leaf.shape == () for leaf in leaves):
             raise ShapeError("unbatch() of scalars: rows are needed")
@@ -346,6 +354,45 @@ class Pipeline:
                 yield from (tuple(x[i, ...] for x in element) for i in range(len(element[0])))
 
         return self.then("unbatch", change, packed(self.structure, made))
+
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
+    ) -> Pipeline:
+        """Datasets of `size` elements each, every `stride`-th; the next begins `shift` later.
+
+        Windows go to functions, which are given a dataset for each component:
+        `dataset.window(3, 1).flat_map(lambda w: w.batch(3))`. The elements of one have equal
+        shapes. `shift` is `size` by default; the last windows are smaller, or are left out.
+        """
+        shift = size if shift is None else shift
+        told = windows_of(self.structure, size, shift, stride, drop_remainder, _rows_of)
+        return self.then("window", *told)
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """`reduce_func(state, element)` over all elements, from `initial_state` on: tensors.
+
+        Each run goes through the dataset anew; of variables those values count that they had
+        before the first run. No placeholder may feed it.
+        """
+        fold, state, needs = reduced(self.structure, initial_state, reduce_func, _root())
+
+        def begin(given: Given) -> Iterator[Element]:
+            yield fold(self.begin(given), given)
+
+        whole_of = Pipeline(state, begin, [*self.needs, *needs], "reduce")
+        return one_shot(whole_of.repeat()).get_next()
+
+    def with_options(self, options: Options) -> Pipeline:
+        """The same: options of TensorFlow's runtime change nothing."""
+        if not isinstance(options, Options):
+            raise GraphError(f"with_options() takes hf.data.Options(), not {shown(options)}")
+        made = Pipeline(self.structure, self.begin, self.needs, self.kind)
+        made._options = options
+        return made
+
+    def options(self) -> Options:
+        """Those that were given last to this dataset."""
+        return self._options
 
     def take_while(self, predicate: Callable[..., Any]) -> Pipeline:
         """The elements before the first of which `predicate`, a function of tensors, is false."""
@@ -369,52 +416,7 @@ def _root() -> Graph:
     return get_default_graph().root
 
 
-def _stacked(column: Sequence[np.ndarray]) -> np.ndarray:
-    shapes = {x.shape for x in column}
-    if len(shapes) > 1:
-        told = " and ".join(show(s) for s in sorted(shapes)[:2])
-        raise ShapeError(
-            f"a batch has elements of shapes {told}", hint="padded_batch() makes them equal"
-        )
-    return np.stack(column)
-
-
-def _padded(leaf: Leaf, given: Any) -> Shape:
-    """The shape of a component in a padded batch."""
-    wanted = as_shape(given)
-    if leaf.shape is not None and wanted is not None and len(leaf.shape) != len(wanted):
-        raise ShapeError(f"elements {show(leaf.shape)} cannot be padded to {show(wanted)}")
-    return wanted
-
-
-def _paddings(structure: Any, leaves: Sequence[Leaf], given: Any) -> list[Any]:
-    if given is None:
-        return [b"" if leaf.dtype == string else 0 for leaf in leaves]
-    values = by_structure(structure, given)
-    arrays = [as_array(_number(v), leaf.dtype) for v, leaf in zip(values, leaves, strict=True)]
-    if any(a.shape for a in arrays):
-        raise ShapeError("the padding values of padded_batch are scalars")
-    return [a.item() for a in arrays]
-
-
-def _number(given: Any) -> Any:
-    """A padding value, which may be a constant of the graph."""
-    if not isinstance(given, Tensor):
-        return given
-    if given.op.type != "Const":
-        raise GraphError(
-            f"the padding value {given.name!r} is computed", op=given.op.name, hint="give a number"
-        )
-    return given.op.attrs["value"]
-
-
-def _padded_rows(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndarray:
-    largest = [max(sizes) for sizes in zip(*(x.shape for x in column), strict=True)]
-    sizes = [n if d is None else d for n, d in zip(largest, shape, strict=True)]
-    if any(n > d for n, d in zip(largest, sizes, strict=True)):
-        raise ShapeError(f"an element of size {largest} does not fit padded_shapes {show(shape)}")
-    rows = np.full((len(column), *sizes), fill, column[0].dtype)
-    for i, x in enumerate(column):
-        place: tuple[Any, ...] = (i, *map(slice, x.shape))
-        rows[place] = x
-    return rows
+def _rows_of(t: Tensor) -> Pipeline:
+    """The rows of a tensor."""
+    row = Leaf(t.dtype, None if t.shape is None else t.shape[1:])
+    return Pipeline(row, lambda g: ((g[t][i, ...],) for i in range(len(g[t]))), [t], "window")
