@@ -76,6 +76,14 @@ CHECKED = {
     "a pattern that is a tensor": (lambda: hf.regex_full_match("a", hf.zeros([])), "is text"),
     "paddings that are no pairs": (lambda: hf.space_to_batch_nd([1.0], [2], 7), "is pairs"),
     "crops that are no integers": (lambda: hf.batch_to_space([1.0], 0.5, 2), "is integers"),
+    "queues that are no list": (lambda: hf.QueueBase.from_list(0, 2), "takes a list"),
+    "no queues": (lambda: hf.QueueBase.from_list(0, []), "list of queues"),
+    "no variables": (lambda: hf.variables_initializer([None]), "needs a variable"),
+    "batches of a number": (lambda: hf.train.batch_join(0.5, 2), "takes a list"),
+    "an operation's name": (lambda: hf.Graph().get_operation_by_name(None), "not an operation"),
+    "a fan-in of unknown size": (lambda: hf.glorot_uniform([None, 3]), "is not known"),
+    "no elements": (lambda: hf.map_fn(lambda x: x, []), "are no tensors"),
+    "no elements to scan": (lambda: hf.scan(lambda a, x: x, {}), "are no tensors"),
     "a folder that is a tensor": (lambda: hf.train.latest_checkpoint(hf.zeros([])), "is a path"),
     "a file that is a number": (lambda: hf.data.hdf5(3, "x"), "path is a path, not 3"),
 }
@@ -84,7 +92,7 @@ CHECKED = {
 @pytest.mark.parametrize("name", CHECKED)
 def test_a_mistake_has_an_error_of_its_own(name):
     call, told = CHECKED[name]
-    with pytest.raises(ArgumentError, match=told) as info:
+    with pytest.raises(GraphError, match=told) as info:
         call()
     assert "these arguments do not fit" not in str(info.value) and __file__ in str(info.value)
 

@@ -218,6 +218,8 @@ class Graph:
 
     def get_operation_by_name(self, name: str) -> Operation:
         """The operation called `name`; GraphError if there is none."""
+        if not isinstance(name, str):
+            raise GraphError(f"{shown(name)} is not an operation's name", hint="give a text")
         try:
             return self._by_name[name]
         except KeyError:

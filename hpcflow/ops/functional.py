@@ -9,6 +9,7 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph import nest
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
+from hpcflow.guard import shown, user_line
 from hpcflow.ops.array import shape as shape_of
 from hpcflow.ops.flow import while_loop
 from hpcflow.ops.math import add, greater_equal, less, subtract
@@ -24,6 +25,8 @@ class _Columns:
     def __init__(self, elems: Any) -> None:
         self.structure = elems
         leaves = [convert_to_tensor(leaf) for leaf in nest.flatten(elems)]
+        if not leaves:
+            raise ShapeError(f"{shown(elems)} are no tensors to go through", line=user_line())
         for leaf in leaves:
             if leaf.shape == ():
                 raise ShapeError(f"{leaf.name!r} is a scalar and has no elements", op=leaf.op.name)

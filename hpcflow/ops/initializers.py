@@ -12,6 +12,7 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor
+from hpcflow.graph.shape import show
 from hpcflow.ops.random import random_uniform, truncated_normal
 
 CUT = 0.87962566103423978  # standard deviation of a normal cut at two of its own
@@ -19,6 +20,8 @@ CUT = 0.87962566103423978  # standard deviation of a normal cut at two of its ow
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
     """How many inputs an output has, and outputs an input: (fan_in, fan_out) of a weight."""
+    if None in shape:
+        raise ShapeError(f"the fan-in of {show(tuple(shape))} is not known", hint="tell all sizes")
     if len(shape) < 1:
         raise ShapeError("a scalar has no fan-in", hint="give the initial value itself")
     if len(shape) == 1:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from hpcflow.graph.body import at_root, innermost
 from hpcflow.graph.dtypes import as_dtype, int64
 from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.shape import Shape, is_known, merge
+from hpcflow.guard import shown, user_line
 from hpcflow.ops.random import by_session
-from hpcflow.ops.rules import Attrs, given_shape, whole
+from hpcflow.ops.rules import Attrs, given_shape, several, whole
 
 Shapes = tuple[Shape, ...] | None
 
@@ -51,6 +52,11 @@ class QueueBase:
         They have the same dtypes and names and stand on one device. Errors: RangeError when it
         runs.
         """
+        queues = several(queues, "from_list")
+        if not queues or not all(isinstance(q, QueueBase) for q in queues):
+            raise ArgumentError(
+                f"from_list takes a list of queues, not {shown(queues)}", line=user_line()
+            )
         first, *others = queues
         if any(q._dtypes != first._dtypes or q._names != first._names for q in others):
             raise DTypeError("queues to choose from have the same dtypes and names")

@@ -28,7 +28,7 @@ from hpcflow.guard import guarded
 from hpcflow.ops.array import placeholder
 from hpcflow.ops.assignable import Assignable
 from hpcflow.ops.control import group
-from hpcflow.ops.rules import whole
+from hpcflow.ops.rules import several, whole
 from hpcflow.ops.scatter import RowUpdates, the_variable
 
 _HANDLE = NoGrad("a handle is not a number")
@@ -385,7 +385,11 @@ def moving_average_variables(scope: str | None = None) -> list[Variable]:
 
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
     """One operation that gives `var_list` their initial values."""
-    return group(*(v.initializer for v in var_list), name=name)
+    listed = several(var_list, "variables_initializer")
+    for v in listed:
+        if not hasattr(v, "initializer"):
+            the_variable("variables_initializer", v)
+    return group(*(v.initializer for v in listed), name=name)
 
 
 def global_variables_initializer() -> Operation:

@@ -15,6 +15,7 @@ from hpcflow.graph.shape import Shape, as_shape
 from hpcflow.ops.array import expand_dims, shape
 from hpcflow.ops.broadcast import broadcast_to
 from hpcflow.ops.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
+from hpcflow.ops.rules import several
 from hpcflow.ops.slicing import boolean_mask
 from hpcflow.train.runners import QueueRunner, add_queue_runner
 
@@ -244,6 +245,7 @@ class _Given:
     """What is to be put in batches: one tensor, lists or dicts of them, from each source."""
 
     def __init__(self, sources: Sequence[Any], shapes: Any, many: bool, keep: Any) -> None:
+        sources = several(sources, "a queue of batches")
         if not sources:
             raise GraphError("nothing was given to make batches of")
         first = sources[0]
