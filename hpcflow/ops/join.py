@@ -166,6 +166,7 @@ def concat(values: Sequence[Any], axis: Any, name: str | None = None) -> Tensor:
     values = values if isinstance(values, (list, tuple)) else [values]
     parts, at = tensors(values, "concat"), axes_argument(axis)
     if len(parts) == 1:
+        one_axis(axis)
         return identity(parts[0], name)
     if isinstance(at, Tensor):
         return joined_along(parts, at, name)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.errors import DTypeError, GraphError, ShapeError
 from tests.ops.evaluate import evaluate
 
 X = np.arange(24.0).reshape(2, 3, 4)
@@ -266,6 +266,9 @@ def test_one_tensor_joined_is_itself() -> None:
         assert session.run(hf.concat([[1]], 1)).tolist() == [1]
     with pytest.raises(ShapeError, match="rank 0"):
         hf.concat([1, 2], 0)
+    for axis in (hf.constant([0]), [0], 0.5):
+        with pytest.raises(GraphError, match="axis"):
+            hf.concat([1], axis)
 
 
 def test_begin_and_size_of_a_slice_have_an_entry_for_each_axis() -> None:
