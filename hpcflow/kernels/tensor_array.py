@@ -35,9 +35,11 @@ class Elements:
         return i
 
     def put(self, index: Any, value: Any) -> None:
-        """Write an element, which must be new."""
+        """Write an element, which must be new; to one of a gradient it is added."""
         i = self.place(index, grow=True)
-        if i in self.items:
+        if i in self.items and self.like is not None:
+            value = self.items[i] + value
+        elif i in self.items:
             raise RangeError(
                 f"element {i} of a TensorArray is written twice",
                 hint="write each index once in a step, e.g. at the loop's counter",

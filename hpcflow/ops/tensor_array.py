@@ -246,6 +246,13 @@ class TensorArray:
         """The array after the control dependencies in force."""
         return self.of([identity(self.flow)])
 
+    def grad(self, source: str, flow: Any = None, name: str | None = None) -> TensorArray:
+        """An array for the gradients of the elements, of zeros; what is written twice is summed.
+
+        Each call makes one, called `source` if it has no `name`. `flow` has no effect.
+        """
+        return self.of([one("TensorArrayEmpty", [self.flow], {}, name or source)])
+
     # -- writing
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:

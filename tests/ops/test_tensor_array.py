@@ -119,3 +119,12 @@ def test_a_piece_of_another_length_than_was_learned_is_an_error() -> None:
     joined = shorter.concat()
     with pytest.raises(ShapeError, match="3 rows, but 4 were said"):
         hf.Session().run(joined, {lengths: [1, 2]})
+
+
+def test_an_array_of_gradients_sums_what_is_written() -> None:
+    array = hf.TensorArray("float32", size=3).unstack([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    made = array.grad("g").write(0, [1.0, 1.0]).write(0, [2.0, 3.0]).write(2, [7.0, 7.0])
+    assert made.stack().shape == (3, 2)
+    found = hf.Session().run([made.stack(), made.read(1), array.stack()])
+    assert found[0].tolist() == [[3, 4], [0, 0], [7, 7]] and found[1].tolist() == [0, 0]
+    assert found[2].tolist() == [[1, 2], [3, 4], [5, 6]]
