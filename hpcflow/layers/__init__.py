@@ -1,7 +1,8 @@
 """`hf.layers`: functions of tensors that make their variables by name, as `tf.layers`.
 
 Each makes its variables with `hf.get_variable` in a scope called `name` (or after the layer), so
-that `reuse` and surrounding variable scopes work as everywhere.
+that `reuse` and surrounding variable scopes work as everywhere. A function makes an object of its
+class and calls it; an object that is called again shares its variables.
 """
 
 from __future__ import annotations
@@ -9,6 +10,14 @@ from __future__ import annotations
 from hpcflow.guard import guard_module
 from hpcflow.layers.attention import multi_head_attention
 from hpcflow.layers.conv import (
+    Conv1D,
+    Conv1DTranspose,
+    Conv2D,
+    Conv2DTranspose,
+    Conv3D,
+    Conv3DTranspose,
+    SeparableConv1D,
+    SeparableConv2D,
     conv1d,
     conv1d_transpose,
     conv2d,
@@ -18,9 +27,15 @@ from hpcflow.layers.conv import (
     separable_conv1d,
     separable_conv2d,
 )
-from hpcflow.layers.core import dense, dropout, embedding, flatten
-from hpcflow.layers.norm import batch_normalization, group_norm, layer_norm
+from hpcflow.layers.core import Dense, Dropout, Flatten, dense, dropout, embedding, flatten
+from hpcflow.layers.norm import BatchNormalization, batch_normalization, group_norm, layer_norm
 from hpcflow.layers.pool import (
+    AveragePooling1D,
+    AveragePooling2D,
+    AveragePooling3D,
+    MaxPooling1D,
+    MaxPooling2D,
+    MaxPooling3D,
     average_pooling1d,
     average_pooling2d,
     average_pooling3d,
@@ -30,8 +45,29 @@ from hpcflow.layers.pool import (
 )
 from hpcflow.layers.recurrent import gru, lstm, rnn
 from hpcflow.layers.regularizers import l1_l2_regularizer, l1_regularizer, l2_regularizer
+from hpcflow.ops.layer import InputSpec, Layer
 
 __all__ = [
+    "AveragePooling1D",
+    "AveragePooling2D",
+    "AveragePooling3D",
+    "BatchNormalization",
+    "Conv1D",
+    "Conv1DTranspose",
+    "Conv2D",
+    "Conv2DTranspose",
+    "Conv3D",
+    "Conv3DTranspose",
+    "Dense",
+    "Dropout",
+    "Flatten",
+    "InputSpec",
+    "Layer",
+    "MaxPooling1D",
+    "MaxPooling2D",
+    "MaxPooling3D",
+    "SeparableConv1D",
+    "SeparableConv2D",
     "average_pooling1d",
     "average_pooling2d",
     "average_pooling3d",

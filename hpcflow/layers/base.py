@@ -1,27 +1,112 @@
-"""What layers share: variables in a scope, activations, regularization of what comes out."""
+"""What layers share: functions made of classes, known sizes, activations, biases."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.graph import Tensor, get_default_graph, user_line
-from hpcflow.graph.keys import GraphKeys
-from hpcflow.graph.shape import show
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.shape import as_shape, show
+from hpcflow.ops import nn
 from hpcflow.ops.initializer_objects import Zeros
-from hpcflow.ops.variable_scope import get_variable
+from hpcflow.ops.layer import Layer
+from hpcflow.ops.rules import named
 
 Function = Callable[..., Any]
+_FACTS = ("initializer", "regularizer", "constraint")
 
 
-def known_size(x: Tensor, axis: int, what: str) -> int:
-    """The size of `x` along `axis`, which variables are shaped by; ShapeError if it is unknown."""
-    size = None if x.shape is None or len(x.shape) <= abs(axis + (axis < 0)) else x.shape[axis]
+class OfTensor(Layer):
+    """A layer whose input is one tensor; lists are taken for one."""
+
+    what: str  # the name of the function that makes such a layer and calls it
+
+    def _taken(self, inputs: Any) -> Tensor:
+        return convert_to_tensor(inputs)
+
+    def _tell(self, **weights: tuple[Any, Any, Any]) -> None:
+        """Keep of each of these weights its initializer, regularizer and constraint."""
+        for name, facts in weights.items():
+            for what, fact in zip(_FACTS, facts, strict=True):
+                setattr(self, f"{name}_{what}", fact)
+
+    def _weight(self, name: str, shape: Any, start: Any = None, dtype: Any = None) -> Any:
+        """The weight `name`, made as the constructor was told; `start` is its value by default."""
+        told = name.removesuffix("_kernel")
+        facts = {what: getattr(self, f"{told}_{what}") for what in _FACTS}
+        if facts["initializer"] is None:
+            facts["initializer"] = start
+        return self.add_weight(name, shape, dtype, **facts)
+
+
+class Weighted(OfTensor):
+    """A layer with an activation and, by `use_bias`, a bias."""
+
+    def __init__(
+        self,
+        activation: Function | None,
+        use_bias: bool,
+        activity_regularizer: Function | None,
+        trainable: bool,
+        name: str | None,
+        more: dict[str, Any],
+    ) -> None:
+        super().__init__(trainable, name, activity_regularizer=activity_regularizer, **more)
+        self.activation, self.use_bias, self.bias = activation, use_bias, None
+
+    def _add_bias(self, size: int) -> None:
+        """Make the bias of `size` features, zeros at first, if there is to be one."""
+        if self.use_bias:
+            self.bias = self._weight("bias", [size], Zeros())
+
+    def _finished(self, y: Tensor, form: str | None = None) -> Tensor:
+        """`y` biased and activated."""
+        return self._activated(y if self.bias is None else nn.bias_add(y, self.bias, form))
+
+    def _activated(self, y: Tensor) -> Tensor:
+        return y if self.activation is None else self.activation(y)
+
+
+def function(cls: type[OfTensor], reuse: bool = True) -> Function:
+    """The function that makes a layer of `cls`, in the scope `name`, and calls it.
+
+    It takes the inputs, what the class takes, what `call` takes besides, and `reuse`.
+    """
+    extra = list(inspect.signature(cls.call).parameters.values())[2:]
+    called = [p.name for p in extra]
+    mine = list(inspect.signature(cls).parameters.values())
+    mine = [p for p in mine if p.kind is not p.VAR_KEYWORD]
+    at = next(i for i, p in enumerate(mine) if p.name in ("trainable", "name"))
+    mine[at:at] = extra
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if reuse:
+        at = next(i for i, p in enumerate(mine) if p.name == "name") + 1
+        mine.insert(at, inspect.Parameter("reuse", kind, default=None))
+    signature = inspect.Signature([inspect.Parameter("inputs", kind), *mine])
+
+    def layer(*args: Any, **kwargs: Any) -> Tensor:
+        given = signature.bind(*args, **kwargs).arguments
+        inputs, again = given.pop("inputs"), given.pop("reuse", None)
+        how = {key: given.pop(key) for key in called if key in given}
+        scope = {"_scope": given.get("name"), "_reuse": again} if reuse else {}
+        return cls(**given, **scope)(inputs, **how)
+
+    layer.__signature__ = signature  # type: ignore[attr-defined]
+    return named(layer, cls.what, cls.__doc__)
+
+
+def known_size(x: Any, axis: int, what: str) -> int:
+    """The size along `axis` of a tensor or shape, which variables are shaped by; ShapeError if
+    that is unknown.
+    """
+    sizes = x.shape if isinstance(x, Tensor) else as_shape(x)
+    size = None if sizes is None or len(sizes) <= abs(axis + (axis < 0)) else sizes[axis]
     if size is None:
         raise ShapeError(
-            f"{what} needs a known size along axis {axis}, not shape {show(x.shape)}",
-            op=x.op.name,
+            f"{what} needs a known size along axis {axis}, not shape {show(sizes)}",
+            op=x.op.name if isinstance(x, Tensor) else None,
             line=user_line(),
             hint="x.set_shape([...]) says what is known",
         )
@@ -35,23 +120,6 @@ def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
             f"{what} takes rank {rank}, not shape {show(x.shape)}", op=x.op.name, line=user_line()
         )
     return x
-
-
-def bias_of(
-    x: Tensor, size: int, initializer: Any, regularizer: Any, trainable: bool, name: str = "bias"
-) -> Any:
-    """A variable of one number for each of `size` features, zeros at first."""
-    start = Zeros() if initializer is None else initializer
-    return get_variable(name, [size], x.dtype, start, regularizer, trainable)
-
-
-def finished(y: Tensor, activation: Function | None, regularizer: Function | None = None) -> Tensor:
-    """The output of a layer: activated; `regularizer` of it joins the regularization losses."""
-    if activation is not None:
-        y = activation(y)
-    if regularizer is not None:
-        get_default_graph().add_to_collection(GraphKeys.REGULARIZATION_LOSSES, regularizer(y))
-    return y
 
 
 def sizes_of(value: Any, rank: int, what: str) -> list[int]:

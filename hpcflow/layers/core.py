@@ -6,49 +6,66 @@ from typing import Any
 
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 from hpcflow.graph.shape import is_known, size_of
-from hpcflow.layers.base import Function, bias_of, finished, known_size
+from hpcflow.layers.base import Function, OfTensor, Weighted, function, known_size
 from hpcflow.ops import nn
 from hpcflow.ops.array import as_scalar, identity, reshape, shape, transpose
 from hpcflow.ops.gather import gather
+from hpcflow.ops.layer import InputSpec
 from hpcflow.ops.math import where
 from hpcflow.ops.matmul import matmul
 from hpcflow.ops.slicing import getitem
 from hpcflow.ops.variable_scope import get_variable, variable_scope
 
 
-def dense(
-    inputs: Any,
-    units: int,
-    activation: Function | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = None,
-    bias_initializer: Any = None,
-    kernel_regularizer: Function | None = None,
-    bias_regularizer: Function | None = None,
-    activity_regularizer: Function | None = None,
-    trainable: bool = True,
-    name: str | None = None,
-    reuse: Any = None,
-) -> Tensor:
+class Dense(Weighted):
     """`activation(inputs @ kernel + bias)`.
 
     Shapes:    [..., features] with known features to [..., units].
     Variables: `kernel` [features, units], Glorot's uniform by default; `bias` [units], zeros.
     """
-    x = convert_to_tensor(inputs)
-    with variable_scope(name, "dense", [x], reuse=reuse):
-        features = known_size(x, -1, "dense")
-        kernel = get_variable(
-            "kernel", [features, units], x.dtype, kernel_initializer, kernel_regularizer, trainable
+
+    what = "dense"
+
+    def __init__(
+        self,
+        units: int,
+        activation: Function | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = None,
+        kernel_regularizer: Function | None = None,
+        bias_regularizer: Function | None = None,
+        activity_regularizer: Function | None = None,
+        kernel_constraint: Function | None = None,
+        bias_constraint: Function | None = None,
+        trainable: bool = True,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(activation, use_bias, activity_regularizer, trainable, name, kwargs)
+        self.units = units
+        self._tell(
+            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
+            bias=(bias_initializer, bias_regularizer, bias_constraint),
         )
+
+    def build(self, input_shape: Any) -> None:
+        """Make `kernel` and `bias`."""
+        features = known_size(input_shape, -1, "dense")
+        self.input_spec = InputSpec(min_ndim=1, axes={-1: features})
+        self.kernel = self._weight("kernel", [features, self.units])
+        self._add_bias(self.units)
+        super().build(input_shape)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """The product of the rows with the kernel, biased and activated."""
+        x = inputs
         assert x.shape is not None
-        rows = x if len(x.shape) == 2 else reshape(x, [-1, features])
-        y = matmul(rows, kernel)
-        if use_bias:
-            y = nn.bias_add(y, bias_of(x, units, bias_initializer, bias_regularizer, trainable))
-        if len(x.shape) != 2:
-            y = reshape(y, [*_sizes(x)[:-1], units])
-        return finished(y, activation, activity_regularizer)
+        if len(x.shape) == 2:
+            return self._finished(matmul(x, self.kernel))
+        y = matmul(reshape(x, [-1, self.kernel.shape[0]]), self.kernel)
+        y = y if self.bias is None else nn.bias_add(y, self.bias)
+        return self._activated(reshape(y, [*_sizes(x)[:-1], self.units]))
 
 
 def _sizes(x: Tensor) -> list[Any]:
@@ -57,35 +74,60 @@ def _sizes(x: Tensor) -> list[Any]:
     return [getitem(shape(x), i) if n is None else n for i, n in enumerate(x.shape)]
 
 
+class Flatten(OfTensor):
+    """All axes but the batch as one; with channels_first, in the order of channels_last."""
+
+    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.data_format = data_format
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """The inputs as a matrix."""
+        x = inputs
+        if self.data_format == "channels_first" and x.shape is not None and len(x.shape) > 2:
+            x = transpose(x, [0, *range(2, len(x.shape)), 1])
+        if x.shape is not None and is_known(x.shape[1:]):
+            return reshape(x, [-1, size_of(x.shape[1:])])
+        return reshape(x, [getitem(shape(x), 0), -1])
+
+
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
     """All axes but the batch as one; with channels_first, in the order of channels_last."""
-    x = convert_to_tensor(inputs)
-    if data_format == "channels_first" and x.shape is not None and len(x.shape) > 2:
-        x = transpose(x, [0, *range(2, len(x.shape)), 1])
-    if x.shape is not None and is_known(x.shape[1:]):
-        return reshape(x, [-1, size_of(x.shape[1:])], name)
-    return reshape(x, [getitem(shape(x), 0), -1], name)
+    return Flatten(data_format, name=name)(inputs)
 
 
-def dropout(
-    inputs: Any,
-    rate: Any = 0.5,
-    noise_shape: Any = None,
-    seed: int | None = None,
-    training: Any = False,
-    name: str | None = None,
-) -> Tensor:
+class Dropout(OfTensor):
     """While `training` (a bool or a tensor), each element is 0 with probability `rate`.
 
-    The others are divided by `1 - rate`. Otherwise `inputs` as they are.
+    The others are divided by `1 - rate`. Otherwise the inputs as they are.
     """
-    x = convert_to_tensor(inputs)
-    if isinstance(training, (bool, int)):
-        if not training:
-            return identity(x, name)
-        return nn.dropout(x, noise_shape=noise_shape, seed=seed, name=name, rate=rate)
-    now = where(as_scalar(training), convert_to_tensor(rate, x.dtype), 0)
-    return nn.dropout(x, noise_shape=noise_shape, seed=seed, name=name, rate=now)
+
+    what = "dropout"
+
+    def __init__(
+        self,
+        rate: Any = 0.5,
+        noise_shape: Any = None,
+        seed: int | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
+
+    def call(self, inputs: Tensor, training: Any = False) -> Tensor:
+        """The inputs, or what is left of them."""
+        rate = self.rate
+        if isinstance(training, (bool, int)):
+            if not training:
+                return identity(inputs)
+        else:
+            rate = where(as_scalar(training), convert_to_tensor(rate, inputs.dtype), 0)
+        return nn.dropout(inputs, noise_shape=self.noise_shape, seed=self.seed, rate=rate)
+
+
+dense = function(Dense)
+dropout = function(Dropout, reuse=False)
 
 
 def embedding(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.errors import ShapeError
+from hpcflow.graph.arguments import also_takes
 from hpcflow.graph.dtypes import float32
-from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
-from hpcflow.graph.keys import GraphKeys
-from hpcflow.layers.base import Function, known_size
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.shape import as_shape
+from hpcflow.layers.base import Function, OfTensor, function, known_size
 from hpcflow.ops import norm
 from hpcflow.ops.array import as_scalar, squeeze
 from hpcflow.ops.comm import replica_share, replica_sum
 from hpcflow.ops.initializer_objects import Ones, Zeros
 from hpcflow.ops.join import stack
+from hpcflow.ops.layer import InputSpec
 from hpcflow.ops.math import add, cast, divide, maximum, multiply, subtract, where
 from hpcflow.ops.rules import normal_axis
 from hpcflow.ops.slicing import getitem
@@ -21,31 +24,7 @@ from hpcflow.ops.state import Variable, update
 from hpcflow.ops.variable_scope import get_variable, variable_scope
 
 
-def _variable(
-    name: str, size: int, start: Any, dtype: Any, regularizer: Any = None, trainable: bool = True
-) -> Any:
-    return get_variable(name, [size], dtype, start, regularizer, trainable)
-
-
-def batch_normalization(
-    inputs: Any,
-    axis: int = -1,
-    momentum: float = 0.99,
-    epsilon: float = 1e-3,
-    center: bool = True,
-    scale: bool = True,
-    beta_initializer: Any = None,
-    gamma_initializer: Any = None,
-    moving_mean_initializer: Any = None,
-    moving_variance_initializer: Any = None,
-    beta_regularizer: Function | None = None,
-    gamma_regularizer: Function | None = None,
-    training: Any = False,
-    trainable: bool = True,
-    name: str | None = None,
-    reuse: Any = None,
-    synchronized: bool = False,
-) -> Tensor:
+class BatchNormalization(OfTensor):
     """`(inputs - mean) / sqrt(variance + epsilon) * gamma + beta` (Ioffe and Szegedy, 2015).
 
     While `training` (a bool or a scalar tensor) the moments are the batch's, all axes but `axis`
@@ -59,26 +38,85 @@ def batch_normalization(
     Ranks:     moving averages are of all replicas, counted by samples, and the same on all; a
                tensor `training` needs the replicas to run together if `synchronized`.
     """
-    x = convert_to_tensor(inputs)
-    with variable_scope(name, "batch_normalization", [x], reuse=reuse):
-        if x.shape is None:
-            raise ShapeError("batch_normalization needs a known rank", op=x.op.name)
-        at = normal_axis(axis, len(x.shape))
-        size = known_size(x, at, "batch_normalization")
-        wide = float32 if x.dtype.itemsize == 2 else x.dtype
-        facts = (wide, beta_regularizer, trainable)
-        beta = _variable("beta", size, beta_initializer or Zeros(), *facts) if center else None
-        facts = (wide, gamma_regularizer, trainable)
-        gamma = _variable("gamma", size, gamma_initializer or Ones(), *facts) if scale else None
-        mean = _moving("moving_mean", size, moving_mean_initializer or Zeros(), wide)
-        variance = _moving("moving_variance", size, moving_variance_initializer or Ones(), wide)
 
-        batch = _Batch(x, at, gamma, beta, epsilon)
+    what = "batch_normalization"
+
+    @also_takes("fused")
+    def __init__(
+        self,
+        axis: int = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = None,
+        gamma_initializer: Any = None,
+        moving_mean_initializer: Any = None,
+        moving_variance_initializer: Any = None,
+        beta_regularizer: Function | None = None,
+        gamma_regularizer: Function | None = None,
+        beta_constraint: Function | None = None,
+        gamma_constraint: Function | None = None,
+        trainable: bool = True,
+        name: str | None = None,
+        synchronized: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trainable, name, **kwargs)
+        self.axis, self.momentum, self.epsilon = axis, momentum, epsilon
+        self.center, self.scale, self.synchronized = center, scale, synchronized
+        self.beta = self.gamma = None
+        self.moving_mean_initializer = moving_mean_initializer
+        self.moving_variance_initializer = moving_variance_initializer
+        self._tell(
+            beta=(beta_initializer, beta_regularizer, beta_constraint),
+            gamma=(gamma_initializer, gamma_regularizer, gamma_constraint),
+        )
+
+    def build(self, input_shape: Any) -> None:
+        """Make `gamma`, `beta` and the moving averages, in float32 for narrow inputs."""
+        at = normal_axis(_axis(self.axis), len(_ranked(input_shape)))
+        size = known_size(input_shape, at, self.what)
+        self.input_spec = InputSpec(ndim=len(_ranked(input_shape)), axes={at: size})
+        wide = float32 if self.dtype is None or self.dtype.itemsize == 2 else self.dtype
+        if self.scale:
+            self.gamma = self._weight("gamma", [size], Ones(), wide)
+        if self.center:
+            self.beta = self._weight("beta", [size], Zeros(), wide)
+        start = self.moving_mean_initializer or Zeros()
+        self.moving_mean = self.add_weight("moving_mean", [size], wide, start, None, False)
+        start = self.moving_variance_initializer or Ones()
+        self.moving_variance = self.add_weight("moving_variance", [size], wide, start, None, False)
+        super().build(input_shape)
+
+    def call(self, inputs: Tensor, training: Any = False) -> Tensor:
+        """The inputs normalized."""
+        at = normal_axis(_axis(self.axis), len(_ranked(inputs.shape)))
+        batch = _Batch(inputs, at, self.gamma, self.beta, self.epsilon)
         training = as_scalar(training) if isinstance(training, Tensor) else training
         known = training.constant if isinstance(training, Tensor) else training
+        moving = (self.moving_mean, self.moving_variance)
         if known is not None and not bool(known):
-            return batch.normalized(mean, variance)
-        return _trained(batch, (mean, variance), momentum, training, known, synchronized)
+            return batch.normalized(*moving)
+        y, done = _trained(batch, moving, self.momentum, training, known, self.synchronized)
+        self.add_update(done)
+        return y
+
+
+def _axis(axis: Any) -> Any:
+    """The axis, which may be in a list of one."""
+    return axis[0] if isinstance(axis, (list, tuple)) and len(axis) == 1 else axis
+
+
+def _ranked(shape: Any) -> Sequence[Any]:
+    """`shape`, whose rank must be known."""
+    sizes = as_shape(shape)
+    if sizes is None:
+        raise ShapeError("batch_normalization needs a known rank", line=user_line())
+    return sizes
+
+
+batch_normalization = function(BatchNormalization)
 
 
 class _Batch(NamedTuple):
@@ -113,22 +151,18 @@ def _trained(
     training: Any,
     known: Any,
     synchronized: bool,
-) -> Tensor:
-    """The batch normalized by its own moments while `training`, which move the averages."""
+) -> tuple[Tensor, list[Any]]:
+    """The batch normalized by its own moments while `training`, and what moves the averages."""
     rank = len(batch.x.shape or ())
     others = tuple(i for i in range(rank) if i != batch.axis)
     m, v, unbiased, y = _of_batch(batch.x, others, batch.epsilon, synchronized)
     kept = unbiased if rank == 4 and batch.axis in (1, 3) else v  # where TensorFlow's is fused
     mean, variance = moving
-    _update([(mean, m), (variance, kept)], momentum, training, known, synchronized)
+    done = _updates([(mean, m), (variance, kept)], momentum, training, known, synchronized)
     if known is None:
-        return batch.normalized(where(training, m, mean), where(training, v, variance))
-    return batch.normalized(m, v) if synchronized else batch.scaled(y)
-
-
-def _moving(name: str, size: int, start: Any, dtype: Any) -> Variable:
-    made: Variable = _variable(name, size, start, dtype, None, False)
-    return made
+        m, v = where(training, m, mean), where(training, v, variance)
+        return batch.normalized(m, v), done
+    return batch.normalized(m, v) if synchronized else batch.scaled(y), done
 
 
 def _of_batch(
@@ -146,15 +180,14 @@ def _of_batch(
     return m, v, multiply(v, divide(n, maximum(subtract(n, 1), 1))), y
 
 
-def _update(
+def _updates(
     pairs: list[tuple[Variable, Tensor]],
     momentum: float,
     training: Any,
     known: Any,
     synchronized: bool,
-) -> None:
-    """Operations that move the averages towards the moments, in the collection of updates."""
-    graph = get_default_graph()
+) -> list[Any]:
+    """Operations that move the averages towards the moments."""
     values = [value for _, value in pairs]
     if not synchronized:  # the mean over replicas, so that all keep the same averages
         share = cast(replica_share(), values[0].dtype)
@@ -163,10 +196,10 @@ def _update(
     step: Any = 1 - momentum
     if known is None:
         step = where(training, step, getitem(multiply(values[0], 0), 0))
-    for (variable, _), value in zip(pairs, values, strict=True):
-        change = multiply(subtract(variable.value(), value), step)
-        done = update("AssignSub", [variable], [change])
-        graph.add_to_collection(GraphKeys.UPDATE_OPS, done)
+    return [
+        update("AssignSub", [variable], [multiply(subtract(variable.value(), value), step)])
+        for (variable, _), value in zip(pairs, values, strict=True)
+    ]
 
 
 def layer_norm(
@@ -229,7 +262,7 @@ def group_norm(
         form = "NCHW" if data_format == "channels_first" else "NHWC"
         size = known_size(x, 1 if form == "NCHW" else -1, "group_norm")
         gamma, beta = (
-            _variable(name_, size, start, x.dtype, None, trainable) if wanted else None
+            get_variable(name_, [size], x.dtype, start, None, trainable) if wanted else None
             for name_, start, wanted in (
                 ("gamma", gamma_initializer or Ones(), scale),
                 ("beta", beta_initializer or Zeros(), center),

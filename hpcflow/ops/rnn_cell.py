@@ -1,29 +1,26 @@
 """Recurrent cells: one step of a recurrent net, and wrappers around one.
 
-A cell makes its variables when it is first called, in the variable scope of that call, and uses
-them in every later call.
+A cell is a layer: it makes its variables when it is first called, in the variable scope of that
+call, and uses them in every later call.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph import nest
-from hpcflow.graph.dtypes import as_dtype
-from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.graph.shape import show
+from hpcflow.graph.graph import Tensor, user_line
+from hpcflow.graph.shape import as_shape, show
 from hpcflow.ops.broadcast import zeros
 from hpcflow.ops.initializer_objects import Ones, Zeros
 from hpcflow.ops.join import concat, split
+from hpcflow.ops.layer import Layer
 from hpcflow.ops.math import add, clip_by_value, multiply, sigmoid, subtract, tanh
 from hpcflow.ops.matmul import matmul
 from hpcflow.ops.nn import bias_add
 from hpcflow.ops.rules import whole
-from hpcflow.ops.state import Variable
-from hpcflow.ops.variable_scope import VariableScope, get_variable, variable_scope
 
 Activation = Callable[[Any], Tensor]
 
@@ -35,20 +32,22 @@ class LSTMStateTuple(NamedTuple):
     h: Any
 
 
-class RNNCell:
+class RNNCell(Layer):
     """One step of a recurrent net: `output, new_state = cell(inputs, state)`.
 
     A subclass has `state_size` and `output_size` (an int, or a structure of them), makes its
     variables with `add_variable` in `build(input_shape)`, and computes in `call(inputs, state)`.
     """
 
-    def __init__(self, name: str | None = None, dtype: Any = None, reuse: Any = None) -> None:
-        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__)
-        self.name = name or snake.lower()
-        self.dtype = None if dtype is None else as_dtype(dtype)
-        self._reuse = reuse
-        self._scope: VariableScope | None = None
-        self.weights: list[Variable] = []
+    def __init__(
+        self,
+        name: str | None = None,
+        dtype: Any = None,
+        reuse: Any = None,
+        trainable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trainable, name, dtype, **{"_reuse": reuse, **kwargs})
 
     @property
     def state_size(self) -> Any:
@@ -60,42 +59,14 @@ class RNNCell:
         """The number of elements of a sample's output."""
         raise NotImplementedError(f"{type(self).__name__} has no output_size")
 
-    @property
-    def variables(self) -> list[Variable]:
-        """Its variables; none before it is first called."""
-        return list(self.weights)
-
-    @property
-    def trainable_variables(self) -> list[Variable]:
-        """Those of its variables that optimizers update."""
-        return [v for v in self.weights if v.trainable]
-
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[Any, Any]:
         """The output and the new state of one step, for a batch of samples."""
-        x = convert_to_tensor(inputs)
-        if self._scope is not None:
-            with variable_scope(self._scope, reuse=True):
-                return self.call(x, state)
-        own = scope if scope is not None or not self._reuse else self.name
-        with variable_scope(own, self.name, reuse=self._reuse) as made:
-            if self.dtype is None:
-                self.dtype = x.dtype
-            self.build(x.shape)
-            self._scope = made
-            return self.call(x, state)
+        made: tuple[Any, Any] = super().__call__(inputs, state, scope=scope)
+        return made
 
-    def build(self, input_shape: Any) -> None:
-        """Make the variables; called once, inside the cell's variable scope."""
-
-    def call(self, inputs: Tensor, state: Any) -> tuple[Any, Any]:
+    def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
         """The output and the new state."""
         raise NotImplementedError(f"{type(self).__name__} has no call(inputs, state)")
-
-    def add_variable(self, name: str, shape: Sequence[int], initializer: Any = None) -> Variable:
-        """A variable of the cell, in its dtype."""
-        variable = get_variable(name, shape, self.dtype, initializer)
-        self.weights.append(variable)
-        return variable
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """A state of zeros for `batch_size` samples (a number or a scalar tensor)."""
@@ -104,12 +75,13 @@ class RNNCell:
 
 def _depth(cell: RNNCell, shape: Any) -> int:
     """The number of features of the inputs."""
-    if shape is None or len(shape) != 2 or shape[-1] is None:
+    sizes = as_shape(shape)
+    if sizes is None or len(sizes) != 2 or sizes[-1] is None:
         raise ShapeError(
-            f"{cell.name} takes inputs [batch, features] with known features, not {show(shape)}",
+            f"{cell.name} takes inputs [batch, features] with known features, not {show(sizes)}",
             line=user_line(),
         )
-    return int(shape[-1])
+    return int(sizes[-1])
 
 
 def _linear(x: Tensor, h: Any, kernel: Any, bias: Any) -> Tensor:
@@ -141,7 +113,7 @@ class BasicRNNCell(RNNCell):
         """Make `kernel` and `bias`."""
         rows = _depth(self, input_shape) + self._units
         self.kernel = self.add_variable("kernel", [rows, self._units])
-        self.bias = self.add_variable("bias", [self._units], Zeros())
+        self.bias = self.add_variable("bias", [self._units], initializer=Zeros())
 
     def call(self, inputs: Tensor, state: Any) -> tuple[Any, Any]:
         """One step."""
@@ -177,10 +149,12 @@ class GRUCell(RNNCell):
         """Make kernels and biases of the gates, which start open, and of the candidate."""
         n, rows = self._units, _depth(self, input_shape) + self._units
         ones, none = self._bias or Ones(), self._bias or Zeros()
-        self.gate_kernel = self.add_variable("gates/kernel", [rows, 2 * n], self._kernel)
-        self.gate_bias = self.add_variable("gates/bias", [2 * n], ones)
-        self.kernel = self.add_variable("candidate/kernel", [rows, n], self._kernel)
-        self.bias = self.add_variable("candidate/bias", [n], none)
+        self.gate_kernel = self.add_variable(
+            "gates/kernel", [rows, 2 * n], initializer=self._kernel
+        )
+        self.gate_bias = self.add_variable("gates/bias", [2 * n], initializer=ones)
+        self.kernel = self.add_variable("candidate/kernel", [rows, n], initializer=self._kernel)
+        self.bias = self.add_variable("candidate/bias", [n], initializer=none)
 
     def call(self, inputs: Tensor, state: Any) -> tuple[Any, Any]:
         """One step."""
@@ -234,14 +208,16 @@ class LSTMCell(RNNCell):
         """Make kernel and bias, and weights of peepholes and projection."""
         n, start = self._units, self._initializer
         rows = _depth(self, input_shape) + self.output_size
-        self.kernel = self.add_variable("kernel", [rows, 4 * n], start)
-        self.bias = self.add_variable("bias", [4 * n], Zeros())
+        self.kernel = self.add_variable("kernel", [rows, 4 * n], initializer=start)
+        self.bias = self.add_variable("bias", [4 * n], initializer=Zeros())
         if self._peepholes:
-            self.to_forget = self.add_variable("w_f_diag", [n], start)
-            self.to_input = self.add_variable("w_i_diag", [n], start)
-            self.to_output = self.add_variable("w_o_diag", [n], start)
+            self.to_forget = self.add_variable("w_f_diag", [n], initializer=start)
+            self.to_input = self.add_variable("w_i_diag", [n], initializer=start)
+            self.to_output = self.add_variable("w_o_diag", [n], initializer=start)
         if self._proj:
-            self.projection = self.add_variable("projection/kernel", [n, self._proj], start)
+            self.projection = self.add_variable(
+                "projection/kernel", [n, self._proj], initializer=start
+            )
 
     def _parts(self, state: Any) -> tuple[Any, Any]:
         if self._tuple:

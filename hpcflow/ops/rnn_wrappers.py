@@ -14,6 +14,7 @@ from hpcflow.ops.math import add, divide, less, where
 from hpcflow.ops.nn import dropout
 from hpcflow.ops.random import random_uniform
 from hpcflow.ops.rnn_cell import LSTMStateTuple, RNNCell
+from hpcflow.ops.state import Variable
 from hpcflow.ops.variable_scope import variable_scope
 
 
@@ -46,15 +47,8 @@ class MultiRNNCell(RNNCell):
         """The output size of the topmost cell."""
         return self._cells[-1].output_size
 
-    @property
-    def variables(self) -> list[Any]:
-        """The variables of all cells."""
+    def _held(self) -> list[Variable]:
         return [v for cell in self._cells for v in cell.variables]
-
-    @property
-    def trainable_variables(self) -> list[Any]:
-        """The trainable variables of all cells."""
-        return [v for cell in self._cells for v in cell.trainable_variables]
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """The zero states of the cells."""
@@ -95,15 +89,8 @@ class _Wrapper(RNNCell):
         """As the cell inside."""
         return self._cell.output_size
 
-    @property
-    def variables(self) -> list[Any]:
-        """As the cell inside."""
+    def _held(self) -> list[Variable]:
         return self._cell.variables
-
-    @property
-    def trainable_variables(self) -> list[Any]:
-        """As the cell inside."""
-        return self._cell.trainable_variables
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """As the cell inside."""

@@ -204,7 +204,7 @@ def test_errors() -> None:
     with pytest.raises(ShapeError, match="last axes"):
         hf.layers.layer_norm(image, axis=[1])
     with pytest.raises(TypeError):
-        hf.layers.conv2d(image, 3, 3, kernel_constraint=abs)
+        hf.layers.conv2d(image, 3, 3, kernel_norm=abs)
 
 
 def test_a_transpose_with_pads_is_undone_by_the_convolution_with_them() -> None:

@@ -37,7 +37,7 @@ def test_batch_normalization(axis: int, how: str) -> None:
         synchronized=sync,
     )
     infer = layer(given, axis, 0.9, 0.1, training=False, name="n", reuse=True)
-    assert [v.op.name for v in hf.trainable_variables()] == ["n/beta", "n/gamma"]
+    assert [v.op.name for v in hf.trainable_variables()] == ["n/gamma", "n/beta"]
     w = {k: abs(v) for k, v in filled().items()}
     y = unit(x, others, 0.1) * turn(w["n/gamma"]) + turn(w["n/beta"])
     at_rest = (x - turn(w["n/moving_mean"])) / np.sqrt(turn(w["n/moving_variance"]) + 0.1)
