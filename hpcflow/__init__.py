@@ -16,7 +16,8 @@ __getattr__, __dir__, _later = later(
     __name__,
     {
         "": (
-            "app bitwise data flags initializers layers linalg losses math metrics nn onnx random "
+            "app bitwise data flags initializers layers linalg logging losses math metrics nn onnx "
+            "random "
             "signal spectral strings summary test train"
         ),
         "hpcflow.autodiff": "UnconnectedGradients gradients hessians",
@@ -183,8 +184,11 @@ __getattr__, __dir__, _later = later(
             "betainc digamma erf erfc igamma igammac lbeta lgamma polygamma zeta"
         ),
         "hpcflow.ops.state": (
-            "Variable assign assign_add assign_sub count_up_to global_variables "
-            "global_variables_initializer is_variable_initialized local_variables "
+            "Variable all_variables=global_variables assign assign_add assign_sub count_up_to "
+            "global_variables global_variables_initializer "
+            "initialize_all_variables=global_variables_initializer "
+            "initialize_local_variables=local_variables_initializer "
+            "initialize_variables=variables_initializer is_variable_initialized local_variables "
             "local_variables_initializer model_variables moving_average_variables "
             "trainable_variables variables_initializer"
         ),

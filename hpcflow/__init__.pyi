@@ -12,6 +12,7 @@ from hpcflow import flags as flags
 from hpcflow import initializers as initializers
 from hpcflow import layers as layers
 from hpcflow import linalg as linalg
+from hpcflow import logging as logging
 from hpcflow import losses as losses
 from hpcflow import math as math
 from hpcflow import metrics as metrics
@@ -448,14 +449,18 @@ from hpcflow.ops.state import assign as assign
 from hpcflow.ops.state import assign_add as assign_add
 from hpcflow.ops.state import assign_sub as assign_sub
 from hpcflow.ops.state import count_up_to as count_up_to
+from hpcflow.ops.state import global_variables as all_variables
 from hpcflow.ops.state import global_variables as global_variables
 from hpcflow.ops.state import global_variables_initializer as global_variables_initializer
+from hpcflow.ops.state import global_variables_initializer as initialize_all_variables
 from hpcflow.ops.state import is_variable_initialized as is_variable_initialized
 from hpcflow.ops.state import local_variables as local_variables
+from hpcflow.ops.state import local_variables_initializer as initialize_local_variables
 from hpcflow.ops.state import local_variables_initializer as local_variables_initializer
 from hpcflow.ops.state import model_variables as model_variables
 from hpcflow.ops.state import moving_average_variables as moving_average_variables
 from hpcflow.ops.state import trainable_variables as trainable_variables
+from hpcflow.ops.state import variables_initializer as initialize_variables
 from hpcflow.ops.state import variables_initializer as variables_initializer
 from hpcflow.ops.strings import as_string as as_string
 from hpcflow.ops.strings import decode_base64 as decode_base64

@@ -30,6 +30,7 @@ MAY_KNOW = {
         GRAPH | {"ops", "rnn_cell"},  # re-exports
     ),
     "layers": GRAPH | {"ops", "layers"},
+    "logging": LEAVES | {"logging"},
     "autodiff": GRAPH | {"ops", "autodiff"},
     "recomputing": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,

@@ -401,3 +401,28 @@ def test_texts_are_scattered() -> None:
     at, texts = [[4], [3], [3]], ["a", "b", "c"]
     found = hf.Session().run(hf.scatter_nd(at, texts, [5]))
     assert found.tolist() == [b"", b"", b"", b"bc", b"a"]
+
+
+def test_groups_take_structures() -> None:
+    a, b, c = hf.Variable(1.0), hf.Variable(2.0), hf.Variable(3.0)
+    done = hf.group(a.assign(5.0), [b.assign(6.0), {"c": c.assign(7.0)}])
+    session = started()
+    session.run(done)
+    assert session.run([a, b, c]) == [5, 6, 7]
+
+
+def test_old_names_of_variables_and_their_initializers() -> None:
+    v = hf.Variable(3.0)
+    w = hf.Variable(4.0, trainable=False, collections=[hf.GraphKeys.LOCAL_VARIABLES])
+    assert hf.all_variables() == [v]
+    with hf.Session() as session:
+        session.run([hf.initialize_all_variables(), hf.initialize_local_variables()])
+        assert session.run([v, w]) == [3, 4]
+        session.run(hf.initialize_variables([v]))
+
+
+def test_a_second_global_step_is_an_error() -> None:
+    step = hf.train.create_global_step()
+    assert hf.train.get_global_step() is step and step.dtype == np.int64
+    with pytest.raises(ValueError, match="has a global step"):
+        hf.train.create_global_step()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
+from hpcflow.graph import nest
 from hpcflow.graph.composite import Composite
 from hpcflow.graph.graph import Operation, convert_to_tensor, get_default_graph
 from hpcflow.graph.registry import NoGrad, op
@@ -20,8 +21,11 @@ def no_op(name: str | None = None) -> Operation:
 
 
 def group(*before: Any, name: str | None = None) -> Operation:
-    """One operation that is done when all of `before` (operations, tensors, variables) are."""
-    with get_default_graph().control_dependencies(before):
+    """One operation that is done when all of `before` (operations, tensors, variables) are.
+
+    They may be in lists and other structures.
+    """
+    with get_default_graph().control_dependencies(nest.flatten(before)):
         return no_op(name or "group_deps")
 
 

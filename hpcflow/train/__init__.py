@@ -17,7 +17,9 @@ __getattr__, __dir__, __all__ = later(
             "best_checkpoint checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
             "latest_checkpoint"
         ),
-        "hpcflow.train.counter": "get_global_step get_or_create_global_step global_step",
+        "hpcflow.train.counter": (
+            "create_global_step get_global_step get_or_create_global_step global_step"
+        ),
         "hpcflow.train.device_setter": (
             "GreedyLoadBalancingStrategy byte_size_load_fn replica_device_setter"
         ),

@@ -20,6 +20,7 @@ from hpcflow.train.checkpoints import latest_checkpoint as latest_checkpoint
 from hpcflow.train.cluster_spec import ClusterSpec as ClusterSpec
 from hpcflow.train.coordinator import Coordinator as Coordinator
 from hpcflow.train.coordinator import LooperThread as LooperThread
+from hpcflow.train.counter import create_global_step as create_global_step
 from hpcflow.train.counter import get_global_step as get_global_step
 from hpcflow.train.counter import get_or_create_global_step as get_or_create_global_step
 from hpcflow.train.counter import global_step as global_step

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcflow.errors import VariableNameError
 from hpcflow.graph.dtypes import int64
-from hpcflow.graph.graph import Graph, get_default_graph
+from hpcflow.graph.graph import Graph, get_default_graph, user_line
 from hpcflow.graph.keys import GraphKeys
 from hpcflow.ops.array import constant
 from hpcflow.ops.state import Variable
@@ -31,11 +32,24 @@ def get_or_create_global_step(graph: Graph | None = None) -> Variable:
     """
     graph = graph or get_default_graph()
     found = get_global_step(graph)
-    if found is None:
-        with graph.as_default(), graph.name_scope(None):
-            found = Variable(lambda: constant(0, int64), trainable=False, name="global_step")
-        graph.add_to_collection(GraphKeys.GLOBAL_STEP, found)
-    return found
+    return create_global_step(graph) if found is None else found
+
+
+def create_global_step(graph: Graph | None = None) -> Variable:
+    """As `get_or_create_global_step`, but it is an error if the graph has one."""
+    graph = graph or get_default_graph()
+    found = get_global_step(graph)
+    if found is not None:
+        raise VariableNameError(
+            f"the graph has a global step, {found.name!r}",
+            op=found.name,
+            line=user_line(),
+            hint="hf.train.get_or_create_global_step() gives it",
+        )
+    with graph.as_default(), graph.name_scope(None):
+        made = Variable(lambda: constant(0, int64), trainable=False, name="global_step")
+    graph.add_to_collection(GraphKeys.GLOBAL_STEP, made)
+    return made
 
 
 def global_step(sess: Session, global_step_tensor: Any) -> int:
