@@ -34,6 +34,7 @@ from hpcflow.train.session_hook import (
 
 SAVE_S = 600.0  # between two checkpoints
 SUMMARY_STEPS = 100  # between two summaries
+USE_DEFAULT: Any = object()  # None says never
 
 
 class StepContext:
@@ -205,22 +206,23 @@ def MonitoredTrainingSession(
     scaffold: Scaffold | None = None,
     hooks: Sequence[SessionRunHook] | None = None,
     chief_only_hooks: Sequence[SessionRunHook] | None = None,
-    save_checkpoint_secs: float | None = None,
-    save_summaries_steps: int | None = None,
-    save_summaries_secs: float | None = None,
+    save_checkpoint_secs: Any = USE_DEFAULT,
+    save_summaries_steps: Any = USE_DEFAULT,
+    save_summaries_secs: Any = USE_DEFAULT,
     config: ConfigProto | None = None,
     stop_grace_period_secs: float = 120,
     log_step_count_steps: int | None = 100,
-    save_checkpoint_steps: int | None = None,
+    save_checkpoint_steps: Any = USE_DEFAULT,
     summary_dir: Any = None,
 ) -> MonitoredSession:
     """A monitored session for training: it begins from `checkpoint_dir`, and saves there.
 
-    After `save_checkpoint_secs` (600; 0 for never) or `save_checkpoint_steps`, and at the end. The
-    chief logs the global steps a second every `log_step_count_steps`, and writes the summaries of
-    the graph into `summary_dir`, by default `checkpoint_dir`, every `save_summaries_steps` (100; 0
-    for never) or `save_summaries_secs`. `chief_only_hooks` are called on the chief; elsewhere they
-    make the same graph. Who is the chief the ranks say; `is_chief` is taken for TensorFlow's sake.
+    After `save_checkpoint_secs` (600; 0 or None for never) or `save_checkpoint_steps`, and at the
+    end. The chief logs the global steps a second every `log_step_count_steps`, and writes the
+    summaries of the graph into `summary_dir`, by default `checkpoint_dir`, every
+    `save_summaries_steps` (100; 0 or None for never) or `save_summaries_secs`. `chief_only_hooks`
+    are called on the chief; elsewhere they make the same graph. Who is the chief the ranks say;
+    `is_chief` is taken for TensorFlow's sake.
 
     Ranks: every rank that runs the script, with the same arguments but for `master`, its server's
            target.
@@ -235,13 +237,9 @@ def MonitoredTrainingSession(
     own += _summaries(
         summary_dir or checkpoint_dir, scaffold, save_summaries_steps, save_summaries_secs
     )
-    secs = save_checkpoint_secs
-    if secs is None and save_checkpoint_steps is None:
-        secs = SAVE_S
-    if checkpoint_dir and (secs or save_checkpoint_steps):
-        saving = CheckpointSaverHook(
-            checkpoint_dir, secs or None, save_checkpoint_steps, scaffold=scaffold
-        )
+    every, secs = _chosen(save_checkpoint_steps, save_checkpoint_secs, None, SAVE_S)
+    if checkpoint_dir and (secs or every):
+        saving = CheckpointSaverHook(checkpoint_dir, secs or None, every, scaffold=scaffold)
         if any(isinstance(hook, CheckpointSaverHook) for hook in (*(hooks or ()), *own)):
             say_once(f"a CheckpointSaverHook was given: no other one saves in {checkpoint_dir}")
         else:
@@ -252,12 +250,16 @@ def MonitoredTrainingSession(
     return MonitoredSession(creator, [*(hooks or ()), *own], stop_grace_period_secs)
 
 
-def _summaries(
-    folder: Any, scaffold: Scaffold, steps: int | None, secs: float | None
-) -> list[SessionRunHook]:
+def _chosen(steps: Any, secs: Any, by_steps: int | None, by_secs: float | None) -> tuple[Any, Any]:
+    """After how many steps and seconds something is done; the others where neither was told."""
+    if steps is USE_DEFAULT and secs is USE_DEFAULT:
+        return by_steps, by_secs
+    return None if steps is USE_DEFAULT else steps, None if secs is USE_DEFAULT else secs
+
+
+def _summaries(folder: Any, scaffold: Scaffold, steps: Any, secs: Any) -> list[SessionRunHook]:
     """The hook that writes the summaries of the graph, if it is wanted."""
-    if steps is None and secs is None:
-        steps = SUMMARY_STEPS
+    steps, secs = _chosen(steps, secs, SUMMARY_STEPS, None)
     if not folder or not (steps or secs) or get_global_step() is None:
         return []
     return [SummarySaverHook(steps or None, secs or None, folder, scaffold=scaffold)]

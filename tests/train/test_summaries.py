@@ -116,6 +116,21 @@ def test_no_summaries_no_file(tmp_path: Path) -> None:
     assert not [f for f in tmp_path.iterdir() if "tfevents" in f.name]
 
 
+def test_none_says_never(tmp_path: Path) -> None:
+    """As in TensorFlow 1; what is not told is the default."""
+    up = counting()
+    with train.MonitoredTrainingSession(
+        checkpoint_dir=tmp_path,
+        hooks=[train.StopAtStepHook(last_step=3)],
+        save_checkpoint_secs=None,
+        save_summaries_steps=None,
+    ) as session:
+        while not session.should_stop():
+            session.run(up)
+    assert train.latest_checkpoint(tmp_path) is None
+    assert not list(tmp_path.rglob("*tfevents*"))
+
+
 def test_a_supervisor_writes_by_itself(tmp_path: Path) -> None:
     up = counting()
     sv = train.Supervisor(logdir=tmp_path, save_summaries_secs=0.02, save_model_secs=0)
