@@ -9,6 +9,7 @@ from hpcflow import app as app
 from hpcflow import bitwise as bitwise
 from hpcflow import data as data
 from hpcflow import flags as flags
+from hpcflow import gfile as gfile
 from hpcflow import image as image
 from hpcflow import initializers as initializers
 from hpcflow import layers as layers

@@ -31,6 +31,7 @@ MAY_KNOW = {
     ),
     "layers": GRAPH | {"ops", "layers"},
     "logging": LEAVES | {"logging"},
+    "gfile": LEAVES | {"gfile"},
     "autodiff": GRAPH | {"ops", "autodiff"},
     "recomputing": GRAPH | {"ops", "autodiff"},
     "plan": PLAN,

@@ -101,11 +101,13 @@ class Outcome(NamedTuple):
 
 
 def modules(name: str, home: Any) -> dict[str, Any]:
-    """A module and those among its public names, those of tests left out."""
+    """A module and those among its public names, without tests and what removes files."""
     found = {name: home}
     for public in home.__all__:
         value = getattr(home, public)
-        if hasattr(value, "__all__") and public != "test" and value not in found.values():
+        if public in ("test", "gfile"):
+            continue
+        if hasattr(value, "__all__") and value not in found.values():
             found |= modules(f"{name}.{public}", value)
     return found
 

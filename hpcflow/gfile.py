@@ -1,0 +1,102 @@
+"""`hf.gfile`: files and folders by TensorFlow 1's names, of the file systems that Python sees.
+
+Errors are Python's, as FileNotFoundError.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from hpcflow.errors import ArgumentError
+from hpcflow.guard import guard_module, shown, user_line
+
+__all__ = [
+    *("Copy", "DeleteRecursively", "Exists", "FastGFile", "GFile", "Glob", "IsDirectory"),
+    *("ListDirectory", "MakeDirs", "MkDir", "Open", "Remove", "Rename", "Stat", "Walk"),
+]
+
+
+def GFile(name: Any, mode: str = "r") -> Any:
+    """The file, opened as `open` does, text in UTF-8."""
+    return open(name, mode, encoding=None if "b" in mode else "utf-8")
+
+
+FastGFile = Open = GFile
+
+
+def Exists(filename: Any) -> bool:
+    """Whether there is such a file or folder."""
+    return os.path.exists(filename)
+
+
+def IsDirectory(dirname: Any) -> bool:
+    """Whether it is a folder."""
+    return os.path.isdir(dirname)
+
+
+def ListDirectory(dirname: Any) -> list[str]:
+    """The names in a folder, sorted."""
+    return sorted(os.listdir(dirname))
+
+
+def MkDir(dirname: Any) -> None:
+    """Make a folder; that it is there is no error."""
+    if not os.path.isdir(dirname):
+        os.mkdir(dirname)
+
+
+def MakeDirs(dirname: Any) -> None:
+    """Make a folder and those above it; that they are there is no error."""
+    os.makedirs(dirname, exist_ok=True)
+
+
+def Remove(filename: Any) -> None:
+    """Remove a file."""
+    os.remove(filename)
+
+
+def DeleteRecursively(dirname: Any) -> None:
+    """Remove a folder and all that is in it."""
+    shutil.rmtree(dirname)
+
+
+def Copy(oldpath: Any, newpath: Any, overwrite: bool = False) -> None:
+    """Copy a file."""
+    _check_free(newpath, overwrite)
+    shutil.copyfile(oldpath, newpath)
+
+
+def Rename(oldname: Any, newname: Any, overwrite: bool = False) -> None:
+    """Rename or move a file."""
+    _check_free(newname, overwrite)
+    os.replace(oldname, newname)
+
+
+def _check_free(path: Any, overwrite: bool) -> None:
+    if not overwrite and os.path.exists(path):
+        raise ArgumentError(
+            f"{shown(path)} exists", line=user_line(), hint="say overwrite=True to replace it"
+        )
+
+
+def Glob(filename: Any) -> list[str]:
+    """The files of a pattern, or of a list of patterns, sorted."""
+    patterns = filename if isinstance(filename, (list, tuple)) else [filename]
+    return sorted(found for pattern in patterns for found in glob.glob(pattern))
+
+
+def Stat(filename: Any) -> os.stat_result:
+    """What `os.stat` tells; its `length` is `st_size`."""
+    return os.stat(filename)
+
+
+def Walk(top: Any, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
+    """A folder, its folders and its files, and so on for each of them, or these first."""
+    return os.walk(top, topdown=in_order)
+
+
+guard_module(globals(), __all__)
