@@ -16,8 +16,8 @@ __getattr__, __dir__, _later = later(
     __name__,
     {
         "": (
-            "app bitwise data flags gfile image initializers layers linalg logging losses math "
-            "metrics nn onnx random signal spectral strings summary test train"
+            "app bitwise data distributions flags gfile image initializers layers linalg logging "
+            "losses math metrics nn onnx random signal spectral strings summary test train"
         ),
         "hpcflow.autodiff": "UnconnectedGradients gradients hessians",
         "hpcflow.consistency": "Backup Stale",

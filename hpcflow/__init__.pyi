@@ -8,6 +8,7 @@ newaxis: None
 from hpcflow import app as app
 from hpcflow import bitwise as bitwise
 from hpcflow import data as data
+from hpcflow import distributions as distributions
 from hpcflow import flags as flags
 from hpcflow import gfile as gfile
 from hpcflow import image as image

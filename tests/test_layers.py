@@ -25,7 +25,7 @@ MAY_KNOW = {
         (
             *("bitwise", "initializers", "linalg", "losses", "math", "nn", "random"),
             *("bitwise", "initializers", "linalg", "losses", "math", "nn", "strings"),
-            *("image", "metrics", "rnn_cell", "signal", "spectral"),
+            *("distributions", "image", "metrics", "rnn_cell", "signal", "spectral"),
         ),
         GRAPH | {"ops", "rnn_cell"},  # re-exports
     ),

@@ -35,7 +35,7 @@ PAGE = HERE.parent / "docs" / "tf1.md"
 MODULES = (
     " nn nn.rnn_cell train losses layers metrics summary data math linalg strings image "
     "initializers random bitwise sets signal spectral queue sparse debugging manip io gfile "
-    "logging errors test app flags graph_util python_io"
+    "logging errors test app flags graph_util python_io distributions"
 ).split(" ")
 
 
