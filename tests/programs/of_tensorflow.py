@@ -54,7 +54,7 @@ def tensorflow1() -> Any:
     """TensorFlow 1's API."""
     import tensorflow
     from tensorflow.python.keras.layers.legacy_rnn import rnn_cell_impl, rnn_cell_wrapper_impl
-    from tensorflow.python.keras.legacy_tf_layers import convolutional, core, pooling
+    from tensorflow.python.keras.legacy_tf_layers import base, convolutional, core, pooling
 
     tf = tensorflow.compat.v1
     tf.disable_v2_behavior()
@@ -63,7 +63,7 @@ def tensorflow1() -> Any:
     nn = Joined("nn", types.SimpleNamespace(rnn_cell=cells), tf.nn)
     return Joined(
         "tf",
-        types.SimpleNamespace(nn=nn, layers=Joined("layers", core, convolutional, pooling)),
+        types.SimpleNamespace(nn=nn, layers=Joined("layers", core, convolutional, pooling, base)),
         tf,
     )
 
