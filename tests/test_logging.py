@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,15 +27,14 @@ class Listener(logging.Handler):
 def heard() -> Iterator[list[tuple[int, str]]]:
     listener, before = Listener(), hf.logging.get_verbosity()
     logs.logger.addHandler(listener)
+    hf.logging.set_verbosity(hf.logging.WARN)
     yield listener.said
     logs.logger.removeHandler(listener)
     hf.logging.set_verbosity(before)
 
 
 def test_verbosity(heard: list[tuple[int, str]]) -> None:
-    """WARN by default, as in TensorFlow 1."""
     say = hf.logging
-    assert say.get_verbosity() == say.WARN
     for level in (say.DEBUG, say.INFO, say.WARN, say.ERROR, say.FATAL):
         heard.clear()
         say.set_verbosity(level)
@@ -44,6 +46,12 @@ def test_verbosity(heard: list[tuple[int, str]]) -> None:
     assert heard == [(say.FATAL, "1 of fatal")]
 
 
+def test_warnings_and_worse_are_said_by_default() -> None:
+    asked = "import hpcflow as hf; print(hf.logging.get_verbosity() == hf.logging.WARN)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
 def test_how_often(heard: list[tuple[int, str]]) -> None:
     for i in range(6):
         hf.logging.log_every_n(hf.logging.WARN, "third %d", 3, i)
@@ -53,7 +61,7 @@ def test_how_often(heard: list[tuple[int, str]]) -> None:
 
 
 def test_what_is_said_before_the_first_session_is_printed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, heard: list[Any]
 ) -> None:
     monkeypatch.setattr(logs.logger, "handlers", [])
     monkeypatch.setattr(logging.root, "handlers", [])
