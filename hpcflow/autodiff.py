@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,8 @@ def gradients(
     `xs` are tensors or variables; a variable's gradient is that of its value, over all its reads.
     `grad_ys` weighs the elements of `ys` (ones if None). `stop_gradients` are held constant.
 
-    Shapes:   as `xs`; None where no `ys` depends on it, or only through integers, or zeros with
+    Shapes:   as `xs`; None where no `ys` depends on it, or only through integers or operations
+              through which no gradient goes, as `py_func`, which is told once; or zeros with
               `unconnected_gradients` "zero" (`hf.UnconnectedGradients`). IndexedSlices of a
               variable of which only rows are read (`gather`, `embedding_lookup`).
     Gradient: of gradients too, where the rules are differentiable.
@@ -301,12 +302,8 @@ def _backward(
         return
     rule = lookup(op.type).grad
     if isinstance(rule, NoGrad):
-        raise GradientError(
-            f"{op.type} has no gradient: {rule.reason}",
-            op=op.name,
-            line=op.line,
-            hint="hf.stop_gradient in front of it makes it a constant",
-        )
+        _without(op, rule, zip(_inputs(op), wanted, strict=True))
+        return
     graph = get_default_graph()  # inside a gradient function another one than that of `op`
     with graph.name_scope(f"{scope}{op.name}_grad/"), graph.beside(op):
         grads = rule(op, *outputs)
@@ -318,8 +315,27 @@ def _backward(
             )
         for t, needed, given in zip(op.inputs, wanted, grads, strict=True):
             g = given() if needed and callable(given) else given
-            if needed and isinstance(g, (Tensor, IndexedSlices)):
+            if isinstance(g, NoGrad):
+                _without(op, g, [(t, needed)])
+            elif needed and isinstance(g, (Tensor, IndexedSlices)):
                 found.add(t, g)
+
+
+def _without(op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]) -> None:
+    """No gradient goes to those of `inputs` that need one: an error, or told where they are floats.
+
+    A handle, as that of a queue, has no gradient that could be missed.
+    """
+    needed = [t for t, is_needed in inputs if is_needed]
+    if needed and not why.none:
+        raise GradientError(
+            f"{op.type} has no gradient by {', '.join(repr(t.name) for t in needed)}: {why.reason}",
+            op=op.name,
+            line=op.line,
+            hint="hf.stop_gradient in front of it makes it a constant",
+        )
+    if any(is_floating(t.dtype) for t in needed):
+        say_once(f"no gradient goes through {op.name!r} (made at {op.line}): {why.reason}")
 
 
 def _with_shape(g: Gradient | None, x: Tensor) -> Gradient | None:

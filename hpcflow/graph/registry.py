@@ -19,9 +19,13 @@ Gradient = Callable[..., Sequence[Any]]  # of tensors, functions that make one, 
 
 @dataclasses.dataclass(frozen=True)
 class NoGrad:
-    """In place of a gradient rule: why there is none."""
+    """In place of a gradient rule, or of the gradient of one input: why there is none.
+
+    Asking for it is a GradientError, or gives None if `none`, as in TensorFlow 1.
+    """
 
     reason: str
+    none: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +33,8 @@ class OpDef:
     """One row of the op table.
 
     `infer(inputs, attrs)` gives the outputs' specs or raises ShapeError/DTypeError.
-    `grad(op, *gradients_of_outputs)` gives the gradient of each input, None where it has none; a
-    function of no arguments in its place is called only if that gradient is needed.
+    `grad(op, *gradients_of_outputs)` gives the gradient of each input, None where it has none, or
+    why it cannot be given; a function of no arguments is called only if that gradient is needed.
     """
 
     name: str

@@ -18,7 +18,7 @@ from hpcflow.ops.math import cast
 from hpcflow.ops.rules import Attrs, given_shape, require
 
 _HANDLE = NoGrad("a handle is not a number")
-_KEPT = NoGrad("what is accumulated over steps is not a function of this step's inputs")
+_KEPT = NoGrad("what is accumulated is not a function of this step's inputs", none=True)
 _STATE: dict[str, Any] = {"stateful": True, "device": "cpu"}
 _WAITS: dict[str, Any] = {**_STATE, "waits": True}
 

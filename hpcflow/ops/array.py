@@ -482,7 +482,7 @@ def _length(start: Any, limit: Any, delta: Any) -> int:
     return max(0, math.ceil(steps))
 
 
-op("Range", infer=_range, grad=NoGrad("the length of a sequence is not differentiable"))
+op("Range", infer=_range, grad=NoGrad("the length of a sequence is not differentiable", none=True))
 
 
 def range(

@@ -75,7 +75,7 @@ def _beam(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 op("CTCLoss", infer=_loss, grad=_loss_back)
 op("CTCLossGrad", infer=_loss_grad, grad=NoGrad("the gradient of CTC is not differentiated again"))
-op("CTCBeamSearch", infer=_beam, grad=NoGrad("it chooses among sequences"))
+op("CTCBeamSearch", infer=_beam, grad=NoGrad("it chooses among sequences", none=True))
 
 
 # -- losses

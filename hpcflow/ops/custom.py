@@ -190,7 +190,7 @@ class RegisterGradient:
 
 def NotDifferentiable(op_type: str) -> None:
     """Say that an op of your own has no gradient on purpose."""
-    _put(op_type, NoGrad("it was said to have none"))
+    _put(op_type, NoGrad("it was said to have none", none=True))
 
 
 NoGradient = NotDifferentiable

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
-from hpcflow.graph.registry import op
+from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
 from hpcflow.ops.array import expand_dims
 from hpcflow.ops.broadcast import zeros_like
@@ -24,7 +24,7 @@ from hpcflow.ops.matrix import (
     matrix_set_diag,
 )
 from hpcflow.ops.named import Qr
-from hpcflow.ops.rules import Attrs, make, one, refused
+from hpcflow.ops.rules import Attrs, make, one
 
 # -- shape rules
 
@@ -79,7 +79,7 @@ def _qr_back(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Any]:
     rows, columns = (None, None) if x.shape is None else x.shape[-2:]
     thin = not op.attrs["full_matrices"] or rows == columns
     if rows is None or columns is None or rows < columns or not thin:
-        return [refused("Qr", "it is known for thin factors of matrices, not wide ones")]
+        return [NoGrad("it is known for thin factors of matrices, not wide ones")]
 
     def gradient() -> Tensor:
         of_q = zeros_like(q) if dq is None else dq
@@ -114,7 +114,7 @@ def _svd_back(op: Operation, ds: Tensor | None, *rest: Tensor | None) -> list[An
     whole = op.attrs["full_matrices"] and (rows is None or rows != columns)
     vectors = any(t is not None for t in rest)
     if vectors and (x.dtype.kind == "c" or whole):
-        return [refused("Svd", "of its vectors it is known for real matrices and thin factors")]
+        return [NoGrad("of its vectors it is known for real matrices and thin factors")]
 
     def gradient() -> Tensor:
         s, u, v = op.outputs if op.attrs["compute_uv"] else _factors(x)

@@ -15,7 +15,9 @@ from hpcflow.ops.control import group, no_op
 from hpcflow.ops.math import check_numerics
 from hpcflow.ops.rules import Attrs, make, one, require, several, whole
 
-_UNKNOWN = NoGrad("hpcflow cannot see into a Python function; hf.custom_gradient gives it one")
+_UNKNOWN = NoGrad(
+    "hpcflow cannot see into a Python function; hf.custom_gradient gives it one", none=True
+)
 SUMMARY = 3  # elements of each tensor that are shown unless more are asked for
 
 

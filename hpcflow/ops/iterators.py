@@ -12,7 +12,7 @@ from hpcflow.graph.dtypes import resource, string
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.graph.shape import Spec
 
-_DATA = NoGrad("data is not a function of the step")
+_DATA = NoGrad("data is not a function of the step", none=True)
 _STATE: dict[str, Any] = {"grad": _DATA, "stateful": True, "script": True, "device": "cpu"}
 
 

@@ -91,15 +91,16 @@ def binary(
 ) -> Binary:
     """Add an elementwise op of two broadcast inputs to the table; returns its public function.
 
-    `grads` are two functions of (x, y, output, g), or Nones; sums over stretched axes are added.
+    `grads` are two functions of (x, y, output, g), or None or NoGrad in place of one; sums over
+    stretched axes are added.
     """
 
     def rule(op: Operation, g: Tensor) -> list[Any]:
         (x, y), z = op.inputs, op.outputs[0]
         of_x, of_y = grads  # type: ignore[misc]
         return [
-            of_x and (lambda: sum_to(of_x(x, y, z, g), x, y)),
-            of_y and (lambda: sum_to(of_y(x, y, z, g), y, x)),
+            (lambda: sum_to(of_x(x, y, z, g), x, y)) if callable(of_x) else of_x,
+            (lambda: sum_to(of_y(x, y, z, g), y, x)) if callable(of_y) else of_y,
         ]
 
     op(

@@ -18,7 +18,7 @@ from hpcflow.graph.shape import Shape, Spec, merge, show
 from hpcflow.ops.rules import Attrs, require
 
 _HANDLE = NoGrad("a handle is not a number")
-_QUEUED = NoGrad("what leaves a queue is not a function of what the step puts in")
+_QUEUED = NoGrad("what leaves a queue is not a function of what the step puts in", none=True)
 _STATE: dict[str, Any] = {"stateful": True, "device": "cpu"}
 _WAITS: dict[str, Any] = {**_STATE, "waits": True, "patient": True}
 

@@ -45,6 +45,7 @@ from hpcflow.ops.rules import Attrs, one, require, told_shape, whole
 _DRAW = NoGrad("a random draw does not depend on its inputs")
 _GAMMA = NoGrad("how a gamma number moves with its shape has no rule here")
 _POISSON = NoGrad("its output is whole numbers")
+_SEEDED = NoGrad("its output is whole numbers", none=True)
 STATELESS = "Stateless"  # before the type of a draw: its twin that a seed tensor decides
 
 
@@ -87,17 +88,17 @@ def _each(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(attrs["dtype"], both)]
 
 
-for _type, _infer, _grad in (
-    ("RandomUniform", _plain, _DRAW),
-    ("RandomNormal", _plain, _DRAW),
-    ("TruncatedNormal", _plain, _DRAW),
-    ("RandomUniformInt", _whole, _DRAW),
-    ("RandomGamma", _each, _GAMMA),
-    ("RandomPoisson", _each, _POISSON),
-    ("RandomPermutation", _plain, _DRAW),
+for _type, _infer, _grad, _stateless in (
+    ("RandomUniform", _plain, _DRAW, _DRAW),
+    ("RandomNormal", _plain, _DRAW, _DRAW),
+    ("TruncatedNormal", _plain, _DRAW, _DRAW),
+    ("RandomUniformInt", _whole, _DRAW, _DRAW),
+    ("RandomGamma", _each, _GAMMA, _GAMMA),
+    ("RandomPoisson", _each, _POISSON, _SEEDED),
+    ("RandomPermutation", _plain, _DRAW, _DRAW),
 ):
     op(_type, infer=_infer, grad=_grad, stateful=True)
-    op(STATELESS + _type, infer=_infer, grad=_grad)
+    op(STATELESS + _type, infer=_infer, grad=_stateless)
 
 
 # -- making them

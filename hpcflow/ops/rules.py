@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.dtypes import as_array, as_strings, bool_, int32, kind_of, plain_array
 from hpcflow.graph.graph import (
     Operation,
@@ -387,15 +387,3 @@ def require_rank(type: str, spec: Spec, *ranks: int) -> None:
     if spec.shape is not None and len(spec.shape) not in ranks:
         wanted = " or ".join(map(str, ranks))
         raise ShapeError(f"{type} needs rank {wanted}, not shape {show(spec.shape)}")
-
-
-def refused(type: str, reason: str) -> Callable[[], Any]:
-    """In place of an input's gradient: asking for it is a GradientError."""
-
-    def refuse() -> Any:
-        raise GradientError(
-            f"{type} has no gradient for this input: {reason}",
-            hint="hf.stop_gradient in front of the input makes it a constant",
-        )
-
-    return refuse

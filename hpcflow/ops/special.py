@@ -24,7 +24,7 @@ from hpcflow.ops.math import (
     unary,
 )
 from hpcflow.ops.reduce import reduce_sum
-from hpcflow.ops.rules import elementwise, one, operands, refused
+from hpcflow.ops.rules import elementwise, one, operands
 
 _F = "f"
 
@@ -45,17 +45,16 @@ digamma: Unary = unary(
 )
 
 
-def _none(type: str, argument: str) -> Any:
-    """In place of a derivative that is not known."""
-    refuse = refused(type, f"its derivative by {argument} is not implemented")
-    return lambda *_: refuse()
+def _unknown(argument: str) -> NoGrad:
+    """In place of a derivative that has no formula."""
+    return NoGrad(f"its derivative by {argument} has no formula here", none=True)
 
 
 polygamma: Binary = binary(
     "Polygamma",
     _F,
     (
-        _none("Polygamma", "its order"),
+        _unknown("its order"),
         lambda n, x, z, g: multiply(g, polygamma(add(n, 1), x)),
     ),
     "The derivative of `digamma` by its argument `x` of order `a`, a whole number.",
@@ -65,7 +64,7 @@ zeta: Binary = binary(
     "Zeta",
     _F,
     (
-        _none("Zeta", "its exponent"),
+        _unknown("its exponent"),
         lambda s, q, z, g: multiply(multiply(g, negative(s)), zeta(add(s, 1), q)),
     ),
     "Hurwitz's zeta: the sum of `(q + k) ** -x` over k = 0, 1, ...",
@@ -118,7 +117,7 @@ def _betainc_back(op: Operation, g: Tensor) -> list[Any]:
         scale = subtract(lgamma(add(a, b)), add(lgamma(a), lgamma(b)))
         return sum_to(multiply(g, exp(add(powers, scale))), x, a, b)
 
-    return [_none("Betainc", "a"), _none("Betainc", "b"), density]
+    return [_unknown("a"), _unknown("b"), density]
 
 
 op("Betainc", infer=elementwise("betainc", _F), grad=_betainc_back)

@@ -15,7 +15,6 @@ import hpcflow as hf
 from hpcflow.errors import (
     AssertError,
     DTypeError,
-    GradientError,
     GraphError,
     KernelError,
     NumericError,
@@ -204,10 +203,11 @@ def test_an_error_of_the_function_is_named() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_py_func_has_no_gradient() -> None:
-    x = hf.constant(1.0)
-    with pytest.raises(GradientError, match="custom_gradient"):
-        hf.gradients(hf.py_func(lambda a: a, [x], hf.float32), x)
+def test_no_gradient_goes_through_py_func() -> None:
+    x = hf.constant(3.0)
+    y = hf.py_func(lambda a: a, [x], hf.float32)
+    assert hf.gradients(y, x) == [None]
+    assert run(hf.gradients(y * x, x)[0]) == 3
 
 
 def planned(cluster: Cluster, *fetches: Any) -> Any:
