@@ -59,6 +59,21 @@ VALUES: dict[str, tuple[Callable[[], Any], Any, str]] = {
         [False, True, False],
         "bool",
     ),
+    "the sigmoid of infinities": (
+        lambda: hf.sigmoid(np.float32([-np.inf, np.inf, -200, 200])),
+        [0, 1, 0, 1],
+        "float32",
+    ),
+    "the sigmoid of infinities in 64 bits": (
+        lambda: hf.sigmoid(np.float64([-np.inf, np.inf, -900, 900])),
+        [0, 1, 0, 1],
+        "float64",
+    ),
+    "swish of infinities": (
+        lambda: hf.nn.swish(np.float64([-np.inf, np.inf])),
+        [np.nan, np.inf],
+        "float64",
+    ),
     "truncated quotients": (
         lambda: hf.truncatediv([7.0, -7.0, 1.0, -1.0], [2.0, 2.0, 0.0, 4.0]),
         [3, -3, np.inf, 0],
