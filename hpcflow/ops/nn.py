@@ -344,7 +344,9 @@ def _in_top_k(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require("in_top_k", inputs[0], "f")
     require("in_top_k's targets", inputs[1], "iu")
     require_rank("in_top_k", inputs[0], 2)
-    return [Spec(bool_, merge(_but_last(inputs[0].shape), inputs[1].shape))]
+    require_rank("in_top_k's targets", inputs[1], 1)
+    told = merge(_but_last(inputs[0].shape), inputs[1].shape)
+    return [Spec(bool_, merge(told, (None,)))]
 
 
 op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.errors import ShapeError
 
 ROWS = np.array([[-5, 2, 1], [1, 3, 4]])
 
@@ -228,3 +229,11 @@ def test_static_shape(name: str) -> None:
     make, told = SHAPES[name]
     with hf.Graph().as_default():
         assert make().shape == told
+
+
+def test_in_top_k_is_a_vector_also_of_tensors_of_unknown_rank() -> None:
+    with hf.Graph().as_default():
+        predictions, targets = hf.placeholder(hf.float32), hf.placeholder(hf.int32)
+        assert hf.nn.in_top_k(predictions, targets, 1).shape == [None]
+        with pytest.raises(ShapeError, match="targets needs rank 1"):
+            hf.nn.in_top_k(predictions, hf.constant(1), 1)
