@@ -377,6 +377,9 @@ def pad(
         inside = pad(ones_like(x, dtype=bool_), paddings, mode)
         outside = stop_gradient(like(constant_values, x))
         return where(inside, pad(x, paddings, mode), outside, name)
+    if mode != "CONSTANT" and mode not in _MIRRORS:
+        modes = ", ".join(("CONSTANT", *_MIRRORS))
+        raise ShapeError(f"pad mode {mode!r} is not known", hint=f"one of {modes}")
     given = convert_to_tensor(paddings) if has_tensors(paddings) else paddings
     if isinstance(given, Tensor) and given.constant is None:
         if given.shape is not None and (len(given.shape) != 2 or given.shape[1] not in (2, None)):
@@ -392,9 +395,6 @@ def pad(
     if mode == "CONSTANT":
         value = _plain(constant_values, x)
         return one("Pad", [x], {"paddings": pairs, "value": value}, name)
-    if mode not in _MIRRORS:
-        modes = ", ".join(("CONSTANT", *_MIRRORS))
-        raise ShapeError(f"pad mode {mode!r} is not known", hint=f"one of {modes}")
     return _mirrored(x, pairs, mode, name)
 
 
@@ -437,13 +437,13 @@ def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) 
     """
     told = None if paddings.shape is None else paddings.shape[:1]
     (count,) = merge(told, None if x.shape is None else (len(x.shape),)) or (None,)
-    if count is None or mode not in _MIRRORS:
+    if count is None:
         raise ShapeError(
             f"paddings of mode {mode} for a tensor of unknown rank",
             line=user_line(),
             hint="x.set_shape or paddings.set_shape tells how many axes there are",
         )
-    pairs = checked_sizes(cast(paddings, int64), "a padding")
+    pairs, x = checked_sizes(cast(paddings, int64), "a padding"), ensure_shape(x, [None] * count)
     for axis in builtins.range(count):
         size = getitem(shape(x, out_type=int64), axis)
         before, after = getitem(pairs, (axis, 0)), getitem(pairs, (axis, 1))

@@ -173,3 +173,13 @@ def test_padding_with_a_value_that_the_step_tells() -> None:
     y = hf.pad(X, [[1, 0], [0, 0], [0, 2]], constant_values=value)
     expected = np.pad(X, [[1, 0], [0, 0], [0, 2]], constant_values=np.inf)
     assert (run(y, {value: np.inf}) == expected).all()
+
+
+def test_paddings_tell_the_rank_of_what_they_mirror() -> None:
+    x, pairs = hf.placeholder("float64"), hf.placeholder("int32", [3, 2])
+    y = hf.pad(x, pairs, "REFLECT")
+    assert y.shape == [None] * 3
+    with pytest.raises(ShapeError, match="EnsureShape"):
+        run(y, {x: np.zeros([2, 2, 2, 2]), pairs: np.zeros([3, 2], "i4")})
+    with pytest.raises(ShapeError, match="mode 'WRAP' is not known"):
+        hf.pad(x, pairs, "wrap")
