@@ -136,10 +136,20 @@ def test_known_differences_are_of_functions_and_have_one_reason() -> None:
     for row in known.ROWS:
         for pattern in row["functions"].split():
             assert any(fnmatchcase(f, pattern) for f in GENERATORS), pattern
-        re.compile(row.get("told", ""))
+        assert row["told"] and re.compile(row["told"])
     assert max(Counter(map(str, known.ROWS)).values()) == 1
     assert known.reason("add", "hpcflow refuses", "DTypeError: [1.5] does not fit int32")
     assert not known.reason("constant", "value", "1, TensorFlow 2")
+
+
+def test_rows_that_explained_nothing_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "hpcflow refuses"
+    told = [("*", "^A:"), ("tile", "B"), ("ti*", "B"), ("pad", "B")]
+    rows = [{"functions": f, "kind": kind, "told": t, "reason": "so"} for f, t in told]
+    monkeypatch.setattr(known, "ROWS", rows)
+    assert known.idle(["tile"], []) == rows[:3]
+    assert known.idle(["tile"], [("tile", kind, "B")]) == [rows[0], rows[2]]
+    assert known.idle(["tile", "pad"], [("pad", kind, "A: B")]) == rows[1:]
 
 
 def test_errors_of_hpcflow_are_its_own() -> None:

@@ -7,7 +7,8 @@
 Random arguments (tools/oracle/families.py) go through both. Values, gradients, static shapes and
 whether an error is raised must agree, or tools/oracle/known.json says why they do not. Exits 0 when
 they agree, 1 with differences, each printed as a short program, 2 when TensorFlow is missing.
-`--coverage` lists the common functions without a generator. The same seed makes the same calls.
+`--coverage` lists the common functions without a generator, `--idle` the rows of known.json that
+explained nothing in this run. The same seed makes the same calls.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def main() -> int:
     told = f"{len(new)} differences, and {len(found) - len(new)} that are known"
     print(f"{options.count} calls of {len(chosen)} functions: {told}")
     print(*(f"  {n} x {f}" for f, n in Counter(d.function for d in new).most_common()), sep="\n")
+    if options.idle:
+        for row in known.idle(chosen, [(d.function, d.kind, d.told) for d in found]):
+            print(f"nothing for: {row['functions']} | {row['kind']} | {row['told']}")
     if options.json:
         options.json.write_text(json.dumps([asdict(d) for d in found], indent=1) + "\n")
     return 1 if new else 0
@@ -94,6 +98,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=0, help="the number of the first call")
     parser.add_argument("--function", action="append", help="this one alone, as nn.conv2d")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all differences there")
+    parser.add_argument("--idle", action="store_true", help="list known reasons not met")
     parser.add_argument(
         "--coverage", action="store_true", help="list functions without a generator"
     )
