@@ -36,6 +36,7 @@ from hpcflow.ops.rules import (
     make,
     normal_axis,
     one,
+    operand,
     require,
     require_equal,
     require_rank,
@@ -115,7 +116,7 @@ op("CheckSizes", infer=_check_sizes, grad=_INTEGERS)
 
 def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
     """Integers, none of which may be below `least`: a ShapeError now, or in the step."""
-    told = convert_to_tensor(sizes)
+    told = operand(sizes, "iu")
     if told.constant is None:
         return one("CheckSizes", [told], {"what": what, "least": least})
     require(what, told.spec, "iu")

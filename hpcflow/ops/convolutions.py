@@ -115,9 +115,10 @@ def _by_channel(
 
     `images` is what is known of the shape of the images, which `told()` tells in the step.
     """
-    at = 1 if first else 3
-    channels: Any = getitem(told(), at) if images[at] is None else images[at]
-    known = full("a depthwise filter", filter.shape, 4)
+    at, known = 1 if first else 3, full("a depthwise filter", filter.shape, 4)
+    channels: Any = known[2] if images[at] is None else images[at]
+    if channels is None:
+        channels = getitem(told(), at)
     sizes: list[Any] = [known[0], known[1], channels, known[3]]
     if not isinstance(channels, Tensor) and None not in sizes:
         return reshape(filter, [*sizes[:2], 1, channels * sizes[3]]), max(1, channels)

@@ -33,6 +33,7 @@ from hpcflow.ops.rules import (
     Attrs,
     like,
     one,
+    operand,
     require,
     require_alike,
     require_rank,
@@ -86,7 +87,7 @@ def bincount(
     Shapes: [largest + 1], at least `minlength` and at most `maxlength`: larger ones do not count.
     Errors: RangeError, when it runs, if a number is negative.
     """
-    inputs = [convert_to_tensor(arr)]
+    inputs = [operand(arr, "iu")]
     if weights is not None:
         inputs.append(convert_to_tensor(weights))
         require_alike("bincount", *inputs)
@@ -147,7 +148,7 @@ def confusion_matrix(
     Shapes: vectors of integers; [num_classes, num_classes], which is the largest + 1 if None.
     Errors: RangeError, when it runs, if a class is not below `num_classes`, or negative.
     """
-    truth, guess = convert_to_tensor(labels), convert_to_tensor(predictions)
+    truth, guess = operand(labels, "iu"), operand(predictions, "iu")
     for t in (truth, guess):
         require("confusion_matrix", t.spec, "iu")
         require_rank("confusion_matrix", t.spec, 1)

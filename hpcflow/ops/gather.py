@@ -21,6 +21,7 @@ from hpcflow.ops.rules import (
     normal_axis,
     one,
     one_axis,
+    operand,
     require,
     require_rank,
     told_shape,
@@ -184,7 +185,7 @@ def one_hot(
     attrs: Attrs = {"axis": -1 if axis is None else axis, "dtype": as_dtype(dtype), "depth": None}
     attrs["on_value"] = _plain_value(on_value, 1)
     attrs["off_value"] = _plain_value(off_value, 0)
-    inputs = [convert_to_tensor(indices)]
+    inputs = [operand(indices, "iu")]
     size = convert_to_tensor(depth)
     if size.constant is None:
         inputs.append(size)

@@ -110,7 +110,7 @@ def binary(
     )
 
     def function(x: Any, y: Any, name: str | None = None) -> Tensor:
-        a, b = operands(x, y)
+        a, b = operands(operand(x, "b"), operand(y, "b")) if kinds == "b" else operands(x, y)
         return one(type, [a, b], {}, name)
 
     function.__doc__ = doc

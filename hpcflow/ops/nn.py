@@ -35,6 +35,7 @@ from hpcflow.ops.rules import (
     make,
     normal_axis,
     one,
+    operand,
     operands,
     require,
     require_alike,
@@ -355,5 +356,5 @@ op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
     """Whether each target class is among the `k` largest predictions; ties count as inside."""
     known, told = told_count(k, "k")
-    inputs = [convert_to_tensor(predictions), convert_to_tensor(targets), *told]
+    inputs = [convert_to_tensor(predictions), operand(targets, "iu"), *told]
     return one("InTopK", inputs, {"k": known}, name)

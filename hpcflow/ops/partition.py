@@ -12,7 +12,7 @@ from hpcflow.graph.shape import Shape, Spec, merge
 from hpcflow.ops.array import range, reshape, reshaped_like, size, sizes
 from hpcflow.ops.broadcast import zeros_like
 from hpcflow.ops.gather import gather
-from hpcflow.ops.rules import Attrs, like, make, one, require, require_equal, whole
+from hpcflow.ops.rules import Attrs, like, make, one, operand, require, require_equal, whole
 
 
 def _partition(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -72,7 +72,7 @@ def dynamic_partition(
     attrs: Attrs = {"num": whole(num_partitions, "num_partitions")}
     if attrs["num"] < 1:
         raise ShapeError(f"dynamic_partition into {num_partitions} parts", line=user_line())
-    inputs = [convert_to_tensor(data), convert_to_tensor(partitions)]
+    inputs = [convert_to_tensor(data), operand(partitions, "iu")]
     return list(make("DynamicPartition", inputs, attrs, name).outputs)
 
 
@@ -86,4 +86,4 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
         raise ShapeError(f"dynamic_stitch of {len(indices)} indices and {len(data)} tensors")
     first = convert_to_tensor(data[0])
     tensors = [like(d, first) for d in data]
-    return one("DynamicStitch", [*map(convert_to_tensor, indices), *tensors], {}, name)
+    return one("DynamicStitch", [*(operand(i, "iu") for i in indices), *tensors], {}, name)

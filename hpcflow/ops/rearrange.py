@@ -25,6 +25,7 @@ from hpcflow.ops.rules import (
     axes_argument,
     normal_axis,
     one,
+    operand,
     operands,
     require,
     require_equal,
@@ -74,7 +75,7 @@ def reverse_sequence(
     Errors: a length below 0 or above the size raises RangeError when it runs.
     """
     attrs = {"seq_axis": static_axes(seq_axis), "batch_axis": static_axes(batch_axis)}
-    inputs = [convert_to_tensor(input), convert_to_tensor(seq_lengths)]
+    inputs = [convert_to_tensor(input), operand(seq_lengths, "iu")]
     return one("ReverseSequence", inputs, attrs, name)
 
 
@@ -156,7 +157,7 @@ def sequence_mask(
     lengths: Any, maxlen: Any = None, dtype: Any = bool_, name: str | None = None
 ) -> Tensor:
     """`mask[..., j] = j < lengths[...]`, for j below `maxlen` (the largest length if None)."""
-    lengths = convert_to_tensor(lengths)
+    lengths = operand(lengths, "iu")
     limit = maxlen
     if limit is None:
         known = lengths.constant

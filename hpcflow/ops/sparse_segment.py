@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.graph.graph import Tensor, convert_to_tensor
+from hpcflow.graph.graph import Tensor
 from hpcflow.ops.gather import gather
-from hpcflow.ops.rules import require_alike, require_rank
+from hpcflow.ops.rules import operand, require_alike, require_rank
 from hpcflow.ops.segment import (
     segment_mean,
     segment_sqrt_n,
@@ -19,7 +19,7 @@ from hpcflow.ops.segment import (
 
 def _rows(data: Any, indices: Any, segment_ids: Any) -> tuple[Tensor, Tensor]:
     """The rows that are meant, and the segment of each."""
-    places, ids = convert_to_tensor(indices), convert_to_tensor(segment_ids)
+    places, ids = operand(indices, "iu"), operand(segment_ids, "iu")
     for t in (places, ids):
         require_rank("sparse_segment", t.spec, 1)
     require_alike("sparse_segment: indices and segment_ids", places, ids)

@@ -9,11 +9,13 @@ from hpcflow.graph.arguments import renamed
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.registry import NoGrad, op
 from hpcflow.ops.broadcast import sum_to
+from hpcflow.ops.elementwise import where_v2, xlogy
 from hpcflow.ops.math import (
     Binary,
     Unary,
     add,
     binary,
+    equal,
     exp,
     log,
     log1p,
@@ -113,7 +115,9 @@ def _betainc_back(op: Operation, g: Tensor) -> list[Any]:
     a, b, x = op.inputs
 
     def density() -> Tensor:
-        powers = add(multiply(subtract(a, 1), log(x)), multiply(subtract(b, 1), log1p(negative(x))))
+        c = subtract(b, 1)
+        above = multiply(c, log1p(negative(where_v2(equal(c, 0), 0, x))))  # 0 also at 1
+        powers = add(xlogy(subtract(a, 1), x), above)
         scale = subtract(lgamma(add(a, b)), add(lgamma(a), lgamma(b)))
         return sum_to(multiply(g, exp(add(powers, scale))), x, a, b)
 

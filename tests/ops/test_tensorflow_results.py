@@ -237,3 +237,46 @@ def test_in_top_k_is_a_vector_also_of_tensors_of_unknown_rank() -> None:
         assert hf.nn.in_top_k(predictions, targets, 1).shape == [None]
         with pytest.raises(ShapeError, match="targets needs rank 1"):
             hf.nn.in_top_k(predictions, hf.constant(1), 1)
+
+
+NOTHING: dict[str, tuple[Callable[[], Any], list[int]]] = {  # a list without elements is integers
+    "one_hot": (lambda: hf.one_hot([], 3), [0, 3]),
+    "sequence_mask": (lambda: hf.sequence_mask([]), [0, 0]),
+    "bincount": (lambda: hf.bincount([]), [0]),
+    "sparse_segment_sum": (lambda: hf.sparse_segment_sum(hf.zeros([3, 2]), [], []), [0, 2]),
+    "dynamic_partition": (lambda: hf.dynamic_partition(hf.zeros([0, 2]), [], 2)[1], [0, 2]),
+    "dynamic_stitch": (lambda: hf.dynamic_stitch([[]], [hf.zeros([0])]), [0]),
+    "reverse_sequence": (lambda: hf.reverse_sequence(hf.zeros([0, 2]), [], 1, 0), [0, 2]),
+    "confusion_matrix": (lambda: hf.confusion_matrix([], [], 3), [3, 3]),
+    "repeat": (lambda: hf.repeat(hf.zeros([0]), []), [0]),
+    "in_top_k": (lambda: hf.nn.in_top_k(hf.zeros([0, 3]), [], 1), [0]),
+    "logical_and": (lambda: hf.logical_and([], []), [0]),
+    "logical_xor": (lambda: hf.logical_xor([], []), [0]),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_lists_without_elements(name: str) -> None:
+    make, shape = NOTHING[name]
+    with hf.Graph().as_default(), hf.Session() as session:
+        value = session.run(make())
+    assert value.shape == tuple(shape) and not value.any()
+
+
+def test_the_slope_of_betainc_at_its_ends() -> None:
+    """The density of beta numbers: 1 of (1, 1), 2 (1 - x) of (1, 2), 2 x of (2, 1)."""
+    with hf.Graph().as_default(), hf.Session() as session:
+        x = hf.placeholder(hf.float64, [4])
+        a, b = np.array([1.0, 1, 2, 2]), np.array([1.0, 2, 1, 2])
+        (slope,) = hf.gradients(hf.betainc(a, b, x), x)
+        np.testing.assert_allclose(session.run(slope, {x: [0, 1, 1, 0.5]}), [1, 0, 2, 1.5])
+
+
+def test_a_depthwise_filter_tells_the_channels() -> None:
+    with hf.Graph().as_default(), hf.Session() as session:
+        x = hf.placeholder(hf.float32, [None, 3, 4, None])
+        y = hf.nn.depthwise_conv2d_native(x, hf.ones([2, 3, 1, 2]), [1, 2, 2, 1], "SAME")
+        assert y.shape == [None, 2, 2, 2]
+        assert session.run(y, {x: np.ones([1, 3, 4, 1])}).shape == (1, 2, 2, 2)
+        with pytest.raises(ShapeError, match="2 channels"):
+            session.run(y, {x: np.ones([1, 3, 4, 2])})
