@@ -12,6 +12,16 @@ from hpcflow.guard import guarded
 HOMES: dict[str, dict[str, tuple[str, str]]] = {}  # module -> name -> its module, its name there
 
 
+class LaterFunction:
+    """A static method that is a function of another module, imported when it is first used."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __get__(self, of: Any, kind: type | None = None) -> Any:
+        return getattr(importlib.import_module(self.module), self.name)
+
+
 def later(
     module: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

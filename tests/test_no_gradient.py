@@ -179,7 +179,8 @@ def test_the_gradient_around_a_dequeue() -> None:
 # -- the whole table
 
 # TensorFlow says that these are not differentiable, or gives None by a rule.
-SILENT = """CTCBeamSearch EditDistance PyFunc PyFuncStateless Range StatelessRandomPoisson"""
+SILENT = """CTCBeamSearch EditDistance PyFunc PyFuncStateless PyFuncThread Range
+StatelessRandomPoisson"""
 # What is read through a handle: in TensorFlow no gradient comes to it.
 HANDLES = """AccumulatorApplyGradient AccumulatorNumAccumulated AccumulatorSetGlobalStep
 AccumulatorTakeGradient Iterator IteratorGetNext IteratorGetNextOf IteratorToHandle MakeIterator

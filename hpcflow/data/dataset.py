@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data import elements
 from hpcflow.data.dealer import Cut, Ranges, Share, cuts, deal, left_after, steps_per_epoch
 from hpcflow.data.feeding import Batch, Feeding, Held, Map, Place, Stand, places
 from hpcflow.data.fitting import (
@@ -25,6 +24,7 @@ from hpcflow.data.sources import InMemory, Source, sources_of
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.graph import Tensor
 from hpcflow.logs import say_once
+from hpcflow.names import LaterFunction
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.feeds import cast
 from hpcflow.runtime.job import current
@@ -62,12 +62,12 @@ class Dataset(Feeding):
     `epochs` then go on behind the last batch of a step that is in the checkpoint.
     """
 
-    from_tensors = staticmethod(elements.from_tensors)
-    from_tensor_slices = staticmethod(elements.from_tensor_slices)
-    from_generator = staticmethod(elements.from_generator)
-    list_files = staticmethod(elements.list_files)
-    range = staticmethod(elements.range_)
-    zip = staticmethod(elements.zip_)
+    from_tensors = LaterFunction("hpcflow.data.elements", "from_tensors")
+    from_tensor_slices = LaterFunction("hpcflow.data.elements", "from_tensor_slices")
+    from_generator = LaterFunction("hpcflow.data.elements", "from_generator")
+    list_files = LaterFunction("hpcflow.data.elements", "list_files")
+    range = LaterFunction("hpcflow.data.elements", "range_")
+    zip = LaterFunction("hpcflow.data.elements", "zip_")
 
     def __init__(
         self,

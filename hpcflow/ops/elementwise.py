@@ -118,7 +118,7 @@ squared_difference: Binary = binary(
 )
 nextafter: Binary = binary(
     "NextAfter",
-    "f",
+    "F",
     (lambda x, y, z, g: g, lambda x, y, z, g: zeros_like(g)),
     "The number next to `x` on the way to `y`.",
     np.nextafter,

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, ShapeError
-from hpcflow.graph.dtypes import as_array, as_strings, bool_, int32, kind_of, plain_array
+from hpcflow.graph.dtypes import (
+    as_array,
+    as_strings,
+    bool_,
+    float32,
+    float64,
+    int32,
+    kind_of,
+    plain_array,
+)
 from hpcflow.graph.graph import (
     Operation,
     Tensor,
@@ -27,6 +36,7 @@ KINDS = {
     "i": "integers",
     "u": "unsigned integers",
     "f": "floating point",
+    "F": "float32 or float64",
     "O": "strings",
     "c": "complex numbers",
 }
@@ -166,8 +176,9 @@ def _has_tensors(value: Any) -> bool:
 
 
 def require(type: str, spec: Spec, kinds: str) -> None:
-    """DTypeError unless the dtype of `spec` is of one of `kinds` (numpy's letters)."""
-    if kind_of(spec.dtype) not in kinds:
+    """DTypeError unless the dtype of `spec` is of one of `kinds` (see KINDS)."""
+    wide = "F" in kinds and spec.dtype in (float32, float64)
+    if kind_of(spec.dtype) not in kinds and not wide:
         wanted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
         raise DTypeError(
             f"{type} takes {wanted}, not {spec.dtype}", hint="hf.cast(x, hf.float32) converts"

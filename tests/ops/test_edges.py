@@ -19,6 +19,7 @@ KEPT = {"Elu", "selu"}  # NaN stays NaN, which TensorFlow forgets
 OTHERWISE = {
     "AddN Cast CheckNumerics Conj Cross BiasAdd": "sums, products and copies of the gradient",
     "Ceil Floor FloorDiv Rint Sign": "no gradient",
+    "NextAfter": "a copy of the gradient, and zeros",
     "ClipByValue Select ReluGrad Relu6Grad": "choices among gradients",
     "MatMul": "sums of products",
     "EluGrad SigmoidGrad TanhGrad SoftmaxGrad LogSoftmaxGrad": "gradients of what is walked",

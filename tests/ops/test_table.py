@@ -63,7 +63,7 @@ ELSEWHERE = {
     **dict.fromkeys(["ConditionalAccumulator", "SparseConditionalAccumulator"], ACCUMULATES),
     **dict.fromkeys(["Rounds", "RoundBegin", "RoundAdd", "RoundReady", "RoundTotal"], ROUNDS),
     **dict.fromkeys(["RoundOver", "RoundPick", "RoundSum", "RoundEnd", "ClockTick"], ROUNDS),
-    **dict.fromkeys(["PyFunc", "PyFuncStateless"], "test_host.py"),
+    **dict.fromkeys(["PyFunc", "PyFuncStateless", "PyFuncThread"], "test_host.py"),
     **dict.fromkeys(["ReadFile", "WriteFile", "MatchingFiles"], "test_strings.py"),
     **dict.fromkeys([t for t in OPS if t.endswith("Summary")], "test_summaries.py"),
     "ReadCheckpoint": CHECKPOINTS,
