@@ -61,6 +61,8 @@ def _floor_mod(xp: Any, node: Node) -> Callable[..., Any]:
 
 @kernel("Pow", "ufunc", inplace=(0, 1))
 def _pow(xp: Any, node: Node) -> Callable[..., Any]:
+    if node.outputs[0].dtype.kind == "f" and xp is np:
+        return _float_power
     if node.outputs[0].dtype.kind != "i":
         return xp.power
 
@@ -70,6 +72,20 @@ def _pow(xp: Any, node: Node) -> Callable[..., Any]:
         return xp.power(x, y, *out)
 
     return run
+
+
+def _float_power(x: Any, y: Any, *out: Any) -> Any:
+    """`x ** y` as C's pow: NumPy takes the root where an exponent of 0.5 is broadcast.
+
+    That is NaN at minus infinity and -0 at -0, where pow is infinity and 0.
+    """
+    is_broadcast = np.size(y) < np.size(x) or np.size(y) == 1
+    if not (is_broadcast and (roots := np.equal(y, 0.5)).any()):
+        return np.power(x, y, *out)
+    special, values = roots & (np.equal(x, -np.inf) | np.equal(x, 0)), np.abs(x)
+    made = np.asarray(np.power(x, y, *out))
+    np.copyto(made, values, where=special)
+    return made
 
 
 @kernel("FloorDiv", "ufunc", inplace=(0, 1))

@@ -280,3 +280,18 @@ def test_a_depthwise_filter_tells_the_channels() -> None:
         assert session.run(y, {x: np.ones([1, 3, 4, 1])}).shape == (1, 2, 2, 2)
         with pytest.raises(ShapeError, match="2 channels"):
             session.run(y, {x: np.ones([1, 3, 4, 2])})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_power_of_a_half_is_that_of_c(dtype: str) -> None:
+    """IEEE 754's pow, where a root is NaN or -0; also where the exponent is broadcast."""
+    given = np.array([[-np.inf, -0.0, -1.0, 4.0, np.nan]] * 2, dtype)
+    root = [np.inf, 0.0, np.nan, 2.0, np.nan]
+    with hf.Graph().as_default(), hf.Session() as session:
+        x = hf.placeholder(dtype, None)
+        powers = [hf.pow(x, 0.5), hf.pow(x, hf.constant([[0.5], [2.0]], dtype))]
+        both, columns = session.run(powers, {x: given})
+        np.testing.assert_array_equal(both, [root, root])
+        np.testing.assert_array_equal(columns, [root, [np.inf, 0, 1, 16, np.nan]])
+        assert not np.signbit(both[:, :2]).any()
+        assert session.run(powers[0], {x: given[0, 0]}) == np.inf
