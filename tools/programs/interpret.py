@@ -181,6 +181,9 @@ class Interpreter:
     def _run_ReplicaSum(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
         return inputs
 
+    def _run_ReplicaGather(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
+        return inputs
+
     def _run_ReplicaShare(self, op: Operation, inputs: list[Any]) -> Sequence[Any]:
         return [np.ones((), op.outputs[0].dtype)]
 
