@@ -115,6 +115,11 @@ class Tensor(Operand["Tensor"]):
         )
 
 
+def _check_shared_name(name: Any) -> None:
+    if name is not None and not isinstance(name, str):
+        raise GraphError(f"shared_name={shown(name)} cannot be a name", hint="give a text")
+
+
 class Attributes(dict[str, Any]):
     """The attributes of an operation: plans are made from them, so they cannot be changed."""
 
@@ -320,6 +325,7 @@ class Graph:
             if name in self._by_name:
                 raise GraphError(f"there is an operation {name!r} already", op=name, line=line)
             try:
+                _check_shared_name(attrs.get("shared_name"))
                 inputs = [self.adopt(t) for t in inputs]
                 specs = row.infer([t.spec for t in inputs], attrs)
             except HpcflowError as error:

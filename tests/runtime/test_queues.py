@@ -370,6 +370,23 @@ def test_queues_that_share_a_name_must_agree(other, differs):
         assert made_at in str(raised.value) and raised.value.line != made_at
 
 
+@pytest.mark.parametrize("name", [3, [1], np.timedelta64(1)], ids=["int", "list", "timedelta"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: hf.FIFOQueue(3, INT, shared_name=name),
+        lambda name: hf.ConditionalAccumulator(hf.float32, shared_name=name),
+        lambda name: hf.data.Iterator.from_structure(hf.float32, shared_name=name),
+        lambda name: hf.train.batch([hf.constant(1.0)], 2, shared_name=name),
+    ],
+    ids=["queue", "accumulator", "iterator", "batch"],
+)
+def test_a_shared_name_is_a_text(make, name):
+    with pytest.raises(GraphError, match=r"shared_name=.* cannot be a name") as raised:
+        make(name)
+    assert "test_queues.py:" in raised.value.line
+
+
 # -- over ranks
 
 
