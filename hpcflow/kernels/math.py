@@ -247,8 +247,8 @@ def _add_n(xp: Any, node: Node) -> Callable[..., Any]:
 @kernel("ClipByValue", "out", inplace=(0,))
 def _clip(xp: Any, node: Node) -> Callable[..., Any]:
     def run(x: Any, low: Any, high: Any, out: Any) -> None:
-        xp.maximum(x, low, out=out)
-        xp.minimum(out, high, out=out)
+        xp.minimum(x, high, out=out)
+        xp.maximum(out, low, out=out)
 
     return run
 

@@ -197,7 +197,7 @@ def _erf(b: Lines, x: Value, **_: Any) -> Any:
 
 @formula("ClipByValue")
 def _clip(b: Lines, x: Value, low: Value, high: Value, **_: Any) -> Value:
-    return _smaller(b, _larger(b, x, low), high)
+    return _larger(b, _smaller(b, x, high), low)
 
 
 @formula("SquaredDifference")

@@ -114,7 +114,7 @@ def _truncate_mod(to: Emitter, op: Operation) -> Any:
 @exports("ClipByValue")
 def _clip(to: Emitter, op: Operation) -> Any:
     x, low, high = op.inputs
-    return to.node("Min", to.node("Max", x, low), high)
+    return to.node("Max", to.node("Min", x, high), low)
 
 
 @exports("Cast")

@@ -463,11 +463,14 @@ def _check(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 
 def _clip_back(op: Operation, g: Tensor) -> list[Any]:
+    """Of `maximum(minimum(x, high), low)`; `low` has what neither `x` nor `high` has."""
     x, low, high = op.inputs
+    inside = logical_and(less_equal(x, high), greater_equal(x, low))
+    above = logical_and(greater(x, high), greater_equal(high, low))
     return [
-        lambda: sum_to(where(equal(x, op.outputs[0]), g, 0), x, low, high),
-        lambda: sum_to(where(less(x, low), g, 0), low, x, high),
-        lambda: sum_to(where(greater(x, high), g, 0), high, x, low),
+        lambda: sum_to(where(inside, g, 0), x, low, high),
+        lambda: sum_to(where(logical_or(inside, above), 0, g), low, x, high),
+        lambda: sum_to(where(above, g, 0), high, x, low),
     ]
 
 
@@ -513,7 +516,7 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
-    """`t` with values outside the bounds moved to the nearer bound; of IndexedSlices the rows."""
+    """`maximum(minimum(t, clip_value_max), clip_value_min)`; of IndexedSlices the rows."""
     if isinstance(t, WithValues):
         return t.map_values(lambda v: clip_by_value(v, clip_value_min, clip_value_max, name))
     t = convert_to_tensor(t)

@@ -295,3 +295,24 @@ def test_the_power_of_a_half_is_that_of_c(dtype: str) -> None:
         np.testing.assert_array_equal(columns, [root, [np.inf, 0, 1, 16, np.nan]])
         assert not np.signbit(both[:, :2]).any()
         assert session.run(powers[0], {x: given[0, 0]}) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "values", "slopes"),
+    [
+        (0, 1, [0, np.nan, 1, 1], [[0, 0, 0, 1], 2, 1]),
+        (10, 1, [10, np.nan, 10, 10], [[0, 0, 0, 0], 4, 0]),
+        (np.nan, 1, [np.nan] * 4, [[0, 0, 0, 0], 4, 0]),
+        (0, np.nan, [np.nan] * 4, [[0, 0, 0, 0], 4, 0]),
+    ],
+)
+def test_the_lower_bound_of_a_clip_wins(low, high, values, slopes) -> None:  # type: ignore[no-untyped-def]
+    """TensorFlow 2.21's values and gradients, also where the bounds cross."""
+    with hf.Graph().as_default(), hf.Session() as session:
+        x, bounds = hf.placeholder(hf.float32, [4]), [hf.placeholder(hf.float32, []) for _ in "lh"]
+        y = hf.clip_by_value(x, *bounds)
+        feeds = {x: [-5, np.nan, 20, 1], bounds[0]: low, bounds[1]: high}
+        found = session.run([y, *hf.gradients(y, [x, *bounds])], feeds)
+    np.testing.assert_array_equal(found[0], np.float32(values))
+    for slope, expected in zip(found[1:], slopes, strict=True):
+        np.testing.assert_array_equal(slope, np.float32(expected))
