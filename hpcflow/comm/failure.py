@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hpcflow.errors import LaunchError
+
 NAME, EARLIER = "failure.json", "failure.earlier.json"
 
 
@@ -54,11 +56,24 @@ def _without_links(draft: Path, path: Path) -> bool:
     return True
 
 
-def put_aside(run_dir: str) -> None:
-    """A run begins: the failure of an earlier one in the same folder gets another name.
+def prepare(run_dir: str) -> None:
+    """A run begins: make its directory; the failure of an earlier run there gets another name.
 
     Nothing where the run directory has no name: no failure is written there.
+    Errors: LaunchError if no file can be made in it: results would be lost at the end.
     """
-    if run_dir:
+    if not run_dir:
+        return
+    folder = Path(run_dir)
+    draft = folder / f".{NAME}.{os.uname().nodename}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.write_text("\n")
+        draft.unlink()
         with contextlib.suppress(FileNotFoundError):
-            os.replace(Path(run_dir, NAME), Path(run_dir, EARLIER))
+            os.replace(folder / NAME, folder / EARLIER)
+    except OSError as error:
+        raise LaunchError(
+            f"the run directory {run_dir!r} cannot be written: {error}",
+            hint="free it, or give another by --run-dir",
+        ) from error

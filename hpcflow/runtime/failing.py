@@ -6,6 +6,7 @@ beside the ledgers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from hpcflow.comm.deaths import describe, what_next
 from hpcflow.comm.deaths import facts_of as facts_of_death
 from hpcflow.comm.ledger import Entry, first
 from hpcflow.comm.where import own_stacks, raised_at
-from hpcflow.errors import ABORTED, CommError, DeathError, StallError
+from hpcflow.errors import ABORTED, CommError, DeathError, HpcflowError, StallError
 from hpcflow.runtime.rank import Rank
+from hpcflow.settings import Settings
 
+LET_FIRST_END_S = 0.5  # rank 0, where the others fail as it does at the start
 LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
 LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
 LET_DEATH_BE_SEEN_S = 0.2  # by the kernel's notice, after a message has failed by it
@@ -117,6 +120,51 @@ def on_error(
     if here.settings.survive:
         _end_tolerant(here, here.world)
     here.world.abort(ABORTED)
+
+
+@contextlib.contextmanager
+def ends_all(world: Communicator, settings: Settings) -> Iterator[None]:
+    """An error inside ends the job: before excepthook and watchdog stand the others would wait.
+
+    The first to print is the one that fails alone, or rank 0: it writes `failure.json` too.
+    """
+    try:
+        yield
+    except Exception as error:
+        if world.size == 1:
+            raise
+        if world.rank > 0:
+            time.sleep(LET_FIRST_END_S)
+        told = isinstance(error, HpcflowError)
+        text = "".join(traceback.format_exception(error, chain=not told))
+        where = f"[rank {world.rank} on {world.hosts[world.rank]}]"
+        ends = f"ends the job of {world.size} ranks"
+        lines = [*(str(error) if told else text).splitlines(), ends]
+        sys.stderr.write("".join(f"{where} {line}\n" for line in lines))
+        if settings.run_dir:
+            failure.write(Path(settings.run_dir), _facts_of_start(world, error, text))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        time.sleep(LET_LAUNCHER_READ_S)
+        world.abort(ABORTED)
+        raise
+
+
+def _facts_of_start(world: Communicator, error: Exception, text: str) -> dict[str, Any]:
+    return {
+        "kind": "error",
+        "rank": world.rank,
+        "task": None,
+        "host": world.hosts[world.rank],
+        "told_by": world.rank,
+        "time": failure.now(),
+        "step": 0,
+        "error": type(error).__name__,
+        "message": str(getattr(error, "message", None) or error),
+        "hint": getattr(error, "hint", None),
+        "checkpoint": None,
+        "traceback": text,
+    }
 
 
 def _end_tolerant(here: Rank, world: Communicator) -> None:

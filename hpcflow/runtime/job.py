@@ -94,8 +94,8 @@ def enter(**given: object) -> Context:
         settings = Settings.from_environ(**given)
         place = launch.detect()
         if place is None:
+            failure.prepare(settings.run_dir)
             logs.set_up(0, 1, settings.run_dir, settings.log_files)
-            failure.put_aside(settings.run_dir)
             _current = Context(settings)
         else:
             _current = _join(settings, place)
@@ -118,17 +118,18 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
     launch.check_library(place, mpi_library.build_facts())
     world = mpi.world()
     launch.check_world(place, world.size, mpi_library.library_version())
-    logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
-    if world.rank == 0:  # what follows is collective: no rank can fail before
-        failure.put_aside(settings.run_dir)
-        nodes.sweep(Path(settings.run_dir))
-    crowded = ranks_outnumber_cores(world) or settings.crowded
-    context = Context(settings, world, crowded)
-    context.watch()
-    table = context.table()
-    if context.rank == 0 and context.size > 1:
-        changed = ", ".join(f"{k}={v}" for k, v in settings.changed().items())
-        logger.info("%s mode, %s\n%s", context.cluster.mode, changed or "defaults", table)
+    with failing.ends_all(world, settings):
+        if world.rank == 0:
+            failure.prepare(settings.run_dir)
+            nodes.sweep(Path(settings.run_dir))
+        logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
+        crowded = ranks_outnumber_cores(world) or settings.crowded
+        context = Context(settings, world, crowded)
+        context.watch()
+        table = context.table()
+        if context.rank == 0 and context.size > 1:
+            changed = ", ".join(f"{k}={v}" for k, v in settings.changed().items())
+            logger.info("%s mode, %s\n%s", context.cluster.mode, changed or "defaults", table)
     return context
 
 

@@ -40,12 +40,12 @@ def test_where_nothing_can_be_written_the_rank_speaks(tmp_path):
 
 def test_a_new_run_puts_the_failure_of_the_last_one_aside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    failure.put_aside(str(tmp_path))  # none
+    failure.prepare(str(tmp_path))  # none
     for number in range(2):
         assert failure.write(tmp_path, {"rank": number})
-        failure.put_aside(str(tmp_path))
+        failure.prepare(str(tmp_path))
     assert not (tmp_path / failure.NAME).exists()
     assert json.loads((tmp_path / failure.EARLIER).read_text()) == {"rank": 1}
     assert failure.write(tmp_path, {})
-    failure.put_aside("")
+    failure.prepare("")
     assert (tmp_path / failure.NAME).exists(), "a folder without a name is left alone"
