@@ -23,7 +23,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from hpcflow import relay
@@ -33,7 +33,7 @@ from hpcflow.launch import Start, has_ulfm
 if TYPE_CHECKING:
     import subprocess
 
-FORWARDED = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
+    from hpcflow.mpirun import Mpirun
 LET_DAEMONS_END_S = 2.0  # those of hosts that live
 MOST_LINE = 4096  # bytes of a line: a token, a word and a name
 SIOCGIFCONF = 0x8912  # Linux's question for its interfaces
@@ -86,44 +86,25 @@ def by_slurm(start: Start) -> int:
     return int(nodes) if nodes.isdecimal() else 1
 
 
-def run(start: Start, ranks: int, survive: bool) -> int:
-    """Run mpirun of Open MPI 5 on several hosts; the exit code of the job.
+def watched(mpirun: Mpirun) -> int:
+    """Wait for mpirun of Open MPI 5 on several hosts, and copy its stderr, a pipe, to ours.
 
-    With `survive` the job goes on without a host that has died; SLURM's it needs all, for there
-    mpirun starts its daemons by srun.
+    Returns its exit code, but 86 where it has told of a lost host and means to end with 0.
     """
-    return _supervised(start, ranks) if survive else _watched(start)
-
-
-def _watched(start: Start) -> int:
-    """mpirun's code, but 86 where it has told of a lost host and means to end with 0."""
-    import subprocess
-
-    mpirun = subprocess.Popen(start.argv, env=start.env, stderr=subprocess.PIPE)
-    _forward_signals(mpirun)
     has_lost, said = False, b""
-    assert mpirun.stderr is not None
-    while data := os.read(mpirun.stderr.fileno(), relay.MOST):
+    assert mpirun.process.stderr is not None
+    while data := os.read(mpirun.process.stderr.fileno(), relay.MOST):
         os.write(2, data)
         said = said[-100:] + data
         has_lost = has_lost or any(words in said for words in LOST)
-    return _exit_code(mpirun.wait()) or (ABORTED if has_lost else 0)
+    return mpirun.wait() or (ABORTED if has_lost else 0)
 
 
-def _exit_code(returned: int) -> int:
-    """As a shell tells it: 128 and the number of the signal that has ended a process."""
-    return returned if returned >= 0 else 128 - returned
+def supervised(start: Start, ranks: int, run: Callable[[Start], Mpirun]) -> int:
+    """`run` mpirun on hosts of which one may die; the exit code of the job, which goes on then.
 
-
-def _forward_signals(mpirun: subprocess.Popen[bytes]) -> None:
-    for name in FORWARDED:
-        signal.signal(getattr(signal, name), lambda number, _: mpirun.send_signal(number))
-    signal.signal(signal.SIGINT, lambda *_: None)  # the terminal tells mpirun itself
-
-
-def _supervised(start: Start, ranks: int) -> int:
-    import subprocess
-
+    SLURM's hosts it needs all, for there mpirun starts its daemons by srun.
+    """
     supervisor, env = Supervisor(ranks), dict(start.env)
     env[relay.SUPERVISOR] = supervisor.where
     options = ["-x", relay.SUPERVISOR]
@@ -132,8 +113,8 @@ def _supervised(start: Start, ranks: int) -> int:
         through = f"{sys.executable} -I -S {os.path.abspath(relay.__file__)}"
         radix = ["--prtemca", "rml_base_radix", str(max(ranks, 64))]
         options += ["--prtemca", "plm_ssh_agent", through, *radix, *OPTIONS]
-    mpirun = subprocess.Popen([start.argv[0], *options, *start.argv[1:]], env=env)
-    _forward_signals(mpirun)
+    start = dataclasses.replace(start, argv=[start.argv[0], *options, *start.argv[1:]], env=env)
+    mpirun = run(start).process
     try:
         return supervisor.run(mpirun)
     finally:
@@ -171,7 +152,7 @@ class Supervisor:
             self.turn()
         returned = mpirun.poll()
         if returned and not self.lost:
-            return _exit_code(returned)
+            return returned if returned > 0 else 128 - returned
         return self.code
 
     def close(self) -> None:

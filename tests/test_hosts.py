@@ -237,9 +237,10 @@ def test_a_host_that_does_not_start_its_daemon_is_told_as_by_ssh() -> None:
 )
 def test_a_job_that_has_lost_a_host_does_not_end_with_0(script: str, code: int) -> None:
     """And without --survive nothing listens: the job is mpirun's, of which only words are read."""
-    program = "import sys; from hpcflow import hosts; from hpcflow.launch import Start; import os\n"
+    program = "import os, sys; from hpcflow.cli.run import run_mpirun\n"
+    program += "from hpcflow.launch import Start; from hpcflow.settings import Settings\n"
     program += "start = Start(['sh', '-c', sys.argv[1]], dict(os.environ), 'mpirun of Open MPI')\n"
-    program += "sys.exit(hosts.run(start, 4, survive=False))"
+    program += "sys.exit(run_mpirun(start, 4, Settings(), several=True))"
     done = subprocess.run(
         [sys.executable, "-c", program, script], capture_output=True, text=True, timeout=100
     )

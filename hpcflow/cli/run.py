@@ -22,7 +22,6 @@ from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.settings import PREFIX, Settings
 
 TAKES_SCRIPT = True
-KILLS_AT_ONCE = "mpirun of MPICH"  # all ranks when one has died: none of them can say who it was
 LET_RANK_0_SPEAK_S = 2.0  # a launcher ends all ranks when the first one has failed
 
 
@@ -186,9 +185,8 @@ def check(asked: int | None, place: launch.Launch | None, settings: Settings) ->
 
 
 def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
-    """Turn this process into the launcher: signals and exit code are then its own.
+    """Become srun, or run mpirun as a child (`mpirun.py`); returns the exit code of the job.
 
-    On several hosts mpirun of Open MPI is watched instead (`hosts.py`); returns its exit code.
     Errors: LaunchError when there is no launcher.
     """
     options = [f"--set={name[len(PREFIX) :].lower()}={value}" for name, value in chosen.items()]
@@ -204,14 +202,29 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     noun = "rank" if args.ranks == 1 else "ranks"
     print(f"hpcflow: starting {args.ranks} {noun} by {start.why}", file=sys.stderr, flush=True)
     sys.stdout.flush()
-    if KILLS_AT_ONCE in start.why and hasattr(os, "pidfd_open"):
-        deaths.witness(ledgers(), settings.run_dir)
     try:
-        if hosts.are_several(start, args.hostfile):
-            return hosts.run(start, args.ranks, settings.survive)
-        start.become()
+        if not start.why.startswith("mpirun"):
+            start.become()
+        several = hosts.are_several(start, args.hostfile)
+        return run_mpirun(start, args.ranks, settings, several)
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} does not start: {error.strerror}") from None
+
+
+def run_mpirun(start: launch.Start, ranks: int, settings: Settings, several: bool) -> int:
+    """Run mpirun until it ends, with `several` hosts or on this one; the exit code of the job."""
+    import subprocess
+
+    from hpcflow.mpirun import Mpirun
+
+    if several and settings.survive:
+        return hosts.supervised(start, ranks, Mpirun)
+    mpirun = Mpirun(start, stderr=subprocess.PIPE if several else None)
+    witness = deaths.Witness(ledgers()) if hasattr(os, "pidfd_open") else None
+    code = hosts.watched(mpirun) if several else mpirun.wait()
+    if witness is not None and code and not mpirun.stopping:
+        witness.tell(settings.run_dir)
+    return code
 
 
 def check_folder() -> None:

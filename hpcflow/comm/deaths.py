@@ -19,8 +19,10 @@ from hpcflow.comm.failure import now, write
 from hpcflow.comm.ledger import Entry, of_user, read_all, read_one
 
 LOOK_S = 0.5  # for ranks that have opened their ledger since
+FIND_S = 0.05  # for the first ledgers of a job that starts
 LET_SIGNAL_COME_S = 0.05  # who dies of a signal that all were sent is no news
-NEXT, CHECKPOINT = "next", "checkpoint"
+NEXT = "next"  # beside the ledgers: a line for the checkpoint, then what can be done
+DIED = "died"  # beside the ledgers: a rank has told of a death
 UNSAVED = (
     "start it again; nothing was saved: TrainingSession(checkpoints=DIR, resume=True) lets the "
     "same command go on where it was"
@@ -110,41 +112,47 @@ class Watched:
         self._ranks.clear()
 
 
-def witness(base: str, run_dir: str = "") -> None:
-    """Start a process that reports deaths in the job that this process will be the launcher of.
+class Witness:
+    """Sees who dies first of the ranks that this process, or a child, starts on this node.
 
-    For launchers that kill all ranks before one of them could speak. It sees the ranks of this node
-    and ends when the launcher does; `base` is where ledgers are.
+    A thread that looks for their ledgers in `base`; for launchers that kill all ranks before one of
+    them could speak.
     """
-    launcher = os.getpid()
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return
-    if os.fork() == 0:  # no child of the launcher's: it would wonder
-        with contextlib.suppress(KeyboardInterrupt):
-            _testify(launcher, pathlib.Path(base), run_dir)
-    os._exit(0)
 
+    def __init__(self, base: str) -> None:
+        self._base = pathlib.Path(base)
+        self._over = threading.Event()
+        self._directory: pathlib.Path | None = None
+        self._dead: list[Entry] = []
+        self._thread = threading.Thread(target=self._watch, name="hpcflow-witness", daemon=True)
+        self._thread.start()
 
-def _testify(launcher: int, base: pathlib.Path, run_dir: str) -> None:
-    """Say who dies first of the ranks that `launcher` has started here."""
-    end = os.pidfd_open(launcher)
-    watched = None
-    while watched is None and not select.select([end], [], [], LOOK_S)[0]:
-        watched = _ledgers_of(launcher, base)
-    if watched is None:
-        return
-    watched.poll.register(end, select.POLLIN)
-    gone: list[pathlib.Path] | None = []
-    dead: list[Entry] = []
-    while gone is not None and not dead:
-        gone = watched.wait(LOOK_S)
-        dead = [entry for path in gone or () if (entry := read_one(path)) is not None]
-    if dead and not any(entry.ending for entry in read_all(watched.directory)):
-        os.write(2, f"hpcflow: {describe(dead, watched.directory)}\n".encode())
+    def tell(self, run_dir: str = "") -> None:
+        """The job has failed: name whoever died, in `failure.json` too, if no rank has done so."""
+        self._over.set()
+        self._thread.join()
+        if not self._dead:
+            return
+        assert self._directory is not None
+        facts = facts_of(self._dead, self._directory)
+        if not (self._directory / DIED).exists():
+            os.write(2, f"hpcflow: {facts['message']}\n".encode())
         if run_dir:
-            write(pathlib.Path(run_dir), facts_of(dead, watched.directory))
+            write(pathlib.Path(run_dir), facts)
+
+    def _watch(self) -> None:
+        watched = None
+        while watched is None and not self._over.wait(FIND_S):
+            watched = _ledgers_of(os.getpid(), self._base)
+        if watched is None:
+            return
+        self._directory = watched.directory
+        while not (self._dead or self._over.is_set()):
+            gone = watched.wait(FIND_S if watched.left < 2 else LOOK_S) or []
+            dead = [entry for path in gone if (entry := read_one(path)) is not None]
+            if dead and not any(entry.ending for entry in read_all(watched.directory)):
+                self._dead = dead
+        watched.close()
 
 
 def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:
@@ -169,52 +177,28 @@ def _ancestors(pid: int) -> list[int]:
     return found
 
 
-def describe(dead: Sequence[Entry], directory: pathlib.Path) -> str:
-    """What has died, what it was, and what to do next, for people."""
-    rows = []
-    for entry in dead:
-        rows.append(
-            f"{entry.name} on {entry.host} has died: process {entry.pid} is gone without a word "
-            "(killed, out of memory, or crashed outside Python)"
-        )
-        was = "a server: the variables that it held are lost"
-        if "/job:ps" not in entry.task:
-            was = "a worker"
-        seen = f", last seen to wait in step {entry.step}" if entry.step > 0 else ""
-        rows.append(f"  was   {was}{seen}")
-    rows.append(f"  next  {what_next(directory)}")
-    return "\n".join(rows)
-
-
-def what_next(directory: pathlib.Path) -> str:
-    """What the ranks of this node have said that could be done if the job ends now."""
+def what_next(directory: pathlib.Path) -> tuple[str, str | None]:
+    """What the ranks of this node have said that could be done if the job ends now, and the
+    checkpoint from which it could go on, if they know one."""
     try:
-        return (directory / NEXT).read_text()
+        checkpoint, _, text = (directory / NEXT).read_text().partition("\n")
     except OSError:
-        return UNSAVED
-
-
-def newest_checkpoint(directory: pathlib.Path) -> str | None:
-    """The checkpoint from which the job could go on, if the ranks of this node know one."""
-    try:
-        return (directory / CHECKPOINT).read_text()
-    except OSError:
-        return None
+        return UNSAVED, None
+    return text, checkpoint or None
 
 
 def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
     """Write down what could be done if the job ends now, and from which checkpoint."""
-    for name, words in ((NEXT, text), (CHECKPOINT, checkpoint)):
-        draft = directory / f".{name}-{os.getpid()}"
-        with contextlib.suppress(OSError):  # a full disk must not end the job
-            if words:
-                draft.write_text(words)
-                draft.replace(directory / name)
+    draft = directory / f".{NEXT}-{os.getpid()}"
+    with contextlib.suppress(OSError):  # a full disk must not end the job
+        draft.write_text(f"{checkpoint}\n{text}")
+        draft.replace(directory / NEXT)
 
 
 def facts_of(dead: Sequence[Entry], directory: pathlib.Path) -> dict[str, Any]:
-    """What `failure.json` says of a death."""
+    """What `failure.json` says of a death; its `message` is for people."""
     entry = dead[0]
+    hint, checkpoint = what_next(directory)
     return {
         "kind": "death",
         "rank": entry.rank,
@@ -226,8 +210,21 @@ def facts_of(dead: Sequence[Entry], directory: pathlib.Path) -> dict[str, Any]:
         "op": entry.op or None,
         "line": entry.line or None,
         "error": "DeathError",
-        "message": describe(dead, directory),
-        "hint": what_next(directory),
-        "checkpoint": newest_checkpoint(directory),
+        "message": "\n".join([*(row for one in dead for row in _rows(one)), f"  next  {hint}"]),
+        "hint": hint,
+        "checkpoint": checkpoint,
         "traceback": None,
     }
+
+
+def _rows(entry: Entry) -> list[str]:
+    """What has died, and what it was."""
+    was = "a server: the variables that it held are lost"
+    if "/job:ps" not in entry.task:
+        was = "a worker"
+    seen = f", last seen to wait in step {entry.step}" if entry.step > 0 else ""
+    return [
+        f"{entry.name} on {entry.host} has died: process {entry.pid} is gone without a word "
+        "(killed, out of memory, or crashed outside Python)",
+        f"  was   {was}{seen}",
+    ]

@@ -22,7 +22,7 @@ from typing import Any
 from hpcflow import logs
 from hpcflow.comm import failure
 from hpcflow.comm.base import Communicator
-from hpcflow.comm.deaths import describe, what_next
+from hpcflow.comm.deaths import DIED, what_next
 from hpcflow.comm.deaths import facts_of as facts_of_death
 from hpcflow.comm.ledger import Entry, first
 from hpcflow.comm.where import own_stacks, raised_at
@@ -109,7 +109,7 @@ def on_error(
         ledger.ends()
     sys.stdout.flush()
     if isinstance(error, DeathError):
-        if ledger is None or first(ledger.directory / "died"):
+        if ledger is None or first(ledger.directory / DIED):
             is_first_to_fail(here, error, text)
             _say(here, str(error))
     else:
@@ -222,7 +222,7 @@ def _await_death(here: Rank) -> None:
     """A message failed, perhaps as its other end is dead: then that is the first failure."""
     ledger, late = here.engine.ledger, time.monotonic() + LET_DEATH_BE_SEEN_S
     while ledger is not None and time.monotonic() < late:
-        if (ledger.directory / "died").exists():
+        if (ledger.directory / DIED).exists():
             return
         time.sleep(0.01)
 
@@ -298,9 +298,10 @@ def on_death(here: Rank, dead: Sequence[Entry]) -> None:
         return
     if all(here.is_spare(e.rank) for e in dead) and not _hangs(here):
         return
-    text = describe(dead, ledger.directory)
-    if first(ledger.directory / "died"):
-        _write(here, {**facts_of_death(dead, ledger.directory), "told_by": here.rank})
+    facts = facts_of_death(dead, ledger.directory)
+    text = facts["message"]
+    if first(ledger.directory / DIED):
+        _write(here, {**facts, "told_by": here.rank})
         _say(here, text)
         logs.on_failure(text)
 
@@ -337,7 +338,7 @@ def on_loss(here: Rank, rank: int) -> None:
         error = DeathError(
             f"{name} has died, and nothing can go on without it",
             rank=here.rank,
-            hint=what_next(ledger.directory) if ledger is not None else None,
+            hint=what_next(ledger.directory)[0] if ledger is not None else None,
         )
         error.died = rank
         raise error

@@ -166,14 +166,14 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         import os, subprocess, sys, time
         from hpcflow.comm import deaths
         deaths.LOOK_S = 0.05
-        watched, told = {str(tmp_path / "watched")!r}, {str(tmp_path / "run/failure.json")!r}
+        watched = {str(tmp_path / "watched")!r}
         look = deaths.Watched._look
         def looks(self):
             look(self)
             if self.left == 3:
                 open(watched, "w").close()
         deaths.Watched._look = looks
-        deaths.witness({str(tmp_path)!r}, os.path.dirname(told))
+        witness = deaths.Witness({str(tmp_path)!r})
         rank = '''if True:
             import sys, time
             from hpcflow.comm.ledger import Ledger
@@ -183,10 +183,11 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         while not os.path.exists(watched):
             time.sleep(0.01)
         ranks[1].kill()
-        while not os.path.exists(told):
+        while not witness._dead:
             time.sleep(0.01)
         for process in ranks:
             process.kill()
+        witness.tell({str(tmp_path / "run")!r})
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

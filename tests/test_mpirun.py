@@ -1,0 +1,151 @@
+"""Signals to `hpcflow run -n` while its ranks train, and the death of a rank or of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hpcflow import launch
+from hpcflow.checkpoint import folder
+from tests.comm.threads import until
+
+ROOT = Path(__file__).parents[1]
+END_S = 60
+STOPPED = 75  # EX_TEMPFAIL: the same command goes on
+SCRIPT = """
+    import sys, time
+    import numpy as np
+    import hpcflow as hf
+
+    x = hf.placeholder(hf.float32, [None, 1])
+    count = hf.train.get_or_create_global_step().assign_add(1)
+    data = hf.data.Dataset({x: np.ones((64, 1), "float32")}, batch=8)
+    saves = {"checkpoints": "saved", "save_every": 10**6, "resume": True}
+    with hf.train.TrainingSession(**(saves if "save" in sys.argv else {})) as session:
+        pids = [report["pid"] for report in session.context.reports() or ()]
+        if session.is_chief:
+            print("PIDS", *pids, flush=True)
+        for batch in data.epochs(100_000):
+            session.step(count, batch)
+            time.sleep(0.01)
+            if session.is_chief:
+                print("STEP", session.steps, flush=True)
+"""
+pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+
+
+class Job:
+    """A job of three ranks in a session of its own, at its tenth step."""
+
+    def __init__(self, where: Path, *words: str) -> None:
+        self.where = where
+        (where / "script.py").write_text(textwrap.dedent(SCRIPT))
+        options = ["-n", "3", "--run-dir", "run", "script.py", *words]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hpcflow", "run", *options],
+            cwd=where,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self.said = ""
+        for line in self.process.stdout:
+            self.said += line
+            if line == "STEP 10\n":
+                break
+        self.pids = [int(pid) for pid in re.search(r"PIDS (.*)", self.said)[1].split()]
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code and all that it printed; no process of it is left."""
+        more, _ = self.process.communicate(timeout=END_S)
+        self.said += more
+        until(lambda: not any(map(runs, self.pids)))
+        return self.process.returncode, self.said
+
+    def steps(self) -> int:
+        """The last step that was made."""
+        return int(re.findall(r"^STEP (\d+)", self.said, re.MULTILINE)[-1])
+
+    def saved(self) -> list[int]:
+        """The steps of the checkpoints."""
+        return [found.facts["step"] for found in folder.find(self.where / "saved")]
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, which has not ended."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_the_first_signal_saves_and_stops_all_ranks(tmp_path, name):
+    """As a batch system sends it, to one process, and a terminal's Ctrl-C, to its group."""
+    job = Job(tmp_path, "save")
+    number = getattr(signal, name)
+    (os.killpg if name == "SIGINT" else os.kill)(job.process.pid, number)
+    code, said = job.end()
+    assert code == STOPPED, said
+    assert f"hpcflow: {name}: all ranks save and stop" in said and "SIGUSR1: stopped" in said
+    assert job.saved() == [job.steps()]
+    assert not (tmp_path / "run" / "failure.json").exists() and "has died" not in said
+
+
+def test_without_checkpoints_the_job_says_so_and_stops(tmp_path):
+    job = Job(tmp_path)
+    os.kill(job.process.pid, signal.SIGTERM)
+    code, said = job.end()
+    assert code == STOPPED, said
+    assert "without checkpoints" in said
+
+
+def test_the_second_interrupt_ends_all_ranks_at_once(tmp_path):
+    job = Job(tmp_path, "save")
+    os.kill(job.pids[1], signal.SIGSTOP)  # no step ends
+    os.killpg(job.process.pid, signal.SIGINT)
+    until(lambda: "SIGINT: all" in job.process.stdout.readline())
+    os.killpg(job.process.pid, signal.SIGINT)
+    code, said = job.end()
+    assert code not in (0, STOPPED) and "SIGINT again" in said
+
+
+def test_the_ranks_end_with_the_process_that_has_started_them(tmp_path):
+    job = Job(tmp_path, "save")
+    os.kill(job.process.pid, signal.SIGKILL)
+    assert job.end()[0] == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_is_named_in_a_file(tmp_path, rank):
+    job = Job(tmp_path, "save")
+    os.kill(job.pids[rank], signal.SIGKILL)
+    code, said = job.end()
+    assert code not in (0, STOPPED) and said.count("has died") == 1, said
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (facts["kind"], facts["rank"], facts["host"]) == ("death", rank, os.uname().nodename)
+    assert facts["task"] == f"/job:worker/task:{rank}" and "checkpoint" in facts
+
+
+def test_the_launcher_names_a_dead_rank_where_the_others_cannot(tmp_path):
+    """The others are stopped before, as by a launcher that kills all at once."""
+    job = Job(tmp_path, "save")
+    for pid in (job.pids[0], job.pids[2]):
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(job.pids[1], signal.SIGKILL)
+    code, said = job.end()
+    assert code not in (0, STOPPED)
+    assert said.count("rank 1 (/job:worker/task:1)") == 1, said
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert facts["rank"] == 1 and facts["message"].startswith("rank 1 ")
