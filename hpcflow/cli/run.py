@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from hpcflow import faults, hosts, launch
-from hpcflow.comm import deaths
+from hpcflow.comm import agent, deaths
 from hpcflow.comm.ledger import base as ledgers
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.settings import PREFIX, Settings
@@ -93,7 +93,8 @@ def main(args: argparse.Namespace) -> int:
     try:
         place = launch.detect()
         chosen = chosen_settings(args)
-        check(args.ranks, place, Settings.from_environ({**os.environ, **chosen}))
+        settings = Settings.from_environ({**os.environ, **chosen})
+        check(args.ranks, place, settings)
         if not os.path.isfile(args.script):
             raise LaunchError(
                 f"no script {args.script!r} in {os.getcwd()}",
@@ -102,6 +103,8 @@ def main(args: argparse.Namespace) -> int:
         if place is None and args.ranks is not None:
             return start_ranks(args, chosen)
         os.environ.update(chosen)
+        if place is not None:
+            agent.become_child(place, settings.run_dir)
         line = hosts.Line(place.rank) if place is not None else None
         serving = enter()
     except HpcflowError as error:

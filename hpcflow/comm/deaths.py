@@ -23,6 +23,7 @@ FIND_S = 0.05  # for the first ledgers of a job that starts
 LET_SIGNAL_COME_S = 0.05  # who dies of a signal that all were sent is no news
 NEXT = "next"  # beside the ledgers: a line for the checkpoint, then what can be done
 DIED = "died"  # beside the ledgers: a rank has told of a death
+GONE = "is gone without a word (killed, out of memory, or crashed outside Python)"
 UNSAVED = (
     "start it again; nothing was saved: TrainingSession(checkpoints=DIR, resume=True) lets the "
     "same command go on where it was"
@@ -195,9 +196,10 @@ def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
         draft.replace(directory / NEXT)
 
 
-def facts_of(dead: Sequence[Entry], directory: pathlib.Path) -> dict[str, Any]:
+def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) -> dict[str, Any]:
     """What `failure.json` says of a death; its `message` is for people."""
     entry = dead[0]
+    rows = [row for one in dead for row in _rows(one, cause)]
     hint, checkpoint = what_next(directory)
     return {
         "kind": "death",
@@ -209,22 +211,29 @@ def facts_of(dead: Sequence[Entry], directory: pathlib.Path) -> dict[str, Any]:
         "step": entry.step if entry.step > 0 else None,
         "op": entry.op or None,
         "line": entry.line or None,
+        "cause": f"process {entry.pid} {cause}",
         "error": "DeathError",
-        "message": "\n".join([*(row for one in dead for row in _rows(one)), f"  next  {hint}"]),
+        "message": "\n".join([*rows, f"  next  {hint}"]),
         "hint": hint,
         "checkpoint": checkpoint,
         "traceback": None,
     }
 
 
-def _rows(entry: Entry) -> list[str]:
+def facts_at_start(rank: int, pid: int, cause: str) -> dict[str, Any]:
+    """The same of a rank of this node that has died before it has joined the job."""
+    host = os.uname().nodename
+    dead = Entry(rank, pid, host, step=-1, op="", kind="", peer=-1, since=0.0, heartbeat=0.0)
+    return facts_of([dead], pathlib.Path(os.devnull), cause)
+
+
+def _rows(entry: Entry, cause: str) -> list[str]:
     """What has died, and what it was."""
     was = "a server: the variables that it held are lost"
     if "/job:ps" not in entry.task:
         was = "a worker"
     seen = f", last seen to wait in step {entry.step}" if entry.step > 0 else ""
     return [
-        f"{entry.name} on {entry.host} has died: process {entry.pid} is gone without a word "
-        "(killed, out of memory, or crashed outside Python)",
+        f"{entry.name} on {entry.host} has died: process {entry.pid} {cause}",
         f"  was   {was}{seen}",
     ]

@@ -233,6 +233,15 @@ def of_user(base: str | os.PathLike[str]) -> list[pathlib.Path]:
     return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_ours(path)]
 
 
+def of_process(base: str | os.PathLike[str], pid: int) -> tuple[Entry, pathlib.Path] | None:
+    """The record of a process of this user and host, and its folder; None if there is none."""
+    for directory in of_user(base):
+        for entry in read_all(directory):
+            if entry.pid == pid:
+                return entry, directory
+    return None
+
+
 def for_others(record: bytes, letter: str, moved: float) -> bytes:
     """A copy of a record for other nodes, where /proc does not tell of its process."""
     copy = bytearray(record)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcflow import launch, logs
-from hpcflow.comm import failure, nodes
+from hpcflow.comm import agent, failure, nodes
 from hpcflow.logs import logger
 from hpcflow.plan.roles import assign
 from hpcflow.runtime import failing
@@ -117,6 +117,7 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
 
     launch.check_library(place, mpi_library.build_facts())
     world = mpi.world()
+    agent.share_connection()
     launch.check_world(place, world.size, mpi_library.library_version())
     with failing.ends_all(world, settings):
         if world.rank == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -30,7 +31,14 @@ def test_a_rank_that_is_killed_ends_the_step_and_leaves_no_process(
     assert job.wait() == ["FAILED"], job.output
     assert "injected on rank 1 at its step 23: kill:rank=1@step=23" in job.output
     assert "end w=" not in job.output and job.facts("Restarts") == ["0"]
-    assert (steps.folder / "runs" / job.number / "checkpoints" / "latest").exists()
+    run = steps.folder / "runs" / job.number
+    assert (run / "checkpoints" / "latest").exists()
+    facts = json.loads((run / "failure.json").read_text())
+    task = "/job:worker/task:1"
+    assert (facts["kind"], facts["rank"], facts["task"]) == ("death", 1, task)
+    assert facts["host"].startswith("node") and facts["cause"].endswith("was killed by SIGKILL")
+    assert facts["checkpoint"] == str((run / "checkpoints" / "step-20").resolve())
+    assert f"rank 1 ({task}) on {facts['host']} has died" in job.output
     job.until(lambda: not job.processes(), "end its processes", 60)
 
 
