@@ -482,7 +482,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
         action="store_true",
         help="repeats run before all else on a busy machine (root)",
     )
-    made.add_argument("--out", metavar="FILE", help="a JSON file for the result")
+    made.add_argument("--out", "--json", metavar="FILE", help="a JSON file for the result")
     made.add_argument("--role", help=argparse.SUPPRESS)
     return made
 
