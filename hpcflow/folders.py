@@ -8,24 +8,21 @@ the user's own, and writable by nobody else.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
-import stat
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcflow import locks
 from hpcflow.errors import ArgumentError
 from hpcflow.guard import shown, user_line
 from hpcflow.logs import logger
+from hpcflow.owned import fault
 
 DIGEST = hashlib.sha256().digest_size
 MOST_FILES = 2048  # in a folder; the oldest are removed
-PATIENCE_S = 60.0  # to wait for the rank that makes something
 NAME = re.compile("[0-9a-f]{64}")  # of a file, without its ending
 
 
@@ -101,6 +98,10 @@ class Folder:
         except OSError:
             return None
 
+    def turn(self, of: str) -> contextlib.AbstractContextManager[None]:
+        """One process of a node at a time makes what is called `of` and is to be kept here."""
+        return locks.turn(of, self.place)
+
     def _digest(self, name: str, held: bytes) -> bytes:
         """The first bytes of the file that is called `name` and holds `held`."""
         return hashlib.sha256(f"{name}{self.ending}\n".encode() + held).digest()
@@ -145,9 +146,9 @@ def own(kind: Kind, path: str = "") -> Folder | None:
     except OSError as error:
         why = error.strerror or str(error)
     else:
-        if found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        why = fault(found)
+        if not why:
             return folder
-        why = "others may write there"
     logger.warning(
         "%s are not kept in %s (%s): each rank and run makes its own\n"
         "  next  set %s to a folder of yours with mode 700, or to none",
@@ -157,29 +158,3 @@ def own(kind: Kind, path: str = "") -> Folder | None:
         kind.setting,
     )
     return None
-
-
-@contextlib.contextmanager
-def turn(of: str) -> Iterator[None]:
-    """One process of a node at a time makes what is called `of`; the others wait, then look again.
-
-    The lock is a file of the node, so that nodes do not ask a file system they share for it.
-    """
-    name = os.path.join(tempfile.gettempdir(), f"hpcflow-{os.geteuid()}-{of}.lock")
-    flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        file = os.open(name, flags, 0o600)
-    except OSError:  # somebody else's, or there is no room: each makes its own
-        yield
-        return
-    try:
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                time.sleep(0.01)
-        yield
-    finally:
-        os.close(file)

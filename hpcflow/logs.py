@@ -20,6 +20,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
+from hpcflow.owned import is_own_folder, make_folder
+
 logger = logging.getLogger("hpcflow")
 KEPT = 200  # lines of a rank that are written if it fails
 FOLD_S = 10.0  # an equal line within this time is counted instead of printed
@@ -37,7 +39,8 @@ class Board:
     makes and the others add to. Boards of several nodes have one `above` them, on which the first
     of each node speaks for all of it.
 
-    Errors of files are no reason to be silent: a rank that cannot write prints.
+    Errors of files are no reason to be silent: a rank that cannot write prints, also where the
+    folder is not this user's own.
     """
 
     def __init__(self, folder: str, rank: int, above: Board | None = None) -> None:
@@ -75,7 +78,7 @@ class Board:
     def _claims(self, line: str, due: float) -> bool:
         """Whether nobody was first before this rank."""
         try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            make_folder(self._folder)
             os.close(os.open(self._path(line), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return False
@@ -91,8 +94,10 @@ class Board:
 
     def _add(self, line: str, text: str) -> bool:
         """Append to a file that is there, in one write."""
+        if not is_own_folder(self._folder):
+            return False
         try:
-            descriptor = os.open(self._path(line), os.O_WRONLY | os.O_APPEND)
+            descriptor = os.open(self._path(line), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         except OSError:
             return False
         try:

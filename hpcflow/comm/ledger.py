@@ -29,12 +29,12 @@ import mmap
 import os
 import pathlib
 import shutil
-import stat
 import struct
 import tempfile
 import time
 
 from hpcflow.errors import CommError
+from hpcflow.owned import is_own_folder
 
 RECORD_BYTES = 640
 ANY, OWN = -1, -2  # for whom a wait is, if for no one rank: any or all, a step of this very rank
@@ -116,7 +116,7 @@ class Ledger:
     ) -> None:
         self.directory, self.rank, self.host = pathlib.Path(directory), rank, host
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not is_ours(self.directory):
+        if not is_own_folder(self.directory):
             raise CommError(
                 f"{self.directory} is not this user's own folder",
                 rank=rank,
@@ -217,20 +217,9 @@ def raw(path: pathlib.Path) -> bytes | None:
         os.close(fd)
 
 
-def is_ours(directory: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder, no link, that this user made and nobody else may write into."""
-    try:
-        facts = os.lstat(directory)
-    except OSError:
-        return False
-    return (
-        stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
-    )
-
-
 def of_user(base: str | os.PathLike[str]) -> list[pathlib.Path]:
     """The folders of ledgers in `base` that are this user's: what others put there is not read."""
-    return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_ours(path)]
+    return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_own_folder(path)]
 
 
 def of_process(base: str | os.PathLike[str], pid: int) -> tuple[Entry, pathlib.Path] | None:

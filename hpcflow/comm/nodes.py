@@ -19,11 +19,11 @@ from hpcflow.comm.ledger import (
     Entry,
     decode,
     for_others,
-    is_ours,
     is_younger,
     raw,
 )
 from hpcflow.comm.where import Files, process_state
+from hpcflow.owned import is_own_folder, make_folder
 
 WANTED = "wanted"
 FRESH_S = 30.0  # a wish, or what a node wrote, is heeded for so long: clocks differ
@@ -39,14 +39,14 @@ class Nodes:
 
     def want(self) -> None:
         """Somebody here may stall: have all nodes tell what their ranks do, for a while."""
-        with contextlib.suppress(OSError):  # a full disk: the others stay unknown
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # a full disk, another's folder: others stay unknown
+            make_folder(self.folder)
             (self.folder / WANTED).touch()
 
     @property
     def is_wanted(self) -> bool:
         """Whether a rank of any node may stall."""
-        return is_ours(self.folder) and is_younger(self.folder / WANTED, FRESH_S)
+        return is_own_folder(self.folder) and is_younger(self.folder / WANTED, FRESH_S)
 
     def tell(self) -> None:
         """Write down what the ranks of this node do."""
@@ -65,7 +65,7 @@ class Nodes:
     def others(self) -> list[Entry]:
         """The ranks of the other nodes, as these have written them down."""
         found: list[Entry] = []
-        if not is_ours(self.folder):
+        if not is_own_folder(self.folder):
             return found
         for path in sorted(self.folder.glob("[!.]*")):
             if path.name in (WANTED, self._host) or not is_younger(path, FRESH_S):
@@ -88,6 +88,6 @@ def sweep(run_dir: pathlib.Path) -> None:
     """
     for folder in run_dir.glob(f".{PREFIX}*"):
         with contextlib.suppress(OSError):  # another job was first
-            written = (folder, *folder.iterdir()) if is_ours(folder) else ()
+            written = (folder, *folder.iterdir()) if is_own_folder(folder) else ()
             if written and not any(is_younger(path, DEAD_S) for path in written):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from hpcflow import locks
 from hpcflow.logs import logger, say_once
+from hpcflow.owned import is_own_folder, make_folder
 
 SPARE = 64 << 20  # bytes of the disk that are left to others
 
 
 def folder() -> Path:
-    """Where copies are: HPCFLOW_CACHE_DIR, else a folder of this user's in TMPDIR."""
-    given = os.environ.get("HPCFLOW_CACHE_DIR")
-    return Path(given) if given else Path(tempfile.gettempdir()) / f"hpcflow-cache-{os.getuid()}"
+    """Where copies are: HPCFLOW_CACHE_DIR, else a folder of this user's in TMPDIR.
+
+    Also a folder of this user's in HPCFLOW_CACHE_DIR, if others may write there.
+    """
+    given = os.environ.get("HPCFLOW_CACHE_DIR", "")
+    base = Path(os.path.realpath(given or tempfile.gettempdir()))
+    return base if given and is_own_folder(base) else base / f"hpcflow-cache-{os.geteuid()}"
 
 
 def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
     """A copy of the file on this node, made now if need be; `path` itself if there is no room.
 
     A file that changes has another copy. `check` raises if the original cannot be read.
-    Ranks: any may call it at any time; those of one node wait in the kernel for the one who copies.
+    Ranks: any may call it at any time; those of one node wait for the one who copies.
     """
     check(path)
     try:
-        base = _own(folder())
+        base = _own()
         facts = path.stat()
         told = f"{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}"
         key = hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
@@ -40,7 +44,7 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
         if _is_whole(copy, facts):
             return copy
         since = time.time()
-        with _alone(base / f"{key}.lock") as notes:
+        with locks.alone(base / f"{key}.lock", f"the copy of {path}") as notes:
             is_there = _is_whole(copy, facts) or _fill(path, copy, notes, since)
             return copy if is_there else path
     except OSError as error:
@@ -48,16 +52,13 @@ def local_copy(path: Path, check: Callable[[Path], None]) -> Path:
         return path
 
 
-def _own(base: Path) -> Path:
-    """The folder, made if need be; not one that someone else has put there."""
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if os.environ.get("HPCFLOW_CACHE_DIR"):
-        return base
-    facts = base.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-        raise PermissionError(f"{base} belongs to another user: set HPCFLOW_CACHE_DIR")
-    if facts.st_mode & 0o022:
-        raise PermissionError(f"others may write into {base}: chmod 700 {base}")
+def _own() -> Path:
+    """The folder, made if need be; OSError if someone else has put it there."""
+    given = os.environ.get("HPCFLOW_CACHE_DIR")
+    if given:
+        Path(given).mkdir(mode=0o700, parents=True, exist_ok=True)
+    base = folder()
+    make_folder(base)
     return base
 
 
@@ -77,15 +78,12 @@ def _is_whole(copy: Path, original: os.stat_result) -> bool:
     return mine and of_this and facts.st_size == original.st_size
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[int]:
-    """Only one process of the node is inside; a process that dies inside lets the next in."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def _failed(notes: int) -> float:
+    """When there was no room, in seconds since 1970; 0 if that is not written there."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield handle
-    finally:
-        os.close(handle)
+        return float(os.pread(notes, locks.NOTE_BYTES, 0).strip(b"\0") or 0)
+    except ValueError:
+        return 0.0
 
 
 def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
@@ -93,8 +91,7 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
 
     When it had none for the process before, those that have waited for it do not try again.
     """
-    failed = os.pread(notes, 32, 0)
-    if failed and float(failed) >= since:
+    if _failed(notes) >= since:
         return False
     facts, free = path.stat(), shutil.disk_usage(copy.parent).free
     size = facts.st_size
@@ -113,6 +110,6 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
         return True
     except OSError as error:
         draft.unlink(missing_ok=True)
-        os.pwrite(notes, f"{time.time():<32.6f}".encode(), 0)
+        os.pwrite(notes, f"{time.time():<{locks.NOTE_BYTES}.6f}".encode(), 0)
         say_once(f"no copy of {path} in {copy.parent}: {error}; it is read where it is")
         return False

@@ -102,7 +102,7 @@ def _code(here: Maker, texts: dict[str, str]) -> bytes:
     key = hashlib.sha256(f"{here.identity} {' '.join(texts)}".encode()).hexdigest()
     found = folder.read(key)
     if found is None:
-        with folders.turn("kernels"):
+        with folder.turn("kernels"):
             found = folder.read(key)
             if found is None:
                 found = _built(here, texts)

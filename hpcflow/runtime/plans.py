@@ -223,8 +223,8 @@ class Plans:
     ) -> Made:
         """What is called `name`: loaded, or made and kept."""
         found = self._read(name, read)
-        if found is None and name is not None:
-            with folders.turn(f"plans-{name[0]}"):
+        if found is None and name is not None and self.folder is not None:
+            with self.folder.turn(f"plans-{name[0]}"):
                 found = self._read(name, read)
                 if found is None:
                     found = self._kept(name, make(), write)

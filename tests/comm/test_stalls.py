@@ -13,10 +13,11 @@ import pytest
 
 from hpcflow.comm import ledger as ledgers
 from hpcflow.comm import stalls, watchdog, where
-from hpcflow.comm.ledger import DEAD_S, OWN, PATIENT, PREFIX, Ledger, is_ours, read_all
+from hpcflow.comm.ledger import DEAD_S, OWN, PATIENT, PREFIX, Ledger, read_all
 from hpcflow.comm.nodes import Nodes, sweep
 from hpcflow.comm.watchdog import Times, Watchdog
 from hpcflow.logs import Board
+from hpcflow.owned import is_own_folder
 from tests.comm.threads import until
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
@@ -241,7 +242,7 @@ def test_a_warning_makes_the_folder_of_the_nodes_this_users_own(node, tmp_path):
     finally:
         os.umask(before)
     there.want()
-    assert is_ours(there.folder) and there.is_wanted
+    assert is_own_folder(there.folder) and there.is_wanted
 
 
 def test_the_line_of_the_main_thread_is_the_users_own():

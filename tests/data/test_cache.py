@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+from hpcflow import locks
 from hpcflow.data import cache, hdf5
 from hpcflow.errors import DataError
 
@@ -133,7 +134,7 @@ def test_a_full_disk_is_told_and_tried_once(
         patched.setattr(cache.shutil, "copyfile", full)
         assert opened(path) == str(path)
         # One that has waited for this does not try again; a later job does.
-        with cache._alone(next(folder.glob("*.lock"))) as notes:
+        with locks.alone(next(folder.glob("*.lock")), "the copy") as notes:
             assert not cache._fill(path, folder / "train-x.h5", notes, time.time() - 60)
         assert len(tries) == 1 and "No space left" in said[0]
         assert [f.suffix for f in folder.iterdir()] == [".lock"]
@@ -179,6 +180,40 @@ def test_a_folder_of_another_user_is_not_used(
     (tmp_path / "victim").chmod(0o700)
     there.symlink_to(tmp_path / "victim")
     assert opened(path) == str(path)
+
+
+def test_where_all_may_write_copies_and_locks_are_in_an_own_folder(
+    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk of the node that is everybody's: names in it can be taken by others."""
+    folder.mkdir()
+    folder.chmod(0o1777)
+    mine = folder / f"hpcflow-cache-{os.geteuid()}"
+    assert Path(opened(path)).parent == mine and mine.stat().st_mode & 0o777 == 0o700
+    assert list(folder.iterdir()) == [mine]
+    mine.rename(folder / "victim")
+    mine.symlink_to(folder / "victim")
+    assert opened(path) == str(path)
+
+
+@pytest.mark.parametrize("notes", [b"\x1b[2J not a time", b"", bytes(32), b"\xff" * 40])
+def test_notes_in_a_lock_that_are_damaged_are_none(path: Path, folder: Path, notes: bytes) -> None:
+    copy = Path(opened(path))
+    copy.unlink()
+    next(folder.glob("*.lock")).write_bytes(notes)
+    assert opened(path) == str(copy)
+
+
+def test_a_pipe_or_a_link_in_the_place_of_a_lock_is_not_opened(path: Path, folder: Path) -> None:
+    copy = Path(opened(path))
+    copy.unlink()
+    (lock,) = folder.glob("*.lock")
+    lock.unlink()
+    os.mkfifo(lock)
+    assert opened(path) == str(path)
+    lock.unlink()
+    lock.symlink_to(folder / "victim")
+    assert opened(path) == str(path) and not (folder / "victim").exists()
 
 
 def test_a_copy_that_is_a_link_or_anothers_is_none(

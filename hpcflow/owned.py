@@ -1,0 +1,75 @@
+"""Folders and files of this user's alone, under names that other users of the node can guess.
+
+In a folder for temporary files anyone may put a folder, a link or a pipe where ours is to be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def is_own_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a folder, no link, that this user made and nobody else may write into."""
+    try:
+        return not fault(os.lstat(path))
+    except OSError:
+        return False
+
+
+def fault(facts: os.stat_result) -> str:
+    """Why a folder is not this user's alone to write into; "" if it is."""
+    if stat.S_ISLNK(facts.st_mode):
+        return "it is a link"
+    if not stat.S_ISDIR(facts.st_mode):
+        return "it is no folder"
+    if facts.st_uid != os.geteuid():
+        return f"it belongs to another user (uid {facts.st_uid})"
+    return "others may write there" if facts.st_mode & _OTHERS_WRITE else ""
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder for this user alone, if it is not there.
+
+    Errors: OSError that says why the one that is there, or could not be made, will not do.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(path, mode=0o700)
+    why = fault(os.lstat(path))
+    if why:
+        raise PermissionError(f"{os.fspath(path)} is not this user's own folder: {why}")
+
+
+@contextlib.contextmanager
+def opened(folder: str | os.PathLike[str], name: str) -> Iterator[int]:
+    """A file of an own folder to read and write, made with mode 0600 if it is not there.
+
+    The folder is held while its file is opened: one that is put in its place is not looked at.
+
+    Errors: OSError for a folder or file that is another's, a link, or no plain file.
+    """
+    path = os.path.join(folder, name)
+    make_folder(folder)
+    inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        why = fault(os.fstat(inside))
+        if why:
+            raise PermissionError(f"{os.fspath(folder)} is not this user's own folder: {why}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(name, flags, 0o600, dir_fd=inside)
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(inside)
+    try:
+        facts = os.fstat(file)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+            raise PermissionError(f"{path} is not a plain file of this user's")
+        yield file
+    finally:
+        os.close(file)
