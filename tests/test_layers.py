@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency", "faults"}
-LEAVES |= {"folders", "guard", "hosts", "mpirun", "names", "package", "relay"}
+LEAVES |= {"folders", "guard", "hosts", "job_time", "mpirun", "names", "package", "relay", "slurm"}
 GRAPH = LEAVES | {"graph"}
 PLAN = GRAPH | {"ops", "autodiff", "native", "plan"}
 RUNTIME = PLAN | {"kernels", "comm", "runtime", "peaks"}
