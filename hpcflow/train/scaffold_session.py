@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import UninitializedError
-from hpcflow.graph.body import all_operations, bodies, control_of, variable_of
+from hpcflow.graph.changes import trains
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.keys import GraphKeys
-from hpcflow.graph.registry import lookup
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.config import ConfigProto
 from hpcflow.runtime.context import Context
@@ -152,26 +151,3 @@ def together(context: Context, mine: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(path: Any) -> str | None:
     return None if not path else str(Path(path).absolute())
-
-
-def trains(wanted: Iterable[Tensor | Operation]) -> bool:
-    """Whether computing them changes a variable that replicas share, initial values apart."""
-    left = [w if isinstance(w, Operation) else w.op for w in wanted]
-    seen: set[Operation] = set()
-    while left:
-        op = left.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        inside = (inner for function in bodies(op) for inner in all_operations(function.body))
-        if _changes(op) or any(_changes(inner) for inner in inside):
-            return True
-        left += [t.op for t in op.inputs]
-        left += control_of(op)
-    return False
-
-
-def _changes(op: Operation) -> bool:
-    if op.attrs.get("initial"):
-        return False
-    return any(not variable_of(op.inputs[i]).attrs.get("local") for i in lookup(op.type).writes)

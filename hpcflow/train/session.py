@@ -156,6 +156,22 @@ class TrainingSession(Session):
         self._keeper = Keeper(self, folder, save_every, saver, resumes, counter, heirs)
         return self._keeper
 
+    def _why_unsaved(self) -> str:
+        keeper: Keeper | None = getattr(self, "_keeper", None)
+        if keeper is None:
+            return (
+                "it keeps no checkpoints: what it trains is lost then. Give TrainingSession("
+                "checkpoints=DIR, resume=True), or hpcflow run --set checkpoints=DIR"
+            )
+        if self._begun is None:
+            return "`run` trains here, of which nothing is saved: train by the session's `step`"
+        if not self._resumes:
+            return (
+                f"does not go on by itself: it saves in {keeper.directory} before, and stays away "
+                "without resume=True"
+            )
+        return ""
+
     @property
     def first_step(self) -> int:
         """The step that the job has gone on from, 0 if it began anew: steps of earlier starts.
