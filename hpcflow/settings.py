@@ -49,6 +49,7 @@ class Settings:
     max_restarts: int = -1  # a job that goes on does so this often at most; -1: any number
     requeue: bool = True  # SLURM is asked to queue again a job that was stopped
     checkpoints: str = ""  # folder that takes the place of the script's own; the job goes on there
+    default_checkpoints: str = ""  # the same for a script that names no folder of its own
     stop_at: int = 0  # stop before this step, of all starts, as a signal does; 0: never
     save: str = "background"  # training goes on while checkpoints are written; or: foreground
     check_numerics: bool = False  # look at every float result for NaN and infinity

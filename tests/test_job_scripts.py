@@ -53,7 +53,9 @@ def test_a_long_job_comes_back(job: Path) -> None:
     text = job.read_text()
     assert "--requeue" in text and "--open-mode=append" in text
     assert re.search(r"#SBATCH --signal=USR1@\d+", text)
-    assert '--checkpoints "$run/checkpoints" --resume' in text
+    assert "run=runs/${RUN:-$SLURM_JOB_ID} " in text
+    assert "saves=default_checkpoints=$run/checkpoints " in text and '--set "$saves"' in text
+    assert "--checkpoints" not in text  # the script's own option, if it has one
 
 
 def test_the_container_takes_what_a_build_needs() -> None:

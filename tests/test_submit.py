@@ -144,4 +144,5 @@ def test_job_scripts_give_hostile_words_on_as_they_are(
     found = words_in(folder)
     at = found.index("x.py")
     assert found[at + 1 : at + 1 + len(HOSTILE)] == list(HOSTILE)
+    assert found[at + 1 + len(HOSTILE) :][:1] in ([], [":"])  # nothing is added to the script's
     assert not list(tmp_path.rglob("evil"))

@@ -117,7 +117,9 @@ def split_script(
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
+    from hpcflow.package import DISTRIBUTION
+
     try:
-        return version("hpcflow")
+        return version(DISTRIBUTION)
     except PackageNotFoundError:  # run from a source tree that is not installed
         return "(not installed)"

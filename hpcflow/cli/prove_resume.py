@@ -26,7 +26,7 @@ from hpcflow.cli.diff import row
 from hpcflow.cli.export import newest
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError
 from hpcflow.settings import PREFIX, Settings, new_seed
-from hpcflow.train.slurm import TEMPORARY_FAILURE
+from hpcflow.slurm import TEMPORARY_FAILURE
 
 TAKES_SCRIPT = True
 STEPS = 20  # before the signal

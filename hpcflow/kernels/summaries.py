@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcflow.errors import DataError, MissingPackageError, NumericError
 from hpcflow.kernels.table import Node, kernel
+from hpcflow.package import install_hint
 
 LARGEST = float(np.finfo(np.float64).max)
 TINY = 1e-6  # an image whose largest value is below this is black
@@ -35,7 +36,7 @@ def messages() -> Any:
     except ImportError:
         raise MissingPackageError(
             "summaries need the package tensorboardX",
-            hint="pip install 'hpcflow[tensorboard]', or leave the summaries out",
+            hint=f"{install_hint('tensorboard')}, or leave the summaries out",
         ) from None
 
 

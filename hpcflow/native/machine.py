@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hpcflow.native import call, team
+from hpcflow.package import install_hint
 
 
 def absent() -> str:
     """Why nothing can be compiled here, "" if it can."""
     if importlib.util.find_spec("llvmlite") is None:
-        return "llvmlite is not installed: pip install 'hpcflow[fast]'"
+        return f"llvmlite is not installed: {install_hint('fast')}"
     if object.__basicsize__ != 16 or sys.maxsize < 2**32:
         return "this Python's objects are laid out in another way"
     return ""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from hpcflow.errors import MissingPackageError
 from hpcflow.guard import guard_module
+from hpcflow.package import install_hint
 
 try:
     import onnx  # noqa: F401  (what follows needs it; said here once what brings it)
 except ImportError as error:
     raise MissingPackageError(
-        "hpcflow.onnx needs the package onnx", hint="pip install 'hpcflow[onnx]'"
+        "hpcflow.onnx needs the package onnx", hint=install_hint("onnx")
     ) from error
 
 from hpcflow.onnx.backend import (

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.errors import MissingPackageError, OnnxError
+from hpcflow.package import install_hint
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -27,7 +28,7 @@ def runtime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise MissingPackageError(
-            "this needs the package onnxruntime", hint="pip install 'hpcflow[onnx]'"
+            "this needs the package onnxruntime", hint=install_hint("onnx")
         ) from error
     return onnxruntime
 

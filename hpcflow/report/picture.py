@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcflow.errors import MissingPackageError
+from hpcflow.package import install_hint
 from hpcflow.report.runs import Run, Scaling
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
@@ -43,7 +44,7 @@ def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingPackageError(
-            "the picture needs the package matplotlib", hint="pip install 'hpcflow[plot]'"
+            "the picture needs the package matplotlib", hint=install_hint("plot")
         ) from error
     names = list(dict.fromkeys(name for run in runs for name in run.values))
     panels: list[Any] = [("value", name) for name in names[:4]]

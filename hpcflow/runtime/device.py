@@ -24,6 +24,7 @@ from hpcflow.kernels.table import Node as KernelNode
 from hpcflow.native import kept, ptx, team
 from hpcflow.native.kept import Maker
 from hpcflow.native.machine import absent, machine
+from hpcflow.package import install_hint
 from hpcflow.plan.arena import ALIGNED
 from hpcflow.plan.code import KernelInfo
 from hpcflow.plan.ir import Cluster, Node
@@ -210,7 +211,7 @@ class GpuDevice(Device):
         except ImportError as error:
             raise MissingPackageError(
                 "gpu devices need the package cupy",
-                hint="pip install 'hpcflow[cuda12]' or [cuda13]",
+                hint=install_hint("cuda12", "cuda13"),
             ) from error
         if not cupy.is_available():
             raise DeviceError("cupy sees no GPU", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")

@@ -13,12 +13,13 @@ import numpy as np
 
 from hpcflow.errors import FeedError, FetchError, GraphError, HpcflowError
 from hpcflow.graph import sessions
+from hpcflow.graph.changes import learns
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.graph.shape import Spec
 from hpcflow.plan.ir import Cluster, Plan
 from hpcflow.plan.make import make_plan
 from hpcflow.plan.traffic import trains
-from hpcflow.runtime import configured
+from hpcflow.runtime import configured, unsaved
 from hpcflow.runtime.agree import agree
 from hpcflow.runtime.config import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.context import Context
@@ -437,6 +438,10 @@ class Session:
         with self._rank_told():
             return self.context.plans.look(self.graph, wanted, specs, done, folds, self._cluster)
 
+    def _why_unsaved(self) -> str:
+        """Why nobody saves what its steps train; "" if somebody does."""
+        return unsaved.PLAIN
+
     @contextlib.contextmanager
     def _rank_told(self) -> Iterator[None]:
         """Errors inside say on which rank they are."""
@@ -466,6 +471,8 @@ class Session:
         compiled = context.compile(mine, self.store, fetched(wanted), trains=trains(plan))
         if compiled.trains:
             context.plans.tell(context.plans.spent.since(before), self.graph)
+            if learns(wanted):
+                unsaved.tell(context, self._why_unsaved())
         arenas, trace = (self._arena, self._lanes), Trace(context) if family.untraced else None
         if trace is not None:
             trace.adopt(compiled)

@@ -19,12 +19,12 @@ from hpcflow.ops.state import Variable
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.runtime.stop import LOSS, RESTARTS, TIME
+from hpcflow.slurm import AGAIN, TEMPORARY_FAILURE
 from hpcflow.train.heirs import Heirs
 from hpcflow.train.often import AUTO, FIRST_S, Often, of_job
 from hpcflow.train.preempt import NO_PROGRESS, TOO_OFTEN, Outlook, leave
 from hpcflow.train.saver import Saver
 from hpcflow.train.saves import Saves, Took
-from hpcflow.train.slurm import AGAIN, TEMPORARY_FAILURE
 from hpcflow.train.starts import Starts
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}

@@ -282,7 +282,7 @@ def _both(
 def save_as_hooked(
     session: ScaffoldSession, hooks: Sequence[SessionRunHook], counter: Variable | None = None
 ) -> None:
-    """Let the session save as the chief's CheckpointSaverHook says, on all ranks."""
+    """Let the session save as the chief's CheckpointSaverHook says, else as a setting does."""
     found = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
     if len(found) > 1:
         raise HpcflowError(
@@ -292,11 +292,13 @@ def save_as_hooked(
     if session.context.on_plan is not None:
         return
     said = together(session.context, _as_data(found[0], session) if found else {})
-    if said:
+    counter = counter or get_global_step(session.graph)
+    if not said:
+        session.save_as_set(counter)
+    else:
         named = {v.name: v for v in state_of_job(session.graph)}
         chosen = {name: named[text] for name, text in said["variables"].items()}
         saver = Saver(chosen, said["keep"], said["form"])
-        counter = counter or get_global_step(session.graph)
         listener = found[0] if found and found[0].listeners else None
         waits = said["has_listeners"]
         session.save_in(said["folder"], said["every"], saver, counter, listener, waits)

@@ -16,7 +16,7 @@ from hpcflow.comm.base import Request
 from hpcflow.logs import logger
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.stop import STEP, reason
-from hpcflow.train.slurm import TEMPORARY_FAILURE, requeue
+from hpcflow.slurm import TEMPORARY_FAILURE, requeue
 
 NO_PROGRESS = 79  # exit code, beyond those of sysexits.h: to start again would not help
 TOO_OFTEN = 80  # exit code: started again as often as max_restarts allows

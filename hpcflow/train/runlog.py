@@ -23,6 +23,7 @@ from typing import Any
 from hpcflow import launch
 from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.logs import logger
+from hpcflow.package import install_hint
 from hpcflow.runtime.context import Context
 from hpcflow.train.gitstate import git_state
 from hpcflow.train.pace import Row
@@ -213,7 +214,7 @@ def _events(folder: Path) -> Any:
             continue
     raise MissingPackageError(
         "the setting tensorboard needs the package tensorboardX (or tensorboard)",
-        hint="pip install 'hpcflow[tensorboard]', or leave it out: metrics.csv has the same values",
+        hint=f"{install_hint('tensorboard')}, or leave it out: metrics.csv has the same values",
     )
 
 

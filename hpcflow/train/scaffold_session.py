@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import UninitializedError
-from hpcflow.graph.body import all_operations, bodies, control_of, variable_of
+from hpcflow.graph.changes import trains
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.keys import GraphKeys
-from hpcflow.graph.registry import lookup
 from hpcflow.ops.state import Variable
 from hpcflow.runtime.config import ConfigProto
 from hpcflow.runtime.context import Context
+from hpcflow.train.chosen import Chosen, choose, tell_own_loop
 from hpcflow.train.keeper import Keeper, Listener
 from hpcflow.train.saver import Saver
 from hpcflow.train.scaffold import Scaffold
@@ -35,12 +35,12 @@ class ScaffoldSession(TrainingSession):
     ) -> None:
         self._scaffold = scaffold
         self._restored_by: Keeper | None = None
+        self._set_folder: str | None = None  # for checkpoints, by a setting
         self._training: dict[Sequence[Tensor | Operation], bool] = {}
         super().__init__(graph, context, config=config)
 
-    @property
-    def _told_folder(self) -> str:
-        return ""  # `begin` and `save_in` are told
+    def _choose(self, own: str | Path | None) -> Chosen:
+        return Chosen(None, False)  # `begin` does, and what it has found holds for `save_in`
 
     def _initialize(self, variables: Sequence[Variable]) -> None:
         scaffold = self._scaffold
@@ -61,8 +61,10 @@ class ScaffoldSession(TrainingSession):
         """
         if self.context.on_plan is not None:
             return
-        folder = self.context.settings.checkpoints or folder
-        said = together(self.context, {"folder": _text(folder), "file": _text(file)})
+        chosen = choose(self.context, folder)
+        mine = {"folder": _text(chosen.folder), "file": _text(file), "is_set": chosen.by_setting}
+        said = together(self.context, mine)
+        self._set_folder = said["folder"] if said["is_set"] else None
         if not self._restored(said) and self._scaffold.init_fn is not None:
             self._scaffold.init_fn(self._scaffold, self)
         self._check_ready(self._scaffold.ready_op)
@@ -72,14 +74,26 @@ class ScaffoldSession(TrainingSession):
         saver = self._scaffold.saver
         if saver is None:
             return False
+        is_first = said["is_set"] or said["file"] is None  # else the script says from which file
+        if said["folder"] is not None and is_first and self._resume(Path(said["folder"]), saver):
+            return True
         if said["file"] is not None:
             saver.restore(self, said["file"])
-            return True
-        if said["folder"] is None:
-            return False
+        return said["file"] is not None
+
+    def _resume(self, folder: Path, saver: Saver) -> bool:
         self._resumes = True
-        self._restored_by = Keeper(self, Path(said["folder"]), None, saver, True, None, self.heirs)
-        return self._restored_by.resume()
+        self._restored_by = Keeper(self, folder, None, saver, True, None, self.heirs)
+        found = self._restored_by.resume()
+        if found and self._set_folder is not None:
+            tell_own_loop(self, self._restored_by.first_step)
+        return found
+
+    def save_as_set(self, counter: Variable | None) -> None:
+        """Save in the folder that a setting names, if one does: nothing else says where to."""
+        saver = self._scaffold.saver
+        if self._set_folder is not None and saver is not None:
+            self.save_in(self._set_folder, None, saver, counter)
 
     def save_in(
         self,
@@ -97,13 +111,15 @@ class ScaffoldSession(TrainingSession):
 
         Errors: CheckpointError if the folder has checkpoints and is not the one restored from.
         """
-        place = self.context.settings.checkpoints or folder
-        keeper = self._keep(Path(place), every, saver, counter)
-        keeper.listener, keeper.always_waits = listener, always_waits
+        told = self.context.settings.checkpoints
+        place = Path((self._set_folder or told) if told else folder)
         before = self._restored_by
+        self._resumes = before is not None and before.directory == place
+        keeper = self._keep(place, every, saver, counter)
+        keeper.listener, keeper.always_waits = listener, always_waits
         if before is not None:
             keeper.go_on_as(before)
-        if before is None or before.directory != keeper.directory:
+        if not self._resumes:
             keeper.begin_anew()
 
     def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:
@@ -135,26 +151,3 @@ def together(context: Context, mine: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(path: Any) -> str | None:
     return None if not path else str(Path(path).absolute())
-
-
-def trains(wanted: Iterable[Tensor | Operation]) -> bool:
-    """Whether computing them changes a variable that replicas share, initial values apart."""
-    left = [w if isinstance(w, Operation) else w.op for w in wanted]
-    seen: set[Operation] = set()
-    while left:
-        op = left.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        inside = (inner for function in bodies(op) for inner in all_operations(function.body))
-        if _changes(op) or any(_changes(inner) for inner in inside):
-            return True
-        left += [t.op for t in op.inputs]
-        left += control_of(op)
-    return False
-
-
-def _changes(op: Operation) -> bool:
-    if op.attrs.get("initial"):
-        return False
-    return any(not variable_of(op.inputs[i]).attrs.get("local") for i in lookup(op.type).writes)

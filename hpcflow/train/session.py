@@ -21,6 +21,7 @@ from hpcflow.runtime.config import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.train import runlog
+from hpcflow.train.chosen import Chosen, choose, tell_own_loop
 from hpcflow.train.dealt import as_dealt
 from hpcflow.train.exchange import Exchange, Rows
 from hpcflow.train.heirs import Heirs
@@ -100,26 +101,24 @@ class TrainingSession(Session):
         self._initialize(self._finished())
         self._policies: list[Policy] = []
         self._keeper: Keeper | None = None
-        if self._told_folder:
-            checkpoints, resume = self._told_folder, True
-        self._resumes = resume  # the same job, started again, goes on
-        if checkpoints is not None and self.context.on_plan is None:
+        chosen = self._choose(checkpoints)
+        self._resumes = resume or chosen.by_setting  # the same job, started again, goes on
+        if chosen.folder is not None and self.context.on_plan is None:
             from hpcflow.train.saver import Saver, state_of_job
 
             saver = Saver(state_of_job(self.graph), max_to_keep, form, keep_best)
-            keeper = self._keep(Path(checkpoints), save_every, saver)
-            if resume:
-                keeper.resume()
-            else:
+            keeper = self._keep(chosen.folder, save_every, saver)
+            if not self._resumes:
                 keeper.begin_anew()
+            elif keeper.resume() and chosen.by_setting:
+                tell_own_loop(self, self.first_step)
         self._log = runlog.of(self.context)
         me = weakref.ref(self)
         self.context.steps = lambda: getattr(me(), "steps", None)
 
-    @property
-    def _told_folder(self) -> str:
-        """The folder for checkpoints that the settings name."""
-        return self.context.settings.checkpoints
+    def _choose(self, own: str | Path | None) -> Chosen:
+        """Where it keeps checkpoints; the script names `own`."""
+        return choose(self.context, own)
 
     def replicas_changed(self) -> None:
         """A replica has died: the pace of the others counts anew."""
@@ -156,6 +155,31 @@ class TrainingSession(Session):
         resumes, heirs = self._resumes, self.heirs
         self._keeper = Keeper(self, folder, save_every, saver, resumes, counter, heirs)
         return self._keeper
+
+    def _why_unsaved(self) -> str:
+        keeper: Keeper | None = getattr(self, "_keeper", None)
+        if keeper is None:
+            return (
+                "it keeps no checkpoints: what it trains is lost then. Give TrainingSession("
+                "checkpoints=DIR, resume=True), or hpcflow run --set checkpoints=DIR"
+            )
+        if self._begun is None:
+            return "`run` trains here, of which nothing is saved: train by the session's `step`"
+        if not self._resumes:
+            return (
+                f"does not go on by itself: it saves in {keeper.directory} before, and stays away "
+                "without resume=True"
+            )
+        return ""
+
+    @property
+    def first_step(self) -> int:
+        """The step that the job has gone on from, 0 if it began anew: steps of earlier starts.
+
+        For a loop that counts for itself: `for step in range(sess.first_step, 1000)`. It counts as
+        checkpoints do: joint steps of synchronous workers, those of all asynchronous ones together.
+        """
+        return 0 if self._keeper is None else self._keeper.first_step
 
     @property
     def is_chief(self) -> bool:
@@ -226,8 +250,7 @@ class TrainingSession(Session):
         if self._keeper is not None:
             self._keeper.saves.poll()
         is_late = self._keeper is not None and self.is_chief and self._keeper.look(self.steps)
-        first = self._keeper.first_step if self._keeper is not None else 0
-        bound = self.preemption.is_bound(first, self.steps)
+        bound = self.preemption.is_bound(self.first_step, self.steps)
         stops = self.preemption.due(is_late)
         if bound:  # on all alike
             self._meet(stopping=True)
@@ -248,8 +271,7 @@ class TrainingSession(Session):
         """
         from hpcflow.train.keeper import Policy
 
-        first = self._keeper.first_step if self._keeper is not None else 0
-        self._policies.append(Policy(self.context, steps, action, first))
+        self._policies.append(Policy(self.context, steps, action, self.first_step))
 
     def _edge(self) -> None:
         """Between two steps: do what it is time for, all workers together."""
@@ -384,8 +406,8 @@ class TrainingSession(Session):
         self._met = True
         self._save_last()
         step = self.steps
-        if self._keeper is not None and self.context.cluster.in_step:
-            step += self._keeper.first_step
+        if self.context.cluster.in_step:
+            step += self.first_step
         raise self.preemption.end(step, ANEW if self._keeper is None else self._keeper.outlook())
 
     def __exit__(self, *error: object) -> None:

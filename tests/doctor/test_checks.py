@@ -133,7 +133,15 @@ def test_the_kernels_row_says_what_is_missing_and_what_that_costs() -> None:
     job = four_nodes()
     (row,) = [row for row in checks.judge(job) if row.check == "kernels"]
     assert "no llvmlite: elementwise operations run one by one; no oneDNN" in row.what
-    assert row.fix == "pip install 'hpcflow[fast]'"
+    assert row.fix == "pip install 'hpcflow-mpi[fast]'"
+
+
+def test_another_project_in_the_same_folder_is_told() -> None:
+    job = four_nodes()
+    job.ranks[1].other_project = "0.3.0"
+    (row,) = odd(job)
+    assert row.level == WARN and row.node == "n2" and "hpcflow 0.3.0" in row.what
+    assert row.fix.startswith("pip uninstall hpcflow;") and row.fix.endswith(" hpcflow-mpi")
 
 
 def test_a_full_tmpdir_ends_a_job_and_a_home_that_is_read_only_does_not() -> None:
@@ -217,7 +225,7 @@ def test_a_gpu_that_nothing_can_use() -> None:
     job = four_nodes()
     job.ranks[0].gpu_files = 4
     (row,) = odd(job)
-    assert row.node == "n1" and "hpcflow[cuda12]" in row.fix
+    assert row.node == "n1" and "hpcflow-mpi[cuda12]" in row.fix
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_a_rank_without_a_gpu_says_so(monkeypatch):
 def test_a_missing_library_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(cuda, "cupy", FakeCupy)
     monkeypatch.setattr(cublaslt, "_loaded", lambda: None)
-    assert "pip install 'hpcflow[cuda12]'" in cublaslt.absent()
+    assert "pip install 'hpcflow-mpi[cuda12]'" in cublaslt.absent()
 
 
 # -- the library itself, which needs no GPU to be told of a product

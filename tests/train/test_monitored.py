@@ -23,11 +23,11 @@ from hpcflow.errors import (
     OutOfRangeError,
     UninitializedError,
 )
+from hpcflow.graph.changes import trains
 from hpcflow.logs import logger
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
-from hpcflow.train.scaffold_session import trains
 from tests.runtime.ranks import run_ranks
 
 train = hf.train

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcflow import job_time, slurm
 from hpcflow.errors import HpcflowError
+from hpcflow.job_time import seconds, short
 from hpcflow.settings import Settings
-from hpcflow.train import often, slurm
+from hpcflow.train import often
 from hpcflow.train.keeper import interval
-from hpcflow.train.often import Often, daly, seconds, short
+from hpcflow.train.often import Often, daly
 
 MINUTE = 60.0
 
@@ -200,17 +202,17 @@ def test_what_is_no_time_limit_is_told(text: str) -> None:
 
 
 def test_a_time_limit_runs_from_when_the_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(often, "age_s", lambda: 100.0)
+    monkeypatch.setattr(job_time, "age_s", lambda: 100.0)
     monkeypatch.setattr(slurm, "end_of_job", lambda: time.time() + 50)
-    assert often.left_s(Settings(time_limit="10m")) == 500
-    assert often.left_s(Settings()) == pytest.approx(50, abs=5)
+    assert job_time.left_s(Settings(time_limit="10m")) == 500
+    assert job_time.left_s(Settings()) == pytest.approx(50, abs=5)
     monkeypatch.setattr(slurm, "end_of_job", lambda: None)
-    assert often.left_s(Settings()) == math.inf
+    assert job_time.left_s(Settings()) == math.inf
 
 
 def test_the_age_of_a_process() -> None:
     begun = time.monotonic()
-    words = [sys.executable, "-c", "from hpcflow.train.often import age_s; print(age_s())"]
+    words = [sys.executable, "-c", "from hpcflow.job_time import age_s; print(age_s())"]
     age = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     assert 0 < age <= time.monotonic() - begun + 0.02  # the kernel's clock ticks a hundred times
 

@@ -22,9 +22,9 @@ from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.runtime.stop import STEP, TIME, Stop, _whom, reason
 from hpcflow.settings import Settings
+from hpcflow.slurm import requeue
 from hpcflow.train.often import Often
 from hpcflow.train.preempt import Outlook, Preempted, Preemption
-from hpcflow.train.slurm import requeue
 from tests.runtime.ranks import run_ranks
 
 from .reference import OPTIMIZERS, data, net

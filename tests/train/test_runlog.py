@@ -139,7 +139,7 @@ def test_without_that_library_the_extra_is_named(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingPackageError, match="tensorboardX") as caught:
         log_of(tmp_path, tensorboard=True)
-    assert "hpcflow[tensorboard]" in str(caught.value)
+    assert "hpcflow-mpi[tensorboard]" in str(caught.value)
 
 
 def test_secrets_stay_out_of_the_manifest() -> None:
