@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+GATHER_TAGS = 1024  # of all_gathers in flight at once
+
 
 class Request(Protocol):
     """Something that finishes by itself; `test` makes progress and says whether it has."""
@@ -110,7 +112,7 @@ class Communicator(abc.ABC):
     size: int
     hosts: tuple[str, ...]  # host name of each rank
     traffic: Traffic
-    max_tag: int  # largest tag usable, at least 32767
+    max_tag: int  # largest tag usable, at least 32767; GATHER_TAGS below it are all_gather's
     tolerant = False  # the job survives a rank's death, which its messages meet as a DeathError
     lost: tuple[int, ...] = ()  # ranks that have died, as far as this one knows
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from hpcflow.comm import mpi_library
 from hpcflow.comm.arrays import as_bytes, check_rows, flat, read_only
-from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
+from hpcflow.comm.base import GATHER_TAGS, Bucket, Channel, Communicator, Request, Traffic
+from hpcflow.comm.bruck import AllGather
 from hpcflow.comm.mpi_library import bfloat16_sum, misses_any_source, running, thread_level, type_of
 from hpcflow.comm.mpi_requests import (
     PATIENCE_S,
@@ -91,6 +92,7 @@ class MpiCommunicator(Communicator):
         self._buried: list[MpiCommunicator] = []  # had members that have died
         self._parent, self._closed = parent, False
         self._large: dict[int, Any] = {}
+        self._gathers = 0
         self._groups: dict[tuple[int, ...], MpiCommunicator] = {}
         if parent is None:
             self.traffic = Traffic()
@@ -267,16 +269,18 @@ class MpiCommunicator(Communicator):
         check_rows(array, out, rows, self.rank)
         data, target = as_bytes(array), as_bytes(out, writable=True)
         self.traffic.add(COLLECTIVE, array.nbytes)
-        if not target.size:
-            return Several([])
-        row = running().BYTE.Create_contiguous(target.size // out.shape[0]).Commit()
-        counts = np.asarray(rows, np.int64)
-        starts = np.cumsum(counts) - counts
-        sent, received = [data, rows[self.rank], row], [target, counts, starts, row]
-        start = functools.partial(self._comm.Iallgatherv, sent, received)
-        request = self._collective("all_gather", start, (data, target, counts, starts))
-        row.Free()  # MPI keeps it until the transfer is over
-        return request
+        row = target.size // max(out.shape[0], 1)
+        starts = [0, *(np.cumsum(np.asarray(rows, np.int64)) * row).tolist()]
+        target[starts[self.rank] : starts[self.rank + 1]] = data.reshape(-1)
+        tag = self.max_tag - 1 - self._gathers % GATHER_TAGS  # one order of calls on all ranks
+        self._gathers += 1
+        return AllGather(
+            self.rank,
+            target.reshape(-1),
+            starts,
+            lambda part, dest: self._send(part, dest, tag),
+            lambda part, source: self.recv(part, source, tag),
+        )
 
     def barrier(self) -> Request:
         """Done once all ranks have called it."""

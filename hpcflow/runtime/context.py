@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from hpcflow import logs, threads
-from hpcflow.comm.base import Communicator
+from hpcflow.comm.base import GATHER_TAGS, Communicator
 from hpcflow.consistency import Async
 from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from hpcflow.logs import logger
@@ -194,7 +194,7 @@ class Context(Rank):
         """The number of a new plan of this driver, and the first of its message tags."""
         assert self.world is not None
         self._plans += 1
-        block = (self.world.max_tag - FIRST_DATA_TAG) // self.roles.replicas
+        block = (self.world.max_tag - GATHER_TAGS - FIRST_DATA_TAG) // self.roles.replicas
         need = channels * instances
         if self._tag + need > block:
             self._tag = 0

@@ -305,6 +305,13 @@ def rows_of_all_ranks_are_gathered(comm: Communicator) -> None:
             out = np.zeros_like(whole)
             done(comm.all_gather(mine, out, rows))
             assert np.array_equal(out, whole)
+    wholes = [np.zeros((comm.size, 2), "i4") for _ in range(3)]
+    mine = [np.full((1, 2), 10 * i + comm.rank, "i4") for i in range(3)]
+    each = [1] * comm.size
+    at_once = [comm.all_gather(*pair, each) for pair in zip(mine, wholes, strict=True)]
+    done(*(reversed(at_once) if comm.rank % 2 else at_once))
+    for i, whole in enumerate(wholes):
+        assert whole[:, 0].tolist() == [10 * i + rank for rank in range(comm.size)]
     with pytest.raises(CommError, match="cannot be gathered"):
         comm.all_gather(np.zeros((2, 3)), np.zeros((1, 3)), [1] * comm.size)
 
