@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,38 @@ class Channel(Request, Protocol):
 
     def close(self) -> None:
         """Cancel a receive in flight and let go of the array; for plans that are dropped."""
+        ...
+
+
+class Watch(Protocol):
+    """Requests in flight of which those that are over are told of, so that nobody tests each.
+
+    A request that has a method `watched_by(watch, token)` enters itself; the others are tested. One
+    that is told of is over, or has more to do: its `test` says so, and raises what it failed by.
+    """
+
+    def add(self, transfer: Any, token: Any) -> None:
+        """Tell of a transfer of this communicator that has begun."""
+        ...
+
+    def expect(self, source: int, tag: int, receive: Callable[[int], Any], token: Any) -> None:
+        """When a message waits, tell of the transfer that `receive(bytes)` begins."""
+        ...
+
+    def finished(self) -> collections.deque[Any]:
+        """Let messages move. The tokens of those that are over, each to be taken out once."""
+        ...
+
+    def tokens(self) -> list[Any]:
+        """Those of all that are not over, or were not taken out."""
+        ...
+
+    def drop(self, gone: Callable[[Any], bool]) -> None:
+        """Forget the tokens for which `gone` is true."""
+        ...
+
+    def __len__(self) -> int:
+        """How many tokens there are."""
         ...
 
 
@@ -115,6 +147,7 @@ class Communicator(abc.ABC):
     max_tag: int  # largest tag usable, at least 32767; GATHER_TAGS below it are all_gather's
     tolerant = False  # the job survives a rank's death, which its messages meet as a DeathError
     lost: tuple[int, ...] = ()  # ranks that have died, as far as this one knows
+    watch: Watch | None = None  # None: each request is to be tested
 
     @abc.abstractmethod
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:

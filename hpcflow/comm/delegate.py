@@ -19,7 +19,7 @@ class Delegate(Communicator):
         self.inner = inner
         self._owns_inner = False
         self.rank, self.size, self.hosts = inner.rank, inner.size, inner.hosts
-        self.traffic, self.max_tag = inner.traffic, inner.max_tag
+        self.traffic, self.max_tag, self.watch = inner.traffic, inner.max_tag, inner.watch
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array`."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpcflow.comm.arrays import as_bytes, check_rows, flat, read_only
-from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic
-from hpcflow.comm.mailbox import Delays, Group, Message, Round, Transfer
+from hpcflow.comm.base import Bucket, Channel, Communicator, Request, Traffic, Watch
+from hpcflow.comm.mailbox import Delays, Group, Message, Round, Transfer, Watched
 from hpcflow.errors import CommError, StallError
 
 EAGER_BYTES = 4096  # larger messages are taken from the sender's array when they are received
@@ -83,6 +83,10 @@ class _Channel:
         self.source, self.nbytes, self._transfer = transfer.source, transfer.nbytes, None
         return True
 
+    def watched_by(self, watch: Watch, token: Any) -> None:
+        assert self._transfer is not None, "watched before it was started"
+        watch.add(self._transfer, token)
+
     def close(self) -> None:
         if self._transfer is not None:
             self._comm._withdraw(self._transfer)
@@ -130,6 +134,7 @@ class LocalCommunicator(Communicator):
         self.rank, self.size, self.hosts = rank, group.size, (host,) * group.size
         self.traffic = traffic
         self._calls = itertools.count()
+        self.watch = Watched(group.lock, group.boxes[rank], self.poll)
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array`."""
@@ -155,10 +160,8 @@ class LocalCommunicator(Communicator):
         """(source, bytes) of a message that waits to be received, or None."""
         self.poll()
         with self._group.lock:
-            for message in self._group.boxes[self.rank].arrived:
-                if message.tag == tag and source in (message.source, self.ANY):
-                    return message.source, message.data.nbytes
-        return None
+            message = self._group.boxes[self.rank].probe(source, tag)
+        return None if message is None else (message.source, message.data.nbytes)
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
         """Storage for a sum of `count` elements over all ranks."""
@@ -287,9 +290,7 @@ class LocalCommunicator(Communicator):
 
     def _withdraw(self, transfer: Transfer) -> None:
         with self._group.lock:
-            posted = self._group.boxes[self.rank].posted
-            if transfer in posted:
-                posted.remove(transfer)
+            self._group.boxes[self.rank].withdraw(transfer)
 
     def _collective(
         self,

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import collections
+import heapq
+import itertools
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from hpcflow.comm.base import Communicator
+from hpcflow.comm.base import Communicator, Watch
 from hpcflow.errors import CommError
+
+ANY = Communicator.ANY
+Key = tuple[int, int]  # the rank at the other end, and the tag
+One = TypeVar("One")
 
 
 class Owner(Protocol):
@@ -40,11 +46,28 @@ class Delays:
 class Transfer:
     """One send or receive; the group completes it."""
 
+    __slots__ = (
+        *("data", "done", "error", "nbytes", "number", "owner", "peer", "short"),
+        *("source", "tag", "watch"),
+    )
+
     def __init__(
         self, owner: Owner, data: np.ndarray, peer: int, tag: int, short: bool = False
     ) -> None:
         self.owner, self.data, self.peer, self.tag, self.short = owner, data, peer, tag, short
         self.done, self.error, self.source, self.nbytes = False, "", -1, 0
+        self.number = 0  # its place among the receives of its rank
+        self.watch: Watched | None = None  # is told when it is over
+
+    def finish(self) -> None:
+        """It is over; the group's lock is held."""
+        self.done = True
+        if self.watch is not None:
+            self.watch.over(self)
+
+    def watched_by(self, watch: Watch, token: Any) -> None:
+        """Have `watch` tell when it is over."""
+        watch.add(self, token)
 
     def test(self) -> bool:
         """Whether the array has been sent or filled."""
@@ -55,65 +78,167 @@ class Transfer:
         return self.done
 
 
+class Watched:
+    """The double's `Watch`: who ends a transfer or sends a message notes it here.
+
+    All changes are made under the group's lock.
+    """
+
+    def __init__(self, lock: threading.Condition, box: Mailbox, poll: Callable[[], None]) -> None:
+        self._lock, self._box, self._poll = lock, box, poll
+        self._waiting: dict[Transfer, Any] = {}  # -> token
+        self._expected: dict[Key, tuple[Callable[[int], Transfer], Any]] = {}
+        self._done: collections.deque[Any] = collections.deque()
+        self._there: collections.deque[Key] = collections.deque()  # messages that are expected
+        box.arrives = self._arrives
+
+    def add(self, transfer: Transfer, token: Any) -> None:
+        """Tell of a transfer."""
+        with self._lock:
+            if transfer.done:
+                self._done.append(token)
+            else:
+                self._waiting[transfer], transfer.watch = token, self
+
+    def expect(self, source: int, tag: int, receive: Callable[[int], Transfer], token: Any) -> None:
+        """When a message waits, tell of the transfer that `receive(bytes)` begins."""
+        with self._lock:
+            self._expected[source, tag] = receive, token
+            if self._box.probe(source, tag) is not None:
+                self._there.append((source, tag))
+
+    def _arrives(self, key: Key) -> None:
+        if key in self._expected:
+            self._there.append(key)
+
+    def over(self, transfer: Transfer) -> None:
+        """A transfer is over."""
+        if transfer in self._waiting:
+            self._done.append(self._waiting.pop(transfer))
+
+    def finished(self) -> collections.deque[Any]:
+        """Let messages move; the tokens of those that are over."""
+        self._poll()
+        while self._there:
+            key = self._there.popleft()
+            found = self._box.probe(*key)
+            if found is not None and key in self._expected:
+                receive, token = self._expected.pop(key)
+                self.add(receive(found.data.nbytes), token)
+        return self._done
+
+    def tokens(self) -> list[Any]:
+        """Those of all that were not taken out."""
+        with self._lock:
+            expected = [token for _, token in self._expected.values()]
+            return [*self._done, *self._waiting.values(), *expected]
+
+    def drop(self, gone: Callable[[Any], bool]) -> None:
+        """Forget the tokens for which `gone` is true."""
+        with self._lock:
+            self._waiting = {t: token for t, token in self._waiting.items() if not gone(token)}
+            self._expected = {k: one for k, one in self._expected.items() if not gone(one[1])}
+            kept = [token for token in self._done if not gone(token)]
+            self._done.clear()
+            self._done.extend(kept)
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._expected) + len(self._done)
+
+
 class Message:
     """A message on its way: a copy of its bytes, or the sender whose array still holds them."""
 
+    __slots__ = ("data", "number", "sender", "source", "tag")
+
     def __init__(self, source: int, tag: int, data: np.ndarray, sender: Transfer | None) -> None:
         self.source, self.tag, self.data, self.sender = source, tag, data, sender
-        self.due = 0
+        self.number = 0  # its place among what has come to its rank
 
 
 class Mailbox:
-    """What has been sent to one rank and what it has asked for; used under the group's lock."""
+    """What has been sent to one rank and what it has asked for; used under the group's lock.
+
+    A message and a receive find each other in a time that does not depend on how many there are.
+    """
 
     def __init__(self) -> None:
         self.polls = 0
-        self.posted: list[Transfer] = []
-        self.arrived: list[Message] = []
-        self.delayed: list[Message] = []
-        self.count: collections.Counter[tuple[int, int]] = collections.Counter()
+        self.posted: dict[Key, collections.deque[Transfer]] = {}  # those from any rank too
+        self.arrived: dict[Key, collections.deque[Message]] = {}
+        self.delayed: list[tuple[int, int, Message]] = []  # a heap: (poll it is due at, number, it)
+        self.count: collections.Counter[Key] = collections.Counter()
+        self.arrives: Callable[[Key], None] = _unheard  # told of a message that nobody asked for
+        self._from_any: dict[int, collections.OrderedDict[int, Message]] = {}  # arrived, by tag
+        self._due: dict[Key, int] = {}  # when the last delayed message of its kind is
+        self._numbers = itertools.count()
 
     def put(self, message: Message, delay: int) -> None:
         """Take a message in; it overtakes none of the same sender and tag."""
-        message.due = self.polls + delay
-        earlier = [
-            m.due for m in self.delayed if (m.source, m.tag) == (message.source, message.tag)
-        ]
-        if message.due > self.polls or earlier:
-            message.due = max([message.due, *earlier])
-            self.delayed.append(message)
+        key = message.source, message.tag
+        due = max(self.polls + delay, self._due.get(key, 0))
+        if due > self.polls:
+            self._due[key] = due
+            heapq.heappush(self.delayed, (due, next(self._numbers), message))
         else:
             self._arrive(message)
 
     def post(self, receive: Transfer) -> None:
         """Match a new receive with the first message that fits, or keep it."""
-        for message in self.arrived:
-            if _fits(receive, message):
-                self.arrived.remove(message)
-                _deliver(message, receive)
-                return
-        self.posted.append(receive)
+        message = self.probe(receive.peer, receive.tag)
+        if message is None:
+            receive.number = next(self._numbers)
+            _line(self.posted, (receive.peer, receive.tag)).append(receive)
+            return
+        self.arrived[message.source, message.tag].popleft()
+        del self._from_any[message.tag][message.number]
+        _deliver(message, receive)
+
+    def withdraw(self, receive: Transfer) -> None:
+        """A receive is given up, if no message has met it."""
+        line = self.posted.get((receive.peer, receive.tag))
+        if line and receive in line:
+            line.remove(receive)
+
+    def probe(self, source: int, tag: int) -> Message | None:
+        """The first message that a receive would get."""
+        if source == ANY:
+            return next(iter(self._from_any.get(tag, {}).values()), None)
+        line = self.arrived.get((source, tag))
+        return line[0] if line else None
 
     def poll(self) -> None:
         """One more poll of the receiver: delayed messages may arrive."""
         self.polls += 1
-        if self.delayed:
-            due = [message for message in self.delayed if message.due <= self.polls]
-            self.delayed = [message for message in self.delayed if message.due > self.polls]
-            for message in due:
-                self._arrive(message)
+        while self.delayed and self.delayed[0][0] <= self.polls:
+            self._arrive(heapq.heappop(self.delayed)[2])
 
     def _arrive(self, message: Message) -> None:
-        for receive in self.posted:
-            if _fits(receive, message):
-                self.posted.remove(receive)
-                _deliver(message, receive)
-                return
-        self.arrived.append(message)
+        key = message.source, message.tag
+        lines = (self.posted.get(key), self.posted.get((ANY, message.tag)))
+        first = min((line for line in lines if line), key=_asked, default=None)
+        if first is not None:
+            _deliver(message, first.popleft())
+            return
+        message.number = next(self._numbers)
+        _line(self.arrived, key).append(message)
+        self._from_any.setdefault(message.tag, collections.OrderedDict())[message.number] = message
+        self.arrives(key)
 
 
-def _fits(receive: Transfer, message: Message) -> bool:
-    return receive.tag == message.tag and receive.peer in (message.source, Communicator.ANY)
+def _unheard(key: Key) -> None:
+    """Nobody waits for it yet."""
+
+
+def _line(lines: dict[Key, collections.deque[One]], key: Key) -> collections.deque[One]:
+    line = lines.get(key)
+    if line is None:
+        line = lines[key] = collections.deque()
+    return line
+
+
+def _asked(line: collections.deque[Transfer]) -> int:
+    return line[0].number
 
 
 def _deliver(message: Message, receive: Transfer) -> None:
@@ -125,9 +250,10 @@ def _deliver(message: Message, receive: Transfer) -> None:
             f"receive from rank {message.source}, tag {message.tag}: the message has "
             f"{got} bytes, the array {room}"
         )
-    receive.source, receive.nbytes, receive.done = message.source, got, True
+    receive.source, receive.nbytes = message.source, got
+    receive.finish()
     if message.sender is not None:
-        message.sender.done = True
+        message.sender.finish()
 
 
 class Round:

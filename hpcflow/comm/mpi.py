@@ -28,6 +28,7 @@ from hpcflow.comm.mpi_requests import (
     Transfer,
     pieces_of,
 )
+from hpcflow.comm.mpi_watch import MpiWatch
 from hpcflow.comm.waiting import calling, finish
 from hpcflow.errors import CommError, DeathError, LaunchError, StallError
 from hpcflow.graph.dtypes import bfloat16
@@ -94,6 +95,7 @@ class MpiCommunicator(Communicator):
         self._large: dict[int, Any] = {}
         self._gathers = 0
         self._groups: dict[tuple[int, ...], MpiCommunicator] = {}
+        self.watch = MpiWatch(self)
         if parent is None:
             self.traffic = Traffic()
             self._top: Sequence[int] = range(self.size)
@@ -177,15 +179,24 @@ class MpiCommunicator(Communicator):
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that waits to be received, or None."""
+        status = self._probe(source, tag)
+        return None if status is None else (status.Get_source(), self.count_bytes(status))
+
+    def probe_any(self) -> tuple[int, int, int] | None:
+        """(source, tag, bytes) of some message that waits to be received, or None."""
+        status = self._probe(self.ANY, running().ANY_TAG)
+        if status is None:
+            return None
+        return status.Get_source(), status.Get_tag(), self.count_bytes(status)
+
+    def _probe(self, source: int, tag: int) -> Any:
         status = running().Status()
         try:
-            if not self._comm.Iprobe(self._source(source), tag, status):
-                return None
+            return status if self._comm.Iprobe(self._source(source), tag, status) else None
         except RuntimeError as error:
             if source == self.ANY and self.met_death(error) is not False:
                 return None
             raise self._failure(error, f"probe of rank {source}, tag {tag}") from error
-        return status.Get_source(), self.count_bytes(status)
 
     def met_death(self, error: RuntimeError) -> bool | None:
         """Whether a request that raised `error` met a rank that has died; None if it goes on.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from hpcflow.comm.base import Communicator, Request, Traffic
+from hpcflow.comm.base import Communicator, Request, Traffic, Watch
+from hpcflow.comm.mpi_library import running
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError, DeathError, StallError
 
@@ -45,8 +46,8 @@ class Transfer:
     """One nonblocking call; `label` is its kind, peer and tag, `status` marks a receive."""
 
     __slots__ = (
-        *("_label", "_nbytes", "_owner", "_short", "_status"),
-        *("active", "array", "nbytes", "request", "source"),
+        *("_error", "_label", "_nbytes", "_owner", "_short", "_status"),
+        *("active", "array", "nbytes", "request", "source", "token"),
     )
 
     def __init__(
@@ -61,6 +62,8 @@ class Transfer:
         self.request, self.array, self.active, self.source = request, array, True, -1
         self.nbytes, self._short = 0, False
         self._nbytes = array.nbytes if status is not None else -1
+        self._error: CommError | None = None  # what it has failed by, to be raised once
+        self.token: Any = None  # whom its watch tells of it
         self._hold()
 
     def _hold(self) -> None:
@@ -71,28 +74,67 @@ class Transfer:
 
     def test(self) -> bool:
         """Whether it is done; a CommError says why it failed."""
-        if not self.active:
-            return True
-        status = self._status
-        try:
-            if not self.request.Test(status):
-                return False
-        except RuntimeError as error:  # mpi4py's Exception is one
-            died = self._owner.met_death(error)
-            if died is None:  # a receive from any rank waits for the others
-                return False
-            self.active = False
-            self._let_go()
-            raise self.failed(str(error), died) from error
+        if self.active:
+            try:
+                if not self.request.Test(self._status):
+                    return False
+            except RuntimeError as error:  # mpi4py's Exception is one
+                if not self._fails(error):
+                    return False
+            else:
+                self.end(self._status)
+        if self._error is not None:
+            error_, self._error = self._error, None
+            raise error_
+        return True
+
+    def end(self, status: Any) -> None:
+        """MPI says that it is over; what is wrong with the message `test` will raise."""
         self.active = False
         self._let_go()
-        if status is not None:
+        if self._status is not None:
             self.source, self.nbytes = status.source, self._nbytes
             if status.count != self._nbytes:  # short, or too large for an MPI-3 count
                 self.nbytes = got = self._owner.count_bytes(status)
                 if got != self._nbytes and not self._short:
-                    raise self.failed(f"the message has {got} bytes, the array {self._nbytes}")
+                    why = f"the message has {got} bytes, the array {self._nbytes}"
+                    self._error = self.failed(why)
+
+    def _fails(self, error: RuntimeError) -> bool:
+        """Whether it is over by `error`, which `test` will raise."""
+        died = self._owner.met_death(error)
+        if died is None:  # a receive from any rank waits for the others
+            return False
+        self.active = False
+        self._let_go()
+        self._error = self.failed(str(error), died)
+        self._error.__cause__ = error
         return True
+
+    def look(self, whole: dict[tuple[int, int], Any], fault: Callable[[int], RuntimeError]) -> bool:
+        """Whether it is over, after a call for many requests that has failed for some of them.
+
+        MPI has no status left for those that were over then: `whole` has those of the messages that
+        have come, by (source, tag). Any other receive has met the fault of its peer.
+        """
+        status = running().Status()
+        try:
+            if not self.request.Test(status):
+                return False
+        except RuntimeError as error:
+            return self._fails(error)
+        _, peer, tag = self._label
+        if self._status is None or status.source >= 0:
+            self.end(status)
+        elif (peer, tag) in whole:
+            self.end(whole[peer, tag])
+        else:
+            return self._fails(fault(peer))
+        return True
+
+    def watched_by(self, watch: Watch, token: Any) -> None:
+        """Have `watch` tell when it is over."""
+        watch.add(self, token)
 
     def cancel(self) -> None:
         """Give up a receive that no message has met; what cannot be cancelled has yet to finish."""
@@ -215,6 +257,10 @@ class PiecedChannel:
                 return False
         return True
 
+    def watched_by(self, watch: Watch, token: Any) -> None:
+        """Have `watch` tell of the piece that is on its way; there may be more behind it."""
+        watch.add(self._pieces[min(self._at, len(self._pieces) - 1)], token)
+
     def close(self) -> None:
         """Let go of all pieces."""
         for piece in self._pieces:
@@ -275,12 +321,18 @@ class ProbedChannel:
 class Failed:
     """A transfer that could not even begin."""
 
+    active = False
+
     def __init__(self, error: CommError) -> None:
         self._error = error
 
     def test(self) -> bool:
         """Say so."""
         raise self._error
+
+    def watched_by(self, watch: Watch, token: Any) -> None:
+        """Have `watch` tell of it, at once."""
+        watch.add(self, token)
 
 
 class Several:

@@ -78,6 +78,7 @@ class Driven(Protocol):
 
 
 MOST_BYTES = 1 << 40  # of a body
+HEADERS_EACH = 8  # that may come from one rank before others things than headers have their turn
 
 
 class Heard(NamedTuple):
@@ -137,6 +138,7 @@ class Control:
         self._header = np.zeros(WORDS, np.int64)
         self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
         self._channel.start()
+        self._most = HEADERS_EACH * self.comm.size  # headers that are taken in one go
         engine.control, engine.meeting = self.listen, self.company.come_together
 
     def _by_kind(self) -> dict[int, Callable[[Heard], Any]]:
@@ -165,20 +167,29 @@ class Control:
         }
 
     def listen(self) -> bool:
-        """Take the headers that have come; True if there was one."""
+        """Take the headers that have come; True if there was one.
+
+        All that are there, each rank's in the order in which it sent them.
+        """
         if self.stop.tells:
             self.stop.pass_on(lambda rank, number: self.tell(rank, header(STOP, step=number)))
-        channel = self._channel
-        came = channel.test()
-        if self.comm.lost != self.lost:
-            self._let_go()
-        if not came:
-            return False
-        source = channel.source
+        channel, taken = self._channel, 0
+        while taken < self._most:
+            came = channel.test()
+            if self.comm.lost != self.lost:
+                self._let_go()
+            if not came:
+                break
+            self._hear(channel.source)
+            taken += 1
+        return taken > 0
+
+    def _hear(self, source: int) -> None:
+        """Act as the header says that has come, and get ready for the next one."""
         kind, plan, slot, step, body, *more = self._header.tolist()
         try:
             text = self._body(source, body) if body else b""
-            channel.start()
+            self._channel.start()
             if kind == STEP:
                 self._step(source, plan, slot, step)
             elif kind in self._acts:
@@ -193,7 +204,6 @@ class Control:
                 rank=self.comm.rank,
                 hint="have all ranks the same hpcflow? the traceback above tells where",
             ) from error
-        return True
 
     def _step(self, driver: int, plan: int, slot: int, step: int) -> None:
         """A step begins."""

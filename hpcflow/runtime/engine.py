@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.comm.base import Communicator, Request
-from hpcflow.comm.ledger import PATIENT, Ledger
+from hpcflow.comm.ledger import Ledger
 from hpcflow.comm.waiting import PATIENCE_POLLS, Backoff
 from hpcflow.errors import CommError, DeathError, HpcflowError
 from hpcflow.plan.commit import COMMIT
@@ -16,7 +16,7 @@ from hpcflow.runtime.baton import Baton
 from hpcflow.runtime.helper import Helper
 from hpcflow.runtime.instance import Instance
 from hpcflow.runtime.slices import Going, Slices, Touched
-from hpcflow.runtime.waited import Ages, told_of
+from hpcflow.runtime.waited import Ages, Waiting
 
 _ASKED = (KeyboardInterrupt, SystemExit)  # a step ended by these is in order
 
@@ -70,13 +70,14 @@ class Engine(Baton):
         self.comm = comm
         self.backoff = Backoff(crowded=crowded, wake=self.wake)
         self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_strand`
-        self.waits: list[tuple[Request, Instance | None, Any]] = []
+        self.watch = comm.watch if comm is not None else None  # tells which requests are over
+        self.polled: list[Waiting] = []  # what it cannot tell of, and must be tested
         self.calls: collections.deque[Any] = collections.deque()  # functions in threads
         self.turns = Turns()
         # steps in flight that sum over replicas, where these go on without one that dies
         self.joint: list[Instance] | None = None
         self.sums_rest = False  # a replica has died: no sum is begun or looked at
-        self.stopped: list[tuple[Request, Instance | None, Any]] = []  # those that were in flight
+        self.stopped: list[Waiting] = []  # those that were in flight
         self.sums_lost: BaseException | None = None  # by what the order of sums came to be unknown
         self.slices = Slices()
         self.helper = Helper(self.poll)
@@ -239,8 +240,8 @@ class Engine(Baton):
     def rest_sums(self) -> None:
         """A replica has died: sums stay as they are, also in memory, which MPI may still fill."""
         self.sums_rest = True
-        self.stopped += [wait for wait in self.waits if _is_sum(wait)]
-        self.waits[:] = [wait for wait in self.waits if not _is_sum(wait)]
+        self.stopped += [wait for wait in self.polled if _is_sum(wait)]
+        self.polled[:] = [wait for wait in self.polled if not _is_sum(wait)]
 
     def forget_sums(self) -> list[Any]:
         """The steps that sum are given up: sums are those of other replicas now; the old ones."""
@@ -270,50 +271,88 @@ class Engine(Baton):
         if not instance.torn:
             self.over(instance, name)
 
+    @property
+    def waits(self) -> list[Waiting]:
+        """All that is waited for."""
+        return [*self.polled, *(self.watch.tokens() if self.watch is not None else ())]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything is waited for."""
+        return bool(self.polled) or bool(self.watch)
+
     def await_(self, request: Request, instance: Instance | None, what: Any) -> None:
-        """Watch a request; when it is over, so is `what` of `instance`."""
-        self.waits.append((request, instance, what))
+        """Wait for a request; when it is over, so is `what` of `instance`."""
+        if self.watch is not None:
+            watched_by = getattr(request, "watched_by", None)
+            if watched_by is not None:
+                watched_by(self.watch, (request, instance, what))
+                return
+        self.polled.append((request, instance, what))
 
     def poll(self) -> bool:
-        """Test everything in flight once; True if anything moved. Runs no strand."""
-        waits = self.waits
-        i, before = 0, len(waits)
+        """Look once at everything in flight; True if anything moved. Runs no strand.
+
+        Of the requests that are watched only those are looked at that are over, so a message costs
+        the same however many others are waited for.
+        """
         moved = False
-        while i < len(waits):
-            request, instance, what = waits[i]
-            try:
-                over = request.test()
-            except DeathError as error:
-                if not self.goes_on():
-                    self.control()  # says who has died, and what to do
-                    raise
-                if _is_sum(waits[i]):  # what comes of it is not for this rank alone to say
-                    self.stopped.append(waits[i])
-                    waits[i] = waits[-1]
-                    waits.pop()
-                    continue
-                over = True
-                if instance is not None:  # until `abandon`
-                    instance.error, instance.torn = instance.error or error, True
-            except HpcflowError as error:
-                if instance is None or what is None:
-                    raise
-                located = instance.compiled.located(error, what, self.rank)
-                if isinstance(error, CommError):
-                    raise
-                self.fail(instance, located)
-                over = True
-            if over:
-                waits[i] = waits[-1]
-                waits.pop()
+        if self.watch is not None:
+            finished = self.watch.finished()
+            while finished:
                 moved = True
-                if instance is None:
-                    self.tell_waiters()
-                elif not instance.torn:
-                    self.over(instance, what)
+                wait = finished.popleft()
+                try:
+                    if not self._is_over(wait):
+                        self.await_(*wait)  # there is more of it
+                except BaseException:
+                    self.polled.append(wait)  # as if it had been looked at and not taken out
+                    raise
+        polled, i = self.polled, 0
+        while i < len(polled):
+            if self._is_over(polled[i]):
+                polled[i] = polled[-1]
+                polled.pop()
+                moved = True
             else:
                 i += 1
-        return self.control() or moved or len(waits) < before
+        return self.control() or moved
+
+    def _is_over(self, wait: Waiting) -> bool:
+        """Whether a wait is over; what waits for it is told."""
+        request, instance, what = wait
+        try:
+            if not request.test():
+                return False
+        except HpcflowError as error:
+            if not self._is_over_by(error, wait):
+                return True
+        if instance is None:
+            self.tell_waiters()
+        elif not instance.torn:
+            self.over(instance, what)
+        return True
+
+    def _is_over_by(self, error: HpcflowError, wait: Waiting) -> bool:
+        """Whether who waits is to be told that it is over, by an error: its step then fails."""
+        _, instance, what = wait
+        if isinstance(error, DeathError):
+            if not self.goes_on():
+                self.control()  # says who has died, and what to do
+                raise error
+            if _is_sum(wait):  # what comes of it is not for this rank alone to say
+                self.stopped.append(wait)
+                return False
+            if instance is not None:  # until `abandon`
+                instance.error, instance.torn = instance.error or error, True
+            return True
+        if instance is None or what is None:
+            raise error
+        located = instance.compiled.located(error, what, self.rank)
+        if isinstance(error, CommError):
+            raise error
+        self.fail(instance, located)
+        return True
 
     def attend(self) -> None:
         """Take what has come and what was handed over, unless another thread drives and does it."""
@@ -335,7 +374,9 @@ class Engine(Baton):
         for request, owner, _ in self.waits:
             if owner is instance and hasattr(request, "abandon"):
                 request.abandon()
-        self.waits[:] = [wait for wait in self.waits if wait[1] is not instance]
+        self.polled[:] = [wait for wait in self.polled if wait[1] is not instance]
+        if self.watch is not None:
+            self.watch.drop(lambda wait: wait[1] is instance)
         ready = [one for one in self.ready if one[0] is not instance]
         self.ready.clear()
         self.ready.extend(ready)
@@ -384,9 +425,9 @@ class Engine(Baton):
 
     def _others_must_move(self) -> bool:
         """All that is waited for is state of this rank: no message needs to be polled for."""
-        if self.ready or self.inbox or self.slices.going or not self.waits:
+        if self.ready or self.inbox or self.slices.going or self.watch or not self.polled:
             return False
-        if not all(getattr(request, "local", False) for request, _, _ in self.waits):
+        if not all(getattr(request, "local", False) for request, _, _ in self.polled):
             return False
         if not self.entered:
             self._enter()
@@ -411,9 +452,9 @@ class Engine(Baton):
         self.quiet += 1
         if self.computes():  # its own work: the wait begins when that ends
             self._since = 0.0
-        elif not self._since and self.waits:
+        elif not self._since and self.is_waiting:
             self._since = time.perf_counter()
-        if self.quiet == PATIENCE_POLLS:
+        if not self.quiet % PATIENCE_POLLS and not self.entered:
             self._enter()
         if self.wake.is_set():
             self.wake.clear()
@@ -421,23 +462,14 @@ class Engine(Baton):
             self.backoff.wait()
 
     def _enter(self) -> None:
-        """Write into the ledger what is waited for longest, that a report can name it; a patient
-        wait last, as that of whoever is to end it."""
-        ledger = self.ledger
-        if ledger is None:
+        """Write into the ledger what is waited for, that a report can name it."""
+        if self.ledger is None:
             return
-        hasty = [wait for wait in self.waits if wait[1] is None or not wait[1].patient]
-        if hasty:
-            wait, since = self.ages.oldest(hasty)
-            ledger.enter(*told_of(*wait), since)
-        elif (blamed := self.blame()) is not None:
-            step = next((wait[1].step for wait in self.waits if wait[1] is not None), 0)
-            ledger.enter(step, *blamed, PATIENT)
-        elif self.waits:
-            ledger.enter(*told_of(*self.waits[0])[:3], PATIENT)
-        else:
-            return
-        self.entered = True
+        count = len(self.polled) + (len(self.watch) if self.watch is not None else 0)
+        entry = self.ages.entry(count, lambda: self.waits, self.blame)
+        if entry is not None:
+            self.ledger.enter(*entry)
+            self.entered = True
 
     def finish(self, request: Request, what: str, source: int = -1) -> None:
         """Wait for one request that belongs to no step, making progress on everything else.

@@ -12,7 +12,7 @@ import hpcflow.runtime.accumulators
 import hpcflow.runtime.calls
 import hpcflow.runtime.queue_waits
 import hpcflow.runtime.readers  # noqa: F401  (their kinds of waits)
-from hpcflow.comm.base import Bucket, Communicator, Request
+from hpcflow.comm.base import Bucket, Communicator, Request, Watch
 from hpcflow.errors import CommError, DeathError, StepError
 from hpcflow.graph.dtypes import string
 from hpcflow.graph.shape import Spec, is_known, show
@@ -360,6 +360,7 @@ class _Pinned:
     ) -> None:
         self.request, self.variable, self.array = request, variable, array
         self._is_lost = is_lost
+        self.watched_by = getattr(request, "watched_by", None)
 
     def test(self) -> bool:
         try:
@@ -389,7 +390,7 @@ class _Filled:
 
     def __init__(self, channel: Any, nbytes: int, node: Node, peer: int) -> None:
         self.channel, self.nbytes, self.start = channel, nbytes, channel.start
-        self.close = channel.close
+        self.close, self.watched_by = channel.close, getattr(channel, "watched_by", None)
         self.node, self.peer = node, peer
 
     def test(self) -> bool:
@@ -421,6 +422,18 @@ class _Sized:
     def start(self) -> None:
         self.request = None
 
+    def watched_by(self, watch: Watch, token: Any) -> None:
+        """Have `watch` tell of the message."""
+        if self.request is None:
+            watch.expect(self.peer, self.tag, self._receive, token)
+        else:
+            watch.add(self.request, token)
+
+    def _receive(self, nbytes: int) -> Any:
+        self.message = np.empty(nbytes, np.uint8)
+        self.request = self.comm.recv(self.message, self.peer, self.tag)
+        return self.request
+
     def close(self) -> None:
         """There is no channel."""
 
@@ -429,8 +442,7 @@ class _Sized:
             found = self.comm.probe(self.peer, self.tag)
             if found is None:
                 return False
-            self.message = np.empty(found[1], np.uint8)
-            self.request = self.comm.recv(self.message, self.peer, self.tag)
+            self._receive(found[1])
         if not self.request.test():
             return False
         head = self.message[: 8 * DIMS].view(np.int64)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.comm.base import Request
-from hpcflow.comm.ledger import ANY, OWN, REQUEST
+from hpcflow.comm.ledger import ANY, OWN, PATIENT, REQUEST
 from hpcflow.runtime.instance import Instance
 
 Waiting = tuple[Request, "Instance | None", Any]  # as in Engine.waits
+Blamed = tuple[str, int] | None  # what patient waits are for, and the rank that is to end them
+FEW = 64  # waits that are looked at in each pause
 LOOK_S = 0.5  # between two looks at the waits of a rank that others keep busy
 
 
@@ -51,6 +53,46 @@ class Ages:
     def __init__(self) -> None:
         self._first: dict[tuple[int, int], tuple[Request, float]] = {}
         self._looked = 0.0
+        self._asked = 0.0
+        self._last: tuple[Waiting, int, float] | None = None  # the oldest, its step, since when
+
+    def entry(
+        self, count: int, waits: Callable[[], list[Waiting]], blame: Callable[[], Blamed]
+    ) -> tuple[Any, ...] | None:
+        """What the ledger is told of `count` waits, as `Ledger.enter` takes it; None: nothing.
+
+        It is the wait that lasts longest; a patient one comes last, as that of who is to end it.
+        Many waits are not looked at in each pause between two messages: then it is the oldest of
+        the last look, if its step is still in flight.
+        """
+        if not count:
+            return self._patient([], blame())
+        now = time.time()
+        if count > FEW and now - self._asked < LOOK_S:
+            return self._known()
+        self._asked, self._last = now, None
+        found = waits()
+        hasty = [wait for wait in found if wait[1] is None or not wait[1].patient]
+        if not hasty:
+            return self._patient(found, blame())
+        wait, since = self.oldest(hasty)
+        self._last = wait, wait[1].step if wait[1] is not None else 0, since
+        return *told_of(*wait), since
+
+    def _known(self) -> tuple[Any, ...] | None:
+        if self._last is None:
+            return None
+        wait, step, since = self._last
+        instance = wait[1]
+        if instance is None or instance.finished or instance.step != step:
+            return None
+        return *told_of(*wait), since
+
+    def _patient(self, waits: Sequence[Waiting], blamed: Blamed) -> tuple[Any, ...] | None:
+        if blamed is not None:
+            step = next((wait[1].step for wait in waits if wait[1] is not None), 0)
+            return step, *blamed, PATIENT
+        return (*told_of(*waits[0])[:3], PATIENT) if waits else None
 
     def oldest(self, waits: Sequence[Waiting]) -> tuple[Waiting, float]:
         """The wait that lasts longest, and since when (wall clock); 0 if that is now."""

@@ -5,13 +5,15 @@ Numbers are small integers that every dtype represents, so that the order of a s
 
 from __future__ import annotations
 
+import functools
 import random
+import time
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from hpcflow.comm.base import Communicator
+from hpcflow.comm.base import Communicator, Request
 from hpcflow.comm.waiting import finish
 from hpcflow.errors import CommError
 from hpcflow.graph.dtypes import bfloat16
@@ -229,6 +231,106 @@ def wrong_size_is_an_error(comm: Communicator) -> None:
             done(into)
         assert into.test()
         done(send)
+
+
+def told(watch, count: int) -> list:
+    """The next `count` tokens, or more, that a watch tells."""
+    found: list = []
+    end = time.monotonic() + PATIENCE
+    while len(found) < count and time.monotonic() < end:
+        finished = watch.finished()
+        while finished:
+            found.append(finished.popleft())
+    return found
+
+
+@check
+def a_watch_tells_of_what_is_over(comm: Communicator) -> None:
+    """Of each request once, channels again and again; none of those that nothing has met."""
+    watch, ranks = comm.watch, range(comm.size)
+    into = {rank: np.zeros(4) for rank in ranks}
+    channels = {rank: comm.recv_channel(into[rank], rank, 30, short=True) for rank in ranks}
+    missing = comm.recv(np.zeros(1), comm.rank, 31)
+    missing.watched_by(watch, "missing")
+    for step in range(3):
+        for rank, channel in channels.items():
+            channel.start()
+            channel.watched_by(watch, (step, rank))
+        assert set(watch.tokens()) == {"missing", *((step, rank) for rank in ranks)}
+        assert len(watch) == comm.size + 1
+        size = 4 - step % 2
+        sends = [comm.send(np.full(size, comm.rank + step, float), rank, 30) for rank in ranks]
+        assert sorted(told(watch, comm.size)) == [(step, rank) for rank in ranks]
+        for rank, channel in channels.items():
+            assert channel.test() and (channel.source, channel.nbytes) == (rank, 8 * size)
+            assert (into[rank][:size] == rank + step).all()
+        for sent in sends:
+            sent.watched_by(watch, "sent")
+        assert told(watch, comm.size) == ["sent"] * comm.size and all(s.test() for s in sends)
+        assert not watch.finished()
+    assert watch.tokens() == ["missing"] and not missing.test()
+    watch.drop(lambda token: token == "missing")
+    done(comm.send(np.zeros(1), comm.rank, 31), missing)
+    assert not watch.finished() and not watch.tokens() and not len(watch)
+
+
+@check
+def a_watch_receives_what_is_expected(comm: Communicator) -> None:
+    """Messages of any size, though others that nobody asks for are in front of them."""
+    watch, ranks = comm.watch, range(comm.size)
+    unasked = [comm.send(np.zeros(1), rank, 40) for rank in ranks]
+    done(comm.barrier())
+    for step in range(3):
+        found = {}
+
+        def receive(nbytes: int, rank: int, found: dict = found) -> Request:
+            found[rank] = np.zeros(nbytes, "u1")
+            return comm.recv(found[rank], rank, 41)
+
+        for rank in ranks:
+            watch.expect(rank, 41, functools.partial(receive, rank=rank), rank)
+        assert not watch.finished() or step
+        done(comm.barrier())
+        message = np.full(comm.rank + step, comm.rank, "u1")
+        sends = [comm.send(message, rank, 41) for rank in ranks]
+        assert sorted(told(watch, comm.size)) == list(ranks)
+        done(*sends)
+        for rank in ranks:
+            assert (found[rank] == np.full(rank + step, rank)).all()
+        assert not watch.tokens()
+    watch.expect(comm.rank, 42, lambda nbytes: pytest.fail("nothing was sent"), "never")
+    assert not watch.finished() and watch.tokens() == ["never"]
+    watch.drop(lambda token: True)
+    done(*unasked, *(comm.recv(np.zeros(1), rank, 40) for rank in ranks), comm.barrier())
+
+
+@check
+def a_watched_receive_of_a_wrong_size_says_so_when_it_is_tested(comm: Communicator) -> None:
+    """The others are told of as ever, also those that ended together with it."""
+    watch, after, before = comm.watch, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    sizes = [(3, 5), (0, 1)]
+    if comm.size > 1:  # Open MPI cuts what a rank sends itself without a word
+        sizes.append((5, 3))
+    for tag, (sent, expected) in enumerate(sizes):
+        into = [np.zeros(size) for size in (2, expected, 2, 2)]
+        receives = [comm.recv(array, before, 50 + 4 * tag + i) for i, array in enumerate(into[:2])]
+        receives.append(comm.recv_channel(into[2], before, 52 + 4 * tag, short=True))
+        receives[2].start()
+        receives.append(comm.recv(into[3], before, 53 + 4 * tag))
+        for i, receive in enumerate(receives):
+            receive.watched_by(watch, i)
+        lengths = (2, sent, 1)
+        sends = [comm.send(np.ones(n), after, 50 + 4 * tag + i) for i, n in enumerate(lengths)]
+        assert sorted(told(watch, 3)) == [0, 1, 2]
+        assert receives[0].test() and receives[2].test() and receives[2].nbytes == 8
+        assert into[0].sum() == 2 and into[2].sum() == 1
+        with pytest.raises(CommError, match="receive"):
+            receives[1].test()
+        assert receives[1].test() and not receives[3].test()
+        assert watch.tokens() == [3]
+        done(*sends, comm.barrier())
+        done(comm.send(np.ones(2), after, 53 + 4 * tag))
+        assert told(watch, 1) == [3] and into[3].sum() == 2
 
 
 @check

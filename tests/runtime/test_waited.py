@@ -73,7 +73,7 @@ def test_the_wait_that_lasts_is_named_though_others_come_and_go(monkeypatch):
 def test_a_patient_wait_stands_there_as_that_of_whom_it_is_for(tmp_path):
     engine = Engine()
     engine.ledger = Ledger(tmp_path, 0, "nid1")
-    engine.waits = [(object(), step(6, RECV, patient=True), RECV.name)]
+    engine.polled = [(object(), step(6, RECV, patient=True), RECV.name)]
     engine._enter()
     entry = engine.ledger.read()
     assert (entry.kind, entry.op, entry.peer, entry.step) == (PATIENT, "v/recv", 3, 6)
@@ -81,7 +81,7 @@ def test_a_patient_wait_stands_there_as_that_of_whom_it_is_for(tmp_path):
     engine._enter()
     entry = engine.ledger.read()
     assert (entry.op, entry.peer, entry.step) == ("what worker 1 is to bring", 1, 6)
-    engine.waits.append((object(), step(8, SUM), SUM.name))
+    engine.polled.append((object(), step(8, SUM), SUM.name))
     engine._enter()
     entry = engine.ledger.read()
     assert (entry.kind, entry.op, entry.made) == ("AllReduce", "grads", "train.py:7")
