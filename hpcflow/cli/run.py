@@ -167,6 +167,8 @@ def check(asked: int | None, place: launch.Launch | None, settings: Settings) ->
             "--replace: without --survive a worker's death ends the job",
             hint="give both, or neither",
         )
+    if settings.survive:
+        launch.check_survive(place)
     ranks = place.size if place is not None else asked or 1
     faults.check(settings.inject, ranks)
     ps, k = settings.ps, settings.tasks_per_replica
