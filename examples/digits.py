@@ -11,7 +11,13 @@ import argparse
 import hpcflow as hf  # before numpy, which it gives its number of threads
 
 import numpy as np  # isort: skip
-from sklearn.datasets import load_digits
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError as error:
+    raise hf.errors.MissingPackageError(
+        "this example needs scikit-learn, for its images", hint="pip install scikit-learn"
+    ) from error
 
 HELD_OUT = 360  # images that are never trained on, the same ones for every seed
 

@@ -19,7 +19,13 @@ from typing import Any
 import hpcflow as hf  # before numpy, which it gives its number of threads
 
 import numpy as np  # isort: skip
-from sklearn.datasets import load_digits
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError as error:
+    raise hf.errors.MissingPackageError(
+        "this example needs scikit-learn, for its images", hint="pip install scikit-learn"
+    ) from error
 
 PIXELS, RECORD, HELD_OUT, FILES, BATCH = 64, 65, 360, 6, 64
 

@@ -271,6 +271,30 @@ def _check_plugin(
     )
 
 
+def check_survive(
+    launch: Launch | None, argv: Sequence[str] | None = None, environ: Environ = os.environ
+) -> None:
+    """Before a rank of a job with `survive` starts MPI: its launcher must let the others live.
+
+    Errors: LaunchError with the way that works.
+    """
+    if launch is None or environ.get("OMPI_MCA_mpi_ft_enable") == "1":  # mpirun --with-ft ulfm
+        return
+    words = " ".join(sys.orig_argv if argv is None else argv)
+    if launch.launcher == "mpirun of Open MPI":
+        hint = f"start it by: mpirun --with-ft ulfm -n {launch.size} {words}"
+    else:
+        hint = (
+            f"leave {launch.launcher} out, in the job script or after salloc: "
+            f"hpcflow run -n {launch.size} --survive SCRIPT, which starts mpirun of Open MPI 5"
+        )
+    raise LaunchError(
+        f"--survive: {launch.launcher} ends all ranks with the first that dies",
+        rank=launch.rank,
+        hint=hint,
+    )
+
+
 def first_words(library_version: str) -> str:
     """`Open MPI v5.0.11` of a paragraph of build facts, which may end in a NUL."""
     return " ".join(re.split(r"[,\n\0]", library_version.strip())[0].split())

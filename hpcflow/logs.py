@@ -1,4 +1,4 @@
-"""One logger: rank 0 speaks at info, every rank at warning and above, equal lines folded.
+"""One logger: rank 0 and the chief speak at info, all ranks from warning on, equal lines folded.
 
 What several ranks warn of within a moment the first of them prints at once, and a while later how
 often it was said and by whom; for this they write to files that all of a node see (`share`), and
@@ -213,6 +213,12 @@ def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> 
         logger.addHandler(file)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
+
+
+def speak() -> None:
+    """This rank is the chief, which speaks for the job: print from info on, whatever its number."""
+    for handler in _folding():
+        handler.setLevel(logging.INFO)
 
 
 def share(folder: str | None, above: str | None = None) -> None:

@@ -11,6 +11,11 @@ import time
 from collections.abc import Mapping
 
 TEMPORARY_FAILURE = 75  # exit code, of sysexits.h: try again
+GONE = re.compile(r"Invalid job id|not found", re.IGNORECASE)  # said of a job or of a step
+LIVE = {
+    *("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"),
+    *("CONFIGURING", "COMPLETING", "STAGE_OUT"),
+}  # states of jobs that have, or may have, processes
 AGAIN = f"start again with resume=True (exit code {TEMPORARY_FAILURE})"
 
 
@@ -34,6 +39,21 @@ def end_of_job(environ: Mapping[str, str] = os.environ) -> float | None:
     said = scontrol("show", "job", job)[1]
     found = re.findall(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", said)
     return min((datetime.datetime.fromisoformat(text).timestamp() for text in found), default=None)
+
+
+def runs(job: str, step: str | None = None) -> bool | None:
+    """Whether a job, or its step, still has processes; None if SLURM does not answer."""
+    if shutil.which("scontrol") is None:
+        return None
+    failed, said = scontrol("show", "job", job)
+    if failed:
+        return False if GONE.search(said) else None
+    if not LIVE.intersection(re.findall(r"\bJobState=(\w+)", said)):
+        return False
+    if step is None:
+        return True
+    failed, said = scontrol("show", "step", f"{job}.{step}")
+    return "State=RUNNING" in said if not failed else not GONE.search(said)
 
 
 def requeue(environ: Mapping[str, str] = os.environ) -> str:

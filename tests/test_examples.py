@@ -138,3 +138,28 @@ def test_four_subgraphs_at_once(ranks: int, tmp_path: Path) -> None:
     assert told is not None, done.stdout
     steps, kept, accuracy = int(told[1]), int(told[2]), float(told[3])
     assert steps == -(-12 * TRAINED_ON // 64) and kept >= 1 and accuracy > 0.94
+
+
+NEED_DIGITS = sorted(
+    path.relative_to(ROOT / "examples")
+    for path in (ROOT / "examples").rglob("*.py")
+    if "sklearn" in path.read_text()
+)
+
+
+@pytest.mark.parametrize("script", NEED_DIGITS, ids=str)
+def test_an_example_without_scikit_learn_says_what_to_install(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "sklearn").mkdir()
+    (tmp_path / "sklearn" / "__init__.py").write_text("raise ModuleNotFoundError('no sklearn')\n")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    words = [sys.executable, str(ROOT / "examples" / script)]
+    words += ["--data", "x.h5"] if script.stem == "hdf5_job" else []
+    words += ["--seeds", "0"] if script.parent.name == "learn" else []
+    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "needs scikit-learn" in done.stderr
+    assert "next  pip install scikit-learn" in done.stderr
+
+
+def test_all_examples_that_need_scikit_learn_are_tried() -> None:
+    assert {path.stem for path in NEED_DIGITS} >= {"digits", "in_graph", "stages", "dense"}

@@ -18,7 +18,7 @@ from hpcflow.flags import _boolean
 from hpcflow.graph.device import parse
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.settings import Settings
-from hpcflow.train.keeper import interval
+from hpcflow.train.policy import interval
 from hpcflow.train.saver import policy
 
 FUZZ = settings(max_examples=200)

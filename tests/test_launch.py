@@ -12,7 +12,7 @@ import pytest
 
 from hpcflow import launch
 from hpcflow.errors import LaunchError
-from hpcflow.launch import Launch, check_library, check_world, command, detect
+from hpcflow.launch import Launch, check_library, check_survive, check_world, command, detect
 
 # What SLURM 22.05 sets in the batch script of `sbatch -N2 -n4`: rank-like numbers, but no step.
 BATCH = {
@@ -331,3 +331,20 @@ def test_the_table_agrees_with_mpi() -> None:
     node.Free()
     check_library(place, MPI.Get_library_version())
     check_world(place, world.size, MPI.Get_library_version())
+
+
+@pytest.mark.parametrize(
+    ("launcher", "hint"),
+    [
+        ("srun", "leave srun out, in the job script or after salloc: hpcflow run -n 4 --survive"),
+        ("mpirun of MPICH", "leave mpirun of MPICH out"),
+        ("mpirun of Open MPI", "start it by: mpirun --with-ft ulfm -n 4 python train.py"),
+    ],
+)
+def test_survive_under_a_launcher_that_ends_all_is_refused(launcher: str, hint: str) -> None:
+    place = Launch(1, 4, 1, 2, launcher)
+    with pytest.raises(LaunchError, match="ends all ranks with the first that dies") as caught:
+        check_survive(place, ["python", "train.py"], {})
+    assert str(caught.value.hint).startswith(hint)
+    check_survive(place, ["python", "train.py"], {"OMPI_MCA_mpi_ft_enable": "1"})
+    check_survive(None, [], {})

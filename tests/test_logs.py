@@ -186,7 +186,35 @@ def test_the_rank_that_raised_leaves_its_log(tmp_path: pathlib.Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*run, str(script)], env=env, capture_output=True, text=True, timeout=220)
     assert done.returncode != 0
-    left = sorted(path.name for path in (tmp_path / "run").iterdir())
+    left = sorted(path.name for path in (tmp_path / "run").glob("[!.]*"))
     assert left == ["failure.json", "rank-1.log"]
     text = (tmp_path / "run" / "rank-1.log").read_text()
     assert "DEBUG before it" in text and "ValueError: no such luck" in text
+
+
+SERVED = """
+import hpcflow as hf
+
+x = hf.placeholder(hf.float32, [None])
+w = hf.Variable(hf.zeros([1]))
+train = hf.train.GradientDescentOptimizer(0.1).minimize(hf.reduce_mean(hf.square(x - w)))
+with hf.train.TrainingSession() as sess:
+    sess.step(train, {x: [1.0]})
+"""
+
+
+@pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+def test_the_chief_is_heard_where_rank_0_serves(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(SERVED)
+    serve = '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] && export HPCFLOW_SERVE=1'
+    line = f"{serve}; exec {sys.executable} -m hpcflow run train.py"
+    start = launch.command(3, ["sh", "-c", line])
+    environ = {**start.env, "PYTHONPATH": str(ROOT), "HPCFLOW_DEFAULT_CHECKPOINTS": "saved"}
+    done = subprocess.run(
+        start.argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^hpcflow \[0/3\] ps mode", done.stderr, re.M), done.stderr
+    lines = re.findall(r"^hpcflow \[(\d)/3\] no checkpoint in saved", done.stderr, re.M)
+    assert lines == ["1"] and "[2/3]" not in done.stderr, done.stderr
+    assert re.search(r"^hpcflow \[1/3\] saved step-", done.stderr, re.M), done.stderr

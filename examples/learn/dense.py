@@ -13,7 +13,12 @@ BATCH, STEPS, RATE, HELD_OUT = 64, 450, 0.003, 360
 
 def data() -> tuple[np.ndarray, np.ndarray]:
     """Images as rows of 64 numbers, and their digits; the last `HELD_OUT` are for testing."""
-    from sklearn.datasets import load_digits
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise hf.errors.MissingPackageError(
+            "this lesson needs scikit-learn, for its images", hint="pip install scikit-learn"
+        ) from error
 
     digits = load_digits()
     rows = np.random.Generator(np.random.Philox(7)).permutation(len(digits.target))

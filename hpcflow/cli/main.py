@@ -15,6 +15,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": "run a script on one rank or many",
     "submit": "submit a job script to SLURM, and say what to do if it is refused",
+    "check-job": "check in a job script what would make the job fail, before it begins",
     "plan": "show how a script's graph is cut over ranks, without running it",
     "cache": "show the plans and kernels that are kept for later runs, and remove them",
     "inspect": "show what is in a checkpoint, and whether it is whole",

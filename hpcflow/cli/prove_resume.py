@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from hpcflow import faults, launch
 from hpcflow.checkpoint.diff import Difference, blocks, diff
+from hpcflow.checkpoint.folder import find
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.cli import run
 from hpcflow.cli.diff import row
@@ -165,7 +166,7 @@ class Script:
                 f"the script failed with exit code {done.returncode}:\n  {tail}",
                 hint=f"all it said is in {log}",
             )
-        if not place.exists():
+        if not find(place):
             raise CheckpointError(
                 "the script has saved nothing",
                 hint="train by `step` of a hf.train.TrainingSession, or a monitored session that "

@@ -14,9 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 
 from hpcflow import faults, hosts, launch
-from hpcflow.comm import agent, deaths
+from hpcflow.comm import agent, deaths, in_use
+from hpcflow.comm.in_use import RUN_DIR
 from hpcflow.comm.ledger import base as ledgers
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.settings import PREFIX, Settings
@@ -168,6 +170,8 @@ def check(asked: int | None, place: launch.Launch | None, settings: Settings) ->
             "--replace: without --survive a worker's death ends the job",
             hint="give both, or neither",
         )
+    if settings.survive:
+        launch.check_survive(place)
     ranks = place.size if place is not None else asked or 1
     faults.check(settings.inject, ranks)
     ps, k = settings.ps, settings.tasks_per_replica
@@ -197,6 +201,8 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     program += [args.script, "--", *args.script_args]
     check_folder()
     settings = Settings.from_environ({**os.environ, **chosen})
+    if settings.run_dir:
+        in_use.refuse(Path(settings.run_dir), RUN_DIR)
     start = launch.command(args.ranks, program, by_srun=not settings.survive)
     if settings.survive:
         start = launch.tolerant(start)

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hpcflow.comm import in_use
 from hpcflow.errors import LaunchError
 
 NAME, EARLIER = "failure.json", "failure.earlier.json"
@@ -57,10 +58,11 @@ def _without_links(draft: Path, path: Path) -> bool:
 
 
 def prepare(run_dir: str) -> None:
-    """A run begins: make its directory; the failure of an earlier run there gets another name.
+    """A run begins: make and claim its directory; an earlier run's failure gets another name.
 
     Nothing where the run directory has no name: no failure is written there.
-    Errors: LaunchError if no file can be made in it: results would be lost at the end.
+    Errors: LaunchError if another job uses it, or no file can be made in it: results would be lost
+            at the end.
     """
     if not run_dir:
         return
@@ -70,6 +72,7 @@ def prepare(run_dir: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         draft.write_text("\n")
         draft.unlink()
+        in_use.claim(folder, in_use.RUN_DIR)
         with contextlib.suppress(FileNotFoundError):
             os.replace(folder / NAME, folder / EARLIER)
     except OSError as error:

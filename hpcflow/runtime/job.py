@@ -115,6 +115,8 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
     from hpcflow.comm import mpi, mpi_library
     from hpcflow.comm.waiting import ranks_outnumber_cores
 
+    if settings.survive:
+        launch.check_survive(place)
     launch.check_library(place, mpi_library.build_facts())
     world = mpi.world()
     agent.share_connection()
@@ -126,6 +128,8 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
         logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
         crowded = ranks_outnumber_cores(world) or settings.crowded
         context = Context(settings, world, crowded)
+        if context.is_chief:
+            logs.speak()  # where others serve, it need not be rank 0
         context.watch()
         table = context.table()
         if context.rank == 0 and context.size > 1:

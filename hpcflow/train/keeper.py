@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.load import newest_good
 from hpcflow.checkpoint.team import Team
-from hpcflow.errors import CheckpointError, HpcflowError
+from hpcflow.comm import in_use
+from hpcflow.errors import CheckpointError
 from hpcflow.logs import logger
 from hpcflow.ops.state import Variable
-from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
 from hpcflow.runtime.stop import LOSS, RESTARTS, TIME
 from hpcflow.slurm import AGAIN, TEMPORARY_FAILURE
 from hpcflow.train.heirs import Heirs
 from hpcflow.train.often import AUTO, FIRST_S, Often, of_job
+from hpcflow.train.policy import interval, is_round
 from hpcflow.train.preempt import NO_PROGRESS, TOO_OFTEN, Outlook, leave
 from hpcflow.train.saver import Saver
 from hpcflow.train.saves import Saves, Took
 from hpcflow.train.starts import Starts
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 class Listener(Protocol):
@@ -83,6 +81,7 @@ class Keeper:
         self._is_prepared = self._in_foreground  # what a save behind training takes is on its way
         self._starts, self._restarts = Starts(directory), 0
         self._is_told = every != AUTO  # what was chosen
+        self._is_claimed = False  # the folder, by the chief
         self._newest = 0  # step of the newest checkpoint of this start
 
     @functools.cached_property
@@ -289,6 +288,7 @@ class Keeper:
         place = self.directory
 
         def look(rows: Sequence[Any]) -> int:
+            self._claim()
             found = folder.told(f"reading {place}", lambda: folder.find(place))
             if found:
                 raise CheckpointError(
@@ -300,22 +300,50 @@ class Keeper:
 
         Team(self.context).decide({}, look)
 
-    def resume(self) -> bool:
-        """Go on from the newest good checkpoint, if the folder has one; the chief prints what.
-
-        Whether it had one.
+    def claim(self) -> None:
+        """Save in the folder, which no other job may do meanwhile, until `close`.
 
         Ranks:  every rank that runs the script.
-        Errors: Preempted, if it was started again too often.
+        Errors: CheckpointError that names the other job.
         """
-        begun = self._starts.begin() if self.context.is_chief else None
-        self._restarts = Team(self.context).say(begun)
+        Team(self.context).decide({}, lambda rows: self._claim())
+
+    def _claim(self) -> None:
+        """On the chief."""
+        if not self._is_claimed:
+            with contextlib.suppress(OSError):  # a save will say so
+                in_use.claim(self.directory, in_use.CHECKPOINTS)
+                self._is_claimed = True
+
+    def close(self) -> None:
+        """Nothing is saved any more; a save that is not over ends with the job."""
+        if self._is_claimed and not self.saves.going:
+            self._is_claimed = False
+            in_use.release(self.directory)
+
+    def resume(self, saves: bool = True) -> bool:
+        """Go on from the newest good checkpoint, if the folder has one; the chief prints what.
+
+        Whether it had one. Who only restores, without `saves`, may do so beside a job that saves.
+
+        Ranks:  every rank that runs the script.
+        Errors: Preempted, if it was started again too often; CheckpointError that names another
+                job which saves in the folder.
+        """
+
+        def begin(rows: Sequence[Any]) -> int:
+            if saves:
+                self._claim()
+            elif not in_use.is_free(self.directory):
+                return 0  # its drafts and its count are another job's
+            folder.sweep(self.directory)
+            return self._starts.begin()
+
+        self._restarts = Team(self.context).decide({}, begin)
         if 0 <= self.context.settings.max_restarts < self._restarts:
             if self.context.is_chief:
                 logger.error(self._counted())
             raise leave(self.context, RESTARTS, self._counted(), TOO_OFTEN)
-        if self.context.is_chief:
-            folder.sweep(self.directory)
         found = newest_good(self.context, self.directory)
         if found is None:
             self.context.say_next(f"the same command begins anew: {self.directory} is empty")
@@ -339,53 +367,3 @@ class Keeper:
                 folder.point(found.path)
             print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
         return True
-
-
-class Policy:
-    """What a program does after every so many steps."""
-
-    def __init__(self, context: Context, every: int, action: Callable[[], Any], first: int) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise HpcflowError(f"every {every!r} steps", hint="give a number of steps, 1 or more")
-        self._context, self._every, self._action, self._first = context, every, action, first
-        self._last = 0  # this worker's steps when it was run
-
-    def due(self, steps: int) -> bool:
-        """Whether to run it before this worker's next step."""
-        return is_round(self._context, self._every, steps, self._last, self._first)
-
-    def run(self, steps: int) -> None:
-        """Do it: on all ranks that run the script together."""
-        self._last = steps
-        self._action()
-
-
-def is_round(context: Context, every: int, steps: int, last: int, first: int) -> bool:
-    """Whether `every` steps are full with this worker's `steps`; they were with its `last` before.
-
-    `first` joint steps were done by earlier runs. All synchronous workers agree; of asynchronous
-    ones the chief estimates it from its own steps.
-    """
-    if steps == last:
-        return False
-    if context.cluster.in_step:
-        return (first + steps) % every == 0
-    return (steps - last) * context.roles.replicas >= every
-
-
-def interval(every: int | str) -> tuple[int, float | None]:
-    """(steps, seconds) of `200`, "200", "30s", "10m" or "2h"; one of them is 0.
-
-    Of "auto" the seconds are None: they follow from what a save costs.
-    """
-    if every == AUTO:
-        return 0, None
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([smh]?)", str(every).strip())
-    if found is None or float(found.group(1)) <= 0 or (not found[2] and "." in found[1]):
-        raise CheckpointError(
-            f"{every!r} is no time between two checkpoints",
-            hint='give steps, as 500, or 30s, 10m, or "auto"',
-        )
-    if found.group(2):
-        return 0, float(found.group(1)) * _SECONDS[found.group(2)]
-    return int(found.group(1)), 0.0

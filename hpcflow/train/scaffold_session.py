@@ -84,7 +84,7 @@ class ScaffoldSession(TrainingSession):
     def _resume(self, folder: Path, saver: Saver) -> bool:
         self._resumes = True
         self._restored_by = Keeper(self, folder, None, saver, True, None, self.heirs)
-        found = self._restored_by.resume()
+        found = self._restored_by.resume(saves=False)
         if found and self._set_folder is not None:
             tell_own_loop(self, self._restored_by.first_step)
         return found
@@ -119,7 +119,9 @@ class ScaffoldSession(TrainingSession):
         keeper.listener, keeper.always_waits = listener, always_waits
         if before is not None:
             keeper.go_on_as(before)
-        if not self._resumes:
+        if self._resumes:
+            keeper.claim()
+        else:
             keeper.begin_anew()
 
     def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:

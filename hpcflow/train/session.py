@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +13,8 @@ from hpcflow.errors import CheckpointError
 from hpcflow.graph.device import parse
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.keys import GraphKeys
-from hpcflow.logs import logger, numbers, together
+from hpcflow.logs import logger, numbers
 from hpcflow.ops.state import Variable
-from hpcflow.runtime import counted
 from hpcflow.runtime.config import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
@@ -25,13 +23,15 @@ from hpcflow.train.chosen import Chosen, choose, tell_own_loop
 from hpcflow.train.dealt import as_dealt
 from hpcflow.train.exchange import Exchange, Rows
 from hpcflow.train.heirs import Heirs
+from hpcflow.train.job_result import summary
 from hpcflow.train.pace import Pace
 from hpcflow.train.preempt import ANEW, Preemption
 from hpcflow.train.stragglers import Stragglers
 from hpcflow.train.written import versions, write_json
 
 if TYPE_CHECKING:
-    from hpcflow.train.keeper import Keeper, Policy
+    from hpcflow.train.keeper import Keeper
+    from hpcflow.train.policy import Policy
     from hpcflow.train.saver import Saver
 
 RESULT = "result.json"
@@ -269,7 +269,7 @@ class TrainingSession(Session):
 
         Ranks: every rank that runs the script, with the same `steps` in the same order.
         """
-        from hpcflow.train.keeper import Policy
+        from hpcflow.train.policy import Policy
 
         self._policies.append(Policy(self.context, steps, action, self.first_step))
 
@@ -419,6 +419,8 @@ class TrainingSession(Session):
     def close(self) -> None:
         """Let go of plans, and of what was read ahead for steps that will not be."""
         super().close()
+        if self._keeper is not None:
+            self._keeper.close()
         if self.heirs is not None:
             self.heirs.close()
         for data in self.graph.get_collection("datasets"):
@@ -465,63 +467,3 @@ def tell_idle_tasks(graph: Graph, context: Context) -> None:
             *(len(idle) * context.roles.replicas, len(context.roles.workers)),
             *(numbers(idle), spans),
         )
-
-
-def summary(
-    context: Context, reports: Sequence[dict[str, Any]], names: Sequence[str]
-) -> dict[str, Any]:
-    """What all ranks did together, from the report of each; lists are by worker or by rank."""
-    workers = sorted((r for r in reports if "steps" in r), key=lambda r: r["replica"])
-    ranks = sorted(reports, key=lambda r: r["rank"])
-    seconds = max(r["seconds"] for r in workers)
-    samples = sum(r["samples"] for r in workers)
-    return {
-        "mode": context.cluster.mode,
-        "ranks": context.size,
-        "servers": context.cluster.servers,
-        **rounds_of(context, ranks),
-        "replicas": context.cluster.replicas,
-        "tasks_per_replica": context.cluster.tasks_per_replica,
-        "steps": [r["steps"] for r in workers],
-        "samples": [r["samples"] for r in workers],
-        "updates": {name: updates_of(name, ranks) for name in names},
-        "bytes_sent": [r["bytes_sent"] for r in ranks],
-        "messages_sent": [r["messages_sent"] for r in ranks],
-        "hosts": [r["host"] for r in ranks],
-        "compile": [{"rank": r["rank"], **r["compile"]} for r in ranks],
-        "memory": [r["memory"] for r in ranks],
-        "lost": context.lost,
-        "seconds": round(seconds, 6),
-        "input_wait_seconds": [r["input_wait_seconds"] for r in workers],
-        "work_seconds": [r["work_seconds"] for r in workers],
-        "wait_seconds": [r["wait_seconds"] for r in workers],
-        "samples_per_second": round(samples / seconds, 1) if seconds else 0.0,
-        **_traffic(reports, context.cluster.servers),
-        "warnings": together([r.get("warnings", {}) for r in ranks]),
-        "settings": context.settings.changed(),
-    }
-
-
-def rounds_of(context: Context, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The rule by which the workers of servers kept step, and what became of their gradients."""
-    if context.cluster.mode != "ps":
-        return {}
-    coordinator = next(r for r in reports if r["rank"] == context.roles.servers[0])
-    told = dict(coordinator["state"].get(f"rounds {context.cluster.sync}", {}))
-    found: dict[str, Any] = {"sync": told.pop("rule", str(context.cluster.sync))}
-    return {**found, "gradients": told} if told else found
-
-
-def _traffic(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any]:
-    found = counted.summary(reports, servers)
-    return {} if found is None else {"traffic": found}
-
-
-def updates_of(name: str, reports: Sequence[dict[str, Any]]) -> int | list[int]:
-    """Updates applied to the variable `name`, or to each of its copies or pieces if they differ."""
-    piece = re.compile(re.escape(name) + r"(/part_\d+)?\Z")
-    counts = [n for r in reports for found, n in r["updates"].items() if piece.match(found)]
-    if len(set(counts)) > 1:
-        logger.warning("the copies or pieces of %s were updated %s times", name, counts)
-        return counts
-    return counts[0] if counts else 0

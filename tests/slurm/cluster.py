@@ -79,9 +79,10 @@ class Cluster:
         return done.stdout.strip()
 
     def sbatch(self, place: Place, *words: str, **more: str) -> Job:
-        """Submit a job from `place`."""
+        """Submit a job from `place`, as its owner."""
         environ = {"PATH": f"{place.folder}/.venv/bin:{self.environ['PATH']}", **more}
-        done = self.run("sbatch", "--parsable", *words, cwd=place.folder, **environ)
+        submit = (*place.as_owner, "sbatch", "--parsable", *words)
+        done = self.run(*submit, cwd=place.folder, **environ)
         if done.returncode:
             raise OSError(f"sbatch {' '.join(words)}: {done.stderr}")
         return Job(self, place.folder, done.stdout.strip())
@@ -98,8 +99,10 @@ class Cluster:
 class Place:
     """A folder as a user's clone: `jobs`, `examples`, and `.venv` with the command `hpcflow`."""
 
-    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+    def __init__(self, folder: Path, python: str = sys.executable, owner: int = 0) -> None:
         self.folder, self.python = folder, python
+        rights = ("--reuid", str(owner), "--regid", str(owner), "--clear-groups")
+        self.as_owner = ("setpriv", *rights) if owner else ()  # before a command
         for name in ("jobs", "examples"):
             (folder / name).symlink_to(ROOT / name)
         programs = folder / ".venv" / "bin"
@@ -108,6 +111,8 @@ class Place:
             program = programs / name
             program.write_text(f'#!/bin/sh\nexec {python} {module}"$@"\n')
             program.chmod(0o755)
+        if owner:
+            os.chown(folder, owner, owner)
 
 
 class Job:

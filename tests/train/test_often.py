@@ -17,8 +17,8 @@ from hpcflow.errors import HpcflowError
 from hpcflow.job_time import seconds, short
 from hpcflow.settings import Settings
 from hpcflow.train import often
-from hpcflow.train.keeper import interval
 from hpcflow.train.often import Often, daly
+from hpcflow.train.policy import interval
 
 MINUTE = 60.0
 

@@ -25,8 +25,9 @@ from hpcflow.runtime.context import Context
 from hpcflow.runtime.job import use
 from hpcflow.settings import Settings
 from hpcflow.train import runlog
+from hpcflow.train.job_result import summary, updates_of
 from hpcflow.train.progress import Progress
-from hpcflow.train.session import summary, updates_of, write_json
+from hpcflow.train.written import write_json
 from tests.runtime.ranks import run_ranks
 
 from .reference import OPTIMIZERS, data, net

@@ -1,0 +1,41 @@
+"""Check in a job script, before anything else is done, what would make the job fail or do harm.
+
+hpcflow check-job OPTIONS OF HPCFLOW RUN SCRIPT ARGUMENTS
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from hpcflow.cli import run
+from hpcflow.comm import in_use
+from hpcflow.errors import HpcflowError
+from hpcflow.settings import Settings
+
+TAKES_SCRIPT = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow check-job`: those of `hpcflow run`."""
+    run.add_arguments(parser)
+    parser.usage = "%(prog)s [options of hpcflow run] SCRIPT [arguments of the script]"
+
+
+def main(args: argparse.Namespace) -> int:
+    """0 if the job may begin, else 2 and why not."""
+    try:
+        check(args)
+    except HpcflowError as error:
+        print(f"hpcflow check-job: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise an HpcflowError for what must not begin."""
+    settings = Settings.from_environ({**os.environ, **run.chosen_settings(args)})
+    if settings.run_dir:
+        in_use.refuse(Path(settings.run_dir), in_use.RUN_DIR)

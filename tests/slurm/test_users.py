@@ -1,0 +1,156 @@
+"""Jobs of an ordinary user with a script of his own, by the job scripts as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, Job, Place
+
+from hpcflow import slurm as asked
+
+pytestmark = pytest.mark.limit(400)
+NOBODY = 65534
+SCRIPT = """
+import argparse, os, time
+import hpcflow as hf
+import numpy as np
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--slow", action="store_true", help="in the first life")
+args = parser.parse_args()
+slow = args.slow and "SLURM_RESTART_COUNT" not in os.environ
+hf.set_random_seed(1)
+x = hf.placeholder(hf.float32, [None, 8])
+w = hf.Variable(hf.glorot_uniform([8, 4]), name="w")
+train = hf.train.AdamOptimizer(0.01).minimize(hf.reduce_mean(hf.square(hf.matmul(x, w))))
+samples = np.random.default_rng(3).normal(size=(64, 8)).astype("float32")
+data = hf.data.Dataset({x: samples}, batch=8, seed=5)
+with hf.train.TrainingSession() as sess:
+    for batch in data.epochs(args.epochs):
+        sess.step(train, batch)
+        if sess.steps == 5:
+            print("ready", flush=True)
+        if slow:
+            time.sleep(0.2)
+    sess.wait()
+    value = sess.run(w)
+    if sess.result() is not None:
+        print("end w=" + value.tobytes().hex(), flush=True)
+"""
+LOOP = """
+import time
+import hpcflow as hf
+x = hf.placeholder(hf.float32, [None])
+w = hf.Variable(hf.zeros([1]))
+train = hf.train.GradientDescentOptimizer(0.1).minimize(hf.reduce_mean(hf.square(x - w)))
+with hf.Session() as sess:
+    sess.run(hf.global_variables_initializer())
+    for step in range(20):
+        sess.run(train, {x: [1.0]})
+"""
+
+
+@pytest.fixture
+def user() -> Iterator[Place]:
+    """A folder of a user without rights, with his scripts; pytest's own are root's alone."""
+    folder = Path(tempfile.mkdtemp(prefix="hf-user-", dir="/tmp"))
+    folder.chmod(0o755)
+    place = Place(folder, owner=NOBODY)
+    for name, text in (("train.py", SCRIPT), ("loop.py", LOOP)):
+        (folder / name).write_text(text)
+    yield place
+    shutil.rmtree(folder)
+
+
+def weights(job: Job) -> list[str]:
+    return re.findall(r"end w=(\w+)", job.output)
+
+
+@pytest.mark.parametrize("script", ["train", "ps", "hetero"])
+def test_a_users_script_is_saved_requeued_and_resumed(
+    slurm: Cluster, user: Place, script: str
+) -> None:
+    job = slurm.sbatch(user, f"jobs/slurm/{script}.sbatch", "train.py", "--slow")
+    job.says("ready")
+    slurm.ask(*user.as_owner, "scancel", "--signal=USR1", job.number)
+    assert set(job.wait()) == {"COMPLETED"}, job.output
+    assert set(job.facts("Restarts")) == {"1"} and "Traceback" not in job.output, job.output
+    stopped = re.findall(r"SIGUSR1: stopped before step (\d+); saved", job.output)
+    resumed = re.findall(r"resumed step=(\d+)", job.output)
+    assert len(stopped) == len(resumed) == len(weights(job)) == 1, job.output
+    run = user.folder / "runs" / job.number
+    assert (run / "checkpoints" / "latest").stat().st_uid == NOBODY
+    assert not (run / ".running.json").exists()
+    if script == "train":
+        assert stopped == resumed
+        whole = slurm.sbatch(user, f"jobs/slurm/{script}.sbatch", "train.py")
+        assert whole.wait() == ["COMPLETED"] and weights(whole) == weights(job)
+
+
+def test_a_named_job_goes_on_and_is_one_at_a_time(slurm: Cluster, user: Place) -> None:
+    words = ("--nodes=1", "jobs/slurm/train.sbatch", "train.py")
+    first = slurm.sbatch(user, *words, "--slow", RUN="night")
+    first.says("ready")
+    second = slurm.sbatch(user, *words, RUN="night")
+    assert second.wait() == ["FAILED"], second.output
+    told = "the run directory runs/night is in use by another job: SLURM job " + first.number
+    assert told in second.output and first.pending()
+    assert first.wait() == ["COMPLETED"], first.output
+    more = slurm.sbatch(user, *words, "--epochs", "12", RUN="night")
+    assert more.wait() == ["COMPLETED"], more.output
+    assert "resumed step=80 " in more.output
+    manifest = json.loads((user.folder / "runs/night/manifest.json").read_text())
+    assert len(manifest["earlier"]) == 1
+
+
+def test_a_named_job_that_was_killed_does_not_hold_its_folder(slurm: Cluster, user: Place) -> None:
+    words = ("--nodes=1", "jobs/slurm/train.sbatch", "train.py")
+    first = slurm.sbatch(user, *words, "--slow", RUN="night")
+    first.says("ready")
+    slurm.ask("scancel", "--full", "--signal=KILL", first.number)
+    first.wait()
+    second = slurm.sbatch(user, *words, RUN="night")
+    assert second.wait() == ["COMPLETED"] and len(weights(second)) == 1, second.output
+
+
+@pytest.mark.parametrize("script", ["train", "hetero"])
+def test_slurm_says_whether_a_job_and_its_step_run(
+    slurm: Cluster, user: Place, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", slurm.environ["SLURM_CONF"])
+    job = slurm.sbatch(user, f"jobs/slurm/{script}.sbatch", "train.py", "--slow")
+    job.says("ready")
+    mark = json.loads((user.folder / "runs" / job.number / ".running.json").read_text())
+    assert mark["job"] == job.number and mark["step"] is not None
+    assert asked.runs(job.number) and asked.runs(job.number, mark["step"])
+    assert asked.runs(job.number, "77") is False
+    slurm.ask("scancel", "--full", "--signal=KILL", job.number)
+    job.wait()
+    assert asked.runs(job.number) is False and asked.runs("999999") is False
+
+
+def test_a_loop_over_a_plain_session_is_told_that_nothing_saves_it(
+    slurm: Cluster, user: Place
+) -> None:
+    job = slurm.sbatch(user, "jobs/slurm/train.sbatch", "loop.py")
+    assert job.wait() == ["COMPLETED"], job.output
+    assert re.search(r"this job ends in \w+.*, and hf.Session saves nothing by itself", job.output)
+
+
+def test_the_users_own_folder_is_his(slurm: Cluster, user: Place) -> None:
+    text = SCRIPT.replace('"--slow"', '"--checkpoints")\nparser.add_argument("--slow"')
+    named = text.replace("TrainingSession()", "TrainingSession(checkpoints=args.checkpoints)")
+    (user.folder / "named.py").write_text(named)
+    job = slurm.sbatch(user, "jobs/slurm/train.sbatch", "named.py", "--checkpoints", "mine")
+    assert job.wait() == ["COMPLETED"], job.output
+    assert (user.folder / "mine" / "latest").exists()
+    assert not (user.folder / "runs" / job.number / "checkpoints").exists()
+    assert os.stat(user.folder / "mine").st_uid == NOBODY
