@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency", "faults"}
-LEAVES |= {"folders", "guard", "hosts", "locks", "mpirun", "names", "owned", "printable", "relay"}
+LEAVES |= {"files", "folders", "guard", "hosts", "locks", "mpirun", "names", "owned"}
+LEAVES |= {"printable", "relay"}
 GRAPH = LEAVES | {"graph"}
 PLAN = GRAPH | {"ops", "autodiff", "native", "plan"}
 RUNTIME = PLAN | {"kernels", "comm", "runtime", "peaks"}

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from hpcflow import faults, hosts, launch
+from hpcflow.cli.say import err
 from hpcflow.comm import deaths
 from hpcflow.comm.ledger import base as ledgers
 from hpcflow.errors import HpcflowError, LaunchError
@@ -106,7 +107,7 @@ def main(args: argparse.Namespace) -> int:
         serving = enter()
     except HpcflowError as error:
         if place is None or place.rank == 0:  # the other ranks would say the same
-            print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+            err(f"hpcflow: {type(error).__name__}: {error}")
         else:
             time.sleep(LET_RANK_0_SPEAK_S)
         return 2
@@ -200,7 +201,7 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     if args.hostfile:
         start = hosts.spread(start, args.hostfile)
     noun = "rank" if args.ranks == 1 else "ranks"
-    print(f"hpcflow: starting {args.ranks} {noun} by {start.why}", file=sys.stderr, flush=True)
+    err(f"hpcflow: starting {args.ranks} {noun} by {start.why}")
     sys.stdout.flush()
     try:
         if not start.why.startswith("mpirun"):
