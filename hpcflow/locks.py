@@ -127,7 +127,8 @@ def _sign(file: int) -> None:
     who = f"process {os.getpid()} on {os.uname().nodename} (since {since}: {command})"
     with contextlib.suppress(OSError):  # a full disk: others wait for they know not whom
         os.ftruncate(file, NOTE_BYTES)
-        os.pwrite(file, who.encode("utf-8", "backslashreplace")[:MOST_BYTES], NOTE_BYTES)
+        os.lseek(file, NOTE_BYTES, os.SEEK_SET)
+        os.write(file, who.encode("utf-8", "backslashreplace")[:MOST_BYTES])
 
 
 def _holder(file: int) -> str:

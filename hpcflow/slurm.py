@@ -6,7 +6,6 @@ import datetime
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 
@@ -79,6 +78,8 @@ def requeue(environ: Mapping[str, str] = os.environ) -> str:
 def scontrol(*words: str) -> tuple[int, str]:
     """Its exit code and what it prints; times as they are by default, in this process's zone."""
     environ = {**os.environ, "SLURM_TIME_FORMAT": "standard"}
+    import subprocess
+
     try:
         done = subprocess.run(
             ["scontrol", *words], capture_output=True, text=True, timeout=30, env=environ

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "settings", "logs", "launch", "threads", "consistency", "faults"}
-LEAVES |= {"folders", "guard", "hosts", "job_time", "locks", "mpirun", "names", "owned"}
+LEAVES |= {"files", "folders", "guard", "hosts", "job_time", "locks", "mpirun", "names", "owned"}
 LEAVES |= {"package", "printable", "relay", "slurm"}
 GRAPH = LEAVES | {"graph"}
 PLAN = GRAPH | {"ops", "autodiff", "native", "plan"}

@@ -28,6 +28,7 @@ ALLOWED = {
     ("cli/run.py", "runpy"): "the user's script, which is trusted",
     ("hosts.py", "socket"): "mpirun's supervisor and its ranks, who show its token; a port",
     ("relay.py", "socket"): "a port in place of mpirun's, for the daemon of one host",
+    ("comm/agent.py", "socket"): "a pair of sockets between a process and its child; no port",
     ("cli/built.py", "runpy"): "the file that --model names, as a script",
     ("runtime/step.py", "compile"): "the shell of a step: hpcflow's own text, with numbers in it",
     ("runtime/step.py", "exec"): "the same",

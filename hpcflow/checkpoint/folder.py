@@ -40,12 +40,12 @@ def step_of(path: Path) -> int:
 
 def is_folder(path: Path) -> bool:
     """Whether `path` is a folder of checkpoints, not one of them."""
-    return path.is_dir() and not (path / INDEX).exists()
+    return os.path.isdir(path) and not os.path.exists(path / INDEX)
 
 
 def index_of(path: Path) -> Path:
     """The file of a checkpoint that says what is in it; `path` itself may be a link."""
-    return path / INDEX if path.is_dir() else path.resolve()
+    return path / INDEX if os.path.isdir(path) else Path(os.path.realpath(path))
 
 
 def find(folder: Path) -> list[Found]:

@@ -82,7 +82,7 @@ def open_good(context: Context, path: Path) -> Saved:
 
 def _readable(path: Path) -> folder.Found:
     """Errors: CheckpointError if there is nothing, or nothing readable."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise CheckpointError(
             f"there is no checkpoint {path}", hint="see what there is: hpcflow inspect DIR"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,15 +24,18 @@ class Report(NamedTuple):
 def candidates(path: Path) -> list[folder.Found]:
     """The checkpoints that `path` may mean, newest first: itself, or those of the folder.
 
-    Errors: CheckpointError if there is none.
+    Errors: CheckpointError if there is none, or the folder cannot be read.
     """
-    if not path.exists():
+    if not os.path.exists(path):
         raise CheckpointError(f"there is no {path}", hint="name a folder of checkpoints")
     if path.name == folder.INDEX:
         return [folder.look(path.parent)]
     if not folder.is_folder(path):
         return [folder.look(path)]
-    found = folder.find(path)
+    try:
+        found = folder.find(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     if not found:
         raise CheckpointError(
             f"there is no checkpoint in {path}",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from hpcflow import folders
+from hpcflow.cli.say import err, out
 from hpcflow.folders import Folder, Kept
 from hpcflow.plan.show import as_table, nbytes
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print what there is, or what was removed; 1 if a file could not be removed, 2 if misused."""
     if args.prune is not None and not 0 <= args.prune < float("inf"):
-        print("hpcflow cache: --prune takes a number of days", file=sys.stderr)
+        err("hpcflow cache: --prune takes a number of days")
         return 2
     places = [(name, folders.place(kind)) for name, kind in KINDS]
     found = [(name, place, place.files() if place else []) for name, place in places]
@@ -47,11 +47,11 @@ def main(args: argparse.Namespace) -> int:
         code, found = int(gone != found), gone
     if args.json:
         told = {name: _data(place, files) for name, place, files in found}
-        print(json.dumps({"removed" if removes else "kept": told}, indent=1))
+        out(json.dumps({"removed" if removes else "kept": told}, indent=1))
     else:
         rows = [_row(name, place, files) for name, place, files in found]
         head = ("removed" if removes else "kept", "files", "bytes", "oldest", "newest", "folder")
-        print(as_table(head, rows))
+        out(as_table(head, rows))
     return code
 
 
@@ -60,7 +60,7 @@ def _removed(file: Kept) -> bool:
     try:
         file.path.unlink(missing_ok=True)
     except OSError as error:
-        print(f"hpcflow cache: {error.filename}: {error.strerror}", file=sys.stderr)
+        err(f"hpcflow cache: {error.filename}: {error.strerror}")
         return False
     return True
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from pathlib import Path
 
 from hpcflow.checkpoint.diff import Difference, diff, how
 from hpcflow.cli.export import newest
+from hpcflow.cli.say import err, out
 from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.printable import one_line
 
 ARRAYS = ("missing", "shape", "dtype", "values")
 
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
         a, b = newest(Path(args.a)), newest(Path(args.b))
         found = list(diff(a, b, args.rtol, args.atol))
     except (HpcflowError, OSError) as error:
-        print(f"hpcflow diff: {error}", file=sys.stderr)
+        err(f"hpcflow diff: {error}")
         return 2
     if args.arrays:
         found = [one for one in found if one.kind in ARRAYS]
@@ -50,12 +51,12 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         told = {"a": str(a.path), "b": str(b.path), "equal": not found, "saved_by": saved}
         rows = [{k: _plain(v) for k, v in one._asdict().items()} for one in found]
-        print(json.dumps({**told, "differences": rows}, indent=1))
+        out(json.dumps({**told, "differences": rows}, indent=1))
         return int(bool(found))
-    print(f"A {a.path} (step {a.facts['step']:,})\nB {b.path} (step {b.facts['step']:,})")
+    out(f"A {a.path} (step {a.facts['step']:,})\nB {b.path} (step {b.facts['step']:,})")
     for name, (mine, theirs) in saved.items():
-        print(f"  saved with  {name} {mine} and {theirs}")
-    print("\n".join(map(row, found)) if found else "equal")
+        out(f"  saved with  {name} {mine} and {theirs}")
+    out("\n".join(map(row, found)) if found else "equal")
     return int(bool(found))
 
 
@@ -66,4 +67,4 @@ def _plain(value: object) -> object:
 
 def row(one: Difference) -> str:
     """A difference, for people."""
-    return f"  {one.kind:<9} {one.name}: {one.text}"
+    return f"  {one.kind:<9} {one_line(one.name)}: {one_line(one.text)}"

@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 from hpcflow import launch
+from hpcflow.cli.say import err, out
 from hpcflow.doctor import checks, look, page
 from hpcflow.doctor.facts import Facts, Job
 from hpcflow.errors import HpcflowError
@@ -37,18 +38,18 @@ def main(args: argparse.Namespace) -> int:
     try:
         settings, place = Settings.from_environ(), launch.detect()
         if args.look:
-            print(json.dumps(dataclasses.asdict(look.of_rank(None, settings))))
+            out(json.dumps(dataclasses.asdict(look.of_rank(None, settings))))
             return 0
         if place is None and args.ranks is not None:
             _start(args)
     except HpcflowError as error:
-        print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+        err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
     job = Job([_alone(settings)]) if place is None else _together(place, settings)
     if job is None:
         return 0
     findings = checks.judge(job)
-    print((page.as_json if args.json else page.as_text)(job, findings), end="", flush=True)
+    out((page.as_json if args.json else page.as_text)(job, findings), end="")
     return page.exit_code(findings)
 
 
@@ -83,6 +84,6 @@ def _together(place: launch.Launch, settings: Settings) -> Job | None:
     try:
         return links.gather(mine)
     except HpcflowError as error:  # a message that never comes: the others would wait for this rank
-        print(f"hpcflow: rank {mine.rank} on {mine.node}: {error}", file=sys.stderr, flush=True)
+        err(f"hpcflow: rank {mine.rank} on {mine.node}: {error}")
         links.mpi.world().abort(1)
         raise

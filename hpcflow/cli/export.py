@@ -8,15 +8,15 @@ the bits in HDF5 and float32 in npz. Of an ONNX model the graph is what FILE.py:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint.verify import candidates
 from hpcflow.cli.built import HELP, build
+from hpcflow.cli.say import err, out
 from hpcflow.errors import CheckpointError, DataError, HpcflowError, LaunchError
 from hpcflow.graph.graph import Graph
 
@@ -53,10 +53,10 @@ def main(args: argparse.Namespace) -> int:
         if args.int8 is not None:
             _quantized(path, args)
     except HpcflowError as error:
-        print(f"hpcflow export: {type(error).__name__}: {error}", file=sys.stderr)
+        err(f"hpcflow export: {type(error).__name__}: {error}")
         return 1
     except OSError as error:
-        print(f"hpcflow export: {args.out} is not written: {error}", file=sys.stderr)
+        err(f"hpcflow export: {args.out} is not written: {error}")
         return 1
     return 0
 
@@ -79,7 +79,7 @@ def _plain(saved: Saved, path: Path) -> None:
     from hpcflow.checkpoint.plain import write
 
     count = write(saved, path)
-    print(
+    out(
         f"{path}: {count} arrays, {path.stat().st_size:,} bytes, of {saved.path} "
         f"(step {saved.facts['step']:,})"
     )
@@ -90,10 +90,8 @@ def newest(path: Path) -> Saved:
 
     Errors: CheckpointError if there is none whose every byte is as it was written.
     """
-    alone = path.is_file() or (path / folder.INDEX).exists()
-    found = [folder.look(path)] if alone else folder.find(path)
     wrong: list[str] = []
-    for one in found:
+    for one in candidates(path):
         if one.facts is None:
             wrong.append(str(one.error))
             continue
@@ -132,7 +130,7 @@ def export(saved: Saved, spec: str, path: Path) -> None:
         inputs, outputs = build(spec)
         model = export_model(outputs, inputs, Values(saved))
     path.write_bytes(model.SerializeToString())
-    print(
+    out(
         f"{path}: {len(model.graph.node)} nodes, {path.stat().st_size:,} bytes, of {saved.path} "
         f"(step {saved.facts['step']:,}); {', '.join(inputs)} -> {', '.join(outputs)}"
     )
@@ -150,10 +148,10 @@ def _quantized(path: Path, args: argparse.Namespace) -> None:
     rows = [(p, quantize.measure(p, data, labels)) for p in (path, small)]
     for one, told in rows:
         accuracy = "" if told.accuracy is None else f"  accuracy {told.accuracy:.4f}"
-        print(f"{one!s:<40} {told.bytes:>12,} bytes{accuracy}")
+        out(f"{one!s:<40} {told.bytes:>12,} bytes{accuracy}")
     if data is not None and labels is None:
         share = quantize.deviation(path, small, data)
-        print(f"outputs differ by up to {share:.2%} of their range")
+        out(f"outputs differ by up to {share:.2%} of their range")
 
 
 def samples(model: Path, path: str, labels: str | None) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 The graph is what FILE.py:FUNCTION builds, with the variables of a checkpoint, or an ONNX model.
 Datasets of DATA.h5 have the names of its inputs, those of OUT.h5 the names of its outputs, row by
 row. Under a launcher (srun, mpirun) this process is one of its ranks; otherwise -n N starts N.
+The exit code is 0 if the file was written, 1 if a file or the graph will not do, 2 if misused.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from hpcflow import launch
 from hpcflow.cli.built import HELP, Named, build, is_onnx
 from hpcflow.cli.run import check_folder, enter
+from hpcflow.cli.say import err, out
 from hpcflow.errors import DataError, HpcflowError, LaunchError
 
 
@@ -43,13 +45,28 @@ def main(args: argparse.Namespace) -> int:
             _start(args)
         serving = enter()
     except HpcflowError as error:
-        print(f"hpcflow infer: {type(error).__name__}: {error}", file=sys.stderr)
+        err(f"hpcflow infer: {type(error).__name__}: {error}")
         return 2
     if serving is not None:
         serving()
         return 0
-    Job(args).run()
+    try:
+        Job(args).run()
+    except (HpcflowError, OSError) as error:
+        return _failed(error)
     return 0
+
+
+def _failed(error: Exception) -> int:
+    """Say what is wrong; of several ranks the first that fails does, and ends the job."""
+    from hpcflow.runtime.job import current
+
+    if current().size == 1:
+        err(f"hpcflow infer: {type(error).__name__}: {error}")
+    else:
+        error.__cause__ = error.__context__ = None
+        sys.excepthook(type(error), error.with_traceback(None), None)
+    return 1
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -72,7 +89,7 @@ def _start(args: argparse.Namespace) -> None:
     check_folder()
     program = [sys.executable, "-m", "hpcflow", "infer", args.checkpoint, args.data, *options]
     start = launch.command(args.ranks, program)
-    print(f"hpcflow: starting {args.ranks} ranks by {start.why}", file=sys.stderr, flush=True)
+    err(f"hpcflow: starting {args.ranks} ranks by {start.why}")
     start.become()
 
 
@@ -136,7 +153,7 @@ class Job:
         os.replace(draft, self.out)
         for path in self.out.parent.glob(f"{self.out.name}.part-*"):
             path.unlink()
-        print(f"{self.out}: {count:,} rows by {self.team.size} ranks")
+        out(f"{self.out}: {count:,} rows by {self.team.size} ranks")
 
 
 def _opened(path: str, name: str) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ import numpy as np
 from hpcflow.checkpoint import folder
 from hpcflow.checkpoint.saved import Saved
 from hpcflow.checkpoint.verify import candidates
+from hpcflow.cli.say import err, out
 from hpcflow.errors import HpcflowError
+from hpcflow.printable import one_line
 
 WIDEST = 60  # names longer than this do not move the columns
 
@@ -34,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         found = candidates(path)
     except HpcflowError as error:
-        print(f"hpcflow inspect: {error}", file=sys.stderr)
+        err(f"hpcflow inspect: {error}")
         return 1
     bad: dict[str, list[str]] = {}
     for one in found:
@@ -43,13 +44,13 @@ def main(args: argparse.Namespace) -> int:
             assert one.facts is not None
             told = {**_told(Saved(one.path, one.facts)), "damaged": bad}
             told["others"] = [c.path.name for c in found if c is not one]
-            print(json.dumps(told, indent=1) if args.json else _text(told))
+            out(json.dumps(told, indent=1) if args.json else _text(told))
             return 1 if bad else 0
         bad[str(one.path)] = wrong
     if args.json:
-        print(json.dumps({"checkpoint": None, "damaged": bad}, indent=1))
+        out(json.dumps({"checkpoint": None, "damaged": bad}, indent=1))
     else:
-        print("\n".join(["no good checkpoint", *_damage(bad)]))
+        out("\n".join(["no good checkpoint", *_damage(bad)]))
     return 1
 
 
@@ -102,19 +103,21 @@ def _text(told: dict[str, Any]) -> str:
             rows.append(f"  data     epoch {position['epoch'] + 1}{some}")
     if told.get("metrics"):
         values = (
-            f"{name} {'no number' if v is None else v}" for name, v in told["metrics"].items()
+            f"{one_line(name)} {'no number' if v is None else v}"
+            for name, v in told["metrics"].items()
         )
         rows.append(f"  metrics  {', '.join(values)}")
-    width = min(max(map(len, told["variables"]), default=0), WIDEST)
+    width = min(max((len(one_line(name)) for name in told["variables"]), default=0), WIDEST)
     rows.append(f"  variables {len(told['variables'])}, {told['bytes']:,} bytes")
     for name, one in told["variables"].items():
+        name = one_line(name)
         shape = "[" + ", ".join(map(str, one["shape"])) + "]"
         rows.append(f"    {name:<{width}}  {one['dtype']:<8} {shape:<16} {one['bytes']:>14,}")
     if told["others"]:
-        rows.append(f"  others   {', '.join(told['others'])}")
+        rows.append(f"  others   {', '.join(map(one_line, told['others']))}")
     return "\n".join([*rows, *_damage(told["damaged"])])
 
 
 def _damage(bad: dict[str, list[str]]) -> list[str]:
     """What is wrong with those that are not good."""
-    return [f"  DAMAGED  {text}" for texts in bad.values() for text in texts]
+    return [f"  DAMAGED  {one_line(text)}" for texts in bad.values() for text in texts]

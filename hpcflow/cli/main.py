@@ -12,6 +12,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from hpcflow.cli.say import Parser
+
 COMMANDS = {
     "run": "run a script on one rank or many",
     "submit": "submit a job script to SLURM, and say what to do if it is refused",
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         return _run_command(words[0], words[1:])
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="hpcflow",
         description="Train models as one dataflow graph over MPI ranks.",
         epilog="`hpcflow COMMAND --help` tells the options of a command.",
@@ -55,9 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_command(name: str, words: list[str]) -> int:
     module = importlib.import_module(f"hpcflow.cli.{name.replace('-', '_')}")
-    parser = argparse.ArgumentParser(
-        prog=f"hpcflow {name}", description=module.__doc__, allow_abbrev=False
-    )
+    parser = Parser(prog=f"hpcflow {name}", description=module.__doc__, allow_abbrev=False)
     module.add_arguments(parser)
     if getattr(module, "TAKES_SCRIPT", False):
         own, script, script_args = split_script(parser, words)

@@ -11,12 +11,13 @@ import argparse
 import hashlib
 import importlib.util
 import marshal
+import os
 import shutil
-import sys
 from pathlib import Path
 from types import CodeType
 
 import hpcflow
+from hpcflow.cli.say import err, out
 from hpcflow.plan.key import PACKED
 
 CODES, SOURCES = "modules.bin", "sources.bin"
@@ -30,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the pack and say how to use it."""
-    folder = Path(args.dir).resolve()
+    folder = Path(os.path.realpath(args.dir))
     try:
         count = pack(folder)
     except OSError as error:
-        print(f"hpcflow: the pack cannot be written: {error}", file=sys.stderr)
+        err(f"hpcflow: the pack cannot be written: {error}")
         return 1
-    print(f"{count} modules in {folder / 'hpcflow' / CODES}; use it by: export PYTHONPATH={folder}")
+    out(f"{count} modules in {folder / 'hpcflow' / CODES}; use it by: export PYTHONPATH={folder}")
     return 0
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcflow.cli.cache import age
 from hpcflow.cli.run import add_settings, chosen_settings, run_script
+from hpcflow.cli.say import err, out
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.plan.ir import Plan
 from hpcflow.plan.key import LEAST_NODES, MOST_BYTES
@@ -57,12 +58,12 @@ def main(args: argparse.Namespace) -> int:
         settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
         found, devices, code = plans_of(args.script, args.script_args, args.ranks, settings)
     except HpcflowError as error:
-        print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+        err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
     if code:
         return code
     if not found:
-        print(f"hpcflow: {args.script} ran no step, so there is no plan", file=sys.stderr)
+        err(f"hpcflow: {args.script} ran no step, so there is no plan")
         return 1
     try:
         last, outlook = found[-1]
@@ -70,12 +71,12 @@ def main(args: argparse.Namespace) -> int:
             if plan is not None:
                 verify(plan)
     except HpcflowError as error:
-        print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+        err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
     try:
         _write(last, outlook(), args, devices)
     except OSError as error:
-        print(f"hpcflow: {error.filename} is not written: {error.strerror}", file=sys.stderr)
+        err(f"hpcflow: {error.filename} is not written: {error.strerror}")
         return 1
     return 0
 
@@ -126,15 +127,14 @@ def _write(
         more = {"fused": groups_data(plan, devices), "kept": _kept_data(outlook)}
         if args.kernels:
             more["kernels"] = kernels_data(plan, devices)
-        json.dump(as_data(plan, made) | more, sys.stdout, indent=1)
-        print()
+        out(json.dumps(as_data(plan, made) | more, indent=1))
     else:
-        print(as_text(plan, made), end="")
+        out(as_text(plan, made), end="")
         if groups := groups_text(plan, devices):
-            print(f"\n{groups}")
+            out(f"\n{groups}")
         if args.kernels:
-            print(f"\n{kernels_text(plan, devices)}")
-        print(f"\n{_kept_text(outlook)}")
+            out(f"\n{kernels_text(plan, devices)}")
+        out(f"\n{_kept_text(outlook)}")
 
 
 def _kept_data(outlook: Outlook) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from hpcflow.checkpoint.saved import Saved
 from hpcflow.cli import run
 from hpcflow.cli.diff import row
 from hpcflow.cli.export import newest
+from hpcflow.cli.say import err, out
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError
 from hpcflow.settings import PREFIX, Settings, new_seed
 from hpcflow.slurm import TEMPORARY_FAILURE
@@ -63,8 +64,8 @@ def main(args: argparse.Namespace) -> int:
     """Run, compare, say what was found."""
     try:
         return prove(args)
-    except HpcflowError as error:
-        print(f"hpcflow prove-resume: {error}", file=sys.stderr)
+    except (HpcflowError, OSError) as error:
+        err(f"hpcflow prove-resume: {error}")
         return 2
 
 
@@ -78,27 +79,27 @@ def prove(args: argparse.Namespace) -> int:
     script = Script(args, folder)
     stopped = script.stopped()
     end = 2 * stopped.step
-    print(f"stopped before step {stopped.step}; now on from there, until step {end}", flush=True)
+    out(f"stopped before step {stopped.step}; now on from there, until step {end}")
     resumed = script.run("resumed", "stopped", end)
     if resumed.step <= stopped.step:
         raise CheckpointError(
             f"the script did not go on behind step {stopped.step}",
             hint=f"it ends there: give --steps less than {args.steps}; {folder} has what it said",
         )
-    print(f"ended at step {resumed.step}; now without interruption", flush=True)
+    out(f"ended at step {resumed.step}; now without interruption")
     whole = script.run("whole", "whole", end)
     found = differences(whole.saved, resumed.saved)
     if not found:
-        print(f"bit-equal at step {whole.step}: {described(whole.saved)}")
+        out(f"bit-equal at step {whole.step}: {described(whole.saved)}")
         shutil.rmtree(folder)
         return 0
-    print(f"ended at step {whole.step}, otherwise; now so once more", flush=True)
+    out(f"ended at step {whole.step}, otherwise; now so once more")
     again = script.run("again", "again", end)
-    print("NOT bit-equal: the run without interruption, and the one that went on")
-    print("\n".join(rows(found)))
+    out("NOT bit-equal: the run without interruption, and the one that went on")
+    out("\n".join(rows(found)))
     for why in reasons(whole.saved, found, differences(whole.saved, again.saved)):
-        print(f"  likely    {why}")
-    print(f"  kept in   {folder}")
+        out(f"  likely    {why}")
+    out(f"  kept in   {folder}")
     return 1
 
 
@@ -133,7 +134,7 @@ class Script:
         """
         rank = 1 if (self._args.ranks or 1) > 1 else 0  # not the chief, where there is another
         before = self._args.steps + 1
-        print(f"running until rank {rank} gets SIGTERM before its step {before}", flush=True)
+        out(f"running until rank {rank} gets SIGTERM before its step {before}")
         found = self.run("stopped", "stopped", 0, f"term:rank={rank}@step={before}")
         if found.code != TEMPORARY_FAILURE:
             raise LaunchError(

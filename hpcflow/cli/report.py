@@ -2,14 +2,16 @@
 
 RUN is a run directory (`hpcflow run --run-dir DIR`). Runs of one script that differ in their ranks
 are compared: strong scaling where the joined batch is the same, weak where that of a worker is.
+The exit code is 0, 1 if a file could not be read, or written, which is told, and 2 if misused.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import os
 from pathlib import Path
 
+from hpcflow.cli.say import err, out
 from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.report import picture, runs, text
 
@@ -27,20 +29,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the table and write both files; 1 if something was not done."""
-    out = Path(args.out)
+    folder = Path(args.out)
     try:
         found = runs.load(args.runs)
+        if not any(run.is_readable for run in found):
+            raise HpcflowError(
+                "\n".join(fault for run in found for fault in run.faults),
+                hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
+            )
         curves = runs.scalings(found)
         table = text.as_text(found, curves)
-        print(table, end="")
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "report.txt").write_text(table, encoding="utf-8")
-        picture.draw(found, curves, out / "report.png")
-        print(f"\nwritten: {out / 'report.png'}, {out / 'report.txt'}")
+        out(table, end="")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / "report.txt", table)
+        picture.draw([run for run in found if run.is_readable], curves, folder / "report.png")
+        out(f"\nwritten: {folder / 'report.png'}, {folder / 'report.txt'}")
     except MissingPackageError as error:
-        print(f"hpcflow: {error}\n  written  {out / 'report.txt'} alone", file=sys.stderr)
+        err(f"hpcflow: {error}\n  written  {folder / 'report.txt'} alone")
         return 1
     except (HpcflowError, OSError) as error:
-        print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+        err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
-    return 0
+    return int(any(run.faults for run in found))
+
+
+def _write(path: Path, table: str) -> None:
+    """Write under another name first: a pipe of this name is replaced, not waited for."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(table, encoding="utf-8")
+    draft.replace(path)

@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from hpcflow import faults, hosts, launch
+from hpcflow.cli.say import err
 from hpcflow.comm import agent, deaths, in_use
 from hpcflow.comm.in_use import RUN_DIR
 from hpcflow.comm.ledger import base as ledgers
@@ -111,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
         serving = enter()
     except HpcflowError as error:
         if place is None or place.rank == 0:  # the other ranks would say the same
-            print(f"hpcflow: {type(error).__name__}: {error}", file=sys.stderr)
+            err(f"hpcflow: {type(error).__name__}: {error}")
         else:
             time.sleep(LET_RANK_0_SPEAK_S)
         return 2
@@ -209,7 +210,7 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     if args.hostfile:
         start = hosts.spread(start, args.hostfile)
     noun = "rank" if args.ranks == 1 else "ranks"
-    print(f"hpcflow: starting {args.ranks} {noun} by {start.why}", file=sys.stderr, flush=True)
+    err(f"hpcflow: starting {args.ranks} {noun} by {start.why}")
     sys.stdout.flush()
     try:
         if not start.why.startswith("mpirun"):

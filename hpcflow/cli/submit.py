@@ -11,10 +11,9 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from hpcflow.cli.say import err, out
 from hpcflow.errors import HpcflowError, LaunchError
 
 TAKES_SCRIPT = True
@@ -28,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the number of the job; 1 if there is none."""
     try:
-        print(submit(args.script, args.script_args, shlex.split(args.sbatch)))
+        out(submit(args.script, args.script_args, shlex.split(args.sbatch)))
     except HpcflowError as error:
-        print(f"hpcflow submit: {error}", file=sys.stderr)
+        err(f"hpcflow submit: {error}")
         return 1
     return 0
 
@@ -40,7 +39,7 @@ def submit(script: str, arguments: Sequence[str], options: Sequence[str] = ()) -
 
     Errors: LaunchError with what to do, as where the site asks for an account and none is given.
     """
-    if not Path(script).is_file():
+    if not os.path.isfile(script):
         raise LaunchError(f"there is no job script {script}", hint="name one of jobs/slurm/")
     if shutil.which("sbatch") is None:
         raise LaunchError(

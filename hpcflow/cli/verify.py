@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from hpcflow.checkpoint.verify import Report, candidates, verify
+from hpcflow.cli.say import err, out
 from hpcflow.errors import HpcflowError
+from hpcflow.printable import one_line
 
 MOST = 10  # names in a line
 
@@ -31,14 +32,14 @@ def main(args: argparse.Namespace) -> int:
     try:
         found = candidates(Path(args.path))
     except HpcflowError as error:
-        print(f"hpcflow verify: {error}", file=sys.stderr)
+        err(f"hpcflow verify: {error}")
         return 2
     threads = len(os.sched_getaffinity(0))
     reports = [verify(one, threads) for one in found]
     if args.json:
-        print(json.dumps([_told(report) for report in reports], indent=1))
+        out(json.dumps([_told(report) for report in reports], indent=1))
     else:
-        print("\n".join(row for report in reports for row in _rows(report)))
+        out("\n".join(row for report in reports for row in _rows(report)))
     return int(any(report.faults for report in reports))
 
 
@@ -61,11 +62,11 @@ def _rows(report: Report) -> list[str]:
         assert report.facts is not None
         arrays, files = len(report.facts["arrays"]), len(report.facts.get("files", [])) + 1
         return [f"{report.path}: good: step {told['step']:,}, {arrays} arrays in {files} files"]
-    rows = [f"{report.path}: DAMAGED", *(f"  {text}" for text in told["faults"])]
+    rows = [f"{report.path}: DAMAGED", *(f"  {one_line(text)}" for text in told["faults"])]
     rows.append(f"  files    {_some(told['files'])}")
     return [*rows, *([f"  arrays   {_some(told['arrays'])}"] if told["arrays"] else [])]
 
 
 def _some(names: list[str]) -> str:
     more = len(names) - MOST
-    return ", ".join(names[:MOST]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(one_line, names[:MOST])) + (f" and {more} more" if more > 0 else "")

@@ -110,6 +110,7 @@ def _fill(path: Path, copy: Path, notes: int, since: float) -> bool:
         return True
     except OSError as error:
         draft.unlink(missing_ok=True)
-        os.pwrite(notes, f"{time.time():<{locks.NOTE_BYTES}.6f}".encode(), 0)
+        os.lseek(notes, 0, os.SEEK_SET)
+        os.write(notes, f"{time.time():<{locks.NOTE_BYTES}.6f}".encode())
         say_once(f"no copy of {path} in {copy.parent}: {error}; it is read where it is")
         return False

@@ -14,6 +14,7 @@ import numpy as np
 from hpcflow.data.buffers import Buffers
 from hpcflow.data.cache import local_copy
 from hpcflow.errors import MALFORMED, DataError
+from hpcflow.files import open_plain
 from hpcflow.folders import path_of
 from hpcflow.runtime.hdf5 import library
 
@@ -308,8 +309,7 @@ def _readable(path: Path) -> None:
     """Check that the file is there and not empty."""
     try:
         size = path.stat().st_size
-        with path.open("rb"):
-            pass
+        os.close(open_plain(path))
     except OSError as error:
         here = os.uname().nodename
         hint = f"every rank reads the file: {path.absolute()} must be there on every node"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#00
 MARKS = "osD^vP"
 GREY = "#666666"
 MOST_NAMED = 12  # runs in a legend
+LONGEST = 60  # letters of a name
+MOST, NAN = 1e100, float("nan")  # above, values are left out as infinity is: squares overflow
 SMOOTHED = 200  # points from which on a curve is drawn smoothed, over its own points in pale
 UNITS = ((7200, 3600, "h"), (120, 60, "min"), (0, 1, "s"))  # from, length, name
 STYLE: Any = {
@@ -31,6 +35,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "lines.linewidth": 1.6,
+    "text.parse_math": False,  # names of runs and metrics are no formulas
 }
 
 
@@ -56,7 +61,8 @@ def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
         panels += [("scaling", ""), ("efficiency", "")]
     wide = min(2, max(1, len(panels)))
     high = -(-len(panels) // wide) or 1
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a letter that the font lacks is a box
         figure = Figure(figsize=(5.2 * wide, 3.5 * high), dpi=150, layout="constrained")
         grid = list(figure.subplots(high, wide, squeeze=False).flat)
         for axes, (kind, name) in zip(grid, panels, strict=False):
@@ -70,15 +76,20 @@ def draw(runs: Sequence[Run], curves: Sequence[Scaling], path: Path) -> None:
                 _scaling(axes, curves, kind)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        figure.savefig(path)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            figure.savefig(draft, format="png")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def _values(axes: Any, runs: Sequence[Run], name: str) -> None:
     for run, color in _coloured(runs):
         x, y = run.curve("step", name)
-        _line(axes, x, y, color, run.name)
-    axes.set(title=name, xlabel="step", ylabel=name)
-    values = [y for run in runs for y in run.curve("step", name)[1]]
+        _line(axes, x, y, color, _label(run.name))
+    axes.set(title=_label(name), xlabel="step", ylabel=_label(name))
+    values = [y for run in runs for y in run.curve("step", name)[1] if abs(y) < MOST]
     if "loss" in name and values and min(values) > 0 and max(values) / min(values) > 30:
         axes.set_yscale("log")
     _legend(axes, runs)
@@ -89,7 +100,7 @@ def _rates(axes: Any, runs: Sequence[Run]) -> None:
     longest = max((x[-1] for x, _ in curves if x), default=0.0)
     unit, name = _unit(longest)
     for (run, color), (x, y) in zip(_coloured(runs), curves, strict=True):
-        _line(axes, [seconds / unit for seconds in x], y, color, run.name)
+        _line(axes, [seconds / unit for seconds in x], y, color, _label(run.name))
     axes.set(title="throughput", xlabel=f"time ({name})", ylabel="samples/s")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(_engineering())
@@ -113,7 +124,7 @@ def _waits(axes: Any, runs: Sequence[Run]) -> None:
         left = [a + b for a, b in zip(busy, waits, strict=True)]
         others = [(run.waited or 0.0) / unit for run in runs]
         axes.barh(rows, others, 0.6, left=left, color=COLORS[2], label="waiting for ranks")
-    axes.set_yticks(rows, [run.name for run in runs])
+    axes.set_yticks(rows, [_label(run.name) for run in runs])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set(title="a worker's time", xlabel=f"time ({name})")
@@ -127,7 +138,7 @@ def _scaling(axes: Any, curves: Sequence[Scaling], kind: str) -> None:
     ticks = sorted({point.ranks for curve in curves for point in curve.points})
     for i, curve in enumerate(curves):
         x = [point.ranks for point in curve.points]
-        label = f"{curve.kind}: {curve.what}"
+        label = _label(f"{curve.kind}: {curve.what}")
         look = {"color": COLORS[i % len(COLORS)], "marker": MARKS[i % len(MARKS)], "label": label}
         first = curve.points[0]
         if kind == "scaling":
@@ -158,6 +169,7 @@ def _scaling(axes: Any, curves: Sequence[Scaling], kind: str) -> None:
 
 
 def _line(axes: Any, x: list[float], y: list[float], color: str, label: str) -> None:
+    y = [value if abs(value) < MOST else NAN for value in y]
     if len(x) >= SMOOTHED:
         axes.plot(x, y, color=color, linewidth=0.6, alpha=0.25)
         y = smooth(y, len(y) // 100)
@@ -172,6 +184,12 @@ def smooth(values: Sequence[float], over: int) -> list[float]:
         total, weight = keep * total + value, keep * weight + 1
         found.append(total / weight)
     return found
+
+
+def _label(name: str) -> str:
+    """A name as it fits a picture; matplotlib leaves out what begins with an underscore."""
+    short = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return f" {short}" if short.startswith("_") else short
 
 
 def _coloured(runs: Sequence[Run]) -> list[tuple[Run, str]]:

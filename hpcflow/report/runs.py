@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcflow.errors import HpcflowError
-from hpcflow.train.runlog import COLUMNS, MANIFEST, METRICS, read_rows
+from hpcflow.printable import one_line
+from hpcflow.report.reading import Facts, mean, rows_of
+from hpcflow.train.runlog import COLUMNS, MANIFEST, METRICS
 
 RESULT = "result.json"
-SHORTEST_S = 0.01  # a rate over less is noise: the last step of a run may follow at once
+SLOW = {"worker": int, "rank": int, "host": str, "factor": float}
+WAYS = {"received": int, "sent": int}
+TRAFFIC = {"servers": [{"task": str, "predicted": WAYS, "measured": WAYS}]}
 
 
 @dataclasses.dataclass
@@ -37,6 +39,19 @@ class Run:
     finished: bool = False
     traffic: dict[str, Any] = dataclasses.field(default_factory=dict)  # of servers, in a step
     rows: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    faults: list[str] = dataclasses.field(default_factory=list)  # what cannot be read, and why
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether some file says what it is."""
+        return bool(self.rows or self.mode or self.ranks or self.script)
+
+    @property
+    def state(self) -> str:
+        """What became of it."""
+        if not self.is_readable:
+            return "unreadable"
+        return "finished" if self.finished else "not finished"
 
     @property
     def values(self) -> list[str]:
@@ -57,75 +72,45 @@ class Run:
 def load(paths: Sequence[str]) -> list[Run]:
     """The runs in these folders (or of these result.json), named by what differs in their paths.
 
-    Errors: HpcflowError for a folder in which no run has written anything.
+    What of a folder cannot be read is among the faults of its run.
     """
     folders = [Path(path) for path in paths]
-    folders = [path.parent if path.is_file() else path for path in folders]
+    folders = [path.parent if os.path.isfile(path) else path for path in folders]
     names = [os.path.relpath(folder) for folder in folders]
     common = os.path.commonpath(names) if len(set(names)) > 1 else os.path.dirname(names[0])
     short = [os.path.relpath(name, common or ".") for name in names]
-    return [_load(folder, name) for folder, name in zip(folders, short, strict=True)]
+    return [_load(folder, one_line(name)) for folder, name in zip(folders, short, strict=True)]
 
 
 def _load(folder: Path, name: str) -> Run:
-    result, manifest = _json(folder / RESULT), _json(folder / MANIFEST)
-    rows = _rows(folder / METRICS)
-    if not (result or manifest or rows):
-        raise HpcflowError(
-            f"no run in {folder}: neither {RESULT} nor {MANIFEST} nor {METRICS}",
-            hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
-        )
-    nodes = manifest.get("nodes") or {host: [] for host in result.get("hosts", [])}
-    waits, waited = (result.get(f"{kind}wait_seconds") or [] for kind in ("input_", ""))
+    faults: list[str] = []
+    result, manifest = (Facts(folder / file, faults) for file in (RESULT, MANIFEST))
+    rows = rows_of(folder / METRICS, faults)
+    if not (result.is_there or manifest.is_there or rows):
+        none = f"no run in {folder}: neither {RESULT} nor {MANIFEST} nor {METRICS}"
+        return Run(name, faults=faults or [none])
     rates = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
+    last = rows[-1] if rows else {}
+    told = result if result.is_there else manifest
     return Run(
         name,
-        mode=result.get("mode", manifest.get("mode", "")),
-        script=os.path.basename(manifest.get("script") or ""),
-        ranks=result.get("ranks", len(manifest.get("roles", []))),
-        nodes=len(nodes),
-        workers=result.get("replicas", manifest.get("workers", 0)),
-        batch=manifest.get("batch", 0),
-        rate=result.get("samples_per_second", statistics.median(rates) if rates else 0.0),
-        seconds=result.get("seconds", rows[-1].get("seconds", 0.0) if rows else 0.0),
-        input_wait=statistics.mean(waits) if waits else None,
-        waited=statistics.mean(waited) if waited else None,
-        stragglers=result.get("stragglers", manifest.get("stragglers", [])),
-        steps=int(rows[-1].get("step", 0)) if rows else max(result.get("steps", [0])),
-        traffic=result.get("traffic", {}),
-        finished=bool(manifest.get("finished", bool(result))),
+        mode=told.text("mode"),
+        script=os.path.basename(manifest.text("script")),
+        ranks=result.count("ranks") or len(manifest.get("roles", [str], [])),
+        nodes=len(manifest.get("nodes", {}, {}) or set(result.get("hosts", [str], []))),
+        workers=result.count("replicas") or manifest.count("workers"),
+        batch=manifest.count("batch"),
+        rate=result.number("samples_per_second") or (statistics.median(rates) if rates else 0.0),
+        seconds=result.number("seconds") or last.get("seconds", 0.0),
+        input_wait=mean(result.get("input_wait_seconds", [float], [])),
+        waited=mean(result.get("wait_seconds", [float], [])),
+        stragglers=told.get("stragglers", [SLOW], []),
+        steps=int(last.get("step", 0) or max(result.get("steps", [int], []), default=0)),
+        traffic=result.get("traffic", TRAFFIC, {}),
+        finished=manifest.get("finished", bool, result.is_there),
         rows=rows,
+        faults=faults,
     )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise HpcflowError(f"{path} cannot be read: {error}") from None
-    return found if isinstance(found, dict) else {}
-
-
-def _rows(path: Path) -> list[dict[str, float]]:
-    """The rows as numbers; steps that a resumed run did again are those of the last time."""
-    try:
-        found = read_rows(path)
-    except FileNotFoundError:
-        return []
-    kept: list[dict[str, float]] = []
-    for words in found:
-        try:
-            row = {name: float(text) for name, text in words.items() if text != ""}
-        except ValueError:
-            continue  # cut short when the run was killed
-        while kept and kept[-1].get("step", 0) >= row.get("step", 0):
-            kept.pop()
-        if kept and 0 <= row.get("seconds", 0) - kept[-1].get("seconds", 0) < SHORTEST_S:
-            row.pop("samples_per_second", None)
-        kept.append(row)
-    return kept
 
 
 @dataclasses.dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcflow.printable import one_line
 from hpcflow.report.runs import Run, Scaling
 from hpcflow.train.stragglers import told
 
@@ -11,8 +12,11 @@ from hpcflow.train.stragglers import told
 def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
     """A row for each run, who was slow in them, what servers moved, then the scaling curves."""
     parts = [table(_HEAD, [_row(run) for run in runs])]
+    faults = [f"{run.name}: {one_line(fault)}" for run in runs for fault in run.faults]
+    if faults:
+        parts.append("\n".join(faults))
     parts += [_traffic(run) for run in runs if run.traffic]
-    slow = [f"{run.name}: {line}" for run in runs for line in told(run.stragglers)]
+    slow = [f"{run.name}: {line}" for run in runs for line in map(one_line, told(run.stragglers))]
     if slow:
         parts.append("\n".join(slow))
     for curve in curves:
@@ -44,14 +48,17 @@ def _row(run: Run) -> list[str]:
         duration(run.seconds),
         _waited(run, run.input_wait),
         _waited(run, run.waited),
-        "finished" if run.finished else "not finished",
+        run.state,
     ]
 
 
 def _traffic(run: Run) -> str:
     """Bytes of a step by server, as its plan predicted and as they were counted."""
     rows = [
-        [row["task"], *(f"{row[how][way]:,}" for way in ("received", "sent") for how in _HOW)]
+        [
+            one_line(row["task"]),
+            *(f"{row[how][way]:,}" for way in ("received", "sent") for how in _HOW),
+        ]
         for row in run.traffic["servers"]
     ]
     head = ["server", "receives, predicted", "measured", "sends, predicted", "measured"]

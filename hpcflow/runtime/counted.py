@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hpcflow.comm.base import Communicator, Traffic
 from hpcflow.errors import HpcflowError
+from hpcflow.files import read_table
 from hpcflow.plan.ir import Message, Plan, Share
 from hpcflow.settings import Settings
 
@@ -162,11 +163,14 @@ def measured(settings: Settings, world: Communicator | None) -> Measured:
 def _read(path: str) -> str:
     """Rows of a result.json as JSON; a text alone says what is wrong with it."""
     try:
-        variables = json.loads(Path(path).read_text())["traffic"]["variables"]
+        found = read_table(Path(path))
+        if found is None:
+            return json.dumps("there is no such file")
+        variables = found["traffic"]["variables"]
         return json.dumps(
             sorted((n, int(v["bytes"]), round(v["messages"])) for n, v in variables.items())
         )
-    except OSError as error:
-        return json.dumps(error.strerror)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except HpcflowError as error:
+        return json.dumps(error.message)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return json.dumps("it does not say what variables moved")

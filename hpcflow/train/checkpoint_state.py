@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcflow.checkpoint import folder
-from hpcflow.errors import CheckpointError
+from hpcflow.errors import CheckpointError, HpcflowError
+from hpcflow.files import read_text
 
 NAME = "checkpoint"  # of the file, in the folder of checkpoints
 _LINE = re.compile(r'(all_)?model_checkpoint_paths?: (".*")')
@@ -54,7 +55,7 @@ def told(place: Path, latest_filename: str | None = None) -> list[Path]:
     file = place / (latest_filename or NAME)
     newest, every = "", []
     try:
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in (read_text(file) or "").splitlines():
             if found := _LINE.fullmatch(line.strip()):
                 path = str(place / json.loads(found[2]))
                 if found[1]:
@@ -63,7 +64,7 @@ def told(place: Path, latest_filename: str | None = None) -> list[Path]:
                     newest = path
         written = os.path.getmtime(file)
         later = [one.path for one in folder.find(place) if _time(one.path) > written]
-    except (OSError, ValueError):
+    except (HpcflowError, OSError, ValueError, RecursionError, TypeError):
         return []
     if not newest or any(str(path) != newest for path in later) or not _is_there(newest):
         return []

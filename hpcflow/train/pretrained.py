@@ -113,7 +113,7 @@ def _open(given: str | Path) -> Saved:
         if not found:
             raise CheckpointError(f"there is no checkpoint in {path}", hint="see hpcflow inspect")
         return Saved(found[0].path, found[0].facts)
-    if not path.exists():
+    if not os.path.exists(path):
         raise CheckpointError(f"there is no checkpoint {path}", hint="see hpcflow inspect DIR")
     return Saved(path)
 

@@ -11,7 +11,7 @@ import csv
 import dataclasses
 import datetime
 import importlib
-import json
+import io
 import os
 import sys
 import time
@@ -22,6 +22,7 @@ from typing import Any
 
 from hpcflow import launch
 from hpcflow.errors import HpcflowError, MissingPackageError
+from hpcflow.files import read_table, read_text, unreadable
 from hpcflow.logs import logger
 from hpcflow.package import install_hint
 from hpcflow.runtime.context import Context
@@ -30,13 +31,15 @@ from hpcflow.train.pace import Row
 from hpcflow.train.written import versions, write_json
 
 MANIFEST, METRICS, PACES = "manifest.json", "metrics.csv", "paces.csv"
-COLUMNS = ("time", "seconds", "step", "epoch", "samples", "samples_per_second")
+STEP = "step"  # a column of both tables
+COLUMNS = ("time", "seconds", STEP, "epoch", "samples", "samples_per_second")
 ENVIRONMENT = ("HPCFLOW_", "SLURM_", "OMP_", "OMPI_", "MPICH_", "I_MPI_", "UCX_", "FI_", "NCCL_",
                "CUDA_", "HDF5_", "OPENBLAS_", "MKL_", "NUMBA_", "PRTE_", "PMIX_MCA_", "MPI4PY_",
                "PYTHON", "LD_", "PATH", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
 SECRET = ("JWT", "TOKEN", "KEY", "PASSWORD", "SECRET")
 LEAST_S, SHARE = 0.1, 1 / 2000  # between two rows: seconds, and of the time since the start
 FEW_WORKERS = 8  # the paces of more are written less often
+MOST_BYTES = 256 << 20  # of a table: its rows become seldom
 SHORT_EPOCH_S = 0.01  # the last step of an epoch has a row, except of shorter ones
 _logs: weakref.WeakKeyDictionary[Context, RunLog] = weakref.WeakKeyDictionary()
 
@@ -165,11 +168,12 @@ class Rows:
                 self._file = open(self._path, "a", newline="", encoding="utf-8")
             csv.DictWriter(self._file, self._names, restval="").writerow(row)
             self._file.flush()
-        except OSError as error:
+        except (OSError, HpcflowError) as error:
             self._is_broken = True
             with contextlib.suppress(OSError):  # what could not be written is written once more
                 self.close()
-            logger.warning("%s: %s; no more rows are written", self._path, error.strerror)
+            why = error.strerror if isinstance(error, OSError) else error
+            logger.warning("%s: %s; no more rows are written", self._path, why)
 
     def _widen(self, names: list[str]) -> None:
         self.close()
@@ -190,17 +194,31 @@ class Rows:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows as written, a last one that is cut short left out."""
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    """The rows as written, a last one that is cut short left out; none if there is no file.
+
+    Errors: HpcflowError if it cannot be read, or is no table.
+    """
+    text = read_text(path, MOST_BYTES)
+    try:
+        rows = list(csv.DictReader(io.StringIO(text or "", newline="")))
+    except csv.Error as error:
+        raise unreadable(path, f"it is no table ({error})") from None
     return [row for row in rows if None not in row and None not in row.values()]
 
 
 def _header(path: Path) -> list[str]:
+    """The names of the columns that a file has; one that cannot be read is put aside."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            return next(csv.reader(file), [])
-    except OSError:
+        text = read_text(path, MOST_BYTES)
+        names = next(csv.reader(io.StringIO(text or "", newline="")), [])
+        if names and STEP not in names:
+            raise unreadable(path, f"it has no column {STEP!r}")
+        return names
+    except (HpcflowError, csv.Error) as error:
+        aside = path.with_name(f"{path.stem}.damaged{path.suffix}")
+        with contextlib.suppress(OSError):
+            path.replace(aside)
+        logger.warning("%s; it is begun anew, what was there is %s", error, aside)
         return []
 
 
@@ -259,11 +277,13 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _earlier(path: Path) -> list[dict[str, Any]]:
     """The starts before this one in the same directory, oldest first."""
     try:
-        old = json.loads(path.read_text())
-        kept = {name: old.get(name) for name in ("start", "end", "finished", "command", "nodes")}
-        return [*old.get("earlier", []), kept]
-    except (OSError, ValueError):
+        old = read_table(path) or {}
+    except HpcflowError as error:
+        logger.warning("%s: earlier starts are not known", error)
         return []
+    kept = {name: old.get(name) for name in ("start", "end", "finished", "command", "nodes")}
+    earlier = old.get("earlier")
+    return [*(earlier if isinstance(earlier, list) else []), *([kept] if old else [])]
 
 
 def _now() -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcflow.errors import HpcflowError
+from hpcflow.files import read_table
 from hpcflow.logs import logger
 from hpcflow.train.written import write_json
 
@@ -31,12 +32,12 @@ class Starts:
         """This start is one more: how many were before it."""
         is_new = False
         try:
-            self._facts = json.loads(self._path.read_text())
+            found = read_table(self._path)
+            is_new = found is None
+            self._facts = {"ended": True} if found is None else found
             again = 0 if self._facts["ended"] else int(self._facts["restarts"]) + 1
             self._took = _took(self._facts)
-        except FileNotFoundError:
-            again, is_new = 0, True
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (HpcflowError, ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning(
                 "%s is not read, the count of restarts begins anew: %s", self._path, error
             )

@@ -154,7 +154,7 @@ def test_misuse_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "no function 'other'" in export(points, out, "--model", f"{folder}/model.py:other")
     assert "returned 3" in export(points, out, "--model", f"{folder}/model.py:wrong")
     here = ["--model", f"{folder}/model.py:build"]
-    assert "no good checkpoint" in export(str(folder), out, *here)
+    assert "there is no checkpoint in" in export(str(folder), out, *here)
     text = export(points, out, *here, "--int8", str(folder / "data.h5"), "--labels", "names")
     assert "has no dataset 'names'" in text
     assert main(["infer", points, str(folder / "data.h5")]) == 2

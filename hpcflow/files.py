@@ -1,0 +1,74 @@
+"""Records that may be damaged, or another's: read as a whole, or an error that says why not.
+
+A pipe is not waited for, and a length that is no record's is not read into memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from hpcflow.errors import HpcflowError
+
+MOST_BYTES = 64 << 20
+
+
+def open_plain(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a plain file, or of the one that a link leads to, to be read.
+
+    Errors: OSError, also for a pipe, a device or a folder, none of which is opened for long.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(file).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(file)
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise OSError(None, f"it is {what}, no plain file", os.fspath(path))
+    return file
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str | None:
+    """What a file of text holds; None if there is none.
+
+    Errors: HpcflowError naming the file if it cannot be read, is no plain file, has more than
+    `most` bytes, or is no UTF-8.
+    """
+    try:
+        with open(open_plain(path), "rb") as file:
+            data = file.read(most + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error.strerror or str(error)) from None
+    if len(data) > most:
+        raise unreadable(path, f"it has more than {most:,} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise unreadable(path, f"it is no UTF-8 text (at byte {error.start:,})") from None
+
+
+def read_table(path: Path) -> dict[str, Any] | None:
+    """What a JSON file says, by names; None if there is none.
+
+    Errors: HpcflowError naming the file if it cannot be read, or is no JSON of an object.
+    """
+    text = read_text(path)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        told = "it is empty" if not text.strip() else f"it is no JSON ({error})"
+        raise unreadable(path, told) from None
+    if not isinstance(found, dict):
+        raise unreadable(path, "it is no JSON of an object")
+    return found
+
+
+def unreadable(path: str | os.PathLike[str], why: str) -> HpcflowError:
+    """The error about a file that is not what it should be."""
+    return HpcflowError(f"{os.fspath(path)} cannot be read: {why}")
