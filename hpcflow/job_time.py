@@ -58,3 +58,10 @@ def short(span_s: float) -> str:
         parts.append((whole // size, name))
         whole %= size
     return " ".join(f"{number}{name}" for number, name in parts if number)
+
+
+def span(seconds: float) -> str:
+    """Seconds as people write them: 12 us."""
+    if abs(seconds) >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"

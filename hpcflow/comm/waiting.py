@@ -119,10 +119,10 @@ def calling(what: str) -> Iterator[None]:
             ledger.leave()
 
 
-def ranks_outnumber_cores(comm: Communicator) -> bool:
-    """Whether the ranks on this host have fewer cores together than they are; collective."""
-    cores = " ".join(map(str, sorted(os.sched_getaffinity(0))))
-    here = comm.hosts[comm.rank]
-    rows = zip(comm.all_gather_text(cores), comm.hosts, strict=True)
-    mine = [row.split() for row, host in rows if host == here]
-    return len({core for row in mine for core in row}) < len(mine)
+def crowded_hosts(comm: Communicator) -> frozenset[str]:
+    """The hosts whose ranks have fewer cores together than they are; collective."""
+    mine = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+    cores: dict[str, set[str]] = {}
+    for text, host in zip(comm.all_gather_text(mine), comm.hosts, strict=True):
+        cores.setdefault(host, set()).update(text.split())
+    return frozenset(h for h, found in cores.items() if len(found) < comm.hosts.count(h))

@@ -16,8 +16,8 @@ from hpcflow.doctor.facts import (
     middle,
     size,
     some,
-    span,
 )
+from hpcflow.job_time import span
 from hpcflow.package import install_hint
 
 LEAST_DISK = 100e6  # free bytes below which a run will soon end

@@ -153,10 +153,3 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB" if count < 1000 else f"{count:.0f} TB"
-
-
-def span(seconds: float) -> str:
-    """Seconds as people write them: 12 us."""
-    if abs(seconds) >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"

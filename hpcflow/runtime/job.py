@@ -113,7 +113,7 @@ def leave_first() -> None:
 
 def _join(settings: Settings, place: launch.Launch) -> Context:
     from hpcflow.comm import mpi, mpi_library
-    from hpcflow.comm.waiting import ranks_outnumber_cores
+    from hpcflow.comm.waiting import crowded_hosts
 
     if settings.survive:
         launch.check_survive(place)
@@ -126,8 +126,9 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
             failure.prepare(settings.run_dir)
             nodes.sweep(Path(settings.run_dir))
         logs.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
-        crowded = ranks_outnumber_cores(world) or settings.crowded
-        context = Context(settings, world, crowded)
+        crowded = crowded_hosts(world) if not settings.crowded else frozenset(world.hosts)
+        context = Context(settings, world, world.hosts[world.rank] in crowded)
+        context.crowded = crowded
         if context.is_chief:
             logs.speak()  # where others serve, it need not be rank 0
         context.watch()

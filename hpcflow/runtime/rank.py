@@ -71,6 +71,7 @@ class Rank:
         self.drivers: Communicator | Chaired | None = None  # the ranks that run the script
         self.meetings: Communicator | Chaired | None = None  # they too, for `Context.meet` alone
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # of how many replicas live
+        self.crowded: frozenset[str] = frozenset()  # hosts whose ranks outnumber their cores
         self.spares: frozenset[int] = frozenset()  # ranks without which the job goes on
         self.lost: list[dict[str, Any]] = []  # those that have died: rank, task, host
         self.names: tuple[str, ...] = ()  # of all ranks when the job began

@@ -1,10 +1,17 @@
-"""Who works slowly for long: named, with the host, so that a sick node is found."""
+"""Who works slowly for long: named, with the host, so that a sick node is found.
+
+Where ranks outnumber a node's cores they take turns, so that a worker's own work takes as long as
+others let it: nothing is said of workers there, unless slow ones are rehearsed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from hpcflow import faults
+from hpcflow.job_time import span
+from hpcflow.logs import say_once
 from hpcflow.runtime.context import Context
 from hpcflow.train.exchange import Rows
 
@@ -19,9 +26,19 @@ class Stragglers:
     def __init__(self, context: Context) -> None:
         roles = context.roles
         self._places = [(rank, context.hosts[rank]) for rank in roles.drivers]
+        self._left_out = self._crowded(context)
         self._work: dict[int, float] = {}  # of each worker, when it was last told
         self._slow: dict[int, tuple[int, int]] = {}  # slow ones: for how many steps and exchanges
         self._factors: dict[int, float] = {}
+
+    def _crowded(self, context: Context) -> set[int]:
+        """The workers of whom nothing can be said, which the chief tells."""
+        rehearsed = any(f.kind == "slow" for f in faults.parse(context.settings.inject))
+        hosts = frozenset() if rehearsed else context.crowded
+        if hosts and context.is_chief and len(self._places) > 1:
+            names = ", ".join(sorted(hosts))
+            say_once(f"slow workers are not looked for on {names}: ranks outnumber the cores there")
+        return {w for w, (_, host) in enumerate(self._places) if host in hosts}
 
     def add(self, rows: Rows) -> list[str]:
         """A line for each worker that is now found to be slow for long, and was not before."""
@@ -29,6 +46,8 @@ class Stragglers:
         usual = sorted(self._work.values())[(len(self._work) - 1) // 2] if rows else 0.0
         lines = []
         for worker, row in rows:
+            if worker in self._left_out:
+                continue
             if row.work <= FACTOR * usual or row.work - usual < LEAST_S:
                 self._slow.pop(worker, None)
                 continue
@@ -45,9 +64,9 @@ class Stragglers:
     def _line(self, worker: int, steps: int, work: float, usual: float) -> str:
         rank, host = self._places[worker]
         return (
-            f"worker {worker} (rank {rank} on {host}) is slow: for {steps} steps its own work has "
-            f"taken {work / usual:.1f} times the median of {len(self._places)} workers, "
-            f"{work:.3g} s of {usual:.3g} s a step"
+            f"worker {worker} (rank {rank} on {host}) is slow: for {steps} steps its own work took "
+            f"{span(work)} a step, {work / usual:.1f} times the median of {len(self._places)} "
+            f"workers ({span(usual)})"
         )
 
     def found(self) -> list[dict[str, Any]]:

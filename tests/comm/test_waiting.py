@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from hpcflow.comm import waiting
 from hpcflow.comm.ledger import ANY, Ledger
 from hpcflow.comm.local import local_world
-from hpcflow.comm.waiting import Backoff, finish, ranks_outnumber_cores
+from hpcflow.comm.waiting import Backoff, crowded_hosts, finish
 from hpcflow.errors import StallError
 
 
@@ -118,9 +119,14 @@ def test_finish_gives_up():
 
 def test_cores_are_counted_by_host(monkeypatch):
     comm = local_world(1)[0]
-    assert not ranks_outnumber_cores(comm)
+    assert crowded_hosts(comm) == frozenset()
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set())
-    assert ranks_outnumber_cores(comm)
+    assert crowded_hosts(comm) == {comm.hosts[0]}
+    cores = {"a": ["0 1", "0 1", "2"], "b": ["0", "0"]}  # three on three, two on one
+    hosts = ("a", "b", "a", "b", "a")
+    texts = [cores[host].pop() for host in hosts]
+    world = SimpleNamespace(hosts=hosts, all_gather_text=lambda mine: texts)
+    assert crowded_hosts(world) == {"b"}
 
 
 def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monkeypatch):

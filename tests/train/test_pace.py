@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -155,8 +156,14 @@ def test_what_a_device_still_computes_is_own_work() -> None:
 # -- who is slow for long
 
 
-def stragglers(hosts: tuple[str, ...] = ("n0", "n1", "n2", "n3")) -> Stragglers:
-    context: Any = type("C", (), {"hosts": hosts, "roles": type("R", (), {"drivers": (0, 1, 3)})})
+def stragglers(crowded: frozenset[str] = frozenset(), inject: str = "") -> Stragglers:
+    context: Any = SimpleNamespace(
+        hosts=("n0", "n1", "n2", "n3"),
+        roles=SimpleNamespace(drivers=(0, 1, 3)),
+        crowded=crowded,
+        is_chief=True,
+        settings=Settings(inject=inject),
+    )
     return Stragglers(context)
 
 
@@ -169,9 +176,30 @@ def test_a_persistent_straggler_is_named_once_with_rank_host_and_factor() -> Non
     lines = [found.add(rows(0.1, 0.11, 0.19)) for _ in range(6)]
     assert [len(some) for some in lines] == [0, 0, 1, 0, 0, 0]
     (line,) = lines[2]
-    assert line.startswith("worker 2 (rank 3 on n3) is slow: for 30 steps")
-    assert "1.7 times the median of 3 workers" in line
+    assert line == (
+        "worker 2 (rank 3 on n3) is slow: for 30 steps its own work took 190 ms a step, "
+        "1.7 times the median of 3 workers (110 ms)"
+    )
     assert found.found() == [{"worker": 2, "rank": 3, "host": "n3", "factor": 1.73}]
+
+
+def test_numbers_of_short_and_long_steps_read_plainly() -> None:
+    found = stragglers()
+    lines = [line for _ in range(3) for line in found.add(rows(0.0012, 0.0013, 0.0456))]
+    assert lines[0].endswith("took 45.6 ms a step, 35.1 times the median of 3 workers (1.3 ms)")
+    found = stragglers()
+    lines = [line for _ in range(3) for line in found.add(rows(20, 20.5, 61.5))]
+    assert lines[0].endswith("took 61.5 s a step, 3.0 times the median of 3 workers (20.5 s)")
+
+
+def test_nothing_is_said_of_workers_that_share_cores() -> None:
+    found = stragglers(frozenset(["n3"]))
+    assert [line for _ in range(9) for line in found.add(rows(0.1, 0.1, 0.9))] == []
+    assert found.found() == []
+    other = [line for _ in range(9) for line in found.add(rows(0.9, 0.1, 0.2))]
+    assert len(other) == 1 and other[0].startswith("worker 0 (rank 0 on n0) is slow")
+    rehearsed = stragglers(frozenset(["n3"]), inject="slow:rank=3x9")
+    assert len([line for _ in range(9) for line in rehearsed.add(rows(0.1, 0.1, 0.9))]) == 1
 
 
 def test_a_slow_step_now_and_then_is_no_straggler() -> None:
