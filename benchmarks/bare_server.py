@@ -1,7 +1,8 @@
 """The least a parameter server can cost: mpi4py with persistent requests, nothing else.
 
-The server is a generator per worker and value, polled in turn; each waits for a request, sends the
-value, receives the update and adds it. What a framework adds on top of this is its own.
+The server asks MPI in one call which of the requests of all workers and values are over, and goes
+on with those: a request of a worker is answered by the value, whose update is received and added.
+What a framework adds on top of this is its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -20,15 +22,10 @@ STOP = 1 << 20  # a worker's good-bye, beside the tags of the values
 def serve(values: list[np.ndarray]) -> None:
     """Serve `values`, numbered by their place, until every worker has said good-bye."""
     world = MPI.COMM_WORLD
-    workers = range(world.size - 1)
     crowded = world.size > len(os.sched_getaffinity(0))
-    plans = [_serving(value, tag, w) for tag, value in enumerate(values) for w in workers]
-    byes = [world.Irecv(np.zeros(0, "u1"), w, STOP) for w in workers]
+    byes = [world.Irecv(np.zeros(0, "u1"), w, STOP) for w in range(world.size - 1)]
     last, rounds = time.perf_counter(), 0
-    while True:
-        moved = False
-        for plan in plans:
-            moved = next(plan) or moved
+    for moved in sweeps(values, MPI):
         rounds = 0 if moved else rounds + 1
         if not moved and rounds % 64 == 0:
             now = time.perf_counter()
@@ -41,25 +38,43 @@ def serve(values: list[np.ndarray]) -> None:
             os.sched_yield()
 
 
-def _serving(value: np.ndarray, tag: int, worker: int) -> Iterator[bool]:
-    """Steps of one worker with one value; yields whether anything moved."""
-    world = MPI.COMM_WORLD
-    addend = np.empty_like(value)
-    asked = world.Recv_init(np.zeros(0, "u1"), worker, 3 * tag)
-    pull = world.Send_init(value, worker, 3 * tag + 1)
-    push = world.Recv_init(addend, worker, 3 * tag + 2)
-    asked.Start()
+def sweeps(values: list[np.ndarray], mpi: Any) -> Iterator[bool]:
+    """Serve `values`; yields each time when all that has come is answered, and whether any has."""
+    world = mpi.COMM_WORLD
+    workers = range(world.size - 1)
+    steps = [_Steps(world, value, tag, w) for tag, value in enumerate(values) for w in workers]
+    requests = [*(s.asked for s in steps), *(s.push for s in steps), *(s.pull for s in steps)]
+    acts = [*(s.answer for s in steps), *2 * [s.moved for s in steps]]
     while True:
-        while not asked.Test():
-            yield False
-        asked.Start()
-        push.Start()
-        pull.Start()
-        yield True
-        while not (pull.Test() and push.Test()):
-            yield False
-        np.add(value, addend, value)
-        yield True
+        over = mpi.Request.Testsome(requests)
+        for place in over or ():
+            acts[place]()
+        yield bool(over)
+
+
+class _Steps:
+    """Those of one worker with one value."""
+
+    def __init__(self, world: Any, value: np.ndarray, tag: int, worker: int) -> None:
+        self.value, self.addend = value, np.empty_like(value)
+        self.asked = world.Recv_init(np.zeros(0, "u1"), worker, 3 * tag)
+        self.pull = world.Send_init(value, worker, 3 * tag + 1)
+        self.push = world.Recv_init(self.addend, worker, 3 * tag + 2)
+        self.left = 0  # messages of the step that have yet to leave or to come
+        self.asked.Start()
+
+    def answer(self) -> None:
+        """The worker has asked: a step begins."""
+        self.push.Start()
+        self.pull.Start()
+        self.left = 1 if self.pull.Test() else 2
+
+    def moved(self) -> None:
+        """The value has left, or the update has come."""
+        self.left -= 1
+        if not self.left:
+            np.add(self.value, self.addend, self.value)
+            self.asked.Start()
 
 
 def client(value: np.ndarray, tag: int) -> Callable[[], None]:

@@ -147,9 +147,11 @@ class Baton:
 
     def _empty_inbox(self) -> None:
         """Begin all that was handed over; what stays there would never leave if nobody drove."""
-        while self.inbox:
-            self.inbox.popleft()()
-            self.tell_waiters()
+        inbox = self.inbox
+        while inbox:
+            inbox.popleft()()
+            if self.waiters:
+                self.tell_waiters()
 
     def tell_waiters(self) -> None:
         """A step is over, or the baton is free: threads that wait for either look again."""

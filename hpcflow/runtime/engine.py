@@ -264,7 +264,8 @@ class Engine(Baton):
                     self.ready.append((instance, follower))
         if not instance.left:
             instance.done(instance)
-            self.tell_waiters()
+            if self.waiters:
+                self.tell_waiters()
 
     def told(self, instance: Instance, name: str) -> None:
         """A wait says by itself that it is over."""

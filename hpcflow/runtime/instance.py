@@ -365,8 +365,9 @@ class Instance:
         """Get ready for a step: nothing has run, nothing has come."""
         self.step, self.error, self.torn, self.started = step, None, False, False
         self.voted = False
-        self.begun.clear()
-        self.waiting.clear()
+        if self.begun:
+            self.begun.clear()
+            self.waiting.clear()
         self.sent = bytearray(len(self.sent))
         self.pending = self.compiled.pending.copy()
         self.left = self.compiled.ends

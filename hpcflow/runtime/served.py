@@ -19,6 +19,7 @@ class Served:
         self, compiled: Compiled, link: Link, failed: Callable[[Instance], None], lanes: Lanes
     ) -> None:
         self.compiled, self.link, self.failed, self.lanes = compiled, link, failed, lanes
+        self._lends = any(compiled.arenas.values())  # its buffers lie where other plans have theirs
         self.patient = any(n.row.patient for n in compiled.part.nodes.values())
         self.abandoned = False  # its driver has died
         self.forgotten = False  # its driver runs no more steps
@@ -31,11 +32,12 @@ class Served:
         if self.abandoned:
             return
         instance = self.instances.get(slot)
-        queued = self.queued.setdefault(slot, collections.deque())
-        if queued or (instance is not None and instance.left):
-            queued.append(step)
-        else:
+        if instance is not None and (instance.left or self.queued[slot]):
+            self.queued[slot].append(step)
+        elif instance is None or self._lends or self.cancelled:
             self._start(engine, slot, step)
+        else:
+            engine.start(instance, step)
 
     def _maker(self, engine: Engine, slot: int) -> Callable[[Take | None], Instance]:
         def make(take: Take | None) -> Instance:
@@ -80,6 +82,7 @@ class Served:
         if self.abandoned:
             return
         last = self.instances.get(slot)
+        self.queued.setdefault(slot, collections.deque())
         instance = self.lanes.enter(self.compiled, last, self._maker(engine, slot))
         self.instances[slot] = instance
         engine.start(instance, step)
@@ -91,7 +94,8 @@ class Served:
         if instance.torn and instance.error is not None:
             raise instance.error
         instance.release()
-        self.lanes.leave(instance)
+        if self._lends:
+            self.lanes.leave(instance)
         if self.queued[instance.slot]:
             step = self.queued[instance.slot].popleft()
             engine.inbox.append(functools.partial(self._start, engine, instance.slot, step))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,35 @@ def test_an_eager_message_may_be_overwritten_a_large_one_not():
     into_small, into_large = np.ones(4), np.ones(4096)
     done(comm.recv(into_small, 0, 1), comm.recv(into_large, 0, 2), late)
     assert (into_small == 0).all() and (into_large == 5).all()
+
+
+def test_a_message_and_a_receive_meet_as_soon_however_many_others_wait():
+    """The double runs as many lines for one among 3,000 tags and messages as for one among 10."""
+
+    def lines(others):
+        comm, count = local_world(1)[0], 0
+        receives = [comm.recv(np.zeros(1), 0, tag) for tag in range(others)]
+        sends = [comm.send(np.zeros(1), 0, others + tag) for tag in range(others)]
+        assert not receives[0].test() and sends[0].test()
+
+        def line(frame, event, argument):
+            nonlocal count
+            count += event == "line"
+            return line
+
+        into = np.zeros(1)
+        before = sys.gettrace()
+        sys.settrace(lambda frame, *_: line)
+        try:
+            comm.send(np.ones(1), 0, others - 1)  # is waited for
+            comm.recv(into, comm.ANY, 2 * others - 1)  # is there
+            comm.probe(0, 2 * others - 2)
+        finally:
+            sys.settrace(before)
+        assert receives[-1].test()
+        return count
+
+    assert 0 < lines(3_000) == lines(10)
 
 
 def test_delays_repeat_with_the_seed():

@@ -87,3 +87,35 @@ def test_a_patient_wait_stands_there_as_that_of_whom_it_is_for(tmp_path):
     assert (entry.kind, entry.op, entry.made) == ("AllReduce", "grads", "train.py:7")
     assert entry.may_stall
     engine.ledger.close()
+
+
+def test_many_waits_are_not_looked_at_in_each_pause_between_two_messages(monkeypatch):
+    """What is known of the last look is told meanwhile, as long as its step is in flight."""
+    clock, looks = [100.0], []
+    monkeypatch.setattr(waited.time, "time", lambda: clock[0])
+    lost, ages = step(6, RECV), Ages()
+    lost.finished = False
+    waits = [(object(), lost, RECV.name)] + [(object(), step(1), "served") for _ in range(99)]
+
+    def look():
+        looks.append(clock[0])
+        return waits
+
+    def entry():
+        return ages.entry(len(waits), look, lambda: None)
+
+    ages.oldest(waits[:1])
+    for _ in range(100):
+        clock[0] += 0.01
+        told = entry()
+        assert told is not None and told[:3] == (6, "v/recv\ntrain.py:7", 3)
+    assert 2 <= len(looks) <= 4
+    lost.finished = True
+    assert entry() is None  # until the next look
+    clock[0] += waited.LOOK_S
+    waits[0] = (object(), step(1), "served")
+    assert entry()[1] == "served"
+    few = Ages()
+    for _ in range(5):
+        few.entry(1, look, lambda: None)
+    assert len(looks) >= 8
