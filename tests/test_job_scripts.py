@@ -54,6 +54,8 @@ def test_a_long_job_comes_back(job: Path) -> None:
     assert "--requeue" in text and "--open-mode=append" in text
     assert re.search(r"#SBATCH --signal=USR1@\d+", text)
     assert "run=runs/${RUN:-$SLURM_JOB_ID} " in text
+    (lead,) = set(re.findall(r"#SBATCH --signal=USR1@(\d+)", text))
+    assert f"hpcflow check-job --signal-before-end {lead} --run-dir" in text
     assert "saves=default_checkpoints=$run/checkpoints " in text and '--set "$saves"' in text
     assert "--checkpoints" not in text  # the script's own option, if it has one
 

@@ -14,10 +14,10 @@ import sys
 import pytest
 
 from hpcflow import launch
+from tests.reach import NOBODY, reachable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHON = [sys.executable]
-NOBODY = "65534"
 MARK = "/first-step-is-done"
 TRAIN = f"""
 import os
@@ -63,7 +63,7 @@ def fenced(folder: pathlib.Path, command: str) -> list[str]:
         home.chmod(0o555)
         return ["sh", "-c", f"HOME={home} TMPDIR={temp} {command}"]
     steps = [
-        *reachable(folder, [pathlib.Path(sys.base_prefix), pathlib.Path(sys.prefix), ROOT]),
+        *reachable(folder),
         "ip link set lo up",
         f"mount -t tmpfs -o size=16m,mode=1777 none {temp}",
         f"mount -t tmpfs -o ro,size=1m none {home}",
@@ -71,20 +71,6 @@ def fenced(folder: pathlib.Path, command: str) -> list[str]:
         f"env HOME={home} TMPDIR={temp} sh -c '{command}'",
     ]
     return ["unshare", "--mount", "--net", "sh", "-ec", " && ".join(steps)]
-
-
-def reachable(folder: pathlib.Path, paths: list[pathlib.Path]) -> list[str]:
-    """Commands that let other users reach `paths`, where these lie in folders closed to them."""
-    steps, again, closed = [], [], set()
-    for i, path in enumerate(dict.fromkeys(path.resolve() for path in paths)):
-        shut = [p for p in [*path.parents][::-1] if not p.stat().st_mode & 0o001]
-        if shut:
-            keep = folder / f"keep{i}"
-            keep.mkdir()
-            closed.add(shut[0])
-            steps.append(f"mount --bind {path} {keep}")
-            again += [f"mkdir -p {path}", f"mount --bind {keep} {path}"]
-    return [*steps, *(f"mount -t tmpfs -o mode=755 none {p}" for p in closed), *again]
 
 
 @pytest.fixture
@@ -117,7 +103,7 @@ def test_an_ordinary_user_trains_with_home_read_only_and_no_route_out(
     told = json.loads((open_folder / "run" / "result.json").read_text())
     assert told["ranks"] == 4 and told["steps"] == [4, 4, 4, 4]
     if os.geteuid() == 0:
-        assert (open_folder / "run" / "result.json").stat().st_uid == int(NOBODY)
+        assert (open_folder / "run" / "result.json").stat().st_uid == NOBODY
         for left in ("home", "tmp", *(path.name for path in open_folder.glob("keep*"))):
             (open_folder / left).rmdir()
         out = subprocess.run(fenced(open_folder, probe), env=mine, capture_output=True, text=True)

@@ -1,5 +1,8 @@
 """Submit a job script to SLURM, as `sbatch SCRIPT ARGUMENTS`; a refusal says what to do.
 
+What cannot go well is said before: a script that is not there or is not Python, so few tasks that
+no worker is left, more nodes or time than there are, a signal that comes at once.
+
 hpcflow submit --sbatch="--account=PROJECT --nodes=8" jobs/slurm/train.sbatch examples/digits.py
 """
 
@@ -13,6 +16,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
+from hpcflow.cli import feasible
 from hpcflow.cli.say import err, out
 from hpcflow.errors import HpcflowError, LaunchError
 
@@ -22,22 +26,29 @@ TAKES_SCRIPT = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow submit`."""
     parser.add_argument("--sbatch", metavar="OPTIONS", default="", help="options of sbatch")
+    parser.add_argument(
+        "--no-check", action="store_true", help="submit it whatever may be wrong with it"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the number of the job; 1 if there is none."""
     try:
-        out(submit(args.script, args.script_args, shlex.split(args.sbatch)))
+        options = shlex.split(args.sbatch)
+        out(submit(args.script, args.script_args, options, not args.no_check))
     except HpcflowError as error:
         err(f"hpcflow submit: {error}")
         return 1
     return 0
 
 
-def submit(script: str, arguments: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Submit a job script; what sbatch says.
+def submit(
+    script: str, arguments: Sequence[str], options: Sequence[str] = (), checks: bool = True
+) -> str:
+    """Submit a job script; what sbatch says. What may go wrong is printed before.
 
-    Errors: LaunchError with what to do, as where the site asks for an account and none is given.
+    Errors: LaunchError with what to do, as where the site asks for an account and none is given, or
+            where it `checks` and the job cannot go well.
     """
     if not os.path.isfile(script):
         raise LaunchError(f"there is no job script {script}", hint="name one of jobs/slurm/")
@@ -45,6 +56,8 @@ def submit(script: str, arguments: Sequence[str], options: Sequence[str] = ()) -
         raise LaunchError(
             "there is no sbatch here", hint="log in where jobs are submitted, or: hpcflow run -n N"
         )
+    for doubt in feasible.check(script, arguments, options, os.environ) if checks else ():
+        err(f"hpcflow submit: {doubt}")
     path = (
         script if not script.startswith("-") else os.path.join(".", script)
     )  # no option of sbatch

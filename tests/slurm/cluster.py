@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.reach import reachable
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 KEEP = "HPCFLOW_SLURM_DIR"  # a folder for a SLURM that stays up between runs of the tests
@@ -44,6 +46,8 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         try:
+            way = " && ".join([":", *reachable(self.folder)])
+            (self.folder / "reach.sh").write_text(f"{way}\n")
             self._script("up.sh", timeout=300)
         except BaseException:
             self.__exit__()

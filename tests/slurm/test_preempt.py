@@ -177,7 +177,8 @@ def test_without_checkpoints_a_signal_to_one_rank_ends_the_job(
     slurm: Cluster, place: Place, script: str
 ) -> None:
     (place.folder / "signalled.py").write_text(SCRIPT_OF_ITS_OWN)
-    job = slurm.sbatch(place, f"jobs/slurm/{script}.sbatch", "signalled.py")
+    none = ("--set", "default_checkpoints=")
+    job = slurm.sbatch(place, f"jobs/slurm/{script}.sbatch", "signalled.py", *none)
     assert job.wait() == ["FAILED"], job.output
     assert re.search(r"SIGUSR1: stopped before step \d+; without checkpoints", job.output)
     assert job.facts("ExitCode") == ["75:0"] and job.facts("Restarts") == ["0"], job.output

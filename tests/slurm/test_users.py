@@ -12,39 +12,12 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, Job, Place
+from users import SCRIPT
 
 from hpcflow import slurm as asked
+from tests.reach import NOBODY
 
 pytestmark = pytest.mark.limit(400)
-NOBODY = 65534
-SCRIPT = """
-import argparse, os, time
-import hpcflow as hf
-import numpy as np
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=10)
-parser.add_argument("--slow", action="store_true", help="in the first life")
-args = parser.parse_args()
-slow = args.slow and "SLURM_RESTART_COUNT" not in os.environ
-hf.set_random_seed(1)
-x = hf.placeholder(hf.float32, [None, 8])
-w = hf.Variable(hf.glorot_uniform([8, 4]), name="w")
-train = hf.train.AdamOptimizer(0.01).minimize(hf.reduce_mean(hf.square(hf.matmul(x, w))))
-samples = np.random.default_rng(3).normal(size=(64, 8)).astype("float32")
-data = hf.data.Dataset({x: samples}, batch=8, seed=5)
-with hf.train.TrainingSession() as sess:
-    for batch in data.epochs(args.epochs):
-        sess.step(train, batch)
-        if sess.steps == 5:
-            print("ready", flush=True)
-        if slow:
-            time.sleep(0.2)
-    sess.wait()
-    value = sess.run(w)
-    if sess.result() is not None:
-        print("end w=" + value.tobytes().hex(), flush=True)
-"""
 LOOP = """
 import time
 import hpcflow as hf
@@ -86,6 +59,8 @@ def test_a_users_script_is_saved_requeued_and_resumed(
     stopped = re.findall(r"SIGUSR1: stopped before step (\d+); saved", job.output)
     resumed = re.findall(r"resumed step=(\d+)", job.output)
     assert len(stopped) == len(resumed) == len(weights(job)) == 1, job.output
+    chief = {"train": "0/4", "ps": r"\d/4", "hetero": "2/6"}[script]
+    assert re.search(rf"hpcflow \[{chief}\] saved step-", job.output), job.output
     run = user.folder / "runs" / job.number
     assert (run / "checkpoints" / "latest").stat().st_uid == NOBODY
     assert not (run / ".running.json").exists()
@@ -104,9 +79,9 @@ def test_a_named_job_goes_on_and_is_one_at_a_time(slurm: Cluster, user: Place) -
     told = "the run directory runs/night is in use by another job: SLURM job " + first.number
     assert told in second.output and first.pending()
     assert first.wait() == ["COMPLETED"], first.output
-    more = slurm.sbatch(user, *words, "--epochs", "12", RUN="night")
+    more = slurm.sbatch(user, *words, "--epochs", "22", RUN="night")
     assert more.wait() == ["COMPLETED"], more.output
-    assert "resumed step=80 " in more.output
+    assert "resumed step=160 " in more.output
     manifest = json.loads((user.folder / "runs/night/manifest.json").read_text())
     assert len(manifest["earlier"]) == 1
 
@@ -135,6 +110,20 @@ def test_slurm_says_whether_a_job_and_its_step_run(
     slurm.ask("scancel", "--full", "--signal=KILL", job.number)
     job.wait()
     assert asked.runs(job.number) is False and asked.runs("999999") is False
+
+
+def test_survive_under_srun_is_refused_with_the_way_that_works(slurm: Cluster, user: Place) -> None:
+    line = "srun --mpi=pmix -K1 hpcflow run --survive train.py"
+    job = slurm.sbatch(user, "-N2", "-n2", "-o", "run-%j.out", "--wrap", line)
+    assert job.wait() == ["FAILED"], job.output
+    assert "leave srun out" in job.output and "hpcflow run -n 2 --survive" in job.output
+    assert "end w=" not in job.output
+
+
+def test_a_signal_that_comes_at_once_is_told_by_the_job_itself(slurm: Cluster, user: Place) -> None:
+    job = slurm.sbatch(user, "--time=2", "jobs/slurm/train.sbatch", "train.py", "--epochs", "1")
+    assert "COMPLETED" in job.wait(), job.output
+    assert "it comes at once, so the job saves, is queued again" in job.output
 
 
 def test_a_loop_over_a_plain_session_is_told_that_nothing_saves_it(

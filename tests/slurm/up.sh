@@ -84,6 +84,8 @@ write_files() {
     "$here/slurm.conf.in" >"$dir/slurm.conf"
   echo "NodeName=node[3-4] Name=gpu File=$dir/dev/gpu[0-1]" >"$dir/gres.conf"
   echo "export SLURM_CONF=$dir/slurm.conf" >"$dir/env.sh"
+  # What the tests write there opens the way to their Python for other users, on the nodes alone.
+  [[ -e $dir/reach.sh ]] || echo : >"$dir/reach.sh"
 }
 
 start_daemons() {
@@ -98,8 +100,8 @@ start_daemons() {
     # shellcheck disable=SC2016
     running_of "$dir/run/slurmd-$node.pid" ||
       unshare --uts --mount --propagation private sh -c \
-        'hostname "$1" && mount --bind "$2" /etc/hosts && exec slurmd -N "$1" -f "$3"' \
-        sh "$node" "$dir/hosts" "$SLURM_CONF"
+        'hostname "$1" && mount --bind "$2" /etc/hosts && . "$4" && exec slurmd -N "$1" -f "$3"' \
+        sh "$node" "$dir/hosts" "$SLURM_CONF" "$dir/reach.sh"
   done
 } </dev/null >>"$dir/log/start.log" 2>&1
 
