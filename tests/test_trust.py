@@ -25,6 +25,7 @@ ALLOWED = {
     ("cli/pack.py", "compile"): "the same",
     ("cli/packed.py", "marshal"): "the pack that PYTHONPATH names, as any module would be",
     ("cli/packed.py", "exec"): "the same",
+    ("cli/feasible.py", "compile"): "whether the user's script is Python; its code is not run",
     ("cli/run.py", "runpy"): "the user's script, which is trusted",
     ("hosts.py", "socket"): "mpirun's supervisor and its ranks, who show its token; a port",
     ("relay.py", "socket"): "a port in place of mpirun's, for the daemon of one host",

@@ -253,7 +253,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(MissingPackageError, match="tensorboardX"):
         run(summary.scalar("a", 1.0))
-    with pytest.raises(MissingPackageError, match=r"hpcflow\[tensorboard\]"):
+    with pytest.raises(MissingPackageError, match=r"hpcflow-mpi\[tensorboard\]"):
         summary.FileWriter(tmp_path)
 
 
