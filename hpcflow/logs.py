@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
+from hpcflow.errors import LaunchError
 from hpcflow.owned import is_own_folder, make_folder
 
 logger = logging.getLogger("hpcflow")
@@ -207,8 +208,15 @@ def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> 
     logger.addHandler(printed)
     logger.addHandler(_kept)
     if log_files:
-        os.makedirs(run_dir or ".", exist_ok=True)
-        file = logging.FileHandler(os.path.join(run_dir, f"rank-{rank}.log"), encoding="utf-8")
+        path = os.path.join(run_dir, f"rank-{rank}.log")
+        try:
+            os.makedirs(run_dir or ".", exist_ok=True)
+            file = logging.FileHandler(path, encoding="utf-8")
+        except OSError as error:
+            raise LaunchError(
+                f"the log {path!r} cannot be written: {error}",
+                hint="free it, or leave out the setting log_files",
+            ) from error
         file.setFormatter(_kept.formatter)
         logger.addHandler(file)
     logger.setLevel(logging.DEBUG)

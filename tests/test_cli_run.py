@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpcflow.cli import run
-from hpcflow.cli.main import main, split_script
+from hpcflow.cli.main import main, shared_option, split_script
 from hpcflow.errors import LaunchError
 from hpcflow.launch import Launch
 from hpcflow.settings import Settings
@@ -120,6 +120,43 @@ def test_a_wrong_command_line_ends_with_2(
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2 and says in capsys.readouterr().err
+
+
+OPTIONS = """
+import argparse, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("-s", "--sync", default="none")
+parser.add_argument(
+    "--profile", action="store_true"
+)
+print(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("words", [["--sync", "all"], ["--lr", "1", "--sync=all"], ["--profile"]])
+def test_an_option_behind_the_script_that_both_have_is_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OPTIONS)
+    for command in ("run", "check-job"):
+        with pytest.raises(SystemExit) as end:
+            main([command, str(script), *words])
+        said = capsys.readouterr().err
+        name = words[-1 if words == ["--profile"] else -2].partition("=")[0]
+        assert end.value.code == 2
+        assert "has an option of this name, too" in said and "train.py -- --" in said, name
+
+
+def test_options_that_one_of_both_has_are_no_question(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OPTIONS + "# --ps\nprint('--ps', '--run-dir')\n")
+    shared = [shared_option(parser(), words, "train.py", str(script)) for words in (
+        ["--sync", "all", "train.py"], ["train.py", "--", "--sync", "all"],
+        ["train.py", "--ps", "1"],
+        ["train.py", "--lr", "1"], ["--profile", "train.py", "--run-dir", "x"],
+    )]  # fmt: skip
+    assert shared == [""] * 5
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run += [f"{base}/train.py", f"{base}/kept{n}"]
         done = subprocess.run(run, env=env, cwd=base, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
+    failure = {"kind": "death", "rank": 1, "task": "/job:worker/task:1", "host": "nid7"}
+    failure |= {"step": 5, "cause": "was killed", "error": "DeathError", "checkpoint": "kept1"}
+    (base / "run1" / "failure.json").write_text(json.dumps(failure))
+    dead = {"host": "nid7", "boot": "x", "pid": 1, "job": None, "since": "yesterday"}
+    (base / "run1" / ".running.json").write_text(json.dumps(dead))
+    os.utime(base / "run1" / ".running.json", (0, 0))
     return base
 
 
@@ -235,7 +241,8 @@ KINDS: list[Callable[[Path], None]] = [
     *(empty, cut, binary, zeros, prose, latin, nested, a_folder, a_pipe, a_loop, dangling),
     *(another_hdf5, a_text, gone),
 ]
-FILES = [*(f"run1/{name}" for name in ("manifest.json", "metrics.csv", "result.json")),
+RECORDS = ("manifest.json", "metrics.csv", "result.json", "failure.json", ".running.json")
+FILES = [*(f"run1/{name}" for name in RECORDS),
          *("kept1/latest", "kept1/starts.json", "kept1/step-10/index.h5"),
          *("kept1/step-10/part-00000.h5", "kept1/step-5/index.h5")]  # fmt: skip
 
@@ -336,13 +343,14 @@ def put(data: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.usefixtures("few_pictures")
-@pytest.mark.parametrize("name", ["result.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["result.json", "manifest.json", "failure.json", ".running.json"])
 def test_values_of_other_kinds(
     made: Path, here: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     """Each place in the JSON, by each of a list of values; the picture of some."""
     draw, found = random.Random(7), []
-    path = here / "run2" / name
+    run = "run2" if (here / "run2" / name).exists() else "run1"
+    path = here / run / name
     text = path.read_text()
     dull = {"environment", "settings", "compile", "versions"}  # below these alike
     places = [at for at in holes(json.loads(text)) if len(at) < 2 or at[0] not in dull]

@@ -76,6 +76,7 @@ def test_what_can_be_is_submitted(
         (("train.sbatch",), "the job script runs a script, and none is given"),
         (("train.sbatch", "absent.py"), "no script 'absent.py' in "),
         (("train.sbatch", "wrong.py"), "the script is not Python: wrong.py:2: "),
+        (("train.sbatch", "both.py", "--sync", "all"), "both.py has an option of this name, too"),
         (("train.sbatch", "zero.py"), "the script is not Python: zero.py:"),
         (("train.sbatch", "--what", "train.py"), "unknown option --what"),
         (("train.sbatch", "train.py", "--set", "tim_limit=3"), "tim_limit=3: no such setting"),
@@ -95,6 +96,7 @@ def test_what_can_be_is_submitted(
 def test_what_cannot_be_is_refused_before(
     site: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
+    (site / "both.py").write_text("p.add_argument('--sync')\n")
     (site / "wrong.py").write_text("import os\nprint 'x'\n")
     (site / "zero.py").write_bytes(b"x = 1\0\n")
     text = refused(site, capsys, *words)

@@ -43,7 +43,7 @@ MAY_KNOW = {
     **{room: RUNTIME | {room} for room in ("ps", "checkpoint", "data")},
     "peaks": LEAVES | {"peaks"},
     "doctor": LEAVES | {"comm", "doctor", "kernels", "peaks"},
-    "report": LEAVES | {"train", "report"},
+    "report": LEAVES | {"train", "comm", "report"},
     "train": RUNTIME | {"checkpoint", "train"},
     "summary": RUNTIME | {"train"},
     "flags": RUNTIME,

@@ -15,10 +15,12 @@ import pytest
 
 from hpcflow import launch
 from hpcflow.checkpoint import folder
+from hpcflow.mpirun import Killed
 from tests.comm.threads import until
 
 ROOT = Path(__file__).parents[1]
 END_S = 60
+RUN = [sys.executable, "-m", "hpcflow", "run"]
 STOPPED = 75  # EX_TEMPFAIL: the same command goes on
 SCRIPT = """
     import sys, time
@@ -111,6 +113,31 @@ def test_without_checkpoints_the_job_says_so_and_stops(tmp_path):
     assert "without checkpoints" in said
 
 
+def test_a_signal_to_ranks_that_save_nothing_is_said_to_have_ended_them(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import sys, time\n"
+        "import hpcflow as hf\n"
+        "with hf.Session() as session:\n"
+        "    session.run(hf.constant(1.0))\n"
+        "    print('STARTED', flush=True)\n"
+        "    time.sleep(1000)\n"
+    )
+    with subprocess.Popen(
+        [*RUN, "-n", "2", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        until(lambda: process.stdout.readline() == "STARTED\n")
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=END_S)
+    assert process.returncode == 128 + signal.SIGUSR1, said
+    assert "ended by the signal and have not saved" in said
+
+
 def test_the_second_interrupt_ends_all_ranks_at_once(tmp_path):
     job = Job(tmp_path, "save")
     os.kill(job.pids[1], signal.SIGSTOP)  # no step ends
@@ -149,3 +176,58 @@ def test_the_launcher_names_a_dead_rank_where_the_others_cannot(tmp_path):
     assert said.count("rank 1 (/job:worker/task:1)") == 1, said
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
     assert facts["rank"] == 1 and facts["message"].startswith("rank 1 ")
+
+
+def test_a_rank_that_is_killed_before_it_has_joined_is_named(tmp_path):
+    """It has no ledger yet, so the launcher alone knows of it."""
+    (tmp_path / "script.py").write_text("print('RUNS')\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '1':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [*RUN, "-n", "3", "--run-dir", "run", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+    )
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    assert f"hpcflow: rank 1 on {os.uname().nodename} has died" in done.stderr
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (facts["kind"], facts["rank"]) == ("death", 1)
+    assert "was killed by SIGKILL" in facts["cause"]
+
+
+def test_a_rank_that_is_killed_when_the_others_leave_is_named(tmp_path):
+    """The others have said that they end, so that the end of a process is no death."""
+    (tmp_path / "script.py").write_text(
+        "import atexit, os, signal, sys, time\n"
+        "import hpcflow as hf\n"
+        "with hf.train.TrainingSession() as session:\n"
+        "    if session.context.rank == 2:\n"
+        "        atexit.register(os.kill, os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [*RUN, "-n", "3", "--run-dir", "run", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+    )
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (facts["kind"], facts["rank"]) == ("death", 2)
+
+
+def test_what_mpirun_says_of_a_killed_rank_is_read_across_its_line_breaks():
+    said = (
+        b"prterun noticed that process rank 12 with PID 5312 on node nid-3.site exited on\n"
+        b"signal 11 (Segmentation fault).\n"
+    )
+    assert Killed.named_in(said) == (12, 5312, "nid-3.site", 11)
+    assert Killed.named_in(said[:-30]) is None
+    assert Killed.named_in(b"process rank 1 exited on signal 9") is None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,18 +17,23 @@ import pytest
 from hpcflow.cli import main as cli
 from hpcflow.report import picture, runs, text
 
+ROOT = Path(__file__).parents[1]
+
 
 def write(folder: Path, ranks: int, batch: int, rate: float, **more: Any) -> str:
     """A run directory as training leaves it; `more` are `mode`, `rows`, `servers` and so on."""
     folder.mkdir(parents=True)
     servers = more.get("servers", 0)
     mode = more.get("mode", "collective" if ranks > 1 else "single")
-    result = {"mode": mode, "ranks": ranks, "replicas": ranks - servers, "seconds": 12.5}
+    result = {"mode": mode, "ranks": ranks, "servers": servers, "replicas": ranks - servers}
+    result |= {"seconds": 12.5, **more.get("said", {})}
     result |= {"input_wait_seconds": more.get("waits", [0.5] * (ranks - servers))}
     result |= {"samples_per_second": rate, "steps": [100] * (ranks - servers)}
     manifest = {"script": "/home/u/digits.py", "batch": batch, "workers": ranks - servers}
-    manifest |= {"nodes": {f"n{i}": [i] for i in range(ranks)}, "roles": ["x"] * ranks}
-    manifest |= {"finished": more.get("finished", True)}
+    roles = [f"/job:ps/task:{i}" for i in range(servers)]
+    roles += [f"/job:worker/task:{i}" for i in range(ranks - servers)]
+    manifest |= {"nodes": {f"n{i}": [i] for i in range(ranks)}, "roles": roles}
+    manifest |= {"finished": more.get("finished", True), **more.get("manifest", {})}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     if manifest["finished"]:
         (folder / "result.json").write_text(json.dumps(result))
@@ -49,7 +57,8 @@ def test_strong_and_weak_are_told_by_the_batch(tmp_path: Path) -> None:
     strong, weak = runs.scalings(runs.load(paths))
     assert (strong.kind, weak.kind) == ("strong", "weak")
     assert "batch 64" in strong.what and "batch 64 a worker" in weak.what
-    assert [point.ranks for point in strong.points] == [1, 2, 4] == [p.ranks for p in weak.points]
+    assert [point.workers for point in strong.points] == [1, 2, 4]
+    assert [point.workers for point in weak.points] == [1, 2, 4]
     assert [point.efficiency for point in strong.points] == [1.0, 0.9, 0.5]
     assert [point.efficiency for point in weak.points] == [1.0, 0.95, 0.9]
     assert strong.points[2].speedup == 2.0
@@ -69,7 +78,7 @@ def test_waiting_and_slow_workers_are_told_apart(tmp_path: Path) -> None:
     assert "worker 2 (rank 3 on nid42) was slow for long" in told and "1.9 times" in told
     # of a run that has not ended the manifest knows
     (path / "result.json").unlink()
-    manifest = json.loads((path / "manifest.json").read_text())
+    manifest = json.loads((path / "manifest.json").read_text()) | {"finished": False}
     (path / "manifest.json").write_text(json.dumps(manifest | {"stragglers": slow}))
     assert runs.load([str(path)])[0].stragglers == slow
 
@@ -83,8 +92,184 @@ def test_modes_are_not_mixed_and_begin_with_the_single_rank(tmp_path: Path) -> N
     curves = [curve for curve in runs.scalings(runs.load(paths)) if curve.kind == "strong"]
     assert {curve.what.split(", ")[1]: curve.points[-1].efficiency for curve in curves} == {
         "collective": 0.75,
-        "ps": 0.5,
+        "ps": 2 / 3,  # of three workers
     }
+
+
+def test_servers_are_no_workers(tmp_path: Path) -> None:
+    """Neither in the table nor on a curve, which begins with the mode's own run of one worker."""
+    paths = [
+        write(tmp_path / "one", 1, 64, 1000.0),
+        write(tmp_path / "ps1", 2, 64, 800.0, mode="ps", servers=1),
+        write(tmp_path / "ps2", 4, 64, 1200.0, mode="ps", servers=2),
+    ]
+    found = runs.load(paths)
+    assert [(run.workers, run.servers) for run in found] == [(1, 0), (1, 1), (2, 2)]
+    (curve,) = (curve for curve in runs.scalings(found) if curve.kind == "strong")
+    assert [(p.workers, p.rate, p.efficiency) for p in curve.points] == [
+        (1, 800, 1),
+        (2, 1200, 0.75),
+    ]
+    told = text.as_text(found, [curve])
+    row = next(line.split() for line in told.splitlines() if line.startswith("ps2"))
+    assert row[1:4] == ["ps", "2", "2"]
+    # of a run without a result the names of its tasks tell
+    (killed,) = runs.load([write(tmp_path / "k", 4, 64, 9.0, mode="ps", servers=1, finished=False)])
+    assert (killed.workers, killed.servers) == (3, 1)
+
+
+def command(*words: str) -> list[str]:
+    return ["/usr/bin/python", "-m", "hpcflow", "run", "-n", "2", "/home/u/digits.py", *words]
+
+
+def test_options_that_differ_are_shown_and_no_others(tmp_path: Path) -> None:
+    said = [
+        {"command": command("--", "--lr=0.1", "--epochs", "5", "--fast", "-x", "-1", "a", "b")},
+        {"command": command("--epochs", "5", "--lr", "0.2", "-x", "-1", "a", "b")},
+        {"command": command("--lr", "0.1", "--epochs", "5", "--fast", "-x", "-1", "a", "b")},
+    ]
+    settings = [
+        {"run_dir": "r1", "sync": "all"},
+        {"run_dir": "r2", "sync": "all"},
+        {"sync": "async"},
+    ]
+    versions = [{"numpy": "2.4"}, {"numpy": "2.4", "MPI": "X"}, {"numpy": "2.4", "MPI": "X"}]
+    commits = ["c" * 40, "c" * 40, "d" * 40]
+    paths = [
+        write(tmp_path / f"r{i}", 2, 64, 9.0, manifest={
+            **said[i], "settings": settings[i], "versions": versions[i],
+            "git": {"commit": commits[i], "changed": ["a.py"] if i == 2 else []},
+        })
+        for i in range(3)
+    ]  # fmt: skip
+    told = text.as_text(runs.load(paths), [])
+    lines = told[told.index("options that differ") :].splitlines()[1:5]
+    assert [line.split() for line in lines] == [
+        ["run", "--lr", "--fast", "sync", "commit"],
+        ["r0", "0.1", "yes", "all", "cccccccccc"],
+        ["r1", "0.2", "-", "all", "cccccccccc"],
+        ["r2", "0.1", "yes", "async", "dddddddddd", "with", "changes"],
+    ]
+    assert "options that differ" not in text.as_text(runs.load([paths[0], paths[0]]), [])
+    assert "options that differ" not in text.as_text(runs.load(paths[:1]), [])
+
+
+def test_what_a_script_gave_to_its_result_is_shown(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path / "a", 1, 8, 9.0, said={"accuracy": 0.123456789, "note": "x\x1b[2J"}),
+        write(tmp_path / "b", 1, 8, 9.0, said={"accuracy": 1, "confusion": [[1, 2], [3, 4]]}),
+    ]
+    told = text.as_text(runs.load(paths), [])
+    lines = told[told.index("results") :].splitlines()[1:4]
+    assert [line.split() for line in lines] == [
+        ["run", "accuracy", "note", "confusion"],
+        ["a", "0.123457", r"x\x1b[2J", "-"],
+        ["b", "1", "-", "2", "values"],
+    ]
+
+
+FAILURE = {"rank": 2, "task": "/job:worker/task:2", "host": "nid3", "step": 1200}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "failure", "state", "line"),
+    [
+        ({"stopped": {"by": "SIGTERM", "step": 65}}, None, "cancelled", "before step 65: SIGTERM"),
+        (
+            {"stopped": {"by": "the end of the job's time", "step": 6500}},
+            None,
+            "stopped",
+            "stopped before step 6,500: the end of the job's time",
+        ),
+        ({"end": "2026-05-06"}, None, "ended", "has written no result"),
+        ({"end": None}, None, "died", "no process of it has told why"),
+        (
+            {},
+            {"kind": "death", "cause": "process 7 was killed by SIGKILL", "checkpoint": "c/step-9"},
+            "died",
+            "died in step 1,200: rank 2 (/job:worker/task:2) on nid3: process 7 was killed by "
+            "SIGKILL; saved: c/step-9",
+        ),
+        ({}, {"kind": "stall", "cause": "StallError: x"}, "stalled", "StallError: x"),
+        ({}, {"kind": "error", "cause": "ValueError: x"}, "failed", "on nid3: ValueError: x"),
+        (
+            {},
+            {"kind": "error", "error": "KeyboardInterrupt", "cause": "KeyboardInterrupt: "},
+            "cancelled",
+            "cancelled in step 1,200",
+        ),
+    ],
+)
+def test_what_became_of_a_run(
+    tmp_path: Path,
+    manifest: dict[str, Any],
+    failure: dict[str, Any] | None,
+    state: str,
+    line: str,
+) -> None:
+    path = write(tmp_path / "r", 3, 8, 9.0, finished=False, manifest=manifest)
+    if failure is not None:
+        (Path(path) / "failure.json").write_text(json.dumps(FAILURE | failure))
+    (run,) = runs.load([path])
+    assert run.state == state
+    assert line in text.as_text([run], [])
+
+
+def test_a_result_of_an_earlier_run_in_the_folder_is_not_this_ones(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", 2, 8, 9.0, said={"accuracy": 0.9})
+    manifest = json.loads((Path(path) / "manifest.json").read_text())
+    (Path(path) / "manifest.json").write_text(json.dumps(manifest | {"finished": False}))
+    (run,) = runs.load([path])
+    assert (run.state, run.results) == ("died", {})
+
+
+def test_ranks_that_were_lost_on_the_way_are_told(tmp_path: Path) -> None:
+    lost = {"lost": [{"rank": 2, "task": "x", "host": "y"}]}
+    (run,) = runs.load([write(tmp_path / "r", 3, 8, 9.0, said=lost)])
+    assert run.state == "finished" and "finished without rank 2" in text.as_text([run], [])
+
+
+TRAIN = """
+import sys
+import hpcflow as hf
+import numpy as np
+x = hf.placeholder(hf.float32, [None])
+w = hf.Variable(hf.zeros([1]), name="w")
+train = hf.train.GradientDescentOptimizer(0.1).minimize(hf.reduce_mean(hf.square(x - w)))
+data = hf.data.Dataset({x: np.ones(8, "f4")}, batch=4)
+with hf.train.TrainingSession() as sess:
+    for batch in data.epochs(1):
+        sess.step(train, batch)
+        if sys.argv[1:] == ["--wait"]:
+            print("begun", flush=True)
+            sys.stdin.readline()
+    sess.wait()
+    sess.result(accuracy=0.5)
+"""
+
+
+def test_a_real_run_is_running_then_stopped_and_one_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = [sys.executable, "-m", "hpcflow", "run", "--run-dir", "r", "train.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    report = ["report", str(tmp_path / "r"), "--out", str(tmp_path)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*words, "--wait"], cwd=tmp_path, env=env, **pipes) as going:
+        assert going.stdin is not None and going.stdout is not None
+        while going.stdout.readline() != "begun\n":
+            assert going.poll() is None
+        assert cli.main(report) == 0
+        assert "running" in capsys.readouterr().out
+        going.send_signal(signal.SIGTERM)
+        going.communicate("\n" * 9)
+    assert going.returncode == 75
+    assert cli.main(report) == 0
+    assert "cancelled before step 1: SIGTERM" in capsys.readouterr().out
+    subprocess.run(words, cwd=tmp_path, env=env, check=True, timeout=100)
+    (run,) = runs.load([str(tmp_path / "r")])
+    assert (run.state, run.results) == ("finished", {"accuracy": "0.5"})
 
 
 def test_a_folder_that_is_not_there_is_not_taken_for_the_one_above(
@@ -134,7 +319,7 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_came(tmp_path: Path) -> Non
         file.write("11,1.1,1")
     (run,) = runs.load([path])
     assert (run.ranks, run.workers, run.rate, run.steps) == (2, 2, 10.0, 10)
-    assert "not finished" in text.as_text([run], [])
+    assert "died" in text.as_text([run], [])
 
 
 def test_the_command_writes_text_and_a_picture(

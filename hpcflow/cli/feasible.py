@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcflow.cli import run
-from hpcflow.cli.main import split_script
+from hpcflow.cli.main import shared_option, split_script
 from hpcflow.errors import LaunchError
 from hpcflow.job_time import short
 from hpcflow.launch import Launch
@@ -258,6 +258,9 @@ def _check_words(
             "the job script runs a script, and none is given", hint="name it behind the job script"
         )
     check_script(script, parts[0].chdir)
+    shared = shared_option(parser, arguments, script, str(Path(parts[0].chdir, script)))
+    if shared:
+        raise LaunchError(shared)
     chosen = run.chosen_settings(parser.parse_args(own))
     told = PS.search(text)
     if told is not None:

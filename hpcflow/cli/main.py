@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hpcflow.cli.say import Parser
+from hpcflow.errors import HpcflowError
+from hpcflow.files import read_text
 
 COMMANDS = {
     "run": "run a script on one rank or many",
@@ -64,6 +68,8 @@ def _run_command(name: str, words: list[str]) -> int:
         args = parser.parse_args(own)
         if script is None:
             parser.error("no script: what should run?")
+        if shared := shared_option(parser, words, script, script):
+            parser.error(shared)
         args.script, args.script_args = script, script_args
     else:
         args = parser.parse_args(words)
@@ -113,6 +119,30 @@ def split_script(
     if script is None and script_args:
         script = script_args.pop(0)
     return own, script, script_args
+
+
+def shared_option(
+    parser: argparse.ArgumentParser, words: Sequence[str], script: str, path: str
+) -> str:
+    """What to say of an option behind the script that both the parser and the script, which lies at
+    `path`, have: whose it is cannot be known; "" if there is none.
+    """
+    before = split_script(parser, words[: words.index(script) + 1])[0]
+    behind = split_script(parser, words)[0][len(before) :]
+    try:
+        text = read_text(Path(path)) or "" if behind else ""
+    except HpcflowError:  # whoever reads it next says so
+        return ""
+    for word in behind:
+        name = word.partition("=")[0]
+        own = rf"(add_argument|option)\s*\([^()]*[\"']{re.escape(name)}[\"']"
+        flag = rf"DEFINE_\w+\s*\(\s*[\"']{re.escape(name.lstrip('-'))}[\"']"
+        if name.startswith("-") and re.search(f"{own}|{flag}", text):
+            return (
+                f"{name}: {script} has an option of this name, too; for hpcflow write it before "
+                f"{script}, for the script behind a --: {script} -- {name} ..."
+            )
+    return ""
 
 
 def _version() -> str:

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -222,18 +223,27 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
 
 
 def run_mpirun(start: launch.Start, ranks: int, settings: Settings, several: bool) -> int:
-    """Run mpirun until it ends, with `several` hosts or on this one; the exit code of the job."""
+    """Run mpirun until it ends, with `several` hosts or on this one; the exit code of the job.
+
+    What Open MPI's mpirun prints is read on its way: it names the rank that was killed.
+    """
     import subprocess
 
     from hpcflow.mpirun import Mpirun
 
     if several and settings.survive:
         return hosts.supervised(start, ranks, Mpirun)
-    mpirun = Mpirun(start, stderr=subprocess.PIPE if several else None)
+    reads = several or start.why.startswith("mpirun of Open MPI")
+    mpirun = Mpirun(start, stderr=subprocess.PIPE if reads else None)
     witness = deaths.Witness(ledgers()) if hasattr(os, "pidfd_open") else None
-    code = hosts.watched(mpirun) if several else mpirun.wait()
+    code, killed = hosts.watched(mpirun) if reads else (mpirun.wait(), None)
     if witness is not None and code and not mpirun.stopping:
-        witness.tell(settings.run_dir)
+        witness.tell(settings.run_dir, killed)
+    if mpirun.stopping and killed is not None and killed.number == signal.SIGUSR1:
+        err(
+            "hpcflow: the ranks were ended by the signal and have not saved: only from the first "
+            "step of a training session on do they save and stop"
+        )
     return code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from hpcflow.comm import in_use
 from hpcflow.errors import LaunchError
 
 NAME, EARLIER = "failure.json", "failure.earlier.json"
+REPLACED = ("manifest.json", "result.json")  # by the training session; a folder there stays
 
 
 def now() -> str:
@@ -75,6 +77,9 @@ def prepare(run_dir: str) -> None:
         in_use.claim(folder, in_use.RUN_DIR)
         with contextlib.suppress(FileNotFoundError):
             os.replace(folder / NAME, folder / EARLIER)
+        for name in REPLACED:
+            if (folder / name).is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), folder / name)
     except OSError as error:
         raise LaunchError(
             f"the run directory {run_dir!r} cannot be written: {error}",

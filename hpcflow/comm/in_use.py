@@ -21,10 +21,14 @@ from hpcflow import slurm
 from hpcflow.comm.ledger import DEAD_S, alive
 from hpcflow.comm.where import process_state
 from hpcflow.errors import LaunchError
+from hpcflow.files import open_plain
+from hpcflow.printable import one_line
 
 NAME = ".running.json"
 RUN_DIR, CHECKPOINTS = "the run directory", "the folder of checkpoints"  # for people
 TOUCH_S = 30.0
+MOST_BYTES = 1 << 16  # of the file
+MOST_PID = 1 << 22  # Linux
 ATTEMPTS = 5  # to take the place of one that is dead, of which others may be quicker
 _held: dict[str, int] = {}  # folder -> how often this process has claimed it
 _made: set[str] = set()  # those that were not there
@@ -66,7 +70,10 @@ def release(folder: Path) -> None:
 
 def refuse(folder: Path, what: str) -> None:
     """LaunchError if another job uses the folder; it is not claimed, and need not be there."""
-    found = _read(folder / NAME)
+    try:
+        found = _read(folder / NAME)
+    except OSError:  # whoever claims it says so
+        return
     if found is not None and os.path.realpath(folder) not in _held:
         who = found[0]
         if _lives(who, me(), folder / NAME, None):
@@ -103,7 +110,7 @@ def describe(who: Mapping[str, Any]) -> str:
     """A job for people, by what it has written."""
     job = f"SLURM job {who['job']}, " if who.get("job") else ""
     place = f"process {who.get('pid', '?')} on {who.get('host', 'an unknown host')}"
-    return f"{job}{place}, since {who.get('since', 'an unknown time')}"
+    return one_line(f"{job}{place}, since {who.get('since', 'an unknown time')}")
 
 
 # -- the file
@@ -119,7 +126,7 @@ def _take(folder: Path, what: str) -> None:
         for _ in range(ATTEMPTS):
             if _put(draft, mark):
                 return
-            found = _read(mark)
+            found = _theirs(mark, what)
             if found is None:  # let go of just now
                 continue
             who, text = found
@@ -129,6 +136,18 @@ def _take(folder: Path, what: str) -> None:
         raise LaunchError(f"{what} {folder}: several jobs begin in it at once", hint="start one")
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _theirs(mark: Path, what: str) -> tuple[dict[str, Any], str] | None:
+    """What `_read` says. Errors: LaunchError if something else is in the file's place."""
+    try:
+        return _read(mark)
+    except OSError as error:
+        raise LaunchError(
+            f"{what} {mark.parent}: whether a job uses it is not known, for {NAME} cannot be read: "
+            f"{error.strerror}",
+            hint=f"remove {mark} if no job runs there",
+        ) from None
 
 
 def _put(draft: Path, mark: Path) -> bool:
@@ -151,20 +170,25 @@ def _put_away(mark: Path, text: str) -> None:
     away = mark.with_name(f"{NAME}.{os.uname().nodename}.{os.getpid()}.old")
     with contextlib.suppress(FileNotFoundError):
         os.rename(mark, away)
-        if away.read_text(errors="replace") != text:
+        found = _read(away)
+        if found is not None and found[1] != text:
             _put(away, mark)
         away.unlink()
 
 
 def _read(mark: Path) -> tuple[dict[str, Any], str] | None:
-    """What is in the file, and its text; None if there is none. Nonsense says nothing."""
+    """What is in the file, and its text; None if there is none. Nonsense says nothing.
+
+    Errors: OSError if it cannot be read, or is no plain file.
+    """
     try:
-        text = mark.read_text(errors="replace")
-    except OSError:
+        with open(open_plain(mark), "rb") as file:
+            text = file.read(MOST_BYTES).decode(errors="replace")
+    except FileNotFoundError:
         return None
     try:
         who = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         who = None
     return (who if isinstance(who, dict) else {}), text
 
@@ -184,7 +208,7 @@ def _lives(who: Mapping[str, Any], mine: Mapping[str, Any], mark: Path, draft: P
     here = ("boot", "processes") if mine["boot"] else ("host", "boot")
     if all(who.get(name) == mine[name] for name in here):
         return who.get("pid") != mine["pid"] and _runs(who.get("pid"), who.get("begun"))
-    if who.get("job") and who.get("cluster") == mine["cluster"]:
+    if str(who.get("job")).isdecimal() and who.get("cluster") == mine["cluster"]:
         if who["job"] == mine["job"] and who.get("restarts") != mine["restarts"]:
             return False  # an earlier start of this job
         said = slurm.runs(str(who["job"]), who.get("step"))
@@ -195,7 +219,12 @@ def _lives(who: Mapping[str, Any], mine: Mapping[str, Any], mark: Path, draft: P
 
 def _runs(pid: Any, begun: Any) -> bool:
     """Whether a process of this host is the one that began then."""
-    if not isinstance(pid, int) or not alive(pid) or process_state(pid) in "ZX":
+    if (
+        not isinstance(pid, int)
+        or not 0 < pid <= MOST_PID
+        or not alive(pid)
+        or process_state(pid) in "ZX"
+    ):
         return False
     now = _begun(pid)
     return now is None or begun is None or now == begun

@@ -400,7 +400,7 @@ class MpiCommunicator(Communicator):
         """End every rank of the job now."""
         sys.stdout.flush()
         sys.stderr.flush()
-        running().COMM_WORLD.Abort(code)
+        mpi_library.abort(code)
 
     def is_last(self) -> bool:
         """Whether all others have died; who fails as this rank does may be about to."""

@@ -30,6 +30,13 @@ def running() -> Any:
     return MPI
 
 
+def abort(code: int) -> None:
+    """End every rank of the job now; nothing where MPI has not started."""
+    MPI = loaded()
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.COMM_WORLD.Abort(code)
+
+
 lost: Callable[[], Sequence[int]] = tuple  # the ranks that have died, as far as is known
 
 

@@ -135,14 +135,14 @@ def _waits(axes: Any, runs: Sequence[Run]) -> None:
 def _scaling(axes: Any, curves: Sequence[Scaling], kind: str) -> None:
     from matplotlib.ticker import LogLocator
 
-    ticks = sorted({point.ranks for curve in curves for point in curve.points})
+    ticks = sorted({point.workers for curve in curves for point in curve.points})
     for i, curve in enumerate(curves):
-        x = [point.ranks for point in curve.points]
+        x = [point.workers for point in curve.points]
         label = _label(f"{curve.kind}: {curve.what}")
         look = {"color": COLORS[i % len(COLORS)], "marker": MARKS[i % len(MARKS)], "label": label}
         first = curve.points[0]
         if kind == "scaling":
-            ideal = [first.rate * n / first.ranks for n in x]
+            ideal = [first.rate * n / first.workers for n in x]
             axes.plot(x, ideal, color=look["color"], linestyle=":", linewidth=1, alpha=0.6)
             axes.plot(x, [point.rate for point in curve.points], **look)
         else:
@@ -160,11 +160,11 @@ def _scaling(axes: Any, curves: Sequence[Scaling], kind: str) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(_engineering())
         axes.minorticks_off()
-        axes.set(title="scaling", xlabel="ranks", ylabel="samples/s")
+        axes.set(title="scaling", xlabel="workers", ylabel="samples/s")
         axes.legend(loc="best")
     else:
         axes.axhline(100, color=GREY, linestyle=":", linewidth=1)
-        axes.set(title="efficiency", xlabel="ranks", ylabel="efficiency (% of ideal)")
+        axes.set(title="efficiency", xlabel="workers", ylabel="efficiency (% of ideal)")
         axes.set_ylim(0, max(110, axes.get_ylim()[1]))
 
 

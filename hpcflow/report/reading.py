@@ -21,15 +21,20 @@ SHORTEST_S = 0.01  # a rate over less is noise: the last step of a run may follo
 class Facts:
     """What a JSON file says, by names; `faults` has a line about what it should not say."""
 
-    def __init__(self, path: Path, faults: list[str]) -> None:
+    def __init__(self, path: Path | None, faults: list[str]) -> None:
         self._path, self._faults = path, faults
         found: Mapping[str, Any] | None = None
         try:
-            found = read_table(path)
+            found = None if path is None else read_table(path)
         except HpcflowError as error:
             faults.append(error.message)
         self.is_there = found is not None
         self.said: Mapping[str, Any] = found or {}
+
+    @classmethod
+    def none(cls) -> Facts:
+        """Of no file: it says nothing."""
+        return cls(None, [])
 
     def get(self, name: str, shape: Any, other: Any) -> Any:
         """What it says of `name`; `other` if that is nothing, or not of this shape."""

@@ -9,11 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcflow.comm import in_use
+from hpcflow.comm.failure import NAME as FAILURE
 from hpcflow.printable import one_line
+from hpcflow.report import compared, outcome
 from hpcflow.report.reading import Facts, mean, rows_of
 from hpcflow.train.runlog import COLUMNS, MANIFEST, METRICS
 
 RESULT = "result.json"
+SERVERS = "/job:ps/"  # the names of their tasks begin so
 SLOW = {"worker": int, "rank": int, "host": str, "factor": float}
 WAYS = {"received": int, "sent": int}
 TRAFFIC = {"servers": [{"task": str, "predicted": WAYS, "measured": WAYS}]}
@@ -27,8 +31,9 @@ class Run:
     mode: str = ""
     script: str = ""
     ranks: int = 0
+    servers: int = 0  # of the ranks
     nodes: int = 0
-    workers: int = 0
+    replicas: int = 0
     batch: int = 0  # joined
     rate: float = 0.0  # samples a second, all workers together
     seconds: float = 0.0
@@ -36,7 +41,10 @@ class Run:
     waited: float | None = None  # the same for other ranks, in steps
     stragglers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     steps: int = 0
-    finished: bool = False
+    state: str = outcome.UNREADABLE  # what became of it: a word of outcome.py
+    ended: str = ""  # the same in a line, where more is known
+    options: dict[str, str] = dataclasses.field(default_factory=dict)  # it was started with
+    results: dict[str, str] = dataclasses.field(default_factory=dict)  # that its script gave
     traffic: dict[str, Any] = dataclasses.field(default_factory=dict)  # of servers, in a step
     rows: list[dict[str, float]] = dataclasses.field(default_factory=list)
     faults: list[str] = dataclasses.field(default_factory=list)  # what cannot be read, and why
@@ -47,11 +55,9 @@ class Run:
         return bool(self.rows or self.mode or self.ranks or self.script)
 
     @property
-    def state(self) -> str:
-        """What became of it."""
-        if not self.is_readable:
-            return "unreadable"
-        return "finished" if self.finished else "not finished"
+    def workers(self) -> int:
+        """The ranks that compute gradients: all but the servers."""
+        return max(self.ranks - self.servers, 0)
 
     @property
     def values(self) -> list[str]:
@@ -84,21 +90,29 @@ def load(paths: Sequence[str]) -> list[Run]:
 
 def _load(folder: Path, name: str) -> Run:
     faults: list[str] = []
-    result, manifest = (Facts(folder / file, faults) for file in (RESULT, MANIFEST))
+    manifest, failure = (Facts(folder / file, faults) for file in (MANIFEST, FAILURE))
+    result = Facts(folder / RESULT, faults)
+    if manifest.is_there and not manifest.get("finished", bool, False):
+        result = Facts.none()  # an earlier run's
     rows = rows_of(folder / METRICS, faults)
     if not (result.is_there or manifest.is_there or rows):
+        if not in_use.is_free(folder):
+            return Run(name, state=outcome.RUNNING)  # it has just begun
         none = f"no run in {folder}: neither {RESULT} nor {MANIFEST} nor {METRICS}"
         return Run(name, faults=faults or [none])
     rates = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
     last = rows[-1] if rows else {}
     told = result if result.is_there else manifest
-    return Run(
+    roles = manifest.get("roles", [str], [])
+    state, ended = outcome.of(folder, manifest, failure, result)
+    run = Run(
         name,
         mode=told.text("mode"),
         script=os.path.basename(manifest.text("script")),
-        ranks=result.count("ranks") or len(manifest.get("roles", [str], [])),
+        ranks=result.count("ranks") or len(roles),
+        servers=result.count("servers") or sum(role.startswith(SERVERS) for role in roles),
         nodes=len(manifest.get("nodes", {}, {}) or set(result.get("hosts", [str], []))),
-        workers=result.count("replicas") or manifest.count("workers"),
+        replicas=result.count("replicas") or manifest.count("workers"),
         batch=manifest.count("batch"),
         rate=result.number("samples_per_second") or (statistics.median(rates) if rates else 0.0),
         seconds=result.number("seconds") or last.get("seconds", 0.0),
@@ -107,17 +121,23 @@ def _load(folder: Path, name: str) -> Run:
         stragglers=told.get("stragglers", [SLOW], []),
         steps=int(last.get("step", 0) or max(result.get("steps", [int], []), default=0)),
         traffic=result.get("traffic", TRAFFIC, {}),
-        finished=manifest.get("finished", bool, result.is_there),
+        state=state,
+        ended=ended,
+        options=compared.options(manifest),
+        results=compared.said(result),
         rows=rows,
         faults=faults,
     )
+    if not run.is_readable:
+        run.state, run.ended = outcome.UNREADABLE, ""
+    return run
 
 
 @dataclasses.dataclass
 class Point:
-    """One number of ranks: samples a second, against the fewest ranks."""
+    """One number of workers: samples a second, against the fewest workers."""
 
-    ranks: int
+    workers: int
     rate: float
     speedup: float
     efficiency: float
@@ -126,7 +146,7 @@ class Point:
 
 @dataclasses.dataclass
 class Scaling:
-    """Runs that differ in their ranks alone: the joined batch is the same, or that of a worker."""
+    """Runs that differ in their workers alone: the joined batch is alike, or that of a worker."""
 
     kind: str  # strong or weak
     what: str
@@ -134,22 +154,21 @@ class Scaling:
 
 
 def scalings(runs: Sequence[Run]) -> list[Scaling]:
-    """The curves among `runs`: those with two or more numbers of ranks."""
+    """The curves among `runs`: those with two or more numbers of workers."""
     keys: dict[str, Callable[[Run], float]] = {
         "strong": lambda run: run.batch,
-        "weak": lambda run: run.batch / run.workers,
+        "weak": lambda run: run.batch / run.replicas,
     }
-    usable = [run for run in runs if run.batch and run.workers and run.rate and run.ranks]
+    usable = [run for run in runs if run.batch and run.replicas and run.rate and run.workers]
     found = []
     for kind, batch in keys.items():
         for script, mode, size in dict.fromkeys((r.script, _mode(r), batch(r)) for r in usable):
-            mine = [
-                run
-                for run in usable
-                if run.script == script and batch(run) == size and _mode(run) in (mode, "")
-            ]
-            if mode == "" and any(_mode(run) for run in usable if batch(run) == size):
+            alike = [run for run in usable if run.script == script and batch(run) == size]
+            if mode == "" and any(map(_mode, alike)):
                 continue  # a single rank is the beginning of the other modes' curves
+            mine = [run for run in alike if _mode(run) == mode]
+            if all(run.workers > 1 for run in mine):
+                mine += [run for run in alike if _mode(run) == ""]
             points = _points(mine)
             if len(points) > 1:
                 per = "" if kind == "strong" else " a worker"
@@ -166,12 +185,12 @@ def _mode(run: Run) -> str:
 def _points(runs: Sequence[Run]) -> list[Point]:
     rates: dict[int, list[float]] = {}
     for run in runs:
-        rates.setdefault(run.ranks, []).append(run.rate)
+        rates.setdefault(run.workers, []).append(run.rate)
     points: list[Point] = []
-    for ranks in sorted(rates):
-        rate = statistics.median(rates[ranks])
-        first = points[0] if points else Point(ranks, rate, 1.0, 1.0, 1)
+    for workers in sorted(rates):
+        rate = statistics.median(rates[workers])
+        first = points[0] if points else Point(workers, rate, 1.0, 1.0, 1)
         speedup = rate / first.rate
-        efficiency = speedup * first.ranks / ranks
-        points.append(Point(ranks, rate, speedup, efficiency, len(rates[ranks])))
+        efficiency = speedup * first.workers / workers
+        points.append(Point(workers, rate, speedup, efficiency, len(rates[workers])))
     return points

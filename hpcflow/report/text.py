@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpcflow.printable import one_line
+from hpcflow.report.compared import all_names, differing
 from hpcflow.report.runs import Run, Scaling
 from hpcflow.train.stragglers import told
 
+MOST_NAMES = 12  # columns of a table of names
+
 
 def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
-    """A row for each run, who was slow in them, what servers moved, then the scaling curves."""
+    """A row for each run, how those ended that did not finish, what differs between runs, what
+    their scripts said, who was slow, what servers moved, then the scaling curves."""
     parts = [table(_HEAD, [_row(run) for run in runs])]
+    ended = [f"{run.name}: {run.ended}" for run in runs if run.ended]
+    if ended:
+        parts.append("\n".join(ended))
     faults = [f"{run.name}: {one_line(fault)}" for run in runs for fault in run.faults]
     if faults:
         parts.append("\n".join(faults))
+    known = [run for run in runs if run.options]
+    options, results = [run.options for run in known], [run.results for run in runs]
+    parts += _by_name("options that differ", known, options, differing(options))
+    parts += _by_name("results", runs, results, all_names(results))
     parts += [_traffic(run) for run in runs if run.traffic]
     slow = [f"{run.name}: {line}" for run in runs for line in map(one_line, told(run.stragglers))]
     if slow:
         parts.append("\n".join(slow))
     for curve in curves:
         rows = [
-            [f"{p.ranks}", f"{p.rate:,.0f}", f"{p.speedup:.2f}", f"{p.efficiency:.0%}", f"{p.runs}"]
+            [
+                f"{p.workers}",
+                f"{p.rate:,.0f}",
+                f"{p.speedup:.2f}",
+                f"{p.efficiency:.0%}",
+                f"{p.runs}",
+            ]
             for p in curve.points
         ]
-        head = ["ranks", "samples/s", "speedup", "efficiency", "runs"]
+        head = ["workers", "samples/s", "speedup", "efficiency", "runs"]
         parts.append(f"{curve.kind} scaling: {curve.what}\n{table(head, rows)}")
     return "\n\n".join(parts) + "\n"
 
 
-_HEAD = ["run", "mode", "ranks", "nodes", "batch", "steps", "loss", "samples/s", "time",
-         "input wait", "rank wait", "state"]  # fmt: skip
+_HEAD = ["run", "mode", "workers", "servers", "nodes", "batch", "steps", "loss", "samples/s",
+         "time", "input wait", "rank wait", "state"]  # fmt: skip
 
 
 def _row(run: Run) -> list[str]:
@@ -39,7 +56,8 @@ def _row(run: Run) -> list[str]:
     return [
         run.name,
         run.mode,
-        f"{run.ranks or '-'}",
+        f"{run.workers or '-'}",
+        f"{run.servers or '-'}",
         f"{run.nodes or '-'}",
         f"{run.batch or '-'}",
         f"{run.steps or '-'}",
@@ -50,6 +68,21 @@ def _row(run: Run) -> list[str]:
         _waited(run, run.waited),
         run.state,
     ]
+
+
+def _by_name(
+    title: str, runs: Sequence[Run], values: Sequence[Mapping[str, str]], names: list[str]
+) -> list[str]:
+    """A table with a row for each run and a column for each name; none without names."""
+    shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
+    if not names:
+        return []
+    rows = [
+        [run.name, *(one.get(name, "-") for name in shown)]
+        for run, one in zip(runs, values, strict=True)
+    ]
+    title += f" ({more:,} more are not shown)" if more > 0 else ""
+    return [f"{title}\n{table(['run', *shown], rows)}"]
 
 
 def _traffic(run: Run) -> str:

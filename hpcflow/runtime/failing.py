@@ -123,40 +123,42 @@ def on_error(
 
 
 @contextlib.contextmanager
-def ends_all(world: Communicator, settings: Settings) -> Iterator[None]:
-    """An error inside ends the job: before excepthook and watchdog stand the others would wait.
+def ends_all(
+    rank: int, size: int, settings: Settings, abort: Callable[[int], None]
+) -> Iterator[None]:
+    """Whatever is raised inside, Ctrl-C too, ends the job by `abort`: before excepthook and
+    watchdog stand the others would wait.
 
     The first to print is the one that fails alone, or rank 0: it writes `failure.json` too.
     """
     try:
         yield
-    except Exception as error:
-        if world.size == 1:
+    except BaseException as error:
+        if size == 1:
             raise
-        if world.rank > 0:
+        if rank > 0:
             time.sleep(LET_FIRST_END_S)
         told = isinstance(error, HpcflowError)
         text = "".join(traceback.format_exception(error, chain=not told))
-        where = f"[rank {world.rank} on {world.hosts[world.rank]}]"
-        ends = f"ends the job of {world.size} ranks"
-        lines = [*(str(error) if told else text).splitlines(), ends]
+        lines = [*(str(error) if told else text).splitlines(), f"ends the job of {size} ranks"]
+        where = f"[rank {rank} on {os.uname().nodename}]"
         sys.stderr.write("".join(f"{where} {line}\n" for line in lines))
         if settings.run_dir:
-            failure.write(Path(settings.run_dir), _facts_of_start(world, error, text))
+            failure.write(Path(settings.run_dir), _facts_of_start(rank, error, text))
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(LET_LAUNCHER_READ_S)
-        world.abort(ABORTED)
+        abort(ABORTED)
         raise
 
 
-def _facts_of_start(world: Communicator, error: Exception, text: str) -> dict[str, Any]:
+def _facts_of_start(rank: int, error: BaseException, text: str) -> dict[str, Any]:
     return {
         "kind": "error",
-        "rank": world.rank,
+        "rank": rank,
         "task": None,
-        "host": world.hosts[world.rank],
-        "told_by": world.rank,
+        "host": os.uname().nodename,
+        "told_by": rank,
         "time": failure.now(),
         "step": 0,
         "cause": _one_line(error),
@@ -303,7 +305,8 @@ def on_death(here: Rank, dead: Sequence[Entry]) -> None:
     facts = facts_of_death(dead, ledger.directory)
     text = facts["message"]
     if first(ledger.directory / DIED):
-        _write(here, {**facts, "told_by": here.rank})
+        step = facts["step"] or here.steps()
+        _write(here, {**facts, "step": step, "told_by": here.rank})
         _say(here, text)
         logs.on_failure(text)
 

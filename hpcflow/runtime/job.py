@@ -118,10 +118,11 @@ def _join(settings: Settings, place: launch.Launch) -> Context:
     if settings.survive:
         launch.check_survive(place)
     launch.check_library(place, mpi_library.build_facts())
-    world = mpi.world()
-    agent.share_connection()
+    with failing.ends_all(place.rank, place.size, settings, mpi_library.abort):
+        world = mpi.world()
+        agent.share_connection()
     launch.check_world(place, world.size, mpi_library.library_version())
-    with failing.ends_all(world, settings):
+    with failing.ends_all(world.rank, world.size, settings, mpi_library.abort):
         if world.rank == 0:
             failure.prepare(settings.run_dir)
             nodes.sweep(Path(settings.run_dir))

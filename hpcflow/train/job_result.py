@@ -10,6 +10,13 @@ from hpcflow.logs import logger, together
 from hpcflow.runtime import counted
 from hpcflow.runtime.context import Context
 
+# The names in result.json that are the session's; all others the script gives.
+FIELDS = frozenset(
+    "mode ranks servers sync gradients replicas tasks_per_replica steps samples updates bytes_sent "
+    "messages_sent hosts compile memory lost seconds input_wait_seconds work_seconds wait_seconds "
+    "samples_per_second traffic warnings settings saves random_seed stragglers versions".split()
+)
+
 
 def summary(
     context: Context, reports: Sequence[dict[str, Any]], names: Sequence[str]

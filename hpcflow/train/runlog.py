@@ -124,16 +124,18 @@ class RunLog:
         self._manifest.update(stragglers=found)
         self._write()
 
+    def stop(self, by: str, step: int) -> None:
+        """Note that the job stops before `step`, and what for."""
+        self._manifest.update(stopped={"by": by, "step": step})
+        self._write_if_possible()
+
     def end(self, finished: bool = False) -> None:
         """Close the files and note when the run ended; `finished` if its result is written."""
         if self._is_ended:
             return
         self._is_ended = finished
         self._manifest.update(end=_now(), finished=finished)
-        try:
-            self._write()
-        except OSError as error:
-            logger.warning("%s cannot be written: %s", self.folder / MANIFEST, error)
+        self._write_if_possible()
         self._rows.close()
         self._paces.close()
         if self._events is not None:
@@ -141,6 +143,13 @@ class RunLog:
 
     def _write(self) -> None:
         write_json(self.folder / MANIFEST, self._manifest)
+
+    def _write_if_possible(self) -> None:
+        """The same at the end, which a full disk must not change."""
+        try:
+            self._write()
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self.folder / MANIFEST, error)
 
     @staticmethod
     def _at_exit(mine: weakref.ref[RunLog]) -> None:

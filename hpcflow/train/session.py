@@ -18,6 +18,7 @@ from hpcflow.ops.state import Variable
 from hpcflow.runtime.config import ConfigProto, RunMetadata, RunOptions
 from hpcflow.runtime.context import Context
 from hpcflow.runtime.session import Session
+from hpcflow.runtime.stop import reason
 from hpcflow.train import runlog
 from hpcflow.train.chosen import Chosen, choose, tell_own_loop
 from hpcflow.train.dealt import as_dealt
@@ -408,6 +409,8 @@ class TrainingSession(Session):
         step = self.steps
         if self.context.cluster.in_step:
             step += self.first_step
+        if self._log is not None:
+            self._log.stop(reason(self.preemption.number), step)
         raise self.preemption.end(step, ANEW if self._keeper is None else self._keeper.outlook())
 
     def __exit__(self, *error: object) -> None:

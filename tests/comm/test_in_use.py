@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,16 @@ def test_a_file_of_nonsense_holds_for_a_while(tmp_path: Path, text: str) -> None
     then = time.time() - LONG
     os.utime(tmp_path / in_use.NAME, (then, then))
     assert not is_refused(tmp_path)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_something_else_in_the_place_of_the_file_is_named(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / in_use.NAME)
+    with pytest.raises(LaunchError, match=f"{in_use.NAME} cannot be read: .*\n.*remove "):
+        in_use.claim(tmp_path, in_use.RUN_DIR)
+    in_use.refuse(tmp_path, in_use.RUN_DIR)  # who only looks is not held up
 
 
 def test_what_is_held_is_touched_and_ends_with_its_last_release(

@@ -28,8 +28,10 @@ SCRIPT = """
 
     what, rank = sys.argv[1], int(sys.argv[2])
     if launch.detect().rank == rank:
+        from hpcflow.comm import agent, mpi
         owner, name = {"ledger": (ledger.Ledger, "__init__"), "split": (context.Context, "_join"),
-                       "table": (context.Context, "table")}[what]
+                       "table": (context.Context, "table"), "share": (agent, "share_connection"),
+                       "world": (mpi.MpiCommunicator, "__init__")}[what]
         setattr(owner, name, fails)
     count = hf.Variable(1.0)
     with hf.train.TrainingSession() as session:
@@ -69,6 +71,16 @@ def folders_in_the_way(folder: Path) -> str:
     return "run"
 
 
+def a_folder_for_the_manifest(folder: Path) -> str:
+    (folder / "run" / "manifest.json").mkdir(parents=True)
+    return "run"
+
+
+def a_folder_for_the_result(folder: Path) -> str:
+    (folder / "run" / "result.json").mkdir(parents=True)
+    return "run"
+
+
 def not_for_files(folder: Path) -> str:
     return "/proc/hpcflow"
 
@@ -80,6 +92,8 @@ def not_for_files(folder: Path) -> str:
         (a_file_above, ()),
         (folders_in_the_way, ()),
         (not_for_files, ()),
+        (a_folder_for_the_manifest, ()),
+        (a_folder_for_the_result, ()),
         (a_file, ("--survive",)),
         (a_file, ("--set", "log_files=1")),
         (a_file, ("--ps", "1")),
@@ -99,7 +113,7 @@ def test_a_run_directory_that_cannot_be_written_ends_the_job(tmp_path, place, op
 
 @pytest.mark.parametrize("servers", ["0", "1"])
 @pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("what", ["ledger", "split", "table"])
+@pytest.mark.parametrize("what", ["world", "share", "ledger", "split", "table"])
 def test_an_error_of_one_rank_before_the_first_step_ends_the_job(tmp_path, what, rank, servers):
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     settings = {"HPCFLOW_RUN_DIR": "run", "HPCFLOW_PS": servers}
@@ -110,6 +124,26 @@ def test_an_error_of_one_rank_before_the_first_step_ends_the_job(tmp_path, what,
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
     assert (facts["rank"], facts["host"], facts["step"]) == (rank, os.uname().nodename, 0)
     assert facts["error"] == "OSError" and "in fails" in facts["traceback"]
+
+
+def test_an_interrupt_of_one_rank_before_the_watchdog_stands_ends_the_job(tmp_path):
+    script = textwrap.dedent(SCRIPT).replace("raise OSError(", "raise KeyboardInterrupt(")
+    (tmp_path / "script.py").write_text(script)
+    words = [sys.executable, "script.py", "table", "1"]
+    code, output = run(tmp_path, launch.command(3, words, {**os.environ, "HPCFLOW_RUN_DIR": "run"}))
+    assert code == ABORTED, output
+    assert json.loads((tmp_path / "run" / "failure.json").read_text())["rank"] == 1
+
+
+def test_a_log_that_cannot_be_written_ends_the_job(tmp_path):
+    (tmp_path / "run" / "rank-2.log").mkdir(parents=True)
+    (tmp_path / "script.py").write_text("print('RUNS')\n")
+    words = ["-m", "hpcflow", "run", "-n", "3", "--set", "log_files=1", "--run-dir", "run"]
+    start = launch.Start([sys.executable, *words, "script.py"], dict(os.environ), "")
+    code, output = run(tmp_path, start)
+    assert code == ABORTED, output
+    assert f"[rank 2 on {os.uname().nodename}] the log 'run/rank-2.log' cannot be written" in output
+    assert "Traceback" not in output
 
 
 def test_a_run_directory_that_cannot_be_written_ends_a_single_process(tmp_path):
