@@ -113,31 +113,6 @@ def test_without_checkpoints_the_job_says_so_and_stops(tmp_path):
     assert "without checkpoints" in said
 
 
-def test_a_signal_to_ranks_that_save_nothing_is_said_to_have_ended_them(tmp_path):
-    (tmp_path / "script.py").write_text(
-        "import sys, time\n"
-        "import hpcflow as hf\n"
-        "with hf.Session() as session:\n"
-        "    session.run(hf.constant(1.0))\n"
-        "    print('STARTED', flush=True)\n"
-        "    time.sleep(1000)\n"
-    )
-    with subprocess.Popen(
-        [*RUN, "-n", "2", "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        until(lambda: process.stdout.readline() == "STARTED\n")
-        process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=END_S)
-    assert process.returncode == 128 + signal.SIGUSR1, said
-    assert "ended by the signal and have not saved" in said
-
-
 def test_the_second_interrupt_ends_all_ranks_at_once(tmp_path):
     job = Job(tmp_path, "save")
     os.kill(job.pids[1], signal.SIGSTOP)  # no step ends

@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import os
 import runpy
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -239,11 +238,6 @@ def run_mpirun(start: launch.Start, ranks: int, settings: Settings, several: boo
     code, killed = hosts.watched(mpirun) if reads else (mpirun.wait(), None)
     if witness is not None and code and not mpirun.stopping:
         witness.tell(settings.run_dir, killed)
-    if mpirun.stopping and killed is not None and killed.number == signal.SIGUSR1:
-        err(
-            "hpcflow: the ranks were ended by the signal and have not saved: only from the first "
-            "step of a training session on do they save and stop"
-        )
     return code
 
 
