@@ -33,7 +33,7 @@ from hpcflow.launch import Start, has_ulfm
 if TYPE_CHECKING:
     import subprocess
 
-    from hpcflow.mpirun import Killed, Mpirun
+    from hpcflow.mpirun import Mpirun
 LET_DAEMONS_END_S = 2.0  # those of hosts that live
 MOST_LINE = 4096  # bytes of a line: a token, a word and a name
 SIOCGIFCONF = 0x8912  # Linux's question for its interfaces
@@ -86,25 +86,18 @@ def by_slurm(start: Start) -> int:
     return int(nodes) if nodes.isdecimal() else 1
 
 
-def watched(mpirun: Mpirun) -> tuple[int, Killed | None]:
-    """Wait for mpirun of Open MPI, and copy its stderr, a pipe, to ours.
+def watched(mpirun: Mpirun) -> int:
+    """Wait for mpirun of Open MPI 5 on several hosts, and copy its stderr, a pipe, to ours.
 
-    Returns its exit code, but 86 where it has told of a lost host and means to end with 0; and the
-    rank that it has named as killed.
+    Returns its exit code, but 86 where it has told of a lost host and means to end with 0.
     """
-    from hpcflow.mpirun import LONGEST, Killed
-
-    has_lost, killed, said = False, None, b""
+    has_lost, said = False, b""
     assert mpirun.process.stderr is not None
     while data := os.read(mpirun.process.stderr.fileno(), relay.MOST):
-        with contextlib.suppress(OSError):  # nobody reads on: no reason to end the job
-            left = memoryview(data)
-            while left:
-                left = left[os.write(2, left) :]
-        said = said[-LONGEST:] + data
+        os.write(2, data)
+        said = said[-100:] + data
         has_lost = has_lost or any(words in said for words in LOST)
-        killed = killed or Killed.named_in(said)
-    return mpirun.wait() or (ABORTED if has_lost else 0), killed
+    return mpirun.wait() or (ABORTED if has_lost else 0)
 
 
 def supervised(start: Start, ranks: int, run: Callable[[Start], Mpirun]) -> int:

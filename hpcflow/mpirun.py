@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import select
 import signal
 import subprocess
 import sys
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcflow.launch import Start
 
@@ -26,30 +25,7 @@ FORWARDED = ("SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
 LET_MPIRUN_END_S = 5.0  # the ranks, before it is killed itself
 LOOK_S = 0.5  # whether this process is in the foreground, and may read the terminal
 MOST = 1 << 16  # bytes read at once
-NAMED = re.compile(
-    rb"process\s+rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+(\S+)\s+exited\s+on\s+signal\s+"
-    rb"(\d+)\b"
-)
-LONGEST = 400  # bytes of that
 PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
-
-
-class Killed(NamedTuple):
-    """A rank that a signal has ended, as Open MPI's mpirun names it."""
-
-    rank: int
-    pid: int
-    host: str
-    number: int  # of the signal
-
-    @classmethod
-    def named_in(cls, said: bytes) -> Killed | None:
-        """The one that mpirun has named in what it has printed."""
-        found = NAMED.search(said)
-        if found is None:
-            return None
-        rank, pid, host, number = found.groups()
-        return cls(int(rank), int(pid), host.decode(errors="replace"), int(number))
 
 
 class Mpirun:

@@ -15,12 +15,10 @@ import pytest
 
 from hpcflow import launch
 from hpcflow.checkpoint import folder
-from hpcflow.mpirun import Killed
 from tests.comm.threads import until
 
 ROOT = Path(__file__).parents[1]
 END_S = 60
-RUN = [sys.executable, "-m", "hpcflow", "run"]
 STOPPED = 75  # EX_TEMPFAIL: the same command goes on
 SCRIPT = """
     import sys, time
@@ -151,58 +149,3 @@ def test_the_launcher_names_a_dead_rank_where_the_others_cannot(tmp_path):
     assert said.count("rank 1 (/job:worker/task:1)") == 1, said
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
     assert facts["rank"] == 1 and facts["message"].startswith("rank 1 ")
-
-
-def test_a_rank_that_is_killed_before_it_has_joined_is_named(tmp_path):
-    """It has no ledger yet, so the launcher alone knows of it."""
-    (tmp_path / "script.py").write_text("print('RUNS')\n")
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, signal\n"
-        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '1':\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run(
-        [*RUN, "-n", "3", "--run-dir", "run", "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=END_S,
-    )
-    assert done.returncode == 128 + signal.SIGKILL, done.stderr
-    assert f"hpcflow: rank 1 on {os.uname().nodename} has died" in done.stderr
-    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
-    assert (facts["kind"], facts["rank"]) == ("death", 1)
-    assert "was killed by SIGKILL" in facts["cause"]
-
-
-def test_a_rank_that_is_killed_when_the_others_leave_is_named(tmp_path):
-    """The others have said that they end, so that the end of a process is no death."""
-    (tmp_path / "script.py").write_text(
-        "import atexit, os, signal, sys, time\n"
-        "import hpcflow as hf\n"
-        "with hf.train.TrainingSession() as session:\n"
-        "    if session.context.rank == 2:\n"
-        "        atexit.register(os.kill, os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run(
-        [*RUN, "-n", "3", "--run-dir", "run", "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=END_S,
-    )
-    assert done.returncode == 128 + signal.SIGKILL, done.stderr
-    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
-    assert (facts["kind"], facts["rank"]) == ("death", 2)
-
-
-def test_what_mpirun_says_of_a_killed_rank_is_read_across_its_line_breaks():
-    said = (
-        b"prterun noticed that process rank 12 with PID 5312 on node nid-3.site exited on\n"
-        b"signal 11 (Segmentation fault).\n"
-    )
-    assert Killed.named_in(said) == (12, 5312, "nid-3.site", 11)
-    assert Killed.named_in(said[:-30]) is None
-    assert Killed.named_in(b"process rank 1 exited on signal 9") is None

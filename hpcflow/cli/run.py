@@ -222,22 +222,18 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
 
 
 def run_mpirun(start: launch.Start, ranks: int, settings: Settings, several: bool) -> int:
-    """Run mpirun until it ends, with `several` hosts or on this one; the exit code of the job.
-
-    What Open MPI's mpirun prints is read on its way: it names the rank that was killed.
-    """
+    """Run mpirun until it ends, with `several` hosts or on this one; the exit code of the job."""
     import subprocess
 
     from hpcflow.mpirun import Mpirun
 
     if several and settings.survive:
         return hosts.supervised(start, ranks, Mpirun)
-    reads = several or start.why.startswith("mpirun of Open MPI")
-    mpirun = Mpirun(start, stderr=subprocess.PIPE if reads else None)
+    mpirun = Mpirun(start, stderr=subprocess.PIPE if several else None)
     witness = deaths.Witness(ledgers()) if hasattr(os, "pidfd_open") else None
-    code, killed = hosts.watched(mpirun) if reads else (mpirun.wait(), None)
+    code = hosts.watched(mpirun) if several else mpirun.wait()
     if witness is not None and code and not mpirun.stopping:
-        witness.tell(settings.run_dir, killed)
+        witness.tell(settings.run_dir)
     return code
 
 

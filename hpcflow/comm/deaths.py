@@ -10,17 +10,13 @@ import contextlib
 import os
 import pathlib
 import select
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcflow.comm.failure import now, write
 from hpcflow.comm.ledger import Entry, of_user, read_all, read_one
-
-if TYPE_CHECKING:
-    from hpcflow.mpirun import Killed
 
 LOOK_S = 0.5  # for ranks that have opened their ledger since
 FIND_S = 0.05  # for the first ledgers of a job that starts
@@ -32,7 +28,6 @@ UNSAVED = (
     "start it again; nothing was saved: TrainingSession(checkpoints=DIR, resume=True) lets the "
     "same command go on where it was"
 )
-NOT_JOINED = "start it again: this rank had not joined the job yet"
 
 
 class Deaths:
@@ -130,31 +125,21 @@ class Witness:
         self._over = threading.Event()
         self._directory: pathlib.Path | None = None
         self._dead: list[Entry] = []
-        self._seen: dict[int, Entry] = {}  # process -> its last ledger: those that leave remove it
-        self._next: tuple[str, str | None] = UNSAVED, None
         self._thread = threading.Thread(target=self._watch, name="hpcflow-witness", daemon=True)
         self._thread.start()
 
-    def tell(self, run_dir: str = "", killed: Killed | None = None) -> None:
-        """The job has failed: name whoever died, in `failure.json` too, if no rank has done so.
-
-        `killed` is the rank that the launcher has named, which may have had no ledger, or none
-        any more.
-        """
+    def tell(self, run_dir: str = "") -> None:
+        """The job has failed: name whoever died, in `failure.json` too, if no rank has done so."""
         self._over.set()
         self._thread.join()
-        if self._dead:
-            assert self._directory is not None
-            facts = facts_of(self._dead, self._directory)
-            is_told = (self._directory / DIED).exists()
-        elif killed is not None:
-            facts = facts_of_killed(killed, self._seen.get(killed.pid), self._next)
-            is_told = self._directory is not None and (self._directory / DIED).exists()
-        else:
+        if not self._dead:
             return
-        is_first = not run_dir or write(pathlib.Path(run_dir), facts)
-        if is_first and not is_told:
+        assert self._directory is not None
+        facts = facts_of(self._dead, self._directory)
+        if not (self._directory / DIED).exists():
             os.write(2, f"hpcflow: {facts['message']}\n".encode())
+        if run_dir:
+            write(pathlib.Path(run_dir), facts)
 
     def _watch(self) -> None:
         watched = None
@@ -164,10 +149,6 @@ class Witness:
             return
         self._directory = watched.directory
         while not (self._dead or self._over.is_set()):
-            entries = read_all(watched.directory)
-            if entries:
-                self._next = what_next(watched.directory)
-            self._seen |= {entry.pid: entry for entry in entries}
             gone = watched.wait(FIND_S if watched.left < 2 else LOOK_S) or []
             dead = [entry for path in gone if (entry := read_one(path)) is not None]
             if dead and not any(entry.ending for entry in read_all(watched.directory)):
@@ -217,12 +198,9 @@ def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
 
 def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) -> dict[str, Any]:
     """What `failure.json` says of a death; its `message` is for people."""
-    return _facts(dead, cause, *what_next(directory))
-
-
-def _facts(dead: Sequence[Entry], cause: str, hint: str, checkpoint: str | None) -> dict[str, Any]:
     entry = dead[0]
     rows = [row for one in dead for row in _rows(one, cause)]
+    hint, checkpoint = what_next(directory)
     return {
         "kind": "death",
         "rank": entry.rank,
@@ -242,26 +220,11 @@ def _facts(dead: Sequence[Entry], cause: str, hint: str, checkpoint: str | None)
     }
 
 
-def facts_of_killed(
-    killed: Killed, entry: Entry | None, next: tuple[str, str | None]
-) -> dict[str, Any]:
-    """The same of a rank that the launcher has named; `entry` is its ledger as it was last seen,
-    None if it had not joined the job; `next` what could be done then, as of `what_next`."""
-    try:
-        name = signal.Signals(killed.number).name
-    except ValueError:
-        name = f"signal {killed.number}"
-    cause = f"was killed by {name}"
-    if entry is not None and entry.rank == killed.rank:
-        return _facts([entry], cause, *next)
-    return facts_at_start(killed.rank, killed.pid, cause, killed.host)
-
-
-def facts_at_start(rank: int, pid: int, cause: str, host: str = "") -> dict[str, Any]:
-    """The same of a rank that has died before it has joined the job, of this node by default."""
-    host = host or os.uname().nodename
+def facts_at_start(rank: int, pid: int, cause: str) -> dict[str, Any]:
+    """The same of a rank of this node that has died before it has joined the job."""
+    host = os.uname().nodename
     dead = Entry(rank, pid, host, step=-1, op="", kind="", peer=-1, since=0.0, heartbeat=0.0)
-    return _facts([dead], cause, NOT_JOINED, None)
+    return facts_of([dead], pathlib.Path(os.devnull), cause)
 
 
 def _rows(entry: Entry, cause: str) -> list[str]:
