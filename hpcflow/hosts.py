@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import hmac
 import os
+import resource
 import secrets
 import selectors
 import signal
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from hpcflow.mpirun import Mpirun
 LET_DAEMONS_END_S = 2.0  # those of hosts that live
+OTHER_DESCRIPTORS = 64  # of the process that has a line to each rank
 MOST_LINE = 4096  # bytes of a line: a token, a word and a name
 SIOCGIFCONF = 0x8912  # Linux's question for its interfaces
 LOST = (  # what mpirun says then
@@ -129,6 +131,7 @@ class Supervisor:
     """Counts the `ranks` that still run, and says what becomes of the job when a host is gone."""
 
     def __init__(self, ranks: int) -> None:
+        allow_descriptors(ranks)
         self._ranks = ranks
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(("0.0.0.0", 0), backlog=1024)
@@ -233,6 +236,23 @@ class Supervisor:
         print(f"hpcflow: host {host} is lost: {what}", file=sys.stderr, flush=True)
         self.lost.append(host)
         return goes_on
+
+
+def allow_descriptors(ranks: int) -> None:
+    """Let this process have a line of each rank: it is a descriptor, of which 1,024 are usual.
+
+    Errors: LaunchError if the system allows too few.
+    """
+    need = ranks + OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and need > hard:
+        raise LaunchError(
+            f"--survive on several hosts: {ranks} ranks take {need} file descriptors of the "
+            f"process that starts them, which may have {hard}",
+            hint=f"ulimit -Hn {need}, as the system's administrator allows, or leave --survive out",
+        )
+    if soft != resource.RLIM_INFINITY and need > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
 
 
 def addresses() -> list[str]:

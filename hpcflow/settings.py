@@ -51,6 +51,8 @@ class Settings:
     checkpoints: str = ""  # folder that takes the place of the script's own; the job goes on there
     default_checkpoints: str = ""  # the same for a script that names no folder of its own
     stop_at: int = 0  # stop before this step, of all starts, as a signal does; 0: never
+    part_bytes: int = 64 << 20  # of what replicas share each writer of a checkpoint has so much
+    writers_per_node: int = 4  # so many replicas of a node write a share of a checkpoint, at most
     save: str = "background"  # training goes on while checkpoints are written; or: foreground
     check_numerics: bool = False  # look at every float result for NaN and infinity
     verify_passes: bool = False  # check behind each pass of the planner that no effect was lost
@@ -110,6 +112,8 @@ class Settings:
             "ps": 0,
             "tasks_per_replica": 1,
             "bucket_bytes": 1,
+            "part_bytes": 1,
+            "writers_per_node": 1,
             "max_in_flight": 1,
             "threads": 0,
             "stall_s": 0,

@@ -163,6 +163,50 @@ def test_mpiruns_0_is_none_if_the_chief_has_not_told_it() -> None:
     supervisor.close()
 
 
+LINES = """
+import os, resource, sys
+from hpcflow import hosts, relay
+from hpcflow.errors import LaunchError
+
+ranks, soft, hard = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+try:
+    supervisor = hosts.Supervisor(ranks)
+except LaunchError as error:
+    sys.exit(str(error))
+children = []
+for first in range(0, ranks, 40):  # processes with 40 lines each
+    children.append(os.fork())
+    if not children[-1]:
+        kept = [relay.call(supervisor.where, f"rank {rank}") for rank in range(first, first + 40)]
+        while True:
+            os.read(kept[0].fileno(), 1)
+while supervisor._left < ranks:
+    supervisor.turn()
+print(supervisor._left, flush=True)
+for child in children:
+    os.kill(child, 9)
+"""
+
+
+def lines(*numbers: int) -> tuple[str, str]:
+    """What a supervisor of so many ranks says of their lines; it may have so many descriptors."""
+    done = subprocess.run(
+        [sys.executable, "-c", LINES, *map(str, numbers)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return done.stdout, done.stderr
+
+
+def test_there_may_be_more_ranks_than_usual_descriptors() -> None:
+    assert lines(400, 100, 1000) == ("400\n", "")
+    out, err = lines(1000, 100, 1000)
+    assert not out and "1000 ranks take 1064 file descriptors" in err and "may have 1000" in err
+
+
 def test_a_rank_that_mpirun_has_left_ends_with_the_job() -> None:
     with Running(1) as supervisor:
         rank = "import time; from hpcflow.hosts import Line; Line(0); print(1, flush=True)"

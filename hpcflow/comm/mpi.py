@@ -99,7 +99,8 @@ class MpiCommunicator(Communicator):
         if parent is None:
             self.traffic = Traffic()
             self._top: Sequence[int] = range(self.size)
-            self.hosts = tuple(self.all_gather_text(running().Get_processor_name()))
+            names = self.all_gather_text(running().Get_processor_name())
+            self.hosts = tuple(map(sys.intern, names))  # a text for each node, not each rank
         else:
             self.traffic, self.tolerant = parent.traffic, parent.tolerant
             ranks = comm.Get_group().Translate_ranks(None, parent._comm.Get_group())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import threading
 import time
 from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from hpcflow.comm.base import Communicator, Request
 from hpcflow.comm.ledger import ANY, CALL, REQUEST, Ledger
@@ -17,6 +20,8 @@ SPIN_S = 0.025  # a dedicated core answers at once for this long
 CROWDED_SPIN_S = 0.0005
 FIRST_SLEEP_S, LONGEST_SLEEP_S, GROWTH = 20e-6, 1e-3, 1.25
 PATIENCE_POLLS = 64  # empty polls before a wait is entered in the ledger
+MOST_CORES = 8192  # of a Linux kernel
+CORES_TAG = 0  # of messages before the job has others
 LAZY, LAZIEST_SLEEP_S = 0.01, 4e-3  # a long wait may become longer by this share, for a cheap poll
 
 ledger: Ledger | None = None  # of this process, if it is a rank: there stand waits that last
@@ -120,9 +125,22 @@ def calling(what: str) -> Iterator[None]:
 
 
 def crowded_hosts(comm: Communicator) -> frozenset[str]:
-    """The hosts whose ranks have fewer cores together than they are; collective."""
-    mine = " ".join(map(str, sorted(os.sched_getaffinity(0))))
-    cores: dict[str, set[str]] = {}
-    for text, host in zip(comm.all_gather_text(mine), comm.hosts, strict=True):
-        cores.setdefault(host, set()).update(text.split())
-    return frozenset(h for h, found in cores.items() if len(found) < comm.hosts.count(h))
+    """The hosts whose ranks have fewer cores together than they are; collective.
+
+    The first rank of a host is told the others' cores; all learn one flag of each host.
+    """
+    hosts, host = list(dict.fromkeys(comm.hosts)), comm.hosts[comm.rank]
+    first, *others = (rank for rank, other in enumerate(comm.hosts) if other == host)
+    mine = np.zeros(MOST_CORES, np.uint8)
+    mine[list(os.sched_getaffinity(0))] = 1
+    flags = np.zeros(len(hosts), np.int32)
+    if comm.rank == first:
+        told = np.zeros((len(others), MOST_CORES // 8), np.uint8)
+        came = [comm.recv(row, r, CORES_TAG) for row, r in zip(told, others, strict=True)]
+        finish(*came, what="the cores of this host's ranks")
+        cores = np.bitwise_or.reduce(told, initial=0) | np.packbits(mine)
+        flags[hosts.index(host)] = np.unpackbits(cores).sum() < 1 + len(others)
+    else:
+        finish(comm.send(np.packbits(mine), first, CORES_TAG), what="the first rank of this host")
+    finish(comm.all_reduce(flags, "max"), what="which hosts have fewer cores than ranks")
+    return frozenset(itertools.compress(hosts, flags))

@@ -29,7 +29,7 @@ APART = {  # settings that no plan follows from: where things are written, how r
     *("run_dir", "log_files", "tensorboard", "trace", "kernel_cache", "plan_cache"),
     *("stall_s", "stall_abort_s", "crowded", "mtbf_h", "time_limit", "max_restarts", "requeue"),
     *("checkpoints", "stop_at", "save", "placement", "memory_limit", "profile"),
-    *("cuda_graphs", "random_seed", "default_checkpoints"),
+    *("cuda_graphs", "random_seed", "default_checkpoints", "part_bytes", "writers_per_node"),
 }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcflow import logs, threads
 from hpcflow.comm.base import GATHER_TAGS, Communicator
+from hpcflow.comm.waiting import finish
 from hpcflow.consistency import Async
 from hpcflow.errors import HpcflowError, LonelyCollectiveError
 from hpcflow.logs import logger
@@ -142,7 +143,10 @@ class Context(Rank):
         from hpcflow.comm.choose import choose, without_nccl
 
         on_gpu = self.on_gpu
-        if len(set(group.all_gather_text(self.cluster.devices[0].partition(":")[0]))) > 1:
+        kind = zlib.crc32(self.cluster.devices[0].partition(":")[0].encode())
+        both = np.array([kind, -kind], np.int64)
+        finish(group.all_reduce(both, "max"), what="on what devices the others run")
+        if both[0] != -both[1]:
             # also for plans: all must sum on their hosts
             self.settings, on_gpu = without_nccl(group, self.settings), False
         return choose(group, self.settings, on_gpu)

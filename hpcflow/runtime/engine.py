@@ -72,6 +72,7 @@ class Engine(Baton):
         self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_strand`
         self.watch = comm.watch if comm is not None else None  # tells which requests are over
         self.polled: list[Waiting] = []  # what it cannot tell of, and must be tested
+        self.beside: list[Request] = []  # tested with each poll, though no step waits for them
         self.calls: collections.deque[Any] = collections.deque()  # functions in threads
         self.turns = Turns()
         # steps in flight that sum over replicas, where these go on without one that dies
@@ -317,6 +318,8 @@ class Engine(Baton):
                 moved = True
             else:
                 i += 1
+        if self.beside:
+            self.beside[:] = [request for request in self.beside if not _is_over(request)]
         return self.control() or moved
 
     def _is_over(self, wait: Waiting) -> bool:
@@ -494,6 +497,14 @@ class Engine(Baton):
         self.with_baton(lambda: self.await_(Watched(), None, what), lambda: bool(box))
         if box[0] is not None:
             raise box[0]
+
+
+def _is_over(request: Request) -> bool:
+    """Whether it need not be tested beside the steps; what it fails by is for who waits for it."""
+    try:
+        return request.test()
+    except DeathError:
+        return True
 
 
 def _is_sum(wait: tuple[Request, Instance | None, Any]) -> bool:

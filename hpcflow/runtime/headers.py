@@ -15,7 +15,7 @@ from hpcflow.comm.base import Channel, Communicator
 from hpcflow.plan.protocol import HEADER_BYTES
 
 HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
-DRIVERS_TAG, MEETINGS_TAG = 10, 12  # of drivers that come together at one; the next ones too
+DRIVERS_TAG, MEETINGS_TAG = 10, 13  # of drivers that come together at one; the next two, too
 REGISTER, STEP, REPORT, BYE, CLOSING, STOP = 1, 2, 3, 4, 5, 6
 CALL, NOTE, MEETING = 7, 8, 9  # have a service done, remember a number, wait for the others
 FAILED, CANCEL = 10, 11  # of a step: to its driver that it failed here, by the driver to end it

@@ -9,10 +9,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from hpcflow import consistency
 from hpcflow.comm.base import Communicator
 from hpcflow.comm.chaired import Chaired
 from hpcflow.comm.deaths import say_next
+from hpcflow.comm.waiting import finish
 from hpcflow.consistency import Backup, Rule, Stale
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.device import parse
@@ -210,8 +213,14 @@ def _told(settings: Settings, world: Communicator | None) -> tuple[list[int], in
     It is the setting, or drawn anew.
     """
     seed = new_seed() if settings.random_seed < 0 else settings.random_seed
-    told = [f"{int(settings.serve)} {seed}"]
-    if world is not None and world.size > 1:
-        told = world.all_gather_text(told[0])
-    rows = [text.split() for text in told]
-    return [rank for rank, (serves, _) in enumerate(rows) if serves == "1"], int(rows[0][1])
+    serves = np.array([settings.serve], np.int32)
+    if world is None or world.size == 1:
+        return serves.nonzero()[0].tolist(), seed
+    seed = int(world.broadcast_text(str(seed) if world.rank == 0 else None))
+    finish(world.all_reduce(serves, "max"), what="whether ranks were started with --serve")
+    if not serves[0]:
+        return [], seed
+    serves = np.zeros(world.size, np.int32)
+    serves[world.rank] = settings.serve
+    finish(world.all_reduce(serves, "max"), what="which ranks were started with --serve")
+    return serves.nonzero()[0].tolist(), seed

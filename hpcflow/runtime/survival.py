@@ -54,8 +54,9 @@ def bear(here: Rank, world: Communicator) -> None:
     here.engine.goes_on = lambda: all(map(here.is_spare, world.lost))
     here.spares = frozenset(here.roles.drivers[1:])
     if here.is_driver:
-        here.drivers = Chaired(world, here.roles.drivers, DRIVERS_TAG)
-        here.meetings = Chaired(world, here.roles.drivers, MEETINGS_TAG)
+        beside = here.engine.beside
+        here.drivers = Chaired(world, here.roles.drivers, DRIVERS_TAG, beside)
+        here.meetings = Chaired(world, here.roles.drivers, MEETINGS_TAG, beside)
 
 
 class Survival:

@@ -80,7 +80,7 @@ def command(script, where, *options, epochs=2, die_at=0, every=1):
 
 
 def environ():
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "HPCFLOW_PART_BYTES": "1"}  # all ranks write
 
 
 def run(words, folder, **more):

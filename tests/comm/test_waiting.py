@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hpcflow.comm import waiting
+from hpcflow.comm.base import Communicator
+from hpcflow.comm.delegate import Delegate
 from hpcflow.comm.ledger import ANY, Ledger
 from hpcflow.comm.local import local_world
 from hpcflow.comm.waiting import Backoff, crowded_hosts, finish
 from hpcflow.errors import StallError
+from tests.comm.threads import on_all
+from tests.runtime.ranks import run_ranks
 
 
 def test_a_long_wait_costs_little():
@@ -122,11 +125,58 @@ def test_cores_are_counted_by_host(monkeypatch):
     assert crowded_hosts(comm) == frozenset()
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set())
     assert crowded_hosts(comm) == {comm.hosts[0]}
-    cores = {"a": ["0 1", "0 1", "2"], "b": ["0", "0"]}  # three on three, two on one
-    hosts = ("a", "b", "a", "b", "a")
-    texts = [cores[host].pop() for host in hosts]
-    world = SimpleNamespace(hosts=hosts, all_gather_text=lambda mine: texts)
-    assert crowded_hosts(world) == {"b"}
+
+
+HOSTS = {"a": [{0, 1}, {0, 1}, {2}], "b": [{0}, {0}]}  # three ranks on three cores, two on one
+
+
+def crowded(hosts, cores, monkeypatch):
+    """What each rank finds, and the bytes and messages that it takes."""
+    mine, found, taken = threading.local(), {}, {}
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: mine.cores)
+
+    class Counted(Delegate):
+        def recv(self, array, source, tag):
+            taken[self.rank].append(array.nbytes)
+            return self.inner.recv(array, source, tag)
+
+        def all_reduce(self, array, op="sum"):
+            taken[self.rank].append(array.nbytes)
+            return self.inner.all_reduce(array, op)
+
+        def close(self):
+            self.inner.close()
+
+        def bucket(self, count, dtype):
+            raise NotImplementedError
+
+    def body(comm):
+        comm = Counted(comm)
+        comm.hosts, taken[comm.rank] = hosts, []
+        mine.cores = cores[comm.rank]
+        found[comm.rank] = crowded_hosts(comm)
+
+    on_all(local_world(len(hosts)), body)
+    return found, taken
+
+
+def test_cores_are_counted_by_host_over_ranks(monkeypatch):
+    hosts, left = ("a", "b", "a", "b", "a"), {host: list(cores) for host, cores in HOSTS.items()}
+    found, _ = crowded(hosts, [left[host].pop() for host in hosts], monkeypatch)
+    assert found == {rank: {"b"} for rank in range(5)}
+
+
+@pytest.mark.parametrize("nodes", [2, 8, 32])
+def test_a_rank_takes_a_flag_of_each_host_and_the_first_of_a_host_its_ranks_cores(
+    monkeypatch, nodes
+):
+    """Not the cores of all ranks: those are no other rank's matter."""
+    hosts = tuple(f"node{rank // 4}" for rank in range(4 * nodes))
+    cores = [{rank % 4, 200} for rank in range(4 * nodes)]
+    found, taken = crowded(hosts, cores, monkeypatch)
+    assert set(found.values()) == {frozenset()}
+    for rank, sizes in taken.items():
+        assert sizes == [1024] * (3 if rank % 4 == 0 else 0) + [4 * nodes]
 
 
 def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monkeypatch):
@@ -158,3 +208,12 @@ def test_a_call_of_several_ranks_stands_in_the_ledger_also_if_it_fails(tmp_path,
     monkeypatch.setattr(waiting, "ledger", None)
     with waiting.calling("opening a file"):
         pass  # a rank alone has no ledger
+
+
+@pytest.mark.parametrize("places", [{}, {"ps": 1}, {"tasks_per_replica": 2}])
+def test_no_text_of_each_rank_goes_to_all_ranks_when_a_job_starts(monkeypatch, places):
+    def fails(self, text):
+        raise AssertionError(f"{text!r} goes to all")
+
+    monkeypatch.setattr(Communicator, "all_gather_text", fails)
+    assert set(run_ranks(4, lambda context: context.size, **places)) == {4}

@@ -15,6 +15,7 @@ from hpcflow.runtime.context import Context
 from hpcflow.settings import Settings
 
 LIMIT_S = 100.0
+SMALL = {"random_seed": 1, "part_bytes": 1}  # settings of jobs unless they say others
 
 
 def run_ranks(
@@ -24,10 +25,11 @@ def run_ranks(
 
     The others serve. Returns the drivers' results in rank order; raises the first error of a rank.
     `seed` delays messages at random. Jobs draw the same where nothing has a seed, unless
-    `random_seed` says another.
+    `random_seed` says another, and all replicas write parts of their small checkpoints, unless
+    `part_bytes` says more.
     """
     delays = {} if seed is None else {"seed": seed}
-    settings.setdefault("random_seed", 1)
+    settings = {**SMALL, **settings}
     worlds = local_world(n, **delays)
     results: list[Any] = [None] * n
     errors: list[BaseException] = []
@@ -73,7 +75,7 @@ def run_here(body: Callable[[Context], Any], **settings: Any) -> Any:
 
     Every rank of the world calls it. Returns the driver's result, None on ranks that served.
     """
-    settings.setdefault("random_seed", 1)
+    settings = {**SMALL, **settings}
     from hpcflow.comm import mpi
 
     world = mpi.world()

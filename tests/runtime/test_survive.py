@@ -76,9 +76,11 @@ JOINED = """
 """
 
 
-def run(folder: Path, victim: int, *options: str, script: str = SCRIPT) -> tuple[int, str]:
+def run(
+    folder: Path, victim: int, *options: str, script: str = SCRIPT, ranks: int = 5
+) -> tuple[int, str]:
     (folder / "script.py").write_text(textwrap.dedent(script))
-    words = ["-n", "5", "--ps", "2", "--survive", "--set", "shard_bytes=800000", "script.py"]
+    words = ["-n", f"{ranks}", "--ps", "2", "--survive", "--set", "shard_bytes=800000", "script.py"]
     done = subprocess.run(
         [sys.executable, "-m", "hpcflow", "run", *options, *words, str(victim), "saved"],
         cwd=folder,
@@ -100,6 +102,17 @@ def test_the_others_go_on_without_a_worker_that_was_killed(tmp_path):
     assert "has died: 2 of 3 workers go on without it" in output
     assert re.search(r"FINISHED \[25, 25\] 58\.0 58\.0 58\n", output), output
     assert "LOST (1, '/job:worker/task:1')\n" in output, output
+    assert list((tmp_path / "saved").glob("step-*")), "saved after the death"
+
+
+@pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
+def test_who_tells_the_chief_for_others_may_die(tmp_path):
+    """Worker 1 passes on what worker 5 tells."""
+    code, output = run(tmp_path, 1, ranks=9)
+    assert code == 0, output
+    assert "has died: 6 of 7 workers go on without it" in output
+    total = 6 * 25 + 8
+    assert re.search(rf"FINISHED \[[25, ]+\] {total}\.0 {total}\.0 {total}\n", output), output
     assert list((tmp_path / "saved").glob("step-*")), "saved after the death"
 
 
