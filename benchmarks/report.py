@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import growth
 import step_profile
 from common import check_cells
 from nets import text
@@ -70,9 +71,18 @@ def absent(record: dict[str, Any]) -> list[str]:
     return [f"Absent: {name} ({why})." for name, why in record["absent"].items()]
 
 
+def classes(record: dict[str, Any]) -> str:
+    """What grows how fast, beside its stated class."""
+    checks = [check_cells(row) for row in record["checks"]]
+    counted = growth.table(record["growth"])
+    parts = [table(["figure", "value", "target", ""], checks), table(growth.HEAD, counted)]
+    return "\n\n".join(parts)
+
+
 SHOWS: dict[str, Callable[[Any], str]] = {
     "training_step": lambda record: f"{text.ratios(RESULTS, table)}\n\n{steps(record)}",
     "training_step_2": lambda record: steps(record),
+    "growth": classes,
     "step_profile": lambda record: step_profile.show(record, table),
 }
 

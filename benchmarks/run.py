@@ -62,6 +62,7 @@ PLAN = (
     Benchmark("balance", "balance.py --rounds 1 --repeats 5"),
     Benchmark("rules", "rules.py --rounds 2 --repeats 5"),
     Benchmark("many_workers", "many_workers.py --rounds 2 --repeats 5"),
+    Benchmark("growth", "growth.py"),
     Benchmark("ledger", "ledger.py --rounds 2"),
     Benchmark("collective_training", "collective_training.py --rounds 4", ["torch"]),
     Benchmark("allreduce", "allreduce.py --rounds 1", ["torch"]),

@@ -69,11 +69,21 @@ class Declared:
         return [held]
 
 
+class _Thing(NamedTuple):
+    """What drivers have declared under one name; of two of them, for all others have the same."""
+
+    by_name: dict[str, dict[int, Held]]  # its pieces, or itself -> driver -> as that one has it
+    first: dict[int, Held]  # driver -> the first piece that it declared
+
+
 class Hosted:
-    """What all drivers have declared, on the first server."""
+    """What all drivers have declared, on the first server.
+
+    A declaration is compared with that of one other driver, however many there are.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], dict[int, dict[str, Held]]] = {}
+        self._known: dict[tuple[str, int], _Thing] = {}
 
     def add(self, driver: int, body: bytes) -> None:
         """Take what rank `driver` declares.
@@ -83,12 +93,15 @@ class Hosted:
         for row in json.loads(body):
             held = Held(*row)
             held = held._replace(rows=tuple(held.rows))
-            drivers = self._known.setdefault((held.variable, held.turn), {})
-            drivers.setdefault(driver, {})[held.name] = held
-            for other, theirs in drivers.items():
+            thing = self._known.setdefault((held.variable, held.turn), _Thing({}, {}))
+            same = thing.by_name.setdefault(held.name, {})
+            for other, like in [*same.items(), *thing.first.items()]:
                 if other != driver:
-                    like = theirs.get(held.name, next(iter(theirs.values())))
                     compare(like, other, held, driver)
+                    break
+            for known in (same, thing.first):
+                if len(known) < 2:
+                    known.setdefault(driver, held)
 
 
 def compare(a: Held, driver_a: int, b: Held, driver_b: int) -> None:

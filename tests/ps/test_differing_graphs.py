@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import CommError, GraphMismatchError
+from hpcflow.runtime import hosted
 from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +59,22 @@ def test_another_shape_or_dtype_is_refused_with_both_lines_and_ranks(case, serve
     assert "'v' is" in said and mine in said and theirs in said
     assert len(re.findall(r"on rank [01] \(made at \S*test_differing_graphs\.py:\d+\)", said)) == 2
     assert said.index("on rank 0") < said.index("on rank 1") or servers > 1
+
+
+def test_a_declaration_is_compared_with_one_other_however_many_drivers_there_are(monkeypatch):
+    compared = []
+    compare = hosted.compare
+    monkeypatch.setattr(hosted, "compare", lambda *args: compared.append(args) or compare(*args))
+    said = lambda what: json.dumps(  # noqa: E731
+        [["v", "v", 0, what, "/job:ps/task:0", [], f"a.py:{line}"] for line in (1, 2)]
+    )
+    server = hosted.Hosted()
+    for driver in range(1000):
+        server.add(driver, said("variable float32[3]").encode())
+    assert len(compared) == 2 * 999
+    for driver in (0, 500, 1000):  # also one that declared the same before
+        with pytest.raises(GraphMismatchError, match=f"on rank {driver} "):
+            server.add(driver, said("variable float32[4]").encode())
 
 
 def test_variables_that_would_lie_on_different_servers_are_refused():
