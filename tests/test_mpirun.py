@@ -246,7 +246,7 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     assert done.returncode == ABORTED, done.stdout
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
     assert (facts["kind"], facts["rank"], facts["task"]) == ("stall", 1, "/job:worker/task:1")
-    assert "is stopped (T" in facts["cause"]
+    assert "is stopped (T" in facts["cause"] and facts["host"] == os.uname().nodename
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.comm.deaths import DIED, LOOK_S, Watched, facts_of, facts_outside
+from hpcflow.comm.deaths import DIED, LOOK_S, Watched, facts_of, facts_outside, what_next
 from hpcflow.comm.failure import write
 from hpcflow.comm.ledger import Entry, of_process, of_user, read_all, read_one
 from hpcflow.comm.starting import Starting
@@ -38,6 +38,7 @@ class Witness:
         self._early: list[tuple[int, int]] = []  # rank and process of those without a ledger
         self._hung: dict[str, Any] = {}  # what failure.json says of one
         self._reported = False
+        self._checkpoint: str | None = None  # the newest, also when the ranks have left
         self._thread = threading.Thread(target=self._watch, name="hpcflow-witness", daemon=True)
         self._thread.start()
 
@@ -72,6 +73,7 @@ class Witness:
                 self._look_for_hangs(starting)
             if watched is not None:
                 self._directory = watched.directory
+                self._checkpoint = what_next(self._directory)[1] or self._checkpoint
                 self._look_at(watched.wait(LOOK_S if all_joined else 0.0) or [])
                 all_joined = all_joined or starting.joined(watched.ranks.keys())
             if leaving is None and all_joined and watched is not None and watched.some_left():
@@ -114,6 +116,7 @@ class Witness:
             what = "has not joined" if joined is None else "does not leave"
             entry = joined.ranks.get(pid) if joined is not None else None
             facts = facts_outside(rank, pid, f"{why}, for {since:g} s", what, entry)
+            facts["checkpoint"] = self._checkpoint
             if limit:
                 self._hung = facts
                 self.give_up(f"{facts['message']}\nit ends the job")

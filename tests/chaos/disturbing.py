@@ -212,6 +212,8 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        self._reader.join(BUSY_S)
+        self.process.stdout.close()
 
 
 def is_child(pid: int, parent: int) -> bool:
