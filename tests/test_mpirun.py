@@ -15,6 +15,7 @@ import pytest
 
 from hpcflow import launch
 from hpcflow.checkpoint import folder
+from hpcflow.errors import ABORTED
 from tests.comm.threads import until
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +29,8 @@ SCRIPT = """
     x = hf.placeholder(hf.float32, [None, 1])
     count = hf.train.get_or_create_global_step().assign_add(1)
     data = hf.data.Dataset({x: np.ones((64, 1), "float32")}, batch=8)
-    saves = {"checkpoints": "saved", "save_every": 10**6, "resume": True}
+    every = 10 if "often" in sys.argv else 10**6
+    saves = {"checkpoints": "saved", "save_every": every, "resume": True}
     with hf.train.TrainingSession(**(saves if "save" in sys.argv else {})) as session:
         pids = [report["pid"] for report in session.context.reports() or ()]
         if session.is_chief:
@@ -118,7 +120,7 @@ def test_the_second_interrupt_ends_all_ranks_at_once(tmp_path):
     until(lambda: "SIGINT: all" in job.process.stdout.readline())
     os.killpg(job.process.pid, signal.SIGINT)
     code, said = job.end()
-    assert code not in (0, STOPPED) and "SIGINT again" in said
+    assert code == 128 + signal.SIGINT and "SIGINT again" in said
 
 
 def test_the_ranks_end_with_the_process_that_has_started_them(tmp_path):
@@ -135,7 +137,136 @@ def test_a_rank_that_is_killed_is_named_in_a_file(tmp_path, rank):
     assert code not in (0, STOPPED) and said.count("has died") == 1, said
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
     assert (facts["kind"], facts["rank"], facts["host"]) == ("death", rank, os.uname().nodename)
-    assert facts["task"] == f"/job:worker/task:{rank}" and "checkpoint" in facts
+    assert facts["task"] == f"/job:worker/task:{rank}" and "gone without a word" in facts["cause"]
+    assert facts["step"] >= 0 and facts["checkpoint"] is None, "it had saved nothing"
+
+
+def test_the_failure_of_a_killed_rank_has_its_step_and_the_newest_checkpoint(tmp_path):
+    """As its ledger has it, which is a second old at most."""
+    job = Job(tmp_path, "save", "often")
+    for line in job.process.stdout:
+        job.said += line
+        if line == "STEP 300\n":
+            break
+    (newest,) = re.findall(r"saved step-(\d+)", job.said)[-1:]
+    os.kill(job.pids[1], signal.SIGKILL)
+    job.end()
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert int(facts["checkpoint"].rpartition("step-")[2]) >= int(newest) > 0
+    assert Path(facts["checkpoint"]).parent == (tmp_path / "saved").resolve()
+    assert 100 <= facts["step"] <= job.steps() + 1
+
+
+START = """
+    import os, signal, sys, time
+
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        print("STARTS", flush=True)
+        os.kill(os.getpid(), {number})
+    time.sleep(200)
+"""
+
+
+def starting(where: Path, number: int) -> subprocess.Popen[str]:
+    """A job of which rank 1 gets a signal before it has joined the job; the others wait for it."""
+    (where / "mpi4py.py").write_text(textwrap.dedent(START.format(number=number)))
+    (where / "script.py").touch()
+    times = ["--set=stall_s=1", "--set=stall_abort_s=3"]
+    words = ["-n", "3", "--run-dir", "run", *times, "script.py"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "hpcflow", "run", *words],
+        cwd=where,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGUSR1"])
+def test_a_rank_that_dies_before_it_has_joined_is_named(tmp_path, name):
+    job = starting(tmp_path, getattr(signal, name))
+    said = job.communicate(timeout=END_S)[0]
+    assert job.returncode == 128 + getattr(signal, name), said
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (facts["kind"], facts["rank"], facts["step"]) == ("death", 1, 0)
+    assert facts["host"] == os.uname().nodename
+    assert facts["cause"].endswith(f"was killed by {name}") and facts["message"] in said
+
+
+def test_a_rank_that_hangs_before_it_has_joined_is_named_and_ends_the_job(tmp_path):
+    job = starting(tmp_path, signal.SIGSTOP)
+    said = job.communicate(timeout=END_S)[0]
+    assert job.returncode == ABORTED, said
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (facts["kind"], facts["rank"], facts["step"]) == ("stall", 1, 0)
+    assert "is stopped (T; kill -CONT" in facts["cause"] and facts["message"] in said
+    assert said.count("rank 1 on") == 2, "once when it is late, once at the end"
+
+
+def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
+    """The others have left, and wait for it in the end of MPI."""
+    script = """
+        import os, signal
+        import hpcflow as hf
+        from hpcflow.runtime.watching import Watching
+
+        def ends(watching, end=Watching.end):
+            end(watching)
+            if session.context.rank == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        Watching.end = ends
+        count = hf.train.get_or_create_global_step().assign_add(1)
+        with hf.train.TrainingSession() as session:
+            session.run(count)
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    times = ["--set=stall_s=2", "--set=stall_abort_s=4"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "hpcflow",
+            "run",
+            "-n",
+            "3",
+            "--run-dir",
+            "run",
+            *times,
+            "script.py",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=END_S,
+    )
+    assert done.returncode == ABORTED, done.stdout
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (facts["kind"], facts["rank"], facts["task"]) == ("stall", 1, "/job:worker/task:1")
+    assert "is stopped (T" in facts["cause"] and facts["host"] == os.uname().nodename
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_before_the_ranks_have_joined_ends_the_job_at_once(tmp_path, name):
+    """mpirun would lose it, or pass it on to ranks that cannot save yet."""
+    job = starting(tmp_path, signal.SIGCONT)
+    until(lambda: "STARTS" in job.stdout.readline())
+    job.send_signal(getattr(signal, name))
+    said = job.communicate(timeout=END_S)[0]
+    assert job.returncode == 128 + getattr(signal, name), said
+    assert f"{name}: the ranks, which still start, end at once" in said
+    assert not (tmp_path / "run" / "failure.json").exists()
+
+
+def test_an_mpirun_that_is_killed_is_named(tmp_path):
+    job = Job(tmp_path, "save")
+    status = Path(f"/proc/{job.pids[0]}/status").read_text()
+    os.kill(int(re.search(r"PPid:\t(\d+)", status)[1]), signal.SIGKILL)
+    code, said = job.end()
+    assert code == 128 + signal.SIGKILL and "mpirun was killed by SIGKILL" in said
 
 
 def test_the_launcher_names_a_dead_rank_where_the_others_cannot(tmp_path):

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from hpcflow import faults, hosts, launch
 from hpcflow.cli.say import err
-from hpcflow.comm import agent, deaths, in_use
+from hpcflow.comm import agent, in_use
 from hpcflow.comm.in_use import RUN_DIR
 from hpcflow.comm.ledger import base as ledgers
-from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.errors import ABORTED, HpcflowError, LaunchError
 from hpcflow.settings import PREFIX, Settings
 
 TAKES_SCRIPT = True
@@ -225,15 +225,22 @@ def run_mpirun(start: launch.Start, ranks: int, settings: Settings, several: boo
     """Run mpirun until it ends, with `several` hosts or on this one; the exit code of the job."""
     import subprocess
 
+    from hpcflow.comm.watchdog import Times
+    from hpcflow.comm.witness import Witness
     from hpcflow.mpirun import Mpirun
 
     if several and settings.survive:
         return hosts.supervised(start, ranks, Mpirun)
-    mpirun = Mpirun(start, stderr=subprocess.PIPE if several else None)
-    witness = deaths.Witness(ledgers()) if hasattr(os, "pidfd_open") else None
+    times = Times(settings.stall_s, settings.stall_abort_s)
+    witness = Witness(ledgers(), times) if hasattr(os, "pidfd_open") else None
+    joined = witness.joined if witness is not None and not several else lambda: True
+    mpirun = Mpirun(start, joined, stderr=subprocess.PIPE if several else None)
+    if witness is not None:
+        witness.give_up = lambda text: mpirun.end_at_once(ABORTED, text)
     code = hosts.watched(mpirun) if several else mpirun.wait()
     if witness is not None and code and not mpirun.stopping:
-        witness.tell(settings.run_dir)
+        has_died = witness.tell(settings.run_dir, code)
+        code = ABORTED if has_died and code < 128 else code  # MPICH's gives the signal alone
     return code
 
 

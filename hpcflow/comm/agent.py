@@ -29,6 +29,7 @@ FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SI
 # Seconds for which Open MPI holds back an abort: a rank that has lost a connection must not end the
 # step before the parent of the dead one has spoken.
 DELAY = ("OMPI_MCA_mpi_abort_delay", "1")
+DIED_EARLY = "has died before it had joined"
 MOST = 4  # file descriptors that a message of the child brings
 PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
 _to_parent: list[socket.socket] = []  # of a child that has not shared its connection yet
@@ -128,7 +129,7 @@ def _end(child: int, received: set[int], place: Launch, run_dir: str) -> int:
     cause = f"was killed by {signal.Signals(-code).name}"
     found = of_process(base(), child)
     if found is None:  # it had not joined the job
-        _report(deaths.facts_at_start(place.rank, child, cause), True, run_dir)
+        _report(deaths.facts_outside(place.rank, child, cause, DIED_EARLY), True, run_dir)
     elif not found[0].ending:
         entry, directory = found
         is_first = first(directory / deaths.DIED)

@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.comm.failure import now, write
-from hpcflow.comm.ledger import Entry, of_user, read_all, read_one
+from hpcflow.comm.failure import now
+from hpcflow.comm.ledger import Entry, read_all, read_one
 
 LOOK_S = 0.5  # for ranks that have opened their ledger since
-FIND_S = 0.05  # for the first ledgers of a job that starts
 LET_SIGNAL_COME_S = 0.05  # who dies of a signal that all were sent is no news
 NEXT = "next"  # beside the ledgers: a line for the checkpoint, then what can be done
 DIED = "died"  # beside the ledgers: a rank has told of a death
@@ -42,7 +41,7 @@ class Deaths:
         self._watched = Watched(directory, host, rank)
         self._tell = tell
         self._wake, self._stopped = os.pipe()
-        self._watched.poll.register(self._wake, select.POLLHUP)
+        self._watched.epoll.register(self._wake, select.EPOLLHUP)
         self._thread = threading.Thread(target=self._watch, name="hpcflow-deaths", daemon=True)
         self._thread.start()
 
@@ -70,21 +69,27 @@ class Watched:
 
     def __init__(self, directory: pathlib.Path, host: str, rank: int = -1) -> None:
         self.directory, self._host, self._rank = directory, host, rank
-        self.poll = select.poll()
+        self.epoll = select.epoll()  # which tells first of the one that has ended first
         self._ranks: dict[int, pathlib.Path] = {}  # descriptor -> ledger
         self._known: set[pathlib.Path] = set()
+        self.ranks: dict[int, Entry] = {}  # process -> its record as it was at first; all hosts
 
     def wait(self, seconds: float) -> list[pathlib.Path] | None:
-        """The ledgers of those that end within so many seconds; None if told to stop."""
+        """The ledgers of those that end within so many seconds, in the order of their ends; None if
+        told to stop."""
         self._look()
         gone = []
-        for descriptor, _ in self.poll.poll(int(seconds * 1000)):
+        for descriptor, _ in self.epoll.poll(seconds):
             if descriptor not in self._ranks:
                 return None
             gone.append(self._ranks.pop(descriptor))
-            self.poll.unregister(descriptor)
+            self.epoll.unregister(descriptor)
             os.close(descriptor)
         return gone
+
+    def some_left(self) -> bool:
+        """Whether one of the ranks has left the job in order: its ledger is gone."""
+        return sum(1 for _ in self.directory.glob("rank-*")) < len(self._known)
 
     @property
     def left(self) -> int:
@@ -99,83 +104,20 @@ class Watched:
             if entry is None:
                 continue
             self._known.add(path)
+            self.ranks[entry.pid] = entry
             if entry.host != self._host or entry.rank == self._rank:
                 continue
             with contextlib.suppress(OSError):  # of another container, or ended in this moment
                 descriptor = os.pidfd_open(entry.pid)
                 self._ranks[descriptor] = path
-                self.poll.register(descriptor, select.POLLIN)
+                self.epoll.register(descriptor, select.EPOLLIN)
 
     def close(self) -> None:
         """Let go of the descriptors."""
         for descriptor in self._ranks:
             os.close(descriptor)
         self._ranks.clear()
-
-
-class Witness:
-    """Sees who dies first of the ranks that this process, or a child, starts on this node.
-
-    A thread that looks for their ledgers in `base`; for launchers that kill all ranks before one of
-    them could speak.
-    """
-
-    def __init__(self, base: str) -> None:
-        self._base = pathlib.Path(base)
-        self._over = threading.Event()
-        self._directory: pathlib.Path | None = None
-        self._dead: list[Entry] = []
-        self._thread = threading.Thread(target=self._watch, name="hpcflow-witness", daemon=True)
-        self._thread.start()
-
-    def tell(self, run_dir: str = "") -> None:
-        """The job has failed: name whoever died, in `failure.json` too, if no rank has done so."""
-        self._over.set()
-        self._thread.join()
-        if not self._dead:
-            return
-        assert self._directory is not None
-        facts = facts_of(self._dead, self._directory)
-        if not (self._directory / DIED).exists():
-            os.write(2, f"hpcflow: {facts['message']}\n".encode())
-        if run_dir:
-            write(pathlib.Path(run_dir), facts)
-
-    def _watch(self) -> None:
-        watched = None
-        while watched is None and not self._over.wait(FIND_S):
-            watched = _ledgers_of(os.getpid(), self._base)
-        if watched is None:
-            return
-        self._directory = watched.directory
-        while not (self._dead or self._over.is_set()):
-            gone = watched.wait(FIND_S if watched.left < 2 else LOOK_S) or []
-            dead = [entry for path in gone if (entry := read_one(path)) is not None]
-            if dead and not any(entry.ending for entry in read_all(watched.directory)):
-                self._dead = dead
-        watched.close()
-
-
-def _ledgers_of(launcher: int, base: pathlib.Path) -> Watched | None:
-    """The ledgers of the job of a launcher on this node, None as long as there are none."""
-    for directory in of_user(base):
-        entry = next(iter(read_all(directory)), None)
-        if entry is not None and launcher in _ancestors(entry.pid):
-            return Watched(directory, entry.host)
-    return None
-
-
-def _ancestors(pid: int) -> list[int]:
-    """The processes from the parent of `pid` up."""
-    found: list[int] = []
-    try:
-        while pid > 1:
-            with open(f"/proc/{pid}/stat") as file:
-                pid = int(file.read().rpartition(")")[2].split()[1])
-            found.append(pid)
-    except OSError:
-        pass
-    return found
+        self.epoll.close()
 
 
 def what_next(directory: pathlib.Path) -> tuple[str, str | None]:
@@ -208,7 +150,7 @@ def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) 
         "task": entry.task,
         "host": entry.host,
         "time": now(),
-        "step": entry.step if entry.step > 0 else None,
+        "step": _trained(entry, directory),
         "op": entry.op or None,
         "line": entry.line or None,
         "cause": f"process {entry.pid} {cause}",
@@ -220,11 +162,27 @@ def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) 
     }
 
 
-def facts_at_start(rank: int, pid: int, cause: str) -> dict[str, Any]:
-    """The same of a rank of this node that has died before it has joined the job."""
-    host = os.uname().nodename
-    dead = Entry(rank, pid, host, step=-1, op="", kind="", peer=-1, since=0.0, heartbeat=0.0)
-    return facts_of([dead], pathlib.Path(os.devnull), cause)
+def facts_outside(
+    rank: int, pid: int, cause: str, what: str, entry: Entry | None = None
+) -> dict[str, Any]:
+    """The same of a rank of this node that has died or hangs, as `what` says, before it has joined
+    the job, when it has no task yet, or when others have left it; `entry` is its record then."""
+    host, why = os.uname().nodename, f"process {pid} {cause}"
+    name, hint = f"rank {rank} on {host}", "the same command starts it again"
+    task, step = (entry.task, entry.trained) if entry is not None else (None, 0)
+    message = f"{name} {what} the job: {why}\n  next  {hint}"
+    kind, error = ("death", "DeathError") if "died" in what else ("stall", "StallError")
+    told = {"kind": kind, "rank": rank, "ranks": [rank], "task": task, "host": host}
+    told |= {"time": now(), "step": step, "op": None, "line": None, "cause": why}
+    told |= {"error": error, "message": message, "hint": hint}
+    return {**told, "checkpoint": None, "traceback": None}
+
+
+def _trained(entry: Entry, directory: pathlib.Path) -> int:
+    """The steps that a rank had trained; a server's are the most of the workers on its node."""
+    if not entry.is_server:
+        return entry.trained
+    return max((other.trained for other in read_all(directory)), default=0)
 
 
 def _rows(entry: Entry, cause: str) -> list[str]:

@@ -19,6 +19,7 @@ One file per rank, `rank-NNNNNN`, of RECORD_BYTES in native byte order:
     256 64  host
     320 64  task        /job:worker/task:3, as users count
     384 256 line        where the main thread was at the last heartbeat, cut in front to fit
+    640  8  trained     steps of training that the rank had made at the last heartbeat
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ import time
 from hpcflow.errors import CommError
 from hpcflow.owned import is_own_folder
 
-RECORD_BYTES = 640
+RECORD_BYTES = 648
 ANY, OWN = -1, -2  # for whom a wait is, if for no one rank: any or all, a step of this very rank
 INSIDE = "inside"  # the kind of a rank that is busy in an op, a host function say: never a stall
 REQUEST = "request"  # of a wait that belongs to no step
 CALL = "call"  # of one inside a call of a library, which cannot be polled
 PATIENT = "queue"  # of one that waits for what other steps do, as long as it takes: never a stall
-_RECORD = struct.Struct("=QqqqqddqdqQ8s16s144s64s64s256s")
+_RECORD = struct.Struct("=QqqqqddqdqQ8s16s144s64s64s256sq")
 _PROCESS, _KIND, _OP, _LINE = slice(88, 96), slice(96, 112), slice(112, 256), slice(384, 640)
 _SEQUENCE, _STEP, _PEER = 0, 3, 4  # as eight-byte words
-_SINCE, _HEARTBEAT, _ENDING, _MOVED, _LINES = 5, 6, 7, 8, 10
+_SINCE, _HEARTBEAT, _ENDING, _MOVED, _LINES, _TRAINED = 5, 6, 7, 8, 10, 80
 PREFIX = "hpcflow-ledger-"  # of the names of directories
 DEAD_S = 300.0  # a job with no heartbeat for so long may be dead
 ATTEMPTS = 100  # readings of a record that is being written
@@ -71,6 +72,7 @@ class Entry:
     task: str = ""
     line: str = ""  # where its main thread was at the last heartbeat
     made: str = ""  # the user's line that made the operation
+    trained: int = 0  # steps, at the last heartbeat
 
     @property
     def name(self) -> str:
@@ -125,7 +127,7 @@ class Ledger:
         path = self.directory / f"rank-{rank:06d}"
         record = _RECORD.pack(
             *(0, rank, os.getpid(), -1, -1, 0.0, time.time(), 0, 0.0, place, 0),
-            *(b"", b"", b"", host.encode()[:64], task.encode()[:64], b""),
+            *(b"", b"", b"", host.encode()[:64], task.encode()[:64], b"", 0),
         )
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
@@ -159,12 +161,13 @@ class Ledger:
         self._times[_SINCE] = 0.0
         self._words[_SEQUENCE] += 1
 
-    def beat(self, line: str = "") -> None:
-        """The interpreter runs, the main thread at `line`; called by the watchdog alone, so that
-        one that does not run is seen, with the line at which it last did."""
+    def beat(self, line: str = "", trained: int = 0) -> None:
+        """The interpreter runs, the main thread at `line`, after so many steps of training; called
+        by the watchdog alone, so that one that does not run is seen, with the line at which it last
+        did."""
         self._words[_LINES] += 1
         self._memory[_LINE] = line.encode(errors="replace")[-256:].ljust(256, b"\0")
-        self._times[_HEARTBEAT] = time.time()
+        self._times[_HEARTBEAT], self._words[_TRAINED] = time.time(), trained
         self._words[_LINES] += 1
 
     def moves(self) -> None:
@@ -317,10 +320,10 @@ def decode(record: bytes) -> Entry:
     fields = _RECORD.unpack(record)
     _, rank, pid, step, peer, since, heartbeat, ending, moved, place, _ = fields[:11]
     process, kind, op, host, task, line = (
-        text.rstrip(b"\0").decode(errors="replace") for text in fields[11:]
+        text.rstrip(b"\0").decode(errors="replace") for text in fields[11:17]
     )
     op, _, made = op.partition("\n")
     return Entry(
         *(rank, pid, host, step, op, kind, peer, since, heartbeat, bool(ending), moved, place),
-        *(process, task, line, made),
+        *(process, task, line, made, fields[17]),
     )

@@ -64,8 +64,9 @@ class Watchdog:
     reported; after `stall_abort_s` `abort` is called with the StallError, from the watchdog's
     thread. `size` is the number of ranks of the job. `moves(seconds)` says whether a step of this
     rank ends within so long; where others may wait for it, it is asked. `nodes` is needed where
-    there are several, and this rank tells what those of its node do if `leads`. `watch_gil` uses
-    faulthandler.dump_traceback_later, of which a process has only one.
+    there are several, and this rank tells what those of its node do if `leads`. `steps()` is how
+    many steps this rank has trained. `watch_gil` uses faulthandler.dump_traceback_later, of which a
+    process has only one.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class Watchdog:
         moves: Callable[[float], bool] | None = None,
         nodes: Nodes | None = None,
         leads: bool = False,
+        steps: Callable[[], int] = int,
         watch_gil: bool = True,
     ) -> None:
         self._ledger, self._size, self._run_dir = ledger, size, pathlib.Path(run_dir)
         self._times, self._abort, self._moves = times, abort, moves
-        self._nodes, self._leads = nodes, leads
+        self._nodes, self._leads, self._steps = nodes, leads, steps
         self._mark = ledger.directory / "report"  # of a stall that lasts: its path
         self._watched = ledger.directory / "watched"  # fresh: ranks here see whether they move
         self._suspected: dict[int, tuple[float, float]] = {}  # rank -> its wait, the first look
@@ -120,7 +122,7 @@ class Watchdog:
         """One look, and a sign that this rank's interpreter runs; its thread does it by itself."""
         if self._stacks is not None:
             faulthandler.dump_traceback_later(self._times.stall_s, file=self._stacks)
-        self._ledger.beat(main_line())
+        self._ledger.beat(main_line(), self._steps())
         fold()
         try:
             self._answer()

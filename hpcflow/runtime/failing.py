@@ -263,7 +263,7 @@ def facts_of(here: Rank, error: BaseException, text: str) -> dict[str, Any]:
         "host": here.hosts[rank],
         "told_by": here.rank,
         "time": failure.now(),
-        "step": getattr(error, "step", None) or here.steps(),
+        "step": getattr(error, "step", None) or here.steps() or 0,
         "op": getattr(error, "op", None),
         "line": raised_at(error) or None,
         "made_at": getattr(error, "line", None),
@@ -271,10 +271,18 @@ def facts_of(here: Rank, error: BaseException, text: str) -> dict[str, Any]:
         "error": type(error).__name__,
         "message": str(getattr(error, "message", None) or error),
         "hint": getattr(error, "hint", None),
-        "checkpoint": here.checkpoint or None,
+        "checkpoint": _newest(here) or None,
         "traceback": text,
         **stalled,
     }
+
+
+def _newest(here: Rank) -> str:
+    """The newest checkpoint of which a rank of this node knows: the chief's news may be on their
+    way to this one."""
+    ledger = here.engine.ledger
+    told = what_next(ledger.directory)[1] if ledger is not None else None
+    return told or here.checkpoint
 
 
 def on_stall(here: Rank, error: StallError) -> None:

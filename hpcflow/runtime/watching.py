@@ -39,6 +39,7 @@ class Watching:
             moves=None if rank.is_server else rank.engine.sees_an_end,
             nodes=nodes,
             leads=rank.hosts.index(host) == rank.rank,
+            steps=lambda: rank.steps() or 0,
         )
         self.deaths: Deaths | None = None
         if hasattr(os, "pidfd_open"):

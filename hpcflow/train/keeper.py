@@ -246,7 +246,8 @@ class Keeper:
             self._starts, self._restarts = other._starts, other._restarts
 
     def _say_next(self, path: Path) -> None:
-        """If a rank dies from now on: what then goes on from where."""
+        """If a rank dies from now on: what then goes on from where, in whatever folder one is."""
+        path = path.resolve()
         if self._resumes:
             text = f"the same command goes on from {path}"
         else:

@@ -126,13 +126,13 @@ class Saves:
         self._count += 1
         self._total += took.held
         self._longest = Took(*map(max, self._longest, took))
+        self._saved(path, took)  # before the log tells of it: who reads that may rely on it
         if self._context.is_chief:
             text, figures = "saved %s: training was held %.3g s", [took.held]
             if took.verified > took.durable:
                 text += "; on the disk after %.3g s, read back after %.3g s"
                 figures += took[1:3]
             logger.info(text, path.name, *figures)
-        self._saved(path, took)
 
     def _lost(self, error: CheckpointError, which: str = "") -> None:
         self.failing = True

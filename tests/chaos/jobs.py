@@ -40,10 +40,10 @@ def environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "HPCFLOW_PART_BYTES": "1"}  # all ranks write
 
 
-def finish(words: Sequence[str]) -> str:
+def finish(words: Sequence[str], cwd: Path | None = None) -> str:
     """Run a job that is left alone; what it printed."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run(words, env=environ(), timeout=END_S, **pipes)
+    done = subprocess.run(words, env=environ(), cwd=cwd, timeout=END_S, **pipes)
     assert done.returncode == 0, done.stdout
     return done.stdout
 

@@ -46,6 +46,13 @@ def test_others_read_what_a_rank_writes(ledgers):
     assert not read_all(ledgers[0].directory)[2].waits
 
 
+def test_the_watchdog_writes_down_how_far_training_is(ledgers, tmp_path):
+    steps = iter(range(100_000))
+    dog = watch(ledgers[1], tmp_path, stall_s=0.1, steps=lambda: next(steps))
+    until(lambda: read_all(ledgers[0].directory)[1].trained > 2)
+    dog.stop()
+
+
 def test_long_names_are_cut_and_files_removed(ledgers):
     ledgers[0].enter(1, "ö" * 100, -1, "k" * 40)
     entry = ledgers[0].read()

@@ -164,8 +164,9 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     """For launchers that kill the others at once: it is none of their processes."""
     program = f"""
         import os, subprocess, sys, time
-        from hpcflow.comm import deaths
-        deaths.LOOK_S = 0.05
+        from hpcflow.comm import deaths, witness
+        from hpcflow.comm.watchdog import Times
+        witness.LOOK_S = 0.05
         watched = {str(tmp_path / "watched")!r}
         look = deaths.Watched._look
         def looks(self):
@@ -173,7 +174,7 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
             if self.left == 3:
                 open(watched, "w").close()
         deaths.Watched._look = looks
-        witness = deaths.Witness({str(tmp_path)!r})
+        witness = witness.Witness({str(tmp_path)!r}, Times(60, 600))
         rank = '''if True:
             import sys, time
             from hpcflow.comm.ledger import Ledger
@@ -187,7 +188,7 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
             time.sleep(0.01)
         for process in ranks:
             process.kill()
-        witness.tell({str(tmp_path / "run")!r})
+        witness.tell({str(tmp_path / "run")!r}, 137)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

@@ -42,6 +42,14 @@ def slurm() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(params=PYTHONS)
+def mpi(request: pytest.FixtureRequest) -> str:
+    """The name of an MPI whose environment is there."""
+    if not pathlib.Path(PYTHONS[request.param]).exists():
+        pytest.skip(f"needs {PYTHONS[request.param]}, which `make test-slurm` makes")
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def cleared(slurm: Cluster) -> Iterator[None]:
     """Each test finds and leaves a SLURM without jobs."""

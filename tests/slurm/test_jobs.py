@@ -27,14 +27,6 @@ with hf.train.TrainingSession() as sess:
 """
 
 
-@pytest.fixture(params=PYTHONS)
-def mpi(request: pytest.FixtureRequest) -> str:
-    """The name of an MPI whose environment is there."""
-    if not Path(PYTHONS[request.param]).exists():
-        pytest.skip(f"needs {PYTHONS[request.param]}, which `make test-slurm` makes")
-    return request.param
-
-
 def test_collective_over_two_nodes(slurm: Cluster, tmp_path: Path, mpi: str) -> None:
     place = Place(tmp_path, PYTHONS[mpi])
     job = slurm.sbatch(place, "jobs/slurm/train.sbatch", *DIGITS, **SITES[mpi])

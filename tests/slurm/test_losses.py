@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
-from cluster import Cluster, Place
+from cluster import HERE, Cluster, Place
+from conftest import PYTHONS, SITES
 
 pytestmark = pytest.mark.limit(400)
 SAVES = ("steps.py", "--wait", "--save-every", "5")
 OFTEN = 5  # steps between two saves
+KILLED = 43  # the step of a death, two seconds after the steps have become slow
 
 
 def saved_step(text: str) -> int:
@@ -22,22 +25,26 @@ def saved_step(text: str) -> int:
 
 @pytest.mark.parametrize("script", ["train", "ps"])
 def test_a_rank_that_is_killed_ends_the_step_and_leaves_no_process(
-    slurm: Cluster, steps: Place, script: str
+    slurm: Cluster, tmp_path: Path, script: str, mpi: str
 ) -> None:
     """srun --kill-on-bad-exit; what was saved by then is there."""
-    words = (f"jobs/slurm/{script}.sbatch", "steps.py", "--save-every", "5")
-    settings = {"HPCFLOW_INJECT": "kill:rank=1@step=23", "HPCFLOW_SAVE": "foreground"}
-    job = slurm.sbatch(steps, *words, SYNC="all", **settings)
+    steps = Place(tmp_path, PYTHONS[mpi])
+    (tmp_path / "steps.py").symlink_to(HERE / "steps.py")
+    words = (f"jobs/slurm/{script}.sbatch", *SAVES)
+    settings = {"HPCFLOW_INJECT": f"kill:rank=1@step={KILLED}", "HPCFLOW_SAVE": "foreground"}
+    job = slurm.sbatch(steps, *words, SYNC="all", **settings, **SITES[mpi])
     assert job.wait() == ["FAILED"], job.output
-    assert "injected on rank 1 at its step 23: kill:rank=1@step=23" in job.output
+    assert f"injected on rank 1 at its step {KILLED}: kill:rank=1" in job.output
     assert "end w=" not in job.output and job.facts("Restarts") == ["0"]
-    run = steps.folder / "runs" / job.number
+    run = tmp_path / "runs" / job.number
     assert (run / "checkpoints" / "latest").exists()
     facts = json.loads((run / "failure.json").read_text())
-    task = "/job:worker/task:1"
+    task = {"train": "/job:worker/task:1", "ps": "/job:ps/task:0"}[script]
     assert (facts["kind"], facts["rank"], facts["task"]) == ("death", 1, task)
     assert facts["host"].startswith("node") and facts["cause"].endswith("was killed by SIGKILL")
-    assert facts["checkpoint"] == str((run / "checkpoints" / "step-20").resolve())
+    assert 0 < facts["step"] < KILLED
+    last = KILLED // OFTEN * OFTEN
+    assert facts["checkpoint"] == str((run / "checkpoints" / f"step-{last}").resolve())
     assert f"rank 1 ({task}) on {facts['host']} has died" in job.output
     job.until(lambda: not job.processes(), "end its processes", 60)
 

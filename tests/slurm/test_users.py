@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +70,57 @@ def test_a_users_script_is_saved_requeued_and_resumed(
         assert stopped == resumed
         whole = slurm.sbatch(user, f"jobs/slurm/{script}.sbatch", "train.py")
         assert whole.wait() == ["COMPLETED"] and weights(whole) == weights(job)
+
+
+@pytest.mark.parametrize("script", ["train", "ps", "hetero"])
+def test_a_users_rank_that_is_killed_is_named_and_its_job_goes_on(
+    slurm: Cluster, user: Place, script: str
+) -> None:
+    """In its second life, after the job was saved, queued again and resumed."""
+    words = (f"jobs/slurm/{script}.sbatch", "train.py", "--epochs", "40")
+    job = slurm.sbatch(user, *words, "--slow", "--slow", RUN="night")
+    job.says("ready")
+    slurm.ask(*user.as_owner, "scancel", "--signal=USR1", job.number)
+    job.says("resumed step=")
+    job.says("(?s)resumed step=.*ready")
+    time.sleep(3)  # on each node someone has trained, and told its watchdog
+    rank = 3
+    os.kill(rank_of(job, rank), signal.SIGKILL)
+    assert "FAILED" in job.wait(), job.output
+    run = user.folder / "runs" / "night"
+    facts = json.loads((run / "failure.json").read_text())
+    assert (facts["kind"], facts["rank"]) == ("death", rank), facts
+    assert facts["task"].startswith("/job:worker/task:") or script == "ps", facts
+    assert facts["host"].startswith("node") and facts["cause"].endswith("was killed by SIGKILL")
+    assert facts["step"] > 0 and f"rank {rank} ({facts['task']}) on {facts['host']}" in job.output
+    (resumed,) = re.findall(r"resumed step=(\d+)", job.output)
+    newest = (run / "checkpoints" / f"step-{resumed}").resolve()
+    assert facts["checkpoint"] == str(newest)
+    assert os.stat(run / "failure.json").st_uid == NOBODY
+    job.until(lambda: not job.processes(), "end its processes", 60)
+    again = slurm.sbatch(user, *words, RUN="night")
+    assert set(again.wait()) == {"COMPLETED"} and len(weights(again)) == 1, again.output
+    assert f"resumed step={resumed} " in again.output
+    if script == "train":
+        whole = slurm.sbatch(user, *words)
+        assert whole.wait() == ["COMPLETED"] and weights(whole) == weights(again)
+
+
+def rank_of(job: Job, rank: int) -> int:
+    """The process of a rank: the child of SLURM's task."""
+    found = job.processes(f"SLURM_PROCID={rank}\0")
+    parents = {pid: parent_of(pid) for pid in found}
+    tasks = [pid for pid, parent in parents.items() if parent not in parents]
+    (child,) = [pid for pid, parent in parents.items() if parent in tasks]
+    return child
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def test_a_named_job_goes_on_and_is_one_at_a_time(slurm: Cluster, user: Place) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--slow", action="store_true", help="in the first life")
+parser.add_argument("--slow", action="count", default=0, help="in the first life, or more")
 parser.add_argument("--signal-rank", type=int, default=-1, help="sends it to itself, in that life")
 args = parser.parse_args()
-first_life = "SLURM_RESTART_COUNT" not in os.environ
+lives = int(os.environ.get("SLURM_RESTART_COUNT", 0))
 hf.set_random_seed(1)
 x = hf.placeholder(hf.float32, [None, 8])
 w = hf.Variable(hf.glorot_uniform([8, 4]), name="w")
@@ -22,9 +22,9 @@ with hf.train.TrainingSession() as sess:
         sess.step(train, batch)
         if sess.steps == 5:
             print("ready", flush=True)
-        if args.slow and first_life:
+        if args.slow > lives:
             time.sleep(0.2)
-        if sess.steps == 8 and sess.context.rank == args.signal_rank and first_life:
+        if sess.steps == 8 and sess.context.rank == args.signal_rank and lives == 0:
             os.kill(os.getpid(), signal.SIGUSR1)
     sess.wait()
     value = sess.run(w)
