@@ -18,6 +18,10 @@ VARIABLES = (
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
+# How often a thread of libgomp's pool looks for work before it sleeps. Its own default, 300,000 times,
+# takes milliseconds of a core from whoever shares it, such as the thread that is waited for:
+# benchmarks/busy_neighbour.py, docs/speed.md.
+SPINS = 3_000
 # "number variable variable ...", as chosen here: programs we start inherit them, not as the user's.
 CHOSEN = "_HPCFLOW_THREADS"
 
@@ -43,7 +47,7 @@ class Threads:
 
 
 def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None = None) -> Threads:
-    """Choose the number of threads and set the variables that the user has not set.
+    """Choose the number of threads and how they wait; set the variables that the user has not set.
 
     `HPCFLOW_THREADS` counts first, then the user's own `OMP_NUM_THREADS` and its like, then the
     rank's share of the cores. Call it before numpy is imported: pools are sized when they load.
@@ -68,6 +72,8 @@ def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None =
     chosen = [v for v in VARIABLES if v not in users]
     environ.update(dict.fromkeys(chosen, str(threads)))
     environ[CHOSEN] = " ".join([str(threads), *chosen])
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
     warning = _late(threads, cores) or (None if why != "one core" else _narrow(cores, environ))
     return Threads(threads, max(1, cores.mask // cores.siblings), why, warning)
 

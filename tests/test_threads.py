@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcflow.errors import HpcflowError
-from hpcflow.threads import CHOSEN, VARIABLES, Cores, find_cores, set_up
+from hpcflow.threads import CHOSEN, SPINS, VARIABLES, Cores, find_cores, set_up
 
 ROOT = Path(__file__).parent.parent
 
@@ -84,6 +84,49 @@ def test_what_was_chosen_here_is_chosen_anew_in_the_ranks_started_from_here() ->
     set_up(users, Cores(8, 8, 8))
     assert CHOSEN in users
     assert set_up(rank(4, **users), Cores(8, 8, 8)).threads == 8
+
+
+def test_threads_of_libgomp_sleep_soon_unless_the_user_says_how_they_wait() -> None:
+    environ = rank(4)
+    set_up(environ, Cores(64, 64, 64))
+    assert environ["GOMP_SPINCOUNT"] == str(SPINS)
+    environ = rank(4, GOMP_SPINCOUNT="7")
+    set_up(environ, Cores(64, 64, 64))
+    assert environ["GOMP_SPINCOUNT"] == "7"
+    environ = rank(4, OMP_WAIT_POLICY="active")
+    set_up(environ, Cores(64, 64, 64))
+    assert "GOMP_SPINCOUNT" not in environ
+
+
+IDLE = """
+import hpcflow as hf, numpy as np, os, time
+x = hf.placeholder(hf.float32, [1 << 18])
+with hf.Session() as session:
+    step = session.make_callable(hf.tanh(hf.square(x) + 1.0), [x])
+    fed = np.ones(1 << 18, "f")
+    for _ in range(60):
+        step(fed)
+        time.sleep(0.004)
+    tasks = sorted(map(int, os.listdir("/proc/self/task")))
+    used = [int(open(f"/proc/self/task/{t}/schedstat").read().split()[0]) for t in tasks[1:]]
+    from hpcflow.native import team
+    print(team.size(), max(used))
+"""
+
+
+def test_a_pool_that_waits_leaves_its_core_to_others() -> None:
+    """The pool's thread runs as long as its kernels do, not while the main thread sleeps."""
+    pytest.importorskip("llvmlite")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "_HPC"))}
+    used = []
+    for more in ({}, {"GOMP_SPINCOUNT": "300000"}):  # as hpcflow sets it; libgomp's own
+        environ = {**clean, "HPCFLOW_THREADS": "2", "PYTHONPATH": str(ROOT), **more}
+        words = [sys.executable, "-c", IDLE]
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
+        threads, ns = map(int, done.stdout.split())
+        assert threads == 2
+        used.append(ns)
+    assert used[0] < used[1] / 2, used
 
 
 def test_one_core_of_many_warns_unless_it_was_asked_for() -> None:
