@@ -2,10 +2,10 @@
 
     python benchmarks/busy_neighbour.py --out FILE
 
-Each neighbour is a process of its own that computes without a pause. The contenders are hpcflow with
-one thread, with two threads as it comes, and with two threads and a wait policy of libgomp: how
-often a thread of the pool looks for work before it sleeps (`GOMP_SPINCOUNT`; libgomp's own default
-is 300,000 times, some milliseconds). Without a neighbour the same table shows what sleeping costs.
+Each neighbour is a process of its own that computes without a pause. The contenders are hpcflow
+with one thread, with two threads as it comes, and with two threads and another spin count of
+libgomp: how often a thread of the pool looks for work before it sleeps (`GOMP_SPINCOUNT`; libgomp's
+own default is 300,000 times, some milliseconds). Without a neighbour it shows what sleeping costs.
 """
 
 from __future__ import annotations
@@ -57,13 +57,15 @@ def contenders(net: str, spins: list[int]) -> list[Contender]:
     made = [Contender(ONE, command), Contender(DEFAULT, command, threads=2)]
     for spin in spins:
         policy = {"GOMP_SPINCOUNT": str(spin)}
-        made.append(Contender(f"2 threads, {spin:,} looks", command, policy, threads=2))
+        made.append(Contender(f"2 threads, spin count {spin:,}", command, policy, threads=2))
     return made
 
 
 def main() -> None:
     parser = common.parser(__doc__)
-    parser.add_argument("--nets", nargs="+", choices=[*NETS], default=["mlp_sgd", "lenet", "lstm_full"])
+    parser.add_argument(
+        "--nets", nargs="+", choices=[*NETS], default=["mlp_sgd", "lenet", "lstm_full"]
+    )
     parser.add_argument("--neighbours", nargs="+", type=int, default=[*NEIGHBOURS])
     parser.add_argument("--spins", nargs="*", type=int, default=[*SPINS])
     arguments = parser.parse_args()
@@ -79,7 +81,9 @@ def main() -> None:
             case = f"{net}, {count} busy"
             cup.merge(part, f", {count} busy")
             ratio = cup.ratio(case, DEFAULT, ONE)
-            checks.append(common.check(f"{case}: by {ONE}", ratio, at_most=ALLOWED if count < 2 else None))
+            checks.append(
+                common.check(f"{case}: by {ONE}", ratio, at_most=ALLOWED if count < 2 else None)
+            )
     common.finish(cup.record(checks, "ms", 1e3), arguments.out)
 
 

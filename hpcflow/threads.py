@@ -18,10 +18,10 @@ VARIABLES = (
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-# How often a thread of libgomp's pool looks for work before it sleeps. Its own default, 300,000 times,
-# takes milliseconds of a core from whoever shares it, such as the thread that is waited for:
-# benchmarks/busy_neighbour.py, docs/speed.md.
-SPINS = 3_000
+# How often a thread of libgomp's pool looks for work before it sleeps. libgomp's own default,
+# 300,000 times, takes milliseconds of a core from other processes, and from the thread that it
+# waits for: benchmarks/busy_neighbour.py, docs/speed.md.
+SPIN_COUNT = 3_000
 # "number variable variable ...", as chosen here: programs we start inherit them, not as the user's.
 CHOSEN = "_HPCFLOW_THREADS"
 
@@ -73,7 +73,7 @@ def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None =
     environ.update(dict.fromkeys(chosen, str(threads)))
     environ[CHOSEN] = " ".join([str(threads), *chosen])
     if "OMP_WAIT_POLICY" not in environ:
-        environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
+        environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
     warning = _late(threads, cores) or (None if why != "one core" else _narrow(cores, environ))
     return Threads(threads, max(1, cores.mask // cores.siblings), why, warning)
 

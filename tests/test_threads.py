@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcflow.errors import HpcflowError
-from hpcflow.threads import CHOSEN, SPINS, VARIABLES, Cores, find_cores, set_up
+from hpcflow.threads import CHOSEN, SPIN_COUNT, VARIABLES, Cores, find_cores, set_up
 
 ROOT = Path(__file__).parent.parent
 
@@ -89,7 +89,7 @@ def test_what_was_chosen_here_is_chosen_anew_in_the_ranks_started_from_here() ->
 def test_threads_of_libgomp_sleep_soon_unless_the_user_says_how_they_wait() -> None:
     environ = rank(4)
     set_up(environ, Cores(64, 64, 64))
-    assert environ["GOMP_SPINCOUNT"] == str(SPINS)
+    assert environ["GOMP_SPINCOUNT"] == str(SPIN_COUNT)
     environ = rank(4, GOMP_SPINCOUNT="7")
     set_up(environ, Cores(64, 64, 64))
     assert environ["GOMP_SPINCOUNT"] == "7"
