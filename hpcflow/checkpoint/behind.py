@@ -139,13 +139,16 @@ class Behind:
 
     def finish(self, late: float = math.inf) -> bool:
         """Wait for its outcome, looking after messages meanwhile; False if the clock is `late`."""
+        behind = self
 
-        def is_over() -> bool:
-            if self.outcome is None:
-                self._look()
-            return self.outcome is not None or time.perf_counter() > late
+        class Outcome:
+            def test(self) -> bool:
+                if behind.outcome is None:
+                    behind._look()
+                return behind.outcome is not None or time.perf_counter() > late
 
-        self.context.engine.with_baton(lambda: None, is_over)
+        chief = -1 if self.context.is_chief else self.context.roles.drivers[0]
+        self.context.engine.finish(Outcome(), f"the checkpoint of step {self.step}", chief)
         return self.outcome is not None
 
 

@@ -45,7 +45,7 @@ from tests.chaos.jobs import command as plain
 from tools.about import about
 
 pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
-FEW, MANY = (1, 2), 100
+FEW, MANY = (1, 1055), 100
 FIRST_SEED = 1000
 END_S = 60.0 + 3 * STALL_ABORT_S  # for a job to end after it was disturbed
 GO_S = 10.0  # for processes to go after their launcher has
@@ -199,6 +199,8 @@ def outcome(code: int) -> str:
     return f"{known.get(code, 'ended by a signal')} ({code})"
 
 
+@pytest.mark.slow
+@pytest.mark.limit(900)
 def test_a_few_disturbances_end_well(tmp_path):
     trials = Trials(tmp_path)
     assert [wrong for seed in FEW if (wrong := trials.run(seed)[2])] == []
