@@ -222,7 +222,7 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
             session.run(count)
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    times = ["--set=stall_s=2", "--set=stall_abort_s=4"]
+    times = ["--set=stall_s=4", "--set=stall_abort_s=12"]
     done = subprocess.run(
         [
             sys.executable,
