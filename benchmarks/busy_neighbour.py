@@ -22,7 +22,7 @@ from nets.spec import NETS
 SECONDS = 0.4  # of one repeat, about
 NEIGHBOURS = (0, 1, 2)
 ONE, DEFAULT = "hpcflow, 1 thread", "hpcflow, 2 threads"
-SPINS = (0, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
+SPINS = (0, 1_000, 10_000, 300_000)
 ALLOWED = 1.3  # of two threads beside one busy neighbour, to one thread beside it
 
 
@@ -64,7 +64,7 @@ def contenders(net: str, spins: list[int]) -> list[Contender]:
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument(
-        "--nets", nargs="+", choices=[*NETS], default=["mlp_sgd", "lenet", "lstm_full"]
+        "--nets", nargs="+", choices=[*NETS], default=["mlp_sgd", "lenet", "transformer"]
     )
     parser.add_argument("--neighbours", nargs="+", type=int, default=[*NEIGHBOURS])
     parser.add_argument("--spins", nargs="*", type=int, default=[*SPINS])
