@@ -39,11 +39,11 @@ def timed(produce: Callable[[], object], combine: Callable[[], object], meet: An
 def mpi_rank(arguments: argparse.Namespace, method: str) -> None:
     import numpy as np
 
-    from hpcflow.comm import mpi
-    from hpcflow.comm.shared import SharedCommunicator
-    from hpcflow.comm.waiting import Backoff, ranks_outnumber_cores
+    from hpcflow.comm import mpi_communicator
+    from hpcflow.comm.polling_backoff import Backoff, ranks_outnumber_cores
+    from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
 
-    world = mpi.world()
+    world = mpi_communicator.world()
     from mpi4py import MPI  # the peer under comparison, called as its own users call it
 
     comm, count = MPI.COMM_WORLD, int(arguments.megabytes * 1e6 / 4)

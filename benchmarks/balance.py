@@ -43,7 +43,7 @@ def burn(seconds: float) -> None:
 def stepper(balance: bool, how: str) -> tuple[Callable[[], Any], Callable[[], float], Any, Crew]:
     """One training step, the weights' square sum, the dataset, and the ranks."""
     import hpcflow as hf
-    from hpcflow.runtime.job import current
+    from hpcflow.runtime.job.job_membership import current
 
     import numpy as np  # isort: skip  (after hpcflow, which gives it its threads)
 

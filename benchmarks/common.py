@@ -154,9 +154,9 @@ def peer(name: str, python: str | None, option: str, *commands: Sequence[str]) -
 
 def ranks(n: int, command: Sequence[str], **environ: str) -> tuple[list[str], dict[str, str]]:
     """The command line and environment that start `n` ranks of a command, as `hpcflow run` does."""
-    from hpcflow import launch
+    from hpcflow.launch import launcher_detection
 
-    start = launch.command(n, command, ENVIRON)
+    start = launcher_detection.command(n, command, ENVIRON)
     return start.argv, start.env | environ
 
 

@@ -26,7 +26,7 @@ import growth_rank
 import growth_simulated
 from growth_classes import Row
 
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 
 LIMIT_S = 300
 HELD = ("descriptors", "threads", "memory")  # is what there is; else what has been done since
@@ -62,9 +62,9 @@ def real(n: int, mode: Mode) -> Told:
         script = [sys.executable, growth_rank.__file__, str(folder), *(["rows"] * mode.rows)]
         given = {"ps": mode.servers, "run_dir": run_dir, "random_seed": 1, **mode.settings}
         environ = {f"HPCFLOW_{key.upper()}": str(value) for key, value in given.items()}
-        start = launch.command(n, script, common.ENVIRON)
+        start = launcher_detection.command(n, script, common.ENVIRON)
         if mode.settings.get("survive"):
-            start = launch.tolerant(start)
+            start = launcher_detection.tolerant(start)
         env = {**start.env, **common.QUIET, **common.ONE_THREAD, **environ}
         ended = subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         if ended.returncode:

@@ -172,7 +172,7 @@ def main() -> None:
 
     from growth_program import training
 
-    from hpcflow.runtime.job import current
+    from hpcflow.runtime.job.job_membership import current
 
     context = current()  # a server does not come back from here
     step = training(rows)

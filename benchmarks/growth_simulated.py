@@ -23,16 +23,16 @@ import growth_program
 import numpy as np
 
 import hpcflow
-from hpcflow.comm.base import Traffic
-from hpcflow.comm.local import LocalCommunicator
-from hpcflow.comm.mailbox import Delays, Group, Message, Round, Transfer
-from hpcflow.comm.waiting import crowded_hosts
+from hpcflow.comm.communicator import Traffic
+from hpcflow.comm.polling_backoff import crowded_hosts
+from hpcflow.comm.thread_communicator import LocalCommunicator
+from hpcflow.comm.thread_mailbox import Delays, Group, Message, Round, Transfer
 from hpcflow.errors import CommError
 from hpcflow.graph.graph import Graph
-from hpcflow.plan.roles import assign
-from hpcflow.runtime import job
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.headers import BODY_TAG, CALL, HEADER_TAG, POST, REGISTER
+from hpcflow.plan.distribution.task_assignment import assign
+from hpcflow.runtime.job import job_membership
+from hpcflow.runtime.job.message_headers import BODY_TAG, CALL, HEADER_TAG, POST, REGISTER
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 CHIEF, MODEL = 0, 1
@@ -279,7 +279,7 @@ def counted(
             crowded_hosts(comm)
             context = Context(Settings(**given), comm, crowded=True)
             context.table()
-            with job.use(context), Graph().as_default():
+            with job_membership.use(context), Graph().as_default():
                 if context.is_driver:
                     drive(context)
                     context.leave()

@@ -35,8 +35,8 @@ AUTOMATIC_S = 60.0  # the same, of automatic saves at first
 def worker(watched: bool) -> None:
     """One rank of a job; the server's does not come back from the first call that needs it."""
     import hpcflow as hf
-    from hpcflow.runtime.context import Context
-    from hpcflow.runtime.job import current
+    from hpcflow.runtime.job.job_membership import current
+    from hpcflow.runtime.job.rank_context import Context
 
     if not watched:
         Context.watch = lambda self: None  # type: ignore[method-assign]

@@ -26,18 +26,18 @@ from common import Contender, Repeat, Tournament, check, role
 
 import hpcflow as hf
 from hpcflow.comm import mpi_library
-from hpcflow.comm.base import Traffic
-from hpcflow.comm.mpi import MpiCommunicator
-from hpcflow.plan import codec
-from hpcflow.plan.ir import Part, Plan
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.control import Control
-from hpcflow.runtime.counted import Counts
-from hpcflow.runtime.engine import Engine
-from hpcflow.runtime.headers import BODY_TAG, HEADER_TAG, REGISTER, STEP, header
-from hpcflow.runtime.instance import Compiled
-from hpcflow.runtime.job import Planned, planning
-from hpcflow.runtime.shared_arena import Lanes
+from hpcflow.comm.communicator import Traffic
+from hpcflow.comm.mpi_communicator import MpiCommunicator
+from hpcflow.plan.ir.program import Part, Plan
+from hpcflow.plan.serialization import partition_codec
+from hpcflow.runtime.device.shared_arena import Lanes
+from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.job.control_messages import Control
+from hpcflow.runtime.job.job_membership import Planned, planning
+from hpcflow.runtime.job.message_headers import BODY_TAG, HEADER_TAG, REGISTER, STEP, header
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.profile.variable_traffic_counters import Counts
+from hpcflow.runtime.step.step_instance import Compiled
 from hpcflow.settings import Settings
 
 OURS, BARE = "hpcflow", "bare loop"
@@ -144,7 +144,7 @@ def serving(world: simulated.World, part: Part) -> tuple[Engine, Any]:
     engine = context.engine = Engine(MpiCommunicator(world, parent))
 
     def compiled(data: bytes, driver: int, session: int, **about: Any) -> Compiled:
-        made = context.plans.code(codec.decode(data), data)
+        made = context.plans.code(partition_codec.decode(data), data)
         return context.compile(made, driver=driver, **about)
 
     Control(engine, compiled, dict, None, context.stop, Counts(), Lanes(context))
@@ -160,7 +160,7 @@ def registration(rank: int, server: int, part: Part) -> Iterator[tuple[int, np.n
     facts = {"sums": 0, "fetches": "v", "trains": True, "seed": [1, 1], "session": 0, "sends": []}
     facts |= {"ranks": ranks, "tag": FIRST_TAG, "channels": 3, "instances": 4, "replica": rank}
     head = json.dumps(facts).encode()
-    body = len(head).to_bytes(8, "little") + head + codec.encode(part)
+    body = len(head).to_bytes(8, "little") + head + partition_codec.encode(part)
     yield HEADER_TAG, header(REGISTER, PLAN, body=len(body)).view(np.uint8)
     yield BODY_TAG, np.frombuffer(body, np.uint8)
 

@@ -181,7 +181,7 @@ def act(arguments: argparse.Namespace) -> None:
         cases, crew = training(arguments, arguments.role)
     else:
         if arguments.role == "hpcflow":
-            from hpcflow.runtime.job import current
+            from hpcflow.runtime.job.job_membership import current
 
             current()
         crew = common.crew_of_workers(0)

@@ -25,8 +25,8 @@ STEPS = 40_000  # of all workers together, in one repeat
 
 def rounds_of(name: str, workers: int) -> Callable[[int], None]:
     """A function that makes so many rounds."""
-    from hpcflow.consistency import rule
-    from hpcflow.ps.rounds import Rounds
+    from hpcflow.ps.sync_coordinator import Rounds
+    from hpcflow.ps.sync_rules import rule
 
     made = Rounds(rule(name), workers)
     joins, share = made.rule.joins, 1 / workers

@@ -55,7 +55,7 @@ def starts() -> list[tuple[np.ndarray, np.ndarray]]:
 
 def hpcflow_worker() -> None:
     import hpcflow as hf
-    from hpcflow.runtime.job import current
+    from hpcflow.runtime.job.job_membership import current
 
     context = current()  # the server's rank does not come back from here
     crew = common.crew_of_workers(servers=1)

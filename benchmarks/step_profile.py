@@ -39,8 +39,8 @@ def act(what: str) -> None:
         return
     from nets import of_hpcflow
 
-    from hpcflow.runtime.profile import SKIPPED
-    from hpcflow.runtime.profile import STEPS as PROFILED
+    from hpcflow.runtime.profile.profiler import SKIPPED
+    from hpcflow.runtime.profile.profiler import STEPS as PROFILED
 
     step = of_hpcflow.step(what)
     for _ in range(STEPS if what == "alexnet" else SKIPPED + PROFILED + 2):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hpcflow import flags
-from hpcflow.guard import guard_module
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = ["flags", "run"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.bits import (
+from hpcflow.ops.math.bitwise_ops import (
     bitwise_and,
     bitwise_or,
     bitwise_xor,
@@ -11,6 +10,7 @@ from hpcflow.ops.bits import (
     left_shift,
     right_shift,
 )
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]
 

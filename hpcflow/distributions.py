@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.distributions import (
+from hpcflow.ops.random.probability_distributions import (
     Bernoulli,
     Categorical,
     Normal,
     Uniform,
     kl_divergence,
 )
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = ["Bernoulli", "Categorical", "Normal", "Uniform", "kl_divergence"]
 

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.graph.device import parse
-from hpcflow.guard import guard_module
-from hpcflow.logs import say_once
-from hpcflow.runtime.job import current, joined
+from hpcflow.graph.device_names import parse
+from hpcflow.platform.exception_translation import guard_module
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.runtime.job.job_membership import current, joined
 
 __all__ = [
     "FLAGS",

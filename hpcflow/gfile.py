@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcflow.errors import ArgumentError
-from hpcflow.guard import guard_module, shown, user_line
+from hpcflow.platform.exception_translation import guard_module, shown, user_line
 
 __all__ = [
     *("Copy", "DeleteRecursively", "Exists", "FastGFile", "GFile", "Glob", "IsDirectory"),

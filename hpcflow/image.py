@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.blocks import extract_image_patches
-from hpcflow.ops.colors import (
+from hpcflow.ops.array.space_depth_ops import extract_image_patches
+from hpcflow.ops.image.image_colors import (
     adjust_brightness,
     adjust_contrast,
     adjust_gamma,
@@ -21,7 +20,13 @@ from hpcflow.ops.colors import (
     rgb_to_grayscale,
     rgb_to_hsv,
 )
-from hpcflow.ops.images import (
+from hpcflow.ops.image.image_resize import (
+    ResizeMethod,
+    resize_bilinear,
+    resize_images,
+    resize_nearest_neighbor,
+)
+from hpcflow.ops.image.image_transforms import (
     central_crop,
     crop_to_bounding_box,
     flip_left_right,
@@ -36,13 +41,8 @@ from hpcflow.ops.images import (
     total_variation,
     transpose_image,
 )
-from hpcflow.ops.random_order import random_crop
-from hpcflow.ops.resize import (
-    ResizeMethod,
-    resize_bilinear,
-    resize_images,
-    resize_nearest_neighbor,
-)
+from hpcflow.ops.random.shuffle_multinomial import random_crop
+from hpcflow.platform.exception_translation import guard_module
 
 resize, transpose = resize_images, transpose_image
 resize_with_crop_or_pad = resize_image_with_crop_or_pad

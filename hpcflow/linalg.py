@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.clip import global_norm
-from hpcflow.ops.decompositions import qr, svd
-from hpcflow.ops.decompositions import self_adjoint_eig as eigh
-from hpcflow.ops.decompositions import self_adjoint_eigvals as eigvalsh
-from hpcflow.ops.einsum import einsum, tensordot
-from hpcflow.ops.elementwise import cross
-from hpcflow.ops.linalg import (
+from hpcflow.ops.linalg.einsum_ops import einsum, tensordot
+from hpcflow.ops.linalg.linalg_ops import (
     cholesky,
     cholesky_solve,
     expm,
@@ -17,19 +11,25 @@ from hpcflow.ops.linalg import (
     matvec,
     slogdet,
 )
-from hpcflow.ops.linalg import matrix_determinant as det
-from hpcflow.ops.linalg import matrix_inverse as inv
-from hpcflow.ops.linalg import matrix_solve as solve
-from hpcflow.ops.linalg import matrix_solve_ls as lstsq
-from hpcflow.ops.linalg import matrix_triangular_solve as triangular_solve
-from hpcflow.ops.matmul import matmul
-from hpcflow.ops.matrix import adjoint, eye, matrix_transpose, norm, trace
-from hpcflow.ops.matrix import diag as tensor_diag
-from hpcflow.ops.matrix import diag_part as tensor_diag_part
-from hpcflow.ops.matrix import matrix_band_part as band_part
-from hpcflow.ops.matrix import matrix_diag as diag
-from hpcflow.ops.matrix import matrix_diag_part as diag_part
-from hpcflow.ops.matrix import matrix_set_diag as set_diag
+from hpcflow.ops.linalg.linalg_ops import matrix_determinant as det
+from hpcflow.ops.linalg.linalg_ops import matrix_inverse as inv
+from hpcflow.ops.linalg.linalg_ops import matrix_solve as solve
+from hpcflow.ops.linalg.linalg_ops import matrix_solve_ls as lstsq
+from hpcflow.ops.linalg.linalg_ops import matrix_triangular_solve as triangular_solve
+from hpcflow.ops.linalg.matmul_ops import matmul
+from hpcflow.ops.linalg.matrix_decomposition_ops import qr, svd
+from hpcflow.ops.linalg.matrix_decomposition_ops import self_adjoint_eig as eigh
+from hpcflow.ops.linalg.matrix_decomposition_ops import self_adjoint_eigvals as eigvalsh
+from hpcflow.ops.linalg.matrix_diagonal_ops import adjoint, eye, matrix_transpose, norm, trace
+from hpcflow.ops.linalg.matrix_diagonal_ops import diag as tensor_diag
+from hpcflow.ops.linalg.matrix_diagonal_ops import diag_part as tensor_diag_part
+from hpcflow.ops.linalg.matrix_diagonal_ops import matrix_band_part as band_part
+from hpcflow.ops.linalg.matrix_diagonal_ops import matrix_diag as diag
+from hpcflow.ops.linalg.matrix_diagonal_ops import matrix_diag_part as diag_part
+from hpcflow.ops.linalg.matrix_diagonal_ops import matrix_set_diag as set_diag
+from hpcflow.ops.math.elementwise_math_ops import cross
+from hpcflow.ops.math.norm_clipping import global_norm
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "adjoint",

@@ -1,7 +1,7 @@
 """`hf.logging`: what a script says, by TensorFlow 1's names, on hpcflow's own logger.
 
 Rank 0 prints what is at least as grave as `set_verbosity` says (WARN by default), every rank
-prints warnings and errors; equal lines are folded (`hpcflow/logs.py`).
+prints warnings and errors; equal lines are folded (`hpcflow/platform/rank_logging.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import logging
 import sys
 from typing import Any
 
-from hpcflow import logs
-from hpcflow.guard import guard_module, user_line
+from hpcflow.platform import rank_logging
+from hpcflow.platform.exception_translation import guard_module, user_line
 
 DEBUG, INFO, WARN = logging.DEBUG, logging.INFO, logging.WARNING
 ERROR, FATAL = logging.ERROR, logging.CRITICAL
@@ -26,7 +26,7 @@ class _Early(logging.Handler):
     """Prints what is said before the first session, which tells ranks apart."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logs.logger.handlers and not logging.root.handlers:
+        if not rank_logging.logger.handlers and not logging.root.handlers:
             print(f"hpcflow {record.getMessage()}", file=sys.stderr)
 
 
@@ -111,7 +111,7 @@ def _seen() -> int:
 
 def flush() -> None:
     """Write what is held back."""
-    for handler in logs.logger.handlers:
+    for handler in rank_logging.logger.handlers:
         handler.flush()
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.losses import (
+from hpcflow.ops.nn.weighted_losses import (
     Reduction,
     absolute_difference,
     add_loss,
@@ -22,6 +21,7 @@ from hpcflow.ops.losses import (
     softmax_cross_entropy,
     sparse_softmax_cross_entropy,
 )
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "Reduction",

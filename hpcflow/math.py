@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.complex import angle, imag, real
-from hpcflow.ops.count import bincount, confusion_matrix, count_nonzero
-from hpcflow.ops.elementwise import (
-    accumulate_n,
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    ceil,
-    cosh,
-    cross,
-    expm1,
-    floor,
-    floormod,
-    is_finite,
-    is_inf,
-    is_nan,
-    nextafter,
-    polyval,
-    reciprocal,
-    rint,
-    scalar_mul,
-    sinh,
-    squared_difference,
-    tan,
-    xdivy,
-    xlogy,
+from hpcflow.ops.array.cumulative_ops import cumprod, cumsum, cumulative_logsumexp, top_k
+from hpcflow.ops.array.segment_ops import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
 )
-from hpcflow.ops.math import (
+from hpcflow.ops.linalg.matmul_ops import matmul
+from hpcflow.ops.math.arithmetic_ops import (
     abs,
     add,
     add_n,
@@ -72,10 +55,39 @@ from hpcflow.ops.math import (
     tanh,
     truediv,
 )
-from hpcflow.ops.matmul import matmul
-from hpcflow.ops.moments import reduce_euclidean_norm, reduce_std, reduce_variance
-from hpcflow.ops.nn import log_sigmoid
-from hpcflow.ops.reduce import (
+from hpcflow.ops.math.complex_number_ops import angle, imag, real
+from hpcflow.ops.math.elementwise_math_ops import (
+    accumulate_n,
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    ceil,
+    cosh,
+    cross,
+    expm1,
+    floor,
+    floormod,
+    is_finite,
+    is_inf,
+    is_nan,
+    nextafter,
+    polyval,
+    reciprocal,
+    rint,
+    scalar_mul,
+    sinh,
+    squared_difference,
+    tan,
+    xdivy,
+    xlogy,
+)
+from hpcflow.ops.math.histogram_ops import bincount, confusion_matrix, count_nonzero
+from hpcflow.ops.math.moments import reduce_euclidean_norm, reduce_std, reduce_variance
+from hpcflow.ops.math.reduction_ops import (
     argmax,
     argmin,
     reduce_all,
@@ -87,21 +99,7 @@ from hpcflow.ops.reduce import (
     reduce_prod,
     reduce_sum,
 )
-from hpcflow.ops.scans import cumprod, cumsum, cumulative_logsumexp, top_k
-from hpcflow.ops.segment import (
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
-)
-from hpcflow.ops.special import (
+from hpcflow.ops.math.special_function_ops import (
     betainc,
     digamma,
     erf,
@@ -113,6 +111,8 @@ from hpcflow.ops.special import (
     polygamma,
     zeta,
 )
+from hpcflow.ops.nn.nn_ops import log_sigmoid
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "abs",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.metric_counts import (
+from hpcflow.ops.metrics.confusion_metrics import (
     auc,
     false_negatives,
     false_negatives_at_thresholds,
@@ -20,16 +19,7 @@ from hpcflow.ops.metric_counts import (
     true_positives,
     true_positives_at_thresholds,
 )
-from hpcflow.ops.metric_ranks import (
-    average_precision_at_k,
-    precision_at_k,
-    precision_at_top_k,
-    recall_at_k,
-    recall_at_top_k,
-    sparse_average_precision_at_k,
-    sparse_precision_at_k,
-)
-from hpcflow.ops.metrics import (
+from hpcflow.ops.metrics.mean_metrics import (
     accuracy,
     mean,
     mean_absolute_error,
@@ -42,6 +32,16 @@ from hpcflow.ops.metrics import (
     percentage_below,
     root_mean_squared_error,
 )
+from hpcflow.ops.metrics.top_k_metrics import (
+    average_precision_at_k,
+    precision_at_k,
+    precision_at_top_k,
+    recall_at_k,
+    recall_at_top_k,
+    sparse_average_precision_at_k,
+    sparse_precision_at_k,
+)
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "accuracy",

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.random import random_gamma as gamma
-from hpcflow.ops.random import random_normal as normal
-from hpcflow.ops.random import random_poisson as poisson
-from hpcflow.ops.random import random_uniform as uniform
-from hpcflow.ops.random import set_random_seed, truncated_normal
-from hpcflow.ops.random_order import (
+from hpcflow.ops.random.random_ops import random_gamma as gamma
+from hpcflow.ops.random.random_ops import random_normal as normal
+from hpcflow.ops.random.random_ops import random_poisson as poisson
+from hpcflow.ops.random.random_ops import random_uniform as uniform
+from hpcflow.ops.random.random_ops import set_random_seed, truncated_normal
+from hpcflow.ops.random.shuffle_multinomial import (
     categorical,
     multinomial,
     stateless_categorical,
     stateless_shuffle,
 )
-from hpcflow.ops.random_order import random_shuffle as shuffle
-from hpcflow.ops.random_stateless import stateless_random_gamma as stateless_gamma
-from hpcflow.ops.random_stateless import stateless_random_normal as stateless_normal
-from hpcflow.ops.random_stateless import stateless_random_poisson as stateless_poisson
-from hpcflow.ops.random_stateless import stateless_random_uniform as stateless_uniform
-from hpcflow.ops.random_stateless import stateless_truncated_normal
+from hpcflow.ops.random.shuffle_multinomial import random_shuffle as shuffle
+from hpcflow.ops.random.stateless_random import stateless_random_gamma as stateless_gamma
+from hpcflow.ops.random.stateless_random import stateless_random_normal as stateless_normal
+from hpcflow.ops.random.stateless_random import stateless_random_poisson as stateless_poisson
+from hpcflow.ops.random.stateless_random import stateless_random_uniform as stateless_uniform
+from hpcflow.ops.random.stateless_random import stateless_truncated_normal
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "categorical",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.rnn_cell import (
+from hpcflow.ops.rnn.rnn_cell_wrappers import (
+    DeviceWrapper,
+    DropoutWrapper,
+    MultiRNNCell,
+    ResidualWrapper,
+)
+from hpcflow.ops.rnn.rnn_cells import (
     BasicLSTMCell,
     BasicRNNCell,
     GRUCell,
@@ -11,12 +16,7 @@ from hpcflow.ops.rnn_cell import (
     LSTMStateTuple,
     RNNCell,
 )
-from hpcflow.ops.rnn_wrappers import (
-    DeviceWrapper,
-    DropoutWrapper,
-    MultiRNNCell,
-    ResidualWrapper,
-)
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "BasicLSTMCell",

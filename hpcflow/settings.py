@@ -9,9 +9,9 @@ import os
 import re
 from collections.abc import Mapping
 
-from hpcflow import faults
-from hpcflow.consistency import rule
 from hpcflow.errors import HpcflowError
+from hpcflow.platform import fault_specification
+from hpcflow.ps.sync_rules import rule
 
 PREFIX = "HPCFLOW_"
 SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?) *(?:([kmgt])(i)?)?b?", re.ASCII)
@@ -84,7 +84,9 @@ class Settings:
     @property
     def one_by_one(self) -> bool:
         """Whether each operation's values are looked at, or poisoned: none may go into another."""
-        return self.check_numerics or any(f.kind == "nan" for f in faults.parse(self.inject))
+        return self.check_numerics or any(
+            f.kind == "nan" for f in fault_specification.parse(self.inject)
+        )
 
     def changed(self) -> dict[str, object]:
         """The fields that differ from their defaults, to be printed at the start of a run."""
@@ -107,7 +109,7 @@ class Settings:
                 )
         rule(self.sync or "async")
         as_bytes(self.memory_limit)
-        faults.parse(self.inject)
+        fault_specification.parse(self.inject)
         least = {
             "ps": 0,
             "tasks_per_replica": 1,

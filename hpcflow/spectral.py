@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.fft import (
+from hpcflow.ops.linalg.fft_ops import (
     fft,
     fft2d,
     fft3d,
@@ -17,6 +16,7 @@ from hpcflow.ops.fft import (
     rfft2d,
     rfft3d,
 )
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "fft",

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
-from hpcflow.ops.strings import (
+from hpcflow.ops.strings.string_ops import (
     as_string,
     reduce_join,
     regex_full_match,
     regex_replace,
     substr,
 )
-from hpcflow.ops.strings import string_join as join
-from hpcflow.ops.strings import string_length as length
-from hpcflow.ops.strings import string_lower as lower
-from hpcflow.ops.strings import string_strip as strip
-from hpcflow.ops.strings import string_to_hash_bucket as to_hash_bucket
-from hpcflow.ops.strings import string_to_hash_bucket_fast as to_hash_bucket_fast
-from hpcflow.ops.strings import string_to_hash_bucket_strong as to_hash_bucket_strong
-from hpcflow.ops.strings import string_to_number as to_number
-from hpcflow.ops.strings import string_upper as upper
+from hpcflow.ops.strings.string_ops import string_join as join
+from hpcflow.ops.strings.string_ops import string_length as length
+from hpcflow.ops.strings.string_ops import string_lower as lower
+from hpcflow.ops.strings.string_ops import string_strip as strip
+from hpcflow.ops.strings.string_ops import string_to_hash_bucket as to_hash_bucket
+from hpcflow.ops.strings.string_ops import string_to_hash_bucket_fast as to_hash_bucket_fast
+from hpcflow.ops.strings.string_ops import string_to_hash_bucket_strong as to_hash_bucket_strong
+from hpcflow.ops.strings.string_ops import string_to_number as to_number
+from hpcflow.ops.strings.string_ops import string_upper as upper
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "as_string",

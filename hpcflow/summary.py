@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.guard import guard_module
-from hpcflow.kernels.summaries import messages
-from hpcflow.ops.summaries import (
+from hpcflow.ops.metrics.summary_kernels import messages
+from hpcflow.ops.metrics.summary_ops import (
     audio,
     histogram,
     image,
@@ -19,7 +18,8 @@ from hpcflow.ops.summaries import (
     tensor_summary,
     text,
 )
-from hpcflow.train.file_writer import FileWriter, FileWriterCache
+from hpcflow.platform.exception_translation import guard_module
+from hpcflow.train.tensorboard_writer import FileWriter, FileWriterCache
 
 _MESSAGES = {"Event": "event", "SessionLog": "event", "Summary": "summary"}
 __all__ = [  # and the messages

@@ -140,14 +140,15 @@ def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
         faulthandler.cancel_dump_traceback_later()
         logger.handlers[:], logger.propagate = before[0], before[2]
         logger.setLevel(before[1])
-        if logs := sys.modules.get("hpcflow.logs"):
+        if logs := sys.modules.get("hpcflow.platform.rank_logging"):
             logs._said.clear()
 
 
 def sweep_mpirun() -> None:
     """Remove what killed mpiruns left: one that gets the number of such a process will not start.
 
-    Open MPI 5 keeps `ompi.PID` where temporary files are (hpcflow.launch.Start.become).
+    Open MPI 5 keeps `ompi.PID` where temporary files are
+    (hpcflow.launch.launcher_detection.Start.become).
     """
     for path in pathlib.Path(tempfile.gettempdir()).glob("ompi.*"):
         pid = path.suffix[1:]
@@ -176,7 +177,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 def leave_no_defaults() -> None:
     """Fail a test that leaves a default graph or session to the tests after it."""
     left = []
-    for name in ("hpcflow.graph.graph", "hpcflow.graph.sessions"):
+    for name in ("hpcflow.graph.graph", "hpcflow.graph.default_session"):
         stack = sys.modules[name]._stack() if name in sys.modules else []
         left += stack
         stack.clear()

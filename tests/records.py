@@ -62,9 +62,9 @@ def versions_now() -> dict[str, str]:
 
 def mpi_name() -> str:
     """`Open MPI` or `MPICH`, of the library loaded here."""
-    from hpcflow import launch
+    from hpcflow.launch import launcher_detection
 
-    return launch.mpi_name(versions_now().get("MPI", ""))[0]
+    return launcher_detection.mpi_name(versions_now().get("MPI", ""))[0]
 
 
 def _ask(*argv: str) -> str:

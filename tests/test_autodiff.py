@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, GradientError, GraphError, ShapeError
-from hpcflow.graph.registry import OPS, NoGrad, op
+from hpcflow.graph.op_registry import OPS, NoGrad, op
 from tests.ops.evaluate import evaluate
 
 

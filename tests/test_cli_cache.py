@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import folders
 from hpcflow.cli.main import main
+from hpcflow.platform import artifact_cache
 
 DAYS = (0.5, 3.0, 40.0)
 
@@ -19,10 +19,10 @@ DAYS = (0.5, 3.0, 40.0)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Folders with three plans and three kernels of other ages, beside a file of the user's."""
     found = {}
-    for kind in (folders.PLANS, folders.KERNELS):
+    for kind in (artifact_cache.PLANS, artifact_cache.KERNELS):
         place = tmp_path / kind.what
         monkeypatch.setenv(kind.setting, str(place))
-        folder = folders.own(kind)
+        folder = artifact_cache.own(kind)
         assert folder is not None and place.stat().st_mode & 0o777 == 0o700
         for i, days in enumerate(DAYS):
             name = f"{i:064x}"
@@ -45,7 +45,7 @@ def test_what_is_kept_is_counted(kept, capsys):
     for what, place in kept.items():
         one = told[what]
         assert (one["folder"], one["files"]) == (str(place), 3)
-        assert one["bytes"] == 600 + 3 * folders.DIGEST
+        assert one["bytes"] == 600 + 3 * artifact_cache.DIGEST
         assert one["oldest_s"] == pytest.approx(40 * 86_400, abs=60)
         assert one["newest_s"] == pytest.approx(0.5 * 86_400, abs=60)
     head, plans, kernels = asked(capsys).splitlines()
@@ -58,8 +58,8 @@ def test_the_old_are_pruned(kept, capsys):
     removed = json.loads(asked(capsys, "--prune", "2", "--json"))["removed"]
     assert [removed[what]["files"] for what in kept] == [2, 2]
     assert [one["files"] for one in json.loads(asked(capsys, "--json"))["kept"].values()] == [1, 1]
-    for kind in (folders.PLANS, folders.KERNELS):
-        folder = folders.own(kind)
+    for kind in (artifact_cache.PLANS, artifact_cache.KERNELS):
+        folder = artifact_cache.own(kind)
         assert folder is not None and folder.read(f"{0:064x}") == bytes(100)
         assert folder.read(f"{1:064x}") is None
 
@@ -67,7 +67,7 @@ def test_the_old_are_pruned(kept, capsys):
 def test_all_are_cleared_but_what_is_not_hpcflows(kept, capsys):
     asked(capsys, "--clear")
     for what, place in kept.items():
-        ending = getattr(folders, what.upper()).ending
+        ending = getattr(artifact_cache, what.upper()).ending
         assert {path.name for path in place.iterdir()} == {f"mine{ending}", "0" * 64}
 
 
@@ -83,11 +83,13 @@ def test_no_folder_is_made_and_none_needed(tmp_path, monkeypatch, capsys):
 
 
 def test_what_cannot_be_removed_is_not_told_as_removed(kept, capsys):
-    stuck = kept["plans"] / f"{1:064x}{folders.PLANS.ending}"
+    stuck = kept["plans"] / f"{1:064x}{artifact_cache.PLANS.ending}"
     stuck.unlink()
     stuck.mkdir()
     assert main(["cache", "--clear", "--json"]) == 1
     told = capsys.readouterr()
     removed = json.loads(told.out)["removed"]
     assert [removed[what]["files"] for what in kept] == [2, 3] and str(stuck) in told.err
-    assert stuck.exists() and not (kept["plans"] / f"{2:064x}{folders.PLANS.ending}").exists()
+    assert (
+        stuck.exists() and not (kept["plans"] / f"{2:064x}{artifact_cache.PLANS.ending}").exists()
+    )

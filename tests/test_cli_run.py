@@ -19,28 +19,28 @@ import pytest
 from hpcflow.cli import run
 from hpcflow.cli.main import main, shared_option, split_script
 from hpcflow.errors import LaunchError
-from hpcflow.launch import Launch
+from hpcflow.launch.launcher_detection import Launch
+from hpcflow.platform.cpu_threads import CHOSEN
 from hpcflow.settings import Settings
-from hpcflow.threads import CHOSEN
 from tests.comm.threads import until
 
 ROOT = Path(__file__).parent.parent
 DOUBLE = """
 import sys, types
-job = types.ModuleType("hpcflow.runtime.job")
+job = types.ModuleType("hpcflow.runtime.job.job_membership")
 def enter():
-    from hpcflow import launch, settings
-    place, ps = launch.detect(), settings.Settings.from_environ().ps
+    from hpcflow.launch import launcher_detection; from hpcflow import settings
+    place, ps = launcher_detection.detect(), settings.Settings.from_environ().ps
     is_server = place is not None and place.rank >= place.size - ps
     return types.SimpleNamespace(is_server=is_server)
 job.enter = enter
 job.serve = lambda: print("serving", flush=True)
-sys.modules["hpcflow.runtime.job"] = job
+sys.modules["hpcflow.runtime.job.job_membership"] = job
 """
 SCRIPT = """
 import os, sys
-from hpcflow import launch
-place = launch.detect()
+from hpcflow.launch import launcher_detection
+place = launcher_detection.detect()
 me = (place.rank, place.size) if place else None
 settings = sorted(k for k in os.environ if k in ("HPCFLOW_PS", "HPCFLOW_BUCKET_BYTES"))
 loaded = "mpi4py" in sys.modules

@@ -12,10 +12,10 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GradientError, GraphError, PlacementError, ShapeError
-from hpcflow.graph.registry import OPS, rows
-from hpcflow.kernels import table
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.make import make_plan
+from hpcflow.graph.op_registry import OPS, rows
+from hpcflow.kernels import kernel_registry
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.pass_list import make_plan
 from hpcflow.settings import Settings
 from tests.ops.evaluate import evaluate
 
@@ -29,13 +29,13 @@ def graph() -> Iterator[hf.Graph]:
 @pytest.fixture
 def tables() -> Iterator[None]:
     """The op and kernel tables as they were, after the test."""
-    table.names()  # all kernels are imported
-    ops, kernels = dict(rows()), dict(table._TABLE)
+    kernel_registry.names()  # all kernels are imported
+    ops, kernels = dict(rows()), dict(kernel_registry._TABLE)
     yield
     OPS.clear()
-    table._TABLE.clear()
+    kernel_registry._TABLE.clear()
     OPS.update(ops)
-    table._TABLE.update(kernels)
+    kernel_registry._TABLE.update(kernels)
 
 
 def run(fetches: Any, feeds: Any = None) -> Any:
@@ -264,9 +264,9 @@ def test_what_is_recomputed_runs_twice_and_is_not_merged() -> None:
 
 
 def test_recomputing_needs_less_memory() -> None:
-    from hpcflow.kernels.table import find
-    from hpcflow.plan.code import KernelInfo
-    from hpcflow.plan.generate import generate
+    from hpcflow.kernels.kernel_registry import find
+    from hpcflow.lowering.kernel_metadata import KernelInfo
+    from hpcflow.lowering.python_codegen import generate
 
     sizes = []
     for wrap in (lambda f: f, hf.recompute):

@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 
 from hpcflow.cli import main as cli
-from hpcflow.printable import one_line, printable
-from hpcflow.report import picture
+from hpcflow.platform.terminal_escaping import one_line, printable
+from hpcflow.report import scaling_plots
 
 ROOT = Path(__file__).parents[1]
 NOBODY = 65534
@@ -94,13 +94,13 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every twentieth report has its picture: it takes longer than all else."""
-    drawn, count = picture.draw, itertools.count()
+    drawn, count = scaling_plots.draw, itertools.count()
 
     def draw(*args: Any) -> None:
         if next(count) % 20 == 0:
             drawn(*args)
 
-    monkeypatch.setattr(picture, "draw", draw)
+    monkeypatch.setattr(scaling_plots, "draw", draw)
 
 
 def fresh(made: Path, here: Path) -> None:
@@ -521,14 +521,14 @@ def test_what_is_printed_has_no_letter_that_steers() -> None:
 
 @pytest.mark.parametrize(("encoding", "told"), [("ascii", r"\xf6\u5b9e"), ("utf-8", "ö实")])
 def test_letters_that_the_terminal_lacks_are_written_out(encoding: str, told: str) -> None:
-    code = "from hpcflow.cli import say; say.out('ö实'); say.err('ö实')"
+    code = "from hpcflow.cli.terminal_output import err, out; out('ö实'); err('ö实')"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=60)
     assert done.stdout.decode() == done.stderr.decode() == told + "\n"
 
 
 def test_who_stops_reading_is_no_error_of_ours(here: Path) -> None:
-    code = "from hpcflow.cli import say\nfor i in range(10**6): say.out('line')"
+    code = "from hpcflow.cli.terminal_output import out\nfor i in range(10**6): out('line')"
     command = f'{sys.executable} -c "$CODE" | head -1; echo ${{PIPESTATUS[0]}}'
     env = {**os.environ, "PYTHONPATH": str(ROOT), "CODE": code}
     done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, timeout=60)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcflow.cli import run
 from hpcflow.errors import HpcflowError, LaunchError
-from hpcflow.faults import KINDS, USAGES, Fault, check, parse
+from hpcflow.platform.fault_specification import KINDS, USAGES, Fault, check, parse
 from hpcflow.settings import Settings
 
 

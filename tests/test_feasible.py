@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.cli.feasible import Part, parts_of, seconds_of
+from hpcflow.cli.job_feasibility import Part, parts_of, seconds_of
 from hpcflow.cli.main import main
 
 ROOT = Path(__file__).parent.parent

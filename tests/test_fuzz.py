@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow import faults, launch
-from hpcflow.consistency import rule
 from hpcflow.errors import HpcflowError
 from hpcflow.flags import _boolean
-from hpcflow.graph.device import parse
+from hpcflow.graph.device_names import parse
 from hpcflow.graph.dtypes import as_dtype
+from hpcflow.launch import launcher_detection
+from hpcflow.platform import fault_specification
+from hpcflow.ps.sync_rules import rule
 from hpcflow.settings import Settings
-from hpcflow.train.policy import interval
+from hpcflow.train.every_n_steps_or_secs import interval
 from hpcflow.train.saver import policy
 
 FUZZ = settings(max_examples=200)
@@ -46,9 +47,9 @@ NAMES = sorted(
     {
         *("SLURM_STEP_ID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PTY_PORT"),
         *("FLUX_JOB_SIZE", "FLUX_JOB_NNODES", "PMI_RANK", "PMI_SIZE"),
-        *(row.rank for row in launch.LAUNCHERS),
-        *(name for row in launch.LAUNCHERS for name in row.size),
-        *(name for row in launch.LAUNCHERS for name in (row.local_rank, row.local_size)
+        *(row.rank for row in launcher_detection.LAUNCHERS),
+        *(name for row in launcher_detection.LAUNCHERS for name in row.size),
+        *(name for row in launcher_detection.LAUNCHERS for name in (row.local_rank, row.local_size)
           if isinstance(name, str)),
     }
 )  # fmt: skip
@@ -67,14 +68,14 @@ def refused(call: Any, *given: Any) -> Any:
 @FUZZ
 @given(st.dictionaries(st.sampled_from(NAMES), TEXT, min_size=1))
 def test_what_launchers_say(environ):
-    found = refused(launch.detect, environ)
+    found = refused(launcher_detection.detect, environ)
     assert found is None or 0 <= found.rank < found.size
 
 
 def test_a_list_of_tasks_that_would_fill_memory():
     environ = {"SLURM_STEP_TASKS_PER_NODE": "2(x99999999999999)", "SLURM_STEP_ID": "0"}
     environ |= {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
-    assert refused(launch.detect, environ).local_size is None
+    assert refused(launcher_detection.detect, environ).local_size is None
 
 
 @FUZZ
@@ -87,7 +88,7 @@ def test_settings(given_):
 @FUZZ
 @given(TEXT | st.sampled_from(["a", "a8", "backup:²", "stale:" + "9" * 5000, "stale:-1"]))
 def test_words_of_the_command_line(text):
-    for parser in (rule, faults.parse, parse, interval):
+    for parser in (rule, fault_specification.parse, parse, interval):
         refused(parser, text)
     refused(as_dtype, text)
     refused(policy, (text, text, 1))

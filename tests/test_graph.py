@@ -13,11 +13,11 @@ from hypothesis.extra import numpy as hnp
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, GraphError, HpcflowError, PlacementError, ShapeError
-from hpcflow.graph import device as device_names
+from hpcflow.graph import device_names
 from hpcflow.graph.dtypes import as_array, as_dtype
 from hpcflow.graph.graph import as_operation
-from hpcflow.graph.registry import NoGrad, lookup, op
-from hpcflow.graph.shape import as_shape, broadcast, merge, normalize_axes, show, size_of
+from hpcflow.graph.op_registry import NoGrad, lookup, op
+from hpcflow.graph.static_shape import as_shape, broadcast, merge, normalize_axes, show, size_of
 from tests.ops.evaluate import evaluate
 
 

@@ -23,7 +23,7 @@ from hpcflow.errors import (
     PlacementError,
     ShapeError,
 )
-from hpcflow.graph.registry import OPS, rows
+from hpcflow.graph.op_registry import OPS, rows
 from tools import fuzz_api
 from tools.fuzz_api import Call, attempt
 
@@ -319,10 +319,14 @@ def test_one_function_is_one_object_under_all_its_names():
 
 
 def test_the_tool_finds_what_is_raised_raw():
-    call = Call("__import__('hpcflow.ops.checks').ops.checks.assert_rank_in", ("3", "3"), ())
+    call = Call(
+        "__import__('hpcflow.ops.control_flow.assertions').ops.checks.assert_rank_in",
+        ("3", "3"),
+        (),
+    )
     outcome = attempt(call)  # the function where it is defined has no guard
     assert outcome.verdict == "wrong" and outcome.error.startswith("TypeError")
-    assert "ops/checks.py" in outcome.line
+    assert "ops/control_flow/assertions.py" in outcome.line
 
 
 @pytest.mark.parametrize(

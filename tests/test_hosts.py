@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import hosts, relay
 from hpcflow.errors import LaunchError
-from hpcflow.launch import Start
+from hpcflow.launch import host_failure_tolerance, ssh_relay
+from hpcflow.launch.launcher_detection import Start
 
 OPEN_MPI = Start(["mpirun", "-n", "4", "train.py"], {}, "mpirun of Open MPI")
 PRTED = (
@@ -34,7 +34,7 @@ class Running:
     """A supervisor of `ranks` that turns in a thread while the `with` block lasts."""
 
     def __init__(self, ranks: int) -> None:
-        self.supervisor = hosts.Supervisor(ranks)
+        self.supervisor = host_failure_tolerance.Supervisor(ranks)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._turn)
 
@@ -42,7 +42,7 @@ class Running:
         while not self._over.is_set():
             self.supervisor.turn()
 
-    def __enter__(self) -> hosts.Supervisor:
+    def __enter__(self) -> host_failure_tolerance.Supervisor:
         self._thread.start()
         return self.supervisor
 
@@ -54,14 +54,14 @@ class Running:
 
 def said(where: str, host: str) -> bytes:
     """What becomes of `host`, which is gone."""
-    connection = relay.call(where, f"gone {host}")
+    connection = ssh_relay.call(where, f"gone {host}")
     assert connection is not None
     with connection:
         return connection.recv(1)
 
 
 def line(where: str, rank: int) -> socket.socket:
-    connection = relay.call(where, f"rank {rank}")
+    connection = ssh_relay.call(where, f"rank {rank}")
     assert connection is not None
     return connection
 
@@ -75,39 +75,44 @@ def wait_until(holds) -> None:  # the limit of tests ends it
 def test_a_hostfile_is_given_to_the_launcher(tmp_path: Path) -> None:
     file = str(tmp_path / "hosts")
     with pytest.raises(LaunchError, match="no such file"):
-        hosts.spread(OPEN_MPI, file)
+        host_failure_tolerance.spread(OPEN_MPI, file)
     Path(file).write_text("nid1 slots=2\n")
-    start = hosts.spread(OPEN_MPI, file)
+    start = host_failure_tolerance.spread(OPEN_MPI, file)
     assert start.argv == ["mpirun", "--hostfile", file, "-n", "4", "train.py"]
-    mpich = hosts.spread(Start(["mpirun", "-n", "4"], {}, "mpirun of MPICH"), file)
+    mpich = host_failure_tolerance.spread(Start(["mpirun", "-n", "4"], {}, "mpirun of MPICH"), file)
     assert mpich.argv == ["mpirun", "-f", file, "-n", "4"]
     with pytest.raises(LaunchError, match="places the ranks itself"):
-        hosts.spread(Start(["srun", "-n", "4"], {}, "srun, in SLURM job 7"), file)
+        host_failure_tolerance.spread(Start(["srun", "-n", "4"], {}, "srun, in SLURM job 7"), file)
 
 
 def test_only_open_mpi_5_is_watched() -> None:
     old = {"OMPI_MCA_hwloc_base_binding_policy": "none"}
-    assert hosts.are_several(OPEN_MPI, "file") and not hosts.are_several(OPEN_MPI, None)
-    assert not hosts.are_several(Start(["mpirun"], {}, "mpirun of MPICH"), "file")
-    assert not hosts.are_several(Start(["mpirun"], old, OPEN_MPI.why), "file")
+    assert host_failure_tolerance.are_several(
+        OPEN_MPI, "file"
+    ) and not host_failure_tolerance.are_several(OPEN_MPI, None)
+    assert not host_failure_tolerance.are_several(Start(["mpirun"], {}, "mpirun of MPICH"), "file")
+    assert not host_failure_tolerance.are_several(Start(["mpirun"], old, OPEN_MPI.why), "file")
     for env, several in (
         ({"PBS_NODEFILE": "f"}, True),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, True),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, False),
         ({"SLURM_JOB_NUM_NODES": "2"}, False),
     ):
-        assert hosts.are_several(Start(["mpirun"], env, OPEN_MPI.why), None) == several
+        assert (
+            host_failure_tolerance.are_several(Start(["mpirun"], env, OPEN_MPI.why), None)
+            == several
+        )
 
 
 def test_a_daemon_is_told_the_relays_port() -> None:
-    assert relay.mpirun_of(PRTED) == ("10.0.0.1", 4711)
-    assert relay.host_of(PRTED) == "nid2" and relay.host_of(("-p", "22", *PRTED)) == "nid2"
-    words = relay.through(99, PRTED)
+    assert ssh_relay.mpirun_of(PRTED) == ("10.0.0.1", 4711)
+    assert ssh_relay.host_of(PRTED) == "nid2" and ssh_relay.host_of(("-p", "22", *PRTED)) == "nid2"
+    words = ssh_relay.through(99, PRTED)
     assert words[4] == '"prterun-nid1-7@0.0;tcp://10.0.0.1,10.1.0.1:99:24,24"'
     assert words[7] == '"prterun-nid1-7@0.0;tcp://10.0.0.1,10.1.0.1:99:24,24"'
     assert words[:4] == list(PRTED[:4])
     with pytest.raises(ValueError, match="no address"):
-        relay.mpirun_of(["nid2", "true"])
+        ssh_relay.mpirun_of(["nid2", "true"])
 
 
 def test_the_others_of_a_lost_host_go_on_until_all_have_ended() -> None:
@@ -115,9 +120,9 @@ def test_the_others_of_a_lost_host_go_on_until_all_have_ended() -> None:
     with Running(3) as supervisor:
         ranks = [line(supervisor.where, rank) for rank in range(3)]
         ranks[2].close()
-        assert said(supervisor.where, "nid2") == relay.HOLD
+        assert said(supervisor.where, "nid2") == ssh_relay.HOLD
         assert supervisor.lost == ["nid2"] and not supervisor.is_over
-        assert supervisor.code == hosts.ABORTED
+        assert supervisor.code == host_failure_tolerance.ABORTED
         ranks[1].sendall(b"3\n")
         ranks[1].close()
         ranks[0].sendall(b"0\n")
@@ -132,7 +137,7 @@ def test_a_job_that_still_starts_ends_with_its_host() -> None:
     with Running(2) as supervisor:
         first = line(supervisor.where, 0)
         assert said(supervisor.where, "nid2") == b"e"
-        assert supervisor.lost == ["nid2"] and supervisor.code == hosts.ABORTED
+        assert supervisor.lost == ["nid2"] and supervisor.code == host_failure_tolerance.ABORTED
         first.close()
 
 
@@ -140,7 +145,7 @@ def test_who_does_not_show_the_token_is_cut() -> None:
     with Running(1) as supervisor:
         addresses, port, token = supervisor.where.split(":")
         for wrong in (f"{addresses}:{port}:{token[:-1]}", f"{addresses}:{port}:x{token}"):
-            assert relay.call(wrong, "rank 0") is None
+            assert ssh_relay.call(wrong, "rank 0") is None
         with socket.create_connection(("127.0.0.1", int(port))) as endless:
             endless.settimeout(60)
             with pytest.raises(OSError):  # cut, not kept
@@ -151,12 +156,13 @@ def test_who_does_not_show_the_token_is_cut() -> None:
 
 def test_mpiruns_0_is_none_if_the_chief_has_not_told_it() -> None:
     """PRRTE ends with 0 when it has lost a host."""
-    supervisor = hosts.Supervisor(1)
-    rank = "import sys; from hpcflow.hosts import Line; l = Line(0); l.code = int(sys.argv[1])"
+    supervisor = host_failure_tolerance.Supervisor(1)
+    rank = "import sys; from hpcflow.launch.host_failure_tolerance import Line; l = Line(0)"
+    rank += "; l.code = int(sys.argv[1])"
     rank += "; sys.argv[2:] and __import__('os').kill(__import__('os').getpid(), 9)"
     root = str(Path(__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": root, relay.SUPERVISOR: supervisor.where}
-    for words, code in ((["0", "dies"], hosts.ABORTED), (["0"], 0), (["7"], 7)):
+    env = {**os.environ, "PYTHONPATH": root, ssh_relay.SUPERVISOR: supervisor.where}
+    for words, code in ((["0", "dies"], host_failure_tolerance.ABORTED), (["0"], 0), (["7"], 7)):
         program = [sys.executable, "-c", rank, *words]
         shell = ["sh", "-c", '"$@"; exit 0', "sh", *program]
         assert supervisor.run(subprocess.Popen(shell, env=env)) == code
@@ -165,20 +171,21 @@ def test_mpiruns_0_is_none_if_the_chief_has_not_told_it() -> None:
 
 LINES = """
 import os, resource, sys
-from hpcflow import hosts, relay
+from hpcflow.launch import host_failure_tolerance, ssh_relay
 from hpcflow.errors import LaunchError
 
 ranks, soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
-    supervisor = hosts.Supervisor(ranks)
+    supervisor = host_failure_tolerance.Supervisor(ranks)
 except LaunchError as error:
     sys.exit(str(error))
 children = []
 for first in range(0, ranks, 40):  # processes with 40 lines each
     children.append(os.fork())
     if not children[-1]:
-        kept = [relay.call(supervisor.where, f"rank {rank}") for rank in range(first, first + 40)]
+        ranks = range(first, first + 40)
+        kept = [ssh_relay.call(supervisor.where, f"rank {rank}") for rank in ranks]
         while True:
             os.read(kept[0].fileno(), 1)
 while supervisor._left < ranks:
@@ -209,9 +216,10 @@ def test_there_may_be_more_ranks_than_usual_descriptors() -> None:
 
 def test_a_rank_that_mpirun_has_left_ends_with_the_job() -> None:
     with Running(1) as supervisor:
-        rank = "import time; from hpcflow.hosts import Line; Line(0); print(1, flush=True)"
+        rank = "import time; from hpcflow.launch.host_failure_tolerance import Line; Line(0)"
+        rank += "; print(1, flush=True)"
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-        env[relay.SUPERVISOR] = supervisor.where
+        env[ssh_relay.SUPERVISOR] = supervisor.where
         left = subprocess.Popen(
             [sys.executable, "-c", f"{rank}; time.sleep(1000)"], env=env, stdout=subprocess.PIPE
         )
@@ -222,10 +230,10 @@ def test_a_rank_that_mpirun_has_left_ends_with_the_job() -> None:
 
 
 @pytest.fixture
-def between() -> Iterator[tuple[relay.Relay, socket.socket, socket.socket, socket.socket]]:
+def between() -> Iterator[tuple[ssh_relay.Relay, socket.socket, socket.socket, socket.socket]]:
     """A relay whose daemon has come: it, mpirun's end, the daemon's end, mpirun's listener."""
     listener = socket.create_server(("127.0.0.1", 0))
-    one = relay.Relay(("127.0.0.1", listener.getsockname()[1]))
+    one = ssh_relay.Relay(("127.0.0.1", listener.getsockname()[1]))
     daemon = socket.create_connection(("127.0.0.1", one.port))
     while not one.has_come:
         one.turn()
@@ -261,8 +269,8 @@ def test_a_host_that_does_not_start_its_daemon_is_told_as_by_ssh() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     words = [word.replace("4711", str(listener.getsockname()[1])) for word in PRTED]
     for agent, code in (("sh -c exit\\ 7", 7), ("false", 1)):
-        env = {**os.environ, relay.AGENT: agent}
-        argv = [sys.executable, "-I", "-S", relay.__file__, *words]
+        env = {**os.environ, ssh_relay.AGENT: agent}
+        argv = [sys.executable, "-I", "-S", ssh_relay.__file__, *words]
         assert subprocess.run(argv, env=env, timeout=60).returncode == code
     listener.close()
 
@@ -282,7 +290,8 @@ def test_a_host_that_does_not_start_its_daemon_is_told_as_by_ssh() -> None:
 def test_a_job_that_has_lost_a_host_does_not_end_with_0(script: str, code: int) -> None:
     """And without --survive nothing listens: the job is mpirun's, of which only words are read."""
     program = "import os, sys; from hpcflow.cli.run import run_mpirun\n"
-    program += "from hpcflow.launch import Start; from hpcflow.settings import Settings\n"
+    program += "from hpcflow.launch.launcher_detection import Start\n"
+    program += "from hpcflow.settings import Settings\n"
     program += "start = Start(['sh', '-c', sys.argv[1]], dict(os.environ), 'mpirun of Open MPI')\n"
     program += "sys.exit(run_mpirun(start, 4, Settings(), several=True))"
     done = subprocess.run(

@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
 from hpcflow.errors import LaunchError
-from hpcflow.launch import Launch, check_library, check_survive, check_world, command, detect
+from hpcflow.launch import launcher_detection
+from hpcflow.launch.launcher_detection import (
+    Launch,
+    check_library,
+    check_survive,
+    check_world,
+    command,
+    detect,
+)
 
 # What SLURM 22.05 sets in the batch script of `sbatch -N2 -n4`: rank-like numbers, but no step.
 BATCH = {
@@ -192,7 +199,7 @@ class Machine:
     def ask(self, argv: Sequence[str], env: Mapping[str, str]) -> str:
         return self.plugins if argv[1] == "--mpi=list" else self.says
 
-    def start(self, n: int, cores: int = 8, **environ: str) -> launch.Start:
+    def start(self, n: int, cores: int = 8, **environ: str) -> launcher_detection.Start:
         environ = {"PATH": "/usr/bin:/site/bin", **environ}
         return command(n, ["p"], environ, cores=cores, which=self.which, ask=self.ask)
 
@@ -287,15 +294,15 @@ def test_without_srun_or_its_plugin_mpirun_starts_them_and_says_so() -> None:
 
 LEFT_BY_A_KILLED_MPIRUN = """
 import os, pathlib, tempfile
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 folder = pathlib.Path(tempfile.gettempdir(), f"ompi.{os.getpid()}")
 folder.mkdir()
 (folder / f"pmix.{os.uname().nodename}.tool").write_text("of a dead process")
-launch.command(1, ["true"]).become()
+launcher_detection.command(1, ["true"]).become()
 """
 
 
-@pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+@pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs")
 def test_what_a_killed_mpirun_left_stops_none_that_gets_its_number(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", LEFT_BY_A_KILLED_MPIRUN]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import locks, logs
-from hpcflow.owned import is_own_folder
+from hpcflow.platform import file_locks, rank_logging
+from hpcflow.platform.private_files import is_own_folder
 
 ROOT = Path(__file__).parents[1]
 NOBODY = 65534
@@ -45,8 +45,8 @@ sys.stdin.read()
 TURN = """
 import sys, time
 from pathlib import Path
-from hpcflow import locks
-with locks.turn("kernels", Path(sys.argv[1])):
+from hpcflow.platform import file_locks
+with file_locks.turn("kernels", Path(sys.argv[1])):
     print("has its turn", flush=True)
     sys.stdin.read()
 """
@@ -58,8 +58,8 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="hpcflow-test-locks-"))
     made.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(made))
-    monkeypatch.setattr(locks, "_in_vain", {})
-    monkeypatch.setattr(logs, "_said", set())
+    monkeypatch.setattr(file_locks, "_in_vain", {})
+    monkeypatch.setattr(rank_logging, "_said", set())
     yield made
     shutil.rmtree(made)
 
@@ -101,8 +101,8 @@ def holds(path: Path) -> bool:
 def test_the_folder_and_its_files_are_this_users_alone(temp: Path, own: Path) -> None:
     before = os.umask(0)
     try:
-        with locks.turn("kernels", own):
-            (lock,) = locks.folder().iterdir()
+        with file_locks.turn("kernels", own):
+            (lock,) = file_locks.folder().iterdir()
             assert holds(lock)
     finally:
         os.umask(before)
@@ -115,26 +115,26 @@ def test_another_user_who_holds_all_names_delays_nothing(
     temp: Path, own: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = time.monotonic()
-    with child(SQUATS, locks.folder(), user=NOBODY):
+    with child(SQUATS, file_locks.folder(), user=NOBODY):
         since = time.monotonic()
-        with locks.turn("kernels", own):
+        with file_locks.turn("kernels", own):
             (lock,) = own.iterdir()
             assert holds(lock), "the own processes of the node still wait for each other"
-        assert time.monotonic() - since < locks.SAY_S
+        assert time.monotonic() - since < file_locks.SAY_S
         assert f"belongs to another user (uid {NOBODY})" in caplog.text
         assert "set TMPDIR to a folder of yours" in caplog.text
-    assert time.monotonic() - start < locks.PATIENCE_S
+    assert time.monotonic() - start < file_locks.PATIENCE_S
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a second user")
 def test_another_user_cannot_hold_a_lock_of_ours(temp: Path, own: Path) -> None:
-    with locks.turn("kernels", own):
+    with file_locks.turn("kernels", own):
         pass
-    (lock,) = locks.folder().iterdir()
+    (lock,) = file_locks.folder().iterdir()
     with pytest.raises(AssertionError), child(HOLDS, lock, user=NOBODY):
         pass  # it printed nothing, for it could not open the file
     os.chown(lock, NOBODY, NOBODY)  # as if it had been put there
-    with locks.turn("kernels", own):
+    with file_locks.turn("kernels", own):
         assert not holds(lock) and holds(next(own.iterdir()))
 
 
@@ -142,7 +142,7 @@ def test_another_user_cannot_hold_a_lock_of_ours(temp: Path, own: Path) -> None:
 def test_what_stands_in_the_place_of_locks_is_not_used(
     temp: Path, own: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = locks.folder()
+    place = file_locks.folder()
     victim = temp / "victim"
     victim.mkdir(mode=0o700)
     if how == "link":
@@ -158,7 +158,7 @@ def test_what_stands_in_the_place_of_locks_is_not_used(
     else:
         (place / "kernels.lock").mkdir(mode=0o700, parents=True)
         place.chmod(0o700)
-    with locks.turn("kernels", own):
+    with file_locks.turn("kernels", own):
         assert holds(next(own.iterdir()))
     assert list(victim.iterdir()) == []
     assert len(caplog.records) == 1 and caplog.records[0].levelno == logging.WARNING
@@ -168,12 +168,12 @@ def test_what_stands_in_the_place_of_locks_is_not_used(
 def test_without_any_lock_each_goes_on_and_says_so(
     temp: Path, own: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    locks.folder().write_text("")
+    file_locks.folder().write_text("")
     own.chmod(0o777)
-    with locks.turn("kernels", own):
+    with file_locks.turn("kernels", own):
         pass
     assert list(own.iterdir()) == []
-    assert [str(place) in caplog.text for place in (locks.folder(), own)] == [True, True]
+    assert [str(place) in caplog.text for place in (file_locks.folder(), own)] == [True, True]
 
 
 def test_a_file_system_without_locks_is_no_lock_that_is_held(
@@ -182,10 +182,10 @@ def test_a_file_system_without_locks_is_no_lock_that_is_held(
     def none(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(locks.fcntl, "flock", none)
+    monkeypatch.setattr(file_locks.fcntl, "flock", none)
     since = time.monotonic()
-    with locks.turn("kernels", own):
-        assert time.monotonic() - since < locks.SAY_S
+    with file_locks.turn("kernels", own):
+        assert time.monotonic() - since < file_locks.SAY_S
     assert "Function not implemented" in caplog.text
 
 
@@ -193,26 +193,26 @@ def test_a_wait_says_once_for_which_process(
     temp: Path, own: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(locks, "SAY_S", 0.2)
-    monkeypatch.setattr(locks, "PATIENCE_S", 0.6)
+    monkeypatch.setattr(file_locks, "SAY_S", 0.2)
+    monkeypatch.setattr(file_locks, "PATIENCE_S", 0.6)
     with child(TURN, own) as job:
         job.send_signal(signal.SIGSTOP)
         since = time.monotonic()
-        with locks.turn("kernels", own):
+        with file_locks.turn("kernels", own):
             assert 0.6 <= time.monotonic() - since < 30
         told = [record.getMessage() for record in caplog.records]
         assert len(told) == 2
         for line in told:
             assert f"process {job.pid} on {os.uname().nodename}" in line and "TURN" not in line
-            assert str(locks.folder() / "kernels.lock") in line and sys.executable in line
+            assert str(file_locks.folder() / "kernels.lock") in line and sys.executable in line
         levels = [record.levelno for record in caplog.records]
         assert levels == [logging.INFO, logging.WARNING] and "goes on without" in told[1]
         since = time.monotonic()
-        with locks.turn("kernels", own):  # nobody waits twice in vain for one process
+        with file_locks.turn("kernels", own):  # nobody waits twice in vain for one process
             assert time.monotonic() - since < 0.6
         assert len(caplog.records) == 2
     with child(TURN, own) as other:  # it is another that has the lock now
-        with locks.turn("kernels", own):
+        with file_locks.turn("kernels", own):
             pass
         assert f"process {other.pid}" in caplog.records[-1].getMessage()
 
@@ -221,10 +221,10 @@ def test_who_waits_alone_waits_on_and_says_for_whom(
     temp: Path, own: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(locks, "SAY_S", 0.1)
-    monkeypatch.setattr(locks, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(file_locks, "SAY_S", 0.1)
+    monkeypatch.setattr(file_locks, "PATIENCE_S", 0.3)
     path = own / "copy.lock"
-    path.write_text("0" * locks.NOTE_BYTES + "process 7 \x1b[2J\nforged\u202e")
+    path.write_text("0" * file_locks.NOTE_BYTES + "process 7 \x1b[2J\nforged\u202e")
     path.chmod(0o600)
     with child(HOLDS, path) as job:
         ends = time.monotonic() + 1.0
@@ -235,9 +235,9 @@ def test_who_waits_alone_waits_on_and_says_for_whom(
         before = signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, 1.0)
         try:
-            with locks.alone(path, "the copy of x.h5") as notes:
+            with file_locks.alone(path, "the copy of x.h5") as notes:
                 assert time.monotonic() >= ends
-                assert os.pread(notes, locks.NOTE_BYTES, 0) == b"0" * locks.NOTE_BYTES
+                assert os.pread(notes, file_locks.NOTE_BYTES, 0) == b"0" * file_locks.NOTE_BYTES
         finally:
             signal.signal(signal.SIGALRM, before)
     told = [record.getMessage() for record in caplog.records]
@@ -248,9 +248,9 @@ def test_who_waits_alone_waits_on_and_says_for_whom(
 
 def test_who_dies_lets_the_next_one_in(temp: Path, own: Path) -> None:
     with child(TURN, own):
-        assert holds(locks.folder() / "kernels.lock")
-    with locks.turn("kernels", own):
-        said = (locks.folder() / "kernels.lock").read_bytes()[locks.NOTE_BYTES :].decode()
+        assert holds(file_locks.folder() / "kernels.lock")
+    with file_locks.turn("kernels", own):
+        said = (file_locks.folder() / "kernels.lock").read_bytes()[file_locks.NOTE_BYTES :].decode()
     assert f"process {os.getpid()} " in said
 
 
@@ -268,7 +268,7 @@ def test_a_board_in_a_folder_of_others_is_not_used(tmp_path: Path, how: str) -> 
     else:
         place.mkdir()
         place.chmod(0o777)
-    board = logs.Board(str(place), 0)
+    board = rank_logging.Board(str(place), 0)
     path = Path(board._path("a line"))
     path.symlink_to(tmp_path / "precious")
     assert board.is_first("a line", 0.0) and board.is_first("another", 0.0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hpcflow as hf
-from hpcflow import logs
+from hpcflow.platform import rank_logging
 
 
 class Listener(logging.Handler):
@@ -26,10 +26,10 @@ class Listener(logging.Handler):
 @pytest.fixture
 def heard() -> Iterator[list[tuple[int, str]]]:
     listener, before = Listener(), hf.logging.get_verbosity()
-    logs.logger.addHandler(listener)
+    rank_logging.logger.addHandler(listener)
     hf.logging.set_verbosity(hf.logging.WARN)
     yield listener.said
-    logs.logger.removeHandler(listener)
+    rank_logging.logger.removeHandler(listener)
     hf.logging.set_verbosity(before)
 
 
@@ -63,7 +63,7 @@ def test_how_often(heard: list[tuple[int, str]]) -> None:
 def test_what_is_said_before_the_first_session_is_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, heard: list[Any]
 ) -> None:
-    monkeypatch.setattr(logs.logger, "handlers", [])
+    monkeypatch.setattr(rank_logging.logger, "handlers", [])
     monkeypatch.setattr(logging.root, "handlers", [])
     hf.logging.info("quiet")
     hf.logging.error("loud")

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcflow import launch, logs
+from hpcflow.launch import launcher_detection
+from hpcflow.platform import rank_logging
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -20,38 +21,38 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     yield
-    for handler in logs.logger.handlers:
+    for handler in rank_logging.logger.handlers:
         handler.close()
 
 
 def finish_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    for handler in logs.logger.handlers:
+    for handler in rank_logging.logger.handlers:
         handler.close()
     return capsys.readouterr().err.splitlines()
 
 
 def test_equal_lines_are_one_with_their_count(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up(3, 8)
+    rank_logging.set_up(3, 8)
     for _ in range(1022):
-        logs.logger.warning("the disk is slow")
-    logs.logger.warning("another")
+        rank_logging.logger.warning("the disk is slow")
+    rank_logging.logger.warning("another")
     assert finish_lines(capsys) == [
         "hpcflow [3/8] the disk is slow",
         "hpcflow [3/8] another",
         "hpcflow [3/8] the disk is slow  (x 1,022)",
     ]
-    assert logs.warned() == {"the disk is slow": 1022, "another": 1}
+    assert rank_logging.warned() == {"the disk is slow": 1022, "another": 1}
 
 
 def test_after_the_window_a_line_is_told_anew(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(logs.time, "monotonic", lambda: clock[0])
-    logs.set_up(0, 1)
+    monkeypatch.setattr(rank_logging.time, "monotonic", lambda: clock[0])
+    rank_logging.set_up(0, 1)
     for now in (0, 1, 2, 11, 12):
         clock[0] = float(now)
-        logs.logger.info("slow")
+        rank_logging.logger.info("slow")
     assert finish_lines(capsys) == [
         "hpcflow slow",
         "hpcflow slow  (x 3)",
@@ -64,29 +65,29 @@ def test_after_the_window_a_line_is_told_anew(
 def test_rank_0_speaks_at_info_others_at_warning(
     rank: int, said: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs.set_up(rank, 2)
-    logs.logger.debug("debug")
-    logs.logger.info("info")
-    logs.logger.warning("warning")
+    rank_logging.set_up(rank, 2)
+    rank_logging.logger.debug("debug")
+    rank_logging.logger.info("info")
+    rank_logging.logger.warning("warning")
     assert [line.split()[-1] for line in finish_lines(capsys)] == said
 
 
 def test_a_rank_that_fails_writes_its_last_lines(tmp_path: pathlib.Path) -> None:
-    logs.set_up(5, 8, str(tmp_path / "run"))
+    rank_logging.set_up(5, 8, str(tmp_path / "run"))
     for number in range(300):
-        logs.logger.debug("line %d", number)
+        rank_logging.logger.debug("line %d", number)
     assert not (tmp_path / "run").exists()
-    logs.on_failure("ValueError: no\n")
+    rank_logging.on_failure("ValueError: no\n")
     lines = (tmp_path / "run" / "rank-5.log").read_text().splitlines()
-    assert len(lines) == logs.KEPT + 1
+    assert len(lines) == rank_logging.KEPT + 1
     assert lines[0].endswith("DEBUG line 100") and lines[-1] == "ValueError: no"
 
 
 def test_on_request_every_line_is_in_the_file(tmp_path: pathlib.Path) -> None:
-    logs.set_up(5, 8, str(tmp_path), log_files=True)
+    rank_logging.set_up(5, 8, str(tmp_path), log_files=True)
     for number in range(300):
-        logs.logger.debug("line %d", number)
-    logs.on_failure("ValueError: no\n")
+        rank_logging.logger.debug("line %d", number)
+    rank_logging.on_failure("ValueError: no\n")
     lines = (tmp_path / "rank-5.log").read_text().splitlines()
     assert len(lines) == 301 and lines[-1] == "ValueError: no"
 
@@ -95,8 +96,8 @@ def test_without_a_run_directory_a_failure_writes_no_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    logs.set_up(0, 1)
-    logs.on_failure("ValueError: no")
+    rank_logging.set_up(0, 1)
+    rank_logging.on_failure("ValueError: no")
     assert not list(tmp_path.iterdir())
 
 
@@ -104,14 +105,19 @@ def test_warnings_of_all_ranks_are_told_once() -> None:
     told = [{"slow": 1} for _ in range(1024)]
     told[17] = {"slow": 1, "odd": 2}
     told[3] = {}
-    assert logs.together(told) == {"slow": "x 1,023, ranks 0-2, 4-1023", "odd": "x 2, rank 17"}
+    assert rank_logging.together(told) == {
+        "slow": "x 1,023, ranks 0-2, 4-1023",
+        "odd": "x 2, rank 17",
+    }
 
 
-def boards(folder: pathlib.Path, ranks: int, nodes: int) -> list[logs.Board]:
+def boards(folder: pathlib.Path, ranks: int, nodes: int) -> list[rank_logging.Board]:
     """A board for each rank, in a folder for each node, and one folder above them."""
     above = f"{folder}/all" if nodes > 1 else None
     return [
-        logs.Board(f"{folder}/{r % nodes}", r, logs.Board(above, r) if above else None)
+        rank_logging.Board(
+            f"{folder}/{r % nodes}", r, rank_logging.Board(above, r) if above else None
+        )
         for r in range(ranks)
     ]
 
@@ -125,9 +131,11 @@ def test_a_thousand_ranks_that_say_the_same_are_told_once(
     assert sum(board.is_first("slow", 0.0) for board in speakers) == 1
     assert made[7].more("slow", 3)
     assert made[900].is_first("odd", 1.0), "another line is its own"
-    assert not [line for board in made for line in board.told(logs.FOLD_S - 1)], "too early"
-    late = logs.FOLD_S + logs.LET_NODES_TELL_S
-    told = [line for now in (logs.FOLD_S, late) for board in made for line in board.told(now)]
+    assert not [line for board in made for line in board.told(rank_logging.FOLD_S - 1)], "too early"
+    late = rank_logging.FOLD_S + rank_logging.LET_NODES_TELL_S
+    told = [
+        line for now in (rank_logging.FOLD_S, late) for board in made for line in board.told(now)
+    ]
     said = [r for r in range(1024) if r not in (5, 900)]
     assert told == [("slow", 1025, said)], "what one rank said once needs no second line"
     assert sum(board.is_first("slow", 99.0) for board in made) == 1, "later it is told anew"
@@ -141,11 +149,11 @@ def test_a_board_that_cannot_be_written_silences_nobody(tmp_path: pathlib.Path) 
     assert all(board.is_first("slow", 0.0) for board in boards(tmp_path, 3, 1))
 
 
-@pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+@pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs")
 def test_ranks_of_a_job_warn_once_and_each_file_has_all(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "warns.py"
     script.write_text(
-        "import hpcflow as hf\nfrom hpcflow.logs import logger\n"
+        "import hpcflow as hf\nfrom hpcflow.platform.rank_logging import logger\n"
         "context = hf.Session().context\n"
         "for _ in range(3):\n    logger.warning('the disk is slow')\n"
         "context.barrier()\n"
@@ -168,17 +176,17 @@ def test_ranks_of_a_job_warn_once_and_each_file_has_all(tmp_path: pathlib.Path) 
 
 
 def test_a_handler_set_up_twice_prints_once(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up(0, 1)
-    logs.set_up(0, 1)
-    logs.logger.log(logging.WARNING, "one")
+    rank_logging.set_up(0, 1)
+    rank_logging.set_up(0, 1)
+    rank_logging.logger.log(logging.WARNING, "one")
     assert finish_lines(capsys) == ["hpcflow one"]
 
 
-@pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+@pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs")
 def test_the_rank_that_raised_leaves_its_log(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text(
-        "import time\nimport hpcflow as hf\nfrom hpcflow.logs import logger\n"
+        "import time\nimport hpcflow as hf\nfrom hpcflow.platform.rank_logging import logger\n"
         "context = hf.Session().context\nlogger.debug('before it')\n"
         "if context.rank == 1:\n    raise ValueError('no such luck')\ntime.sleep(200)\n"
     )
@@ -203,12 +211,12 @@ with hf.train.TrainingSession() as sess:
 """
 
 
-@pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+@pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs")
 def test_the_chief_is_heard_where_rank_0_serves(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(SERVED)
     serve = '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] && export HPCFLOW_SERVE=1'
     line = f"{serve}; exec {sys.executable} -m hpcflow run train.py"
-    start = launch.command(3, ["sh", "-c", line])
+    start = launcher_detection.command(3, ["sh", "-c", line])
     environ = {**start.env, "PYTHONPATH": str(ROOT), "HPCFLOW_DEFAULT_CHECKPOINTS": "saved"}
     done = subprocess.run(
         start.argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
-from hpcflow.checkpoint import folder
+from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.errors import ABORTED
+from hpcflow.launch import launcher_detection
 from tests.comm.threads import until
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +41,9 @@ SCRIPT = """
             if session.is_chief:
                 print("STEP", session.steps, flush=True)
 """
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 
 
 class Job:
@@ -81,7 +83,7 @@ class Job:
 
     def saved(self) -> list[int]:
         """The steps of the checkpoints."""
-        return [found.facts["step"] for found in folder.find(self.where / "saved")]
+        return [found.facts["step"] for found in checkpoint_directory.find(self.where / "saved")]
 
 
 def runs(pid: int) -> bool:
@@ -209,7 +211,7 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     script = """
         import os, signal
         import hpcflow as hf
-        from hpcflow.runtime.watching import Watching
+        from hpcflow.runtime.job.rank_monitoring import Watching
 
         def ends(watching, end=Watching.end):
             end(watching)

@@ -13,7 +13,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GradientError
-from hpcflow.graph.registry import NoGrad, op, rows
+from hpcflow.graph.op_registry import NoGrad, op, rows
 
 NONE, REFUSED, REAL = "None", "LookupError", "a gradient"
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from hpcflow.package import DISTRIBUTION, install_hint
+from hpcflow.platform.install_hints import DISTRIBUTION, install_hint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACES = ("benchmarks", "docs", "examples", "hpcflow", "jobs", "tests", "tools")

@@ -8,16 +8,16 @@ import time
 import numpy as np
 import pytest
 
-from hpcflow import peaks
-from hpcflow.peaks import Peaks
+from hpcflow.kernels import roofline_peaks
+from hpcflow.kernels.roofline_peaks import Peaks
 from tests.runtime.test_gpu import GpuModule
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(peaks, "LEAST_ARRAY", 1 << 20)
-    monkeypatch.setattr(peaks, "MOST_ARRAY", 1 << 20)
-    monkeypatch.setattr(peaks, "LONG_ENOUGH_S", 1e-3)
+    monkeypatch.setattr(roofline_peaks, "LEAST_ARRAY", 1 << 20)
+    monkeypatch.setattr(roofline_peaks, "MOST_ARRAY", 1 << 20)
+    monkeypatch.setattr(roofline_peaks, "LONG_ENOUGH_S", 1e-3)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -38,7 +38,7 @@ def test_the_machine_is_not_faster_than_what_it_did(threads, monkeypatch):
             return copyto(a, b)
 
     start = time.perf_counter()
-    found = peaks.measure(threads, Counting(), dtypes=("float32",), seconds=0.05)
+    found = roofline_peaks.measure(threads, Counting(), dtypes=("float32",), seconds=0.05)
     took = time.perf_counter() - start
     assert found.flops["float32"] >= done["products"] / took > 0
     assert found.nbytes >= done["bytes"] / took > 0
@@ -46,7 +46,7 @@ def test_the_machine_is_not_faster_than_what_it_did(threads, monkeypatch):
 
 
 def test_threads_share_a_copy():
-    found = peaks.measure(3, seconds=0.03)
+    found = roofline_peaks.measure(3, seconds=0.03)
     assert set(found.flops) == {"float32", "float64"} and found.nbytes > 0
 
 
@@ -60,16 +60,18 @@ def test_the_fastest_way_to_multiply_counts():
         made.append((n, dtype))
         return lambda: None
 
-    alone = peaks.measure(1, dtypes=("float32",), seconds=0.02, products=[slow])
-    both = peaks.measure(1, dtypes=("float32",), seconds=0.02, products=[slow, fast])
-    assert both.flops["float32"] > 2 * peaks.LARGEST**3 / 0.002 > alone.flops["float32"]
-    assert made[-1] == (peaks.LARGEST, "float32")
+    alone = roofline_peaks.measure(1, dtypes=("float32",), seconds=0.02, products=[slow])
+    both = roofline_peaks.measure(1, dtypes=("float32",), seconds=0.02, products=[slow, fast])
+    assert both.flops["float32"] > 2 * roofline_peaks.LARGEST**3 / 0.002 > alone.flops["float32"]
+    assert made[-1] == (roofline_peaks.LARGEST, "float32")
 
 
 def test_a_gpu_is_waited_for():
     """The double works at once; what it stands for is done when `wait` returns."""
     waits = []
-    found = peaks.measure(1, GpuModule(), lambda: waits.append(1), ("float32",), 0.02, "gpu:0")
+    found = roofline_peaks.measure(
+        1, GpuModule(), lambda: waits.append(1), ("float32",), 0.02, "gpu:0"
+    )
     assert found.device == "gpu:0" and len(waits) > 4
     assert "gpu:0" in found.text()
 
@@ -87,18 +89,22 @@ def test_a_share_is_that_of_the_nearer_peak():
 def test_they_are_measured_once(tmp_path):
     file = tmp_path / "profile" / "peaks.json"
     made = Peaks({"float32": 3.0}, 4.0, 1)
-    assert peaks.kept(file, lambda: made) == made
+    assert roofline_peaks.kept(file, lambda: made) == made
 
     def never():
         raise AssertionError("measured again")
 
-    assert peaks.kept(file, never) == made
+    assert roofline_peaks.kept(file, never) == made
     facts = {"flops": {"float32": 3.0}, "nbytes": 4.0, "threads": 1, "device": "cpu"}
     wrong = [{"flops": {}}, {"flops": 3.0}, {"flops": {"float32": "3"}}, {"nbytes": 0.0}]
     for i, text in enumerate(["{", "[]", "null", *(json.dumps({**facts, **w}) for w in wrong)]):
         file.write_text(text)
         other = Peaks({"float32": 5.0 + i}, 6.0, 1)
-        assert peaks.kept(file, lambda other=other: other) == other == peaks.kept(file, never)
+        assert (
+            roofline_peaks.kept(file, lambda other=other: other)
+            == other
+            == roofline_peaks.kept(file, never)
+        )
     assert [path.name for path in file.parent.iterdir()] == ["peaks.json"]
 
 
@@ -106,5 +112,5 @@ def test_the_largest_cache(tmp_path):
     for index, text in enumerate(["32K", "1M", "32768K"]):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(text + "\n")
-    assert peaks.last_cache(str(tmp_path)) == 32 << 20
-    assert peaks.last_cache(str(tmp_path / "none")) == 0
+    assert roofline_peaks.last_cache(str(tmp_path)) == 32 << 20
+    assert roofline_peaks.last_cache(str(tmp_path / "none")) == 0

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint.diff import Difference
-from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.compare_checkpoints import Difference
 from hpcflow.cli.prove_resume import differences, reasons, rows
 from tests.runtime.ranks import run_ranks
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpcflow.cli import main as cli
-from hpcflow.report import picture, runs, text
+from hpcflow.report import run_summary, run_tables, scaling_plots
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,7 +54,7 @@ def test_strong_and_weak_are_told_by_the_batch(tmp_path: Path) -> None:
         write(tmp_path / "w2", 2, 128, 1900.0),
         write(tmp_path / "w4", 4, 256, 3600.0),
     ]
-    strong, weak = runs.scalings(runs.load(paths))
+    strong, weak = run_summary.scalings(run_summary.load(paths))
     assert (strong.kind, weak.kind) == ("strong", "weak")
     assert "batch 64" in strong.what and "batch 64 a worker" in weak.what
     assert [point.workers for point in strong.points] == [1, 2, 4]
@@ -71,16 +71,16 @@ def test_waiting_and_slow_workers_are_told_apart(tmp_path: Path) -> None:
     (path / "result.json").write_text(
         json.dumps(result | {"wait_seconds": [4.0, 4.0, 0.0, 4.0], "stragglers": slow})
     )
-    (run,) = runs.load([str(path)])
+    (run,) = run_summary.load([str(path)])
     assert (run.waited, run.input_wait, run.busy) == (3.0, 0.5, 9.0)
-    told = text.as_text([run], [])
+    told = run_tables.as_text([run], [])
     assert "3 s (24%)" in told and "0.5 s (4%)" in told
     assert "worker 2 (rank 3 on nid42) was slow for long" in told and "1.9 times" in told
     # of a run that has not ended the manifest knows
     (path / "result.json").unlink()
     manifest = json.loads((path / "manifest.json").read_text()) | {"finished": False}
     (path / "manifest.json").write_text(json.dumps(manifest | {"stragglers": slow}))
-    assert runs.load([str(path)])[0].stragglers == slow
+    assert run_summary.load([str(path)])[0].stragglers == slow
 
 
 def test_modes_are_not_mixed_and_begin_with_the_single_rank(tmp_path: Path) -> None:
@@ -89,7 +89,9 @@ def test_modes_are_not_mixed_and_begin_with_the_single_rank(tmp_path: Path) -> N
         write(tmp_path / "collective", 4, 64, 3000.0),
         write(tmp_path / "ps", 4, 64, 2000.0, mode="ps", servers=1),
     ]
-    curves = [curve for curve in runs.scalings(runs.load(paths)) if curve.kind == "strong"]
+    curves = [
+        curve for curve in run_summary.scalings(run_summary.load(paths)) if curve.kind == "strong"
+    ]
     assert {curve.what.split(", ")[1]: curve.points[-1].efficiency for curve in curves} == {
         "collective": 0.75,
         "ps": 2 / 3,  # of three workers
@@ -103,18 +105,20 @@ def test_servers_are_no_workers(tmp_path: Path) -> None:
         write(tmp_path / "ps1", 2, 64, 800.0, mode="ps", servers=1),
         write(tmp_path / "ps2", 4, 64, 1200.0, mode="ps", servers=2),
     ]
-    found = runs.load(paths)
+    found = run_summary.load(paths)
     assert [(run.workers, run.servers) for run in found] == [(1, 0), (1, 1), (2, 2)]
-    (curve,) = (curve for curve in runs.scalings(found) if curve.kind == "strong")
+    (curve,) = (curve for curve in run_summary.scalings(found) if curve.kind == "strong")
     assert [(p.workers, p.rate, p.efficiency) for p in curve.points] == [
         (1, 800, 1),
         (2, 1200, 0.75),
     ]
-    told = text.as_text(found, [curve])
+    told = run_tables.as_text(found, [curve])
     row = next(line.split() for line in told.splitlines() if line.startswith("ps2"))
     assert row[1:4] == ["ps", "2", "2"]
     # of a run without a result the names of its tasks tell
-    (killed,) = runs.load([write(tmp_path / "k", 4, 64, 9.0, mode="ps", servers=1, finished=False)])
+    (killed,) = run_summary.load(
+        [write(tmp_path / "k", 4, 64, 9.0, mode="ps", servers=1, finished=False)]
+    )
     assert (killed.workers, killed.servers) == (3, 1)
 
 
@@ -142,7 +146,7 @@ def test_options_that_differ_are_shown_and_no_others(tmp_path: Path) -> None:
         })
         for i in range(3)
     ]  # fmt: skip
-    told = text.as_text(runs.load(paths), [])
+    told = run_tables.as_text(run_summary.load(paths), [])
     lines = told[told.index("options that differ") :].splitlines()[1:5]
     assert [line.split() for line in lines] == [
         ["run", "--lr", "--fast", "sync", "commit"],
@@ -150,8 +154,10 @@ def test_options_that_differ_are_shown_and_no_others(tmp_path: Path) -> None:
         ["r1", "0.2", "-", "all", "cccccccccc"],
         ["r2", "0.1", "yes", "async", "dddddddddd", "with", "changes"],
     ]
-    assert "options that differ" not in text.as_text(runs.load([paths[0], paths[0]]), [])
-    assert "options that differ" not in text.as_text(runs.load(paths[:1]), [])
+    assert "options that differ" not in run_tables.as_text(
+        run_summary.load([paths[0], paths[0]]), []
+    )
+    assert "options that differ" not in run_tables.as_text(run_summary.load(paths[:1]), [])
 
 
 def test_what_a_script_gave_to_its_result_is_shown(tmp_path: Path) -> None:
@@ -159,7 +165,7 @@ def test_what_a_script_gave_to_its_result_is_shown(tmp_path: Path) -> None:
         write(tmp_path / "a", 1, 8, 9.0, said={"accuracy": 0.123456789, "note": "x\x1b[2J"}),
         write(tmp_path / "b", 1, 8, 9.0, said={"accuracy": 1, "confusion": [[1, 2], [3, 4]]}),
     ]
-    told = text.as_text(runs.load(paths), [])
+    told = run_tables.as_text(run_summary.load(paths), [])
     lines = told[told.index("results") :].splitlines()[1:4]
     assert [line.split() for line in lines] == [
         ["run", "accuracy", "note", "confusion"],
@@ -210,23 +216,23 @@ def test_what_became_of_a_run(
     path = write(tmp_path / "r", 3, 8, 9.0, finished=False, manifest=manifest)
     if failure is not None:
         (Path(path) / "failure.json").write_text(json.dumps(FAILURE | failure))
-    (run,) = runs.load([path])
+    (run,) = run_summary.load([path])
     assert run.state == state
-    assert line in text.as_text([run], [])
+    assert line in run_tables.as_text([run], [])
 
 
 def test_a_result_of_an_earlier_run_in_the_folder_is_not_this_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "r", 2, 8, 9.0, said={"accuracy": 0.9})
     manifest = json.loads((Path(path) / "manifest.json").read_text())
     (Path(path) / "manifest.json").write_text(json.dumps(manifest | {"finished": False}))
-    (run,) = runs.load([path])
+    (run,) = run_summary.load([path])
     assert (run.state, run.results) == ("died", {})
 
 
 def test_ranks_that_were_lost_on_the_way_are_told(tmp_path: Path) -> None:
     lost = {"lost": [{"rank": 2, "task": "x", "host": "y"}]}
-    (run,) = runs.load([write(tmp_path / "r", 3, 8, 9.0, said=lost)])
-    assert run.state == "finished" and "finished without rank 2" in text.as_text([run], [])
+    (run,) = run_summary.load([write(tmp_path / "r", 3, 8, 9.0, said=lost)])
+    assert run.state == "finished" and "finished without rank 2" in run_tables.as_text([run], [])
 
 
 TRAIN = """
@@ -268,7 +274,7 @@ def test_a_real_run_is_running_then_stopped_and_one_ends(
     assert cli.main(report) == 0
     assert "cancelled before step 1: SIGTERM" in capsys.readouterr().out
     subprocess.run(words, cwd=tmp_path, env=env, check=True, timeout=100)
-    (run,) = runs.load([str(tmp_path / "r")])
+    (run,) = run_summary.load([str(tmp_path / "r")])
     assert (run.state, run.results) == ("finished", {"accuracy": "0.5"})
 
 
@@ -278,29 +284,29 @@ def test_a_folder_that_is_not_there_is_not_taken_for_the_one_above(
     path = write(tmp_path / "run", 1, 8, 10.0)
     assert cli.main(["report", path + "/misspelt", "--out", str(tmp_path)]) == 1
     assert "no run in" in capsys.readouterr().err
-    (run,) = runs.load([path + "/result.json"])
+    (run,) = run_summary.load([path + "/result.json"])
     assert run.ranks == 1
 
 
 def test_waiting_for_input_is_told_apart(tmp_path: Path) -> None:
-    (run,) = runs.load([write(tmp_path / "r", 2, 8, 10.0, waits=[2.0, 3.0])])
+    (run,) = run_summary.load([write(tmp_path / "r", 2, 8, 10.0, waits=[2.0, 3.0])])
     assert (run.seconds, run.input_wait, run.busy) == (12.5, 2.5, 10.0)
-    assert "2.5 s (20%)" in text.as_text([run], [])
-    (none,) = runs.load([write(tmp_path / "old", 2, 8, 10.0, waits=[])])
-    assert none.input_wait is None and "%" not in text.as_text([none], [])
+    assert "2.5 s (20%)" in run_tables.as_text([run], [])
+    (none,) = run_summary.load([write(tmp_path / "old", 2, 8, 10.0, waits=[])])
+    assert none.input_wait is None and "%" not in run_tables.as_text([none], [])
 
 
 def test_repeated_runs_are_one_point_at_their_median(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"a{i}", 1, 64, rate) for i, rate in enumerate((900, 1000, 5000))]
     paths.append(write(tmp_path / "b", 2, 64, 2000.0))
-    (curve,) = runs.scalings(runs.load(paths))
+    (curve,) = run_summary.scalings(run_summary.load(paths))
     assert (curve.points[0].runs, curve.points[0].rate) == (3, 1000)
     assert curve.points[1].efficiency == 1.0
 
 
 def test_steps_that_were_done_again_count_once(tmp_path: Path) -> None:
     path = write(tmp_path / "r", 1, 8, 10.0, rows=[1, 2, 3, 4, 3, 4, 5])
-    (run,) = runs.load([path])
+    (run,) = run_summary.load([path])
     assert run.curve("step", "loss")[0] == [1, 2, 3, 4, 5]
 
 
@@ -308,7 +314,7 @@ def test_a_last_row_that_follows_at_once_has_no_rate(tmp_path: Path) -> None:
     path = write(tmp_path / "r", 1, 8, 10.0)
     with open(Path(path) / "metrics.csv", "a") as file:
         file.write("11,1.001,11,1,88,99999,0.5\n")
-    (run,) = runs.load([path])
+    (run,) = run_summary.load([path])
     assert run.curve("step", "loss")[1][-1] == 0.5
     assert run.curve("seconds", "samples_per_second")[1] == [10.0] * 10
 
@@ -317,9 +323,9 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_came(tmp_path: Path) -> Non
     path = write(tmp_path / "r", 2, 8, 10.0, finished=False)
     with open(Path(path) / "metrics.csv", "a") as file:
         file.write("11,1.1,1")
-    (run,) = runs.load([path])
+    (run,) = run_summary.load([path])
     assert (run.ranks, run.workers, run.rate, run.steps) == (2, 2, 10.0, 10)
-    assert "died" in text.as_text([run], [])
+    assert "died" in run_tables.as_text([run], [])
 
 
 def test_the_command_writes_text_and_a_picture(
@@ -338,8 +344,8 @@ def test_the_command_writes_text_and_a_picture(
 
 
 def test_one_run_alone_has_a_picture(tmp_path: Path) -> None:
-    found = runs.load([write(tmp_path / "r", 1, 8, 10.0, rows=range(1, 500))])
-    picture.draw(found, [], tmp_path / "one.png")
+    found = run_summary.load([write(tmp_path / "r", 1, 8, 10.0, rows=range(1, 500))])
+    scaling_plots.draw(found, [], tmp_path / "one.png")
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 
@@ -360,8 +366,8 @@ def test_a_folder_without_a_run_is_told(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_mean_that_forgets_has_no_bias_at_the_start() -> None:
-    assert picture.smooth([2.0, 2.0, 2.0], 10) == pytest.approx([2.0, 2.0, 2.0])
-    assert picture.smooth([0.0, 1.0], 1) == [0.0, 1.0]
+    assert scaling_plots.smooth([2.0, 2.0, 2.0], 10) == pytest.approx([2.0, 2.0, 2.0])
+    assert scaling_plots.smooth([0.0, 1.0], 1) == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -369,4 +375,4 @@ def test_a_mean_that_forgets_has_no_bias_at_the_start() -> None:
     [(0.71234, "0.712 s"), (99.9, "99.9 s"), (245, "4:05 min"), (12000, "3:20 h")],
 )
 def test_durations(seconds: float, told: str) -> None:
-    assert text.duration(seconds) == told
+    assert run_tables.duration(seconds) == told

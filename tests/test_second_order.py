@@ -10,8 +10,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GradientError
-from hpcflow.graph.registry import NoGrad, op
-from hpcflow.graph.shape import Spec
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec
 from tests.ops.cases import C128, F64, Case
 from tests.ops.evaluate import call, evaluate
 from tests.ops.test_table import GRADUAL, OPS, build, made, weights
@@ -176,7 +176,7 @@ def test_a_missing_rule_is_an_error_when_the_graph_is_built() -> None:
             hf.gradients(y, x)
         assert caught.value.op == "stuck" and "test_second_order.py" in str(caught.value.line)
     finally:
-        from hpcflow.graph.registry import OPS
+        from hpcflow.graph.op_registry import OPS
 
         del OPS["NoWayBack"]
 

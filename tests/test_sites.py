@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 from tests.reach import NOBODY, reachable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -38,7 +38,9 @@ with hf.train.TrainingSession() as sess, hf.train.Progress(data, 1) as progress:
 """
 MOST_PACKED, MOST_UNPACKED = 60, 320  # files of ours that a rank opens before its first step
 
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 
 
 def environ(**more: str) -> dict[str, str]:
@@ -46,7 +48,7 @@ def environ(**more: str) -> dict[str, str]:
 
 
 def on_ranks(n: int, program: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    start = launch.command(n, program)
+    start = launcher_detection.command(n, program)
     env = {**start.env, "PYTHONPATH": str(ROOT), **more}
     return subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=220)
 
@@ -171,7 +173,7 @@ def test_a_pack_works_wherever_it_is_moved(tmp_path: pathlib.Path) -> None:
     run = [*PYTHON, str(script)]
     done = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert f"made at  {script}:2" in done.stderr  # the user's line, not one of ours
-    assert f"{tmp_path}/moved/hpcflow/ops/matmul.py" in done.stderr
+    assert f"{tmp_path}/moved/hpcflow/ops/linalg/matmul_ops.py" in done.stderr
     again = [*PYTHON, "-m", "hpcflow", "pack", str(tmp_path / "again")]
     done = subprocess.run(again, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr  # a pack of a pack is its copy

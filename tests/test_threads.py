@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcflow.errors import HpcflowError
-from hpcflow.threads import CHOSEN, SPIN_COUNT, VARIABLES, Cores, find_cores, set_up
+from hpcflow.platform.cpu_threads import CHOSEN, SPIN_COUNT, VARIABLES, Cores, find_cores, set_up
 
 ROOT = Path(__file__).parent.parent
 
@@ -109,8 +109,8 @@ with hf.Session() as session:
         time.sleep(0.004)
     tasks = sorted(map(int, os.listdir("/proc/self/task")))
     used = [int(open(f"/proc/self/task/{t}/schedstat").read().split()[0]) for t in tasks[1:]]
-    from hpcflow.native import team
-    print(team.size(), max(used))
+    from hpcflow.codegen import thread_team
+    print(thread_team.size(), max(used))
 """
 
 
@@ -158,13 +158,13 @@ def test_slurms_share_bounds_the_cores() -> None:
 
 PROBE = """
 import json, os, sys, time
-from hpcflow import threads
+from hpcflow.platform import cpu_threads
 times, started = [], []
 starts = ("subprocess.", "os.fork", "os.posix_spawn", "os.system", "os.exec")
 sys.addaudithook(lambda event, args: started.append(event) if event.startswith(starts) else None)
 for _ in range(20):
     environ = dict(os.environ)
-    start = time.perf_counter(); chosen = threads.set_up(environ)
+    start = time.perf_counter(); chosen = cpu_threads.set_up(environ)
     times.append(time.perf_counter() - start)
 print(json.dumps([chosen.threads, chosen.cores, min(times), started]))
 """

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 from tests.reach import NOBODY, reachable
 from tests.slurm.users import SCRIPT
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [
-    pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs"),
+    pytest.mark.skipif(launcher_detection.detect() is not None, reason="a job cannot start jobs"),
     pytest.mark.slow,
 ]
 # Of srun's options those that begin with -- stand before the program; SLURM itself is not there.
@@ -45,7 +45,7 @@ def folder() -> Iterator[Path]:
     where.chmod(0o755)
     (where / "jobs").symlink_to(ROOT / "jobs")
     (where / "train.py").write_text(SCRIPT)
-    start = launch.command(3, [])
+    start = launcher_detection.command(3, [])
     changed = {k: v for k, v in start.env.items() if os.environ.get(k) != v and k != "PATH"}
     env = " ".join(f"{name}={shlex.quote(value)}" for name, value in changed.items())
     tools = where / ".venv" / "bin"

@@ -27,10 +27,10 @@ with atheris.instrument_imports(include=["hpcflow"]):
     import onnx.helper
 
     import hpcflow as hf
-    from hpcflow.checkpoint import facts, folder, stamp
+    from hpcflow.checkpoint import checkpoint_directory, header_digests, header_validation
     from hpcflow.errors import HpcflowError
     from hpcflow.onnx import import_model
-    from hpcflow.plan import codec
+    from hpcflow.plan.serialization import partition_codec
 
 Parser = Callable[[bytes], Any]
 
@@ -51,7 +51,7 @@ def refused(parse: Parser, data: bytes) -> None:
     """Parse it, or have it refused by an error of ours."""
     try:
         parse(data)
-    except (HpcflowError, facts.Wrong):
+    except (HpcflowError, header_validation.Wrong):
         pass
 
 
@@ -66,7 +66,7 @@ def words(data: bytes, then: Callable[[Any], Any]) -> None:
 
 def of_plans() -> tuple[bytes, Parser]:
     """A part of a plan, as ranks send it."""
-    return importlib.import_module("tests.plan.test_codec").GOOD, codec.decode
+    return importlib.import_module("tests.plan.test_codec").GOOD, partition_codec.decode
 
 
 def of_checkpoints() -> tuple[bytes, Parser]:
@@ -74,9 +74,11 @@ def of_checkpoints() -> tuple[bytes, Parser]:
     jobs = importlib.import_module("tests.checkpoint.jobs")
     with tempfile.TemporaryDirectory() as where:
         jobs.save_some(pathlib.Path(where), 1, ranks=2, rows=20)
-        (found,) = folder.find(pathlib.Path(where))
-        said = stamp.read(folder.index_of(found.path))
-    return json.dumps(said).encode(), lambda data: words(data, lambda v: facts.check(v, 4096))
+        (found,) = checkpoint_directory.find(pathlib.Path(where))
+        said = header_digests.read(checkpoint_directory.index_of(found.path))
+    return json.dumps(said).encode(), lambda data: words(
+        data, lambda v: header_validation.check(v, 4096)
+    )
 
 
 def of_graphs() -> tuple[bytes, Parser]:

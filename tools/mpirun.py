@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 
 
 def main(n: int, program: list[str]) -> None:
     """Become the launcher."""
-    start = launch.command(n, program)
+    start = launcher_detection.command(n, program)
     print(f"$ {' '.join(start.argv)}", file=sys.stderr, flush=True)
     start.become()
 

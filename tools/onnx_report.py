@@ -60,7 +60,7 @@ def run(op: str, test: Any) -> tuple[str, str, str, str]:
     from onnx.backend.test.runner import Runner, _normalize_tensor
 
     from hpcflow.onnx.backend import HpcflowBackend
-    from hpcflow.onnx.declined import outside, why_not
+    from hpcflow.onnx.unsupported_operators import outside, why_not
 
     if outside(test.model):
         return op, test.name, "outside", ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hpcflow
-import hpcflow.checkpoint.reading  # noqa: F401 - has a kernel that is loaded when it is needed
-from hpcflow.graph.registry import NoGrad, OpDef, rows
-from hpcflow.kernels.table import names
+import hpcflow.checkpoint.read_checkpoint_kernels  # noqa: F401 - has a kernel that is loaded when it is needed
+from hpcflow.graph.op_registry import NoGrad, OpDef, rows
+from hpcflow.kernels.kernel_registry import names
 
 HEAD = """# The op table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from hpcflow.names import HOMES
+from hpcflow.platform.lazy_imports import HOMES
 
 ROOT = Path(__file__).parent.parent
 LATER = ("hpcflow", "hpcflow.data", "hpcflow.nn", "hpcflow.test", "hpcflow.train")

@@ -32,8 +32,8 @@ def _by_onednn(a: Any, b: Any, out: Any) -> list[Callable[[], object]]:
     """The library's product, where it serves one of these sizes."""
     import numpy as np
 
-    from hpcflow.graph.shape import Spec
-    from hpcflow.kernels.table import Node, choose, wish
+    from hpcflow.graph.static_shape import Spec
+    from hpcflow.kernels.kernel_registry import Node, choose, wish
 
     specs = [Spec(x.dtype, x.shape) for x in (a, b, out)]
     attrs = {"transpose_a": False, "transpose_b": False}

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.report.picture import COLORS, GREY, MARKS, STYLE
+from hpcflow.report.scaling_plots import COLORS, GREY, MARKS, STYLE
 
 __all__ = ["COLORS", "GREY", "MARKS", "bars", "counts", "picture"]
 

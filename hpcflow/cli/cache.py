@@ -12,13 +12,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow import folders
-from hpcflow.cli.say import err, out
-from hpcflow.folders import Folder, Kept
-from hpcflow.plan.show import as_table, nbytes
+from hpcflow.cli.terminal_output import err, out
+from hpcflow.plan.listing.plan_text import as_table, nbytes
+from hpcflow.platform import artifact_cache
+from hpcflow.platform.artifact_cache import Folder, Kept
 
 DAY_S = 86_400.0
-KINDS = (("plans", folders.PLANS), ("kernels", folders.KERNELS))
+KINDS = (("plans", artifact_cache.PLANS), ("kernels", artifact_cache.KERNELS))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     if args.prune is not None and not 0 <= args.prune < float("inf"):
         err("hpcflow cache: --prune takes a number of days")
         return 2
-    places = [(name, folders.place(kind)) for name, kind in KINDS]
+    places = [(name, artifact_cache.place(kind)) for name, kind in KINDS]
     found = [(name, place, place.files() if place else []) for name, place in places]
     removes = args.clear or args.prune is not None
     code = 0

@@ -9,11 +9,11 @@ import argparse
 import os
 from pathlib import Path
 
-from hpcflow.cli import feasible, run
-from hpcflow.cli.say import err
-from hpcflow.comm import in_use
+from hpcflow.cli import job_feasibility, run
+from hpcflow.cli.terminal_output import err
 from hpcflow.errors import HpcflowError
-from hpcflow.job_time import left_s
+from hpcflow.launch.time_limit import left_s
+from hpcflow.monitoring import run_directory_lock
 from hpcflow.settings import Settings
 
 TAKES_SCRIPT = True
@@ -46,11 +46,13 @@ def say(text: str) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise an HpcflowError for what must not begin."""
     settings = Settings.from_environ({**os.environ, **run.chosen_settings(args)})
-    feasible.check_script(args.script)
+    job_feasibility.check_script(args.script)
     left, lead = left_s(settings), args.signal_before_end
     if lead is not None and left <= lead:
-        say(feasible.comes_at_once(left, lead) + ", unless sbatch was given another --signal")
-    elif lead is not None and left <= feasible.LEAST_S:
-        say(feasible.too_short(left))
+        say(
+            job_feasibility.comes_at_once(left, lead) + ", unless sbatch was given another --signal"
+        )
+    elif lead is not None and left <= job_feasibility.LEAST_S:
+        say(job_feasibility.too_short(left))
     if settings.run_dir:
-        in_use.refuse(Path(settings.run_dir), in_use.RUN_DIR)
+        run_directory_lock.refuse(Path(settings.run_dir), run_directory_lock.RUN_DIR)

@@ -12,11 +12,11 @@ import json
 import math
 from pathlib import Path
 
-from hpcflow.checkpoint.diff import Difference, diff, how
+from hpcflow.checkpoint.compare_checkpoints import Difference, diff, how
 from hpcflow.cli.export import newest
-from hpcflow.cli.say import err, out
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
-from hpcflow.printable import one_line
+from hpcflow.platform.terminal_escaping import one_line
 
 ARRAYS = ("missing", "shape", "dtype", "values")
 

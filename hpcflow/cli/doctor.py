@@ -13,11 +13,11 @@ import os
 import subprocess
 import sys
 
-from hpcflow import launch
-from hpcflow.cli.say import err, out
-from hpcflow.doctor import checks, look, page
-from hpcflow.doctor.facts import Facts, Job
+from hpcflow.cli.terminal_output import err, out
+from hpcflow.doctor import check_table, findings_report, rank_inspection
+from hpcflow.doctor.rank_facts import Facts, Job
 from hpcflow.errors import HpcflowError
+from hpcflow.launch import launcher_detection
 from hpcflow.settings import Settings
 
 STARTS_S = 60.0  # an MPI that has not started alone by then will not
@@ -36,9 +36,9 @@ def main(args: argparse.Namespace) -> int:
     if args.run_dir is not None:
         os.environ["HPCFLOW_RUN_DIR"] = args.run_dir
     try:
-        settings, place = Settings.from_environ(), launch.detect()
+        settings, place = Settings.from_environ(), launcher_detection.detect()
         if args.look:
-            out(json.dumps(dataclasses.asdict(look.of_rank(None, settings))))
+            out(json.dumps(dataclasses.asdict(rank_inspection.of_rank(None, settings))))
             return 0
         if place is None and args.ranks is not None:
             _start(args)
@@ -48,14 +48,14 @@ def main(args: argparse.Namespace) -> int:
     job = Job([_alone(settings)]) if place is None else _together(place, settings)
     if job is None:
         return 0
-    findings = checks.judge(job)
-    out((page.as_json if args.json else page.as_text)(job, findings), end="")
-    return page.exit_code(findings)
+    findings = check_table.judge(job)
+    out((findings_report.as_json if args.json else findings_report.as_text)(job, findings), end="")
+    return findings_report.exit_code(findings)
 
 
 def _start(args: argparse.Namespace) -> None:
     program = [sys.executable, "-m", "hpcflow", "doctor", *(["--json"] if args.json else [])]
-    start = launch.command(args.ranks, program)
+    start = launcher_detection.command(args.ranks, program)
     start.become()
 
 
@@ -74,16 +74,16 @@ def _alone(settings: Settings) -> Facts:
         return Facts(node=os.uname().nodename, broken={"mpi4py": f"MPI does not start: {why}"})
 
 
-def _together(place: launch.Launch, settings: Settings) -> Job | None:
+def _together(place: launcher_detection.Launch, settings: Settings) -> Job | None:
     """Look as one of the job's ranks; the whole job on rank 0, None elsewhere."""
-    mine = look.of_rank(place, settings)
+    mine = rank_inspection.of_rank(place, settings)
     if mine.launch_error or not mine.world_size:  # no world to ask: the launcher's first rank tells
         return Job([mine]) if place.rank == 0 else None
-    from hpcflow.doctor import links
+    from hpcflow.doctor import network_benchmark
 
     try:
-        return links.gather(mine)
+        return network_benchmark.gather(mine)
     except HpcflowError as error:  # a message that never comes: the others would wait for this rank
         err(f"hpcflow: rank {mine.rank} on {mine.node}: {error}")
-        links.mpi.world().abort(1)
+        network_benchmark.mpi_communicator.world().abort(1)
         raise

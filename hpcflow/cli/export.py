@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcflow.checkpoint.saved import Saved
-from hpcflow.checkpoint.verify import candidates
-from hpcflow.cli.built import HELP, build
-from hpcflow.cli.say import err, out
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.verify_checkpoint import candidates
+from hpcflow.cli.graph_argument import HELP, build
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import CheckpointError, DataError, HpcflowError, LaunchError
 from hpcflow.graph.graph import Graph
 
@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _check(path: Path, args: argparse.Namespace) -> None:
     """Whether the options are those of this kind of file."""
-    from hpcflow.checkpoint.plain import SUFFIXES
+    from hpcflow.checkpoint.plain_export import SUFFIXES
 
     if path.suffix not in SUFFIXES and args.model is None:
         raise LaunchError(
@@ -76,7 +76,7 @@ def _check(path: Path, args: argparse.Namespace) -> None:
 
 def _plain(saved: Saved, path: Path) -> None:
     """Write the arrays, and one line about them."""
-    from hpcflow.checkpoint.plain import write
+    from hpcflow.checkpoint.plain_export import write
 
     count = write(saved, path)
     out(
@@ -138,19 +138,19 @@ def export(saved: Saved, spec: str, path: Path) -> None:
 
 def _quantized(path: Path, args: argparse.Namespace) -> None:
     """Write the model of 8-bit integers beside it, and print what both are like."""
-    from hpcflow.onnx import quantize
+    from hpcflow.onnx import quantization
 
     small = path.with_suffix(".int8.onnx")
     data = samples(path, args.int8, args.labels) if args.int8 else None
     labels = data.pop(args.labels) if data is not None and args.labels else None
     first = None if data is None else {n: a[: args.calibrate] for n, a in data.items()}
-    quantize.quantize(path, small, first)
-    rows = [(p, quantize.measure(p, data, labels)) for p in (path, small)]
+    quantization.quantize(path, small, first)
+    rows = [(p, quantization.measure(p, data, labels)) for p in (path, small)]
     for one, told in rows:
         accuracy = "" if told.accuracy is None else f"  accuracy {told.accuracy:.4f}"
         out(f"{one!s:<40} {told.bytes:>12,} bytes{accuracy}")
     if data is not None and labels is None:
-        share = quantize.deviation(path, small, data)
+        share = quantization.deviation(path, small, data)
         out(f"outputs differ by up to {share:.2%} of their range")
 
 
@@ -159,10 +159,12 @@ def samples(model: Path, path: str, labels: str | None) -> dict[str, np.ndarray]
 
     Errors: DataError if one is missing, or they are of different lengths.
     """
-    from hpcflow.data.h5 import hdf5
-    from hpcflow.onnx import quantize
+    from hpcflow.data.hdf5_rows import hdf5
+    from hpcflow.onnx import quantization
 
-    session = quantize.runtime().InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    session = quantization.runtime().InferenceSession(
+        str(model), providers=["CPUExecutionProvider"]
+    )
     names = [v.name for v in session.get_inputs()] + ([labels] if labels else [])
     found = {}
     for name in names:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow import launch
-from hpcflow.cli.built import HELP, Named, build, is_onnx
+from hpcflow.cli.graph_argument import HELP, Named, build, is_onnx
 from hpcflow.cli.run import check_folder, enter
-from hpcflow.cli.say import err, out
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import DataError, HpcflowError, LaunchError
+from hpcflow.launch import launcher_detection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Become a rank of the job, or start the launcher that makes the ranks."""
     try:
-        place = launch.detect()
+        place = launcher_detection.detect()
         _check(args)
         if place is None and args.ranks is not None:
             _start(args)
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _failed(error: Exception) -> int:
     """Say what is wrong; of several ranks the first that fails does, and ends the job."""
-    from hpcflow.runtime.job import current
+    from hpcflow.runtime.job.job_membership import current
 
     if current().size == 1:
         err(f"hpcflow infer: {type(error).__name__}: {error}")
@@ -88,7 +88,7 @@ def _start(args: argparse.Namespace) -> None:
     options += [f"--model={args.model}"] if args.model else []
     check_folder()
     program = [sys.executable, "-m", "hpcflow", "infer", args.checkpoint, args.data, *options]
-    start = launch.command(args.ranks, program)
+    start = launcher_detection.command(args.ranks, program)
     err(f"hpcflow: starting {args.ranks} ranks by {start.why}")
     start.become()
 
@@ -97,8 +97,8 @@ class Job:
     """This rank's part of the samples, and at the end the one file of all."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from hpcflow.checkpoint.team import Team
-        from hpcflow.runtime.job import current
+        from hpcflow.checkpoint.participating_ranks import Team
+        from hpcflow.runtime.job.job_membership import current
 
         self.args, self.out = args, Path(args.out)
         self.team = Team(current())
@@ -124,8 +124,11 @@ class Job:
         self.team.say()  # nobody leaves before the file is there
 
     def _session(self) -> tuple[Any, Named, Named]:
-        from hpcflow.ops.state import global_variables, global_variables_initializer
-        from hpcflow.runtime.session import Session
+        from hpcflow.ops.variables.variable_ops import (
+            global_variables,
+            global_variables_initializer,
+        )
+        from hpcflow.runtime.session.session import Session
         from hpcflow.train.saver import Saver
 
         if is_onnx(self.args.checkpoint):
@@ -157,7 +160,7 @@ class Job:
 
 
 def _opened(path: str, name: str) -> Any:
-    from hpcflow.data.h5 import hdf5
+    from hpcflow.data.hdf5_rows import hdf5
 
     rows = hdf5(path, name)
     rows.open()
@@ -178,13 +181,13 @@ def _cast(batch: dict[Any, np.ndarray]) -> dict[Any, np.ndarray]:
 
 
 def _writing(path: Path) -> Any:
-    from hpcflow.runtime.hdf5 import library
+    from hpcflow.runtime.hdf5_library import library
 
     return library().File(path, "w")
 
 
 def _reading(path: Path) -> Any:
-    from hpcflow.data.h5 import opened
+    from hpcflow.data.hdf5_rows import opened
 
     return opened(path)
 

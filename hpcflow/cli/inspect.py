@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.saved import Saved
-from hpcflow.checkpoint.verify import candidates
-from hpcflow.cli.say import err, out
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.verify_checkpoint import candidates
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError
-from hpcflow.printable import one_line
+from hpcflow.platform.terminal_escaping import one_line
 
 WIDEST = 60  # names longer than this do not move the columns
 
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     return 1
 
 
-def _problems(one: folder.Found) -> list[str]:
+def _problems(one: checkpoint_directory.Found) -> list[str]:
     if one.facts is None:
         return [one.error.message if one.error else "it cannot be read"]
     return Saved(one.path, one.facts).problems()

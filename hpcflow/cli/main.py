@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcflow.cli.say import Parser
+from hpcflow.cli.terminal_output import Parser
 from hpcflow.errors import HpcflowError
-from hpcflow.files import read_text
+from hpcflow.platform.record_files import read_text
 
 COMMANDS = {
     "run": "run a script on one rank or many",
@@ -148,7 +148,7 @@ def shared_option(
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
-    from hpcflow.package import DISTRIBUTION
+    from hpcflow.platform.install_hints import DISTRIBUTION
 
     try:
         return version(DISTRIBUTION)

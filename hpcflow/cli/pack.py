@@ -17,11 +17,11 @@ from pathlib import Path
 from types import CodeType
 
 import hpcflow
-from hpcflow.cli.say import err, out
-from hpcflow.plan.key import PACKED
+from hpcflow.cli.terminal_output import err, out
+from hpcflow.plan.serialization.plan_cache_key import PACKED
 
 CODES, SOURCES = "modules.bin", "sources.bin"
-LOADER = Path(__file__).with_name("packed.py")
+LOADER = Path(__file__).with_name("single_file_loader.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

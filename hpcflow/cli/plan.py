@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from hpcflow.cli.cache import age
 from hpcflow.cli.run import add_settings, chosen_settings, run_script
-from hpcflow.cli.say import err, out
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
-from hpcflow.plan.ir import Plan
-from hpcflow.plan.key import LEAST_NODES, MOST_BYTES
-from hpcflow.plan.picture import as_dot, as_mermaid
-from hpcflow.plan.show import as_data, as_text, nbytes
-from hpcflow.plan.verify import verify
+from hpcflow.plan.ir.program import Plan
+from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
+from hpcflow.plan.listing.plan_text import as_data, as_text, nbytes
+from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
+from hpcflow.plan.verification.plan_verifier import verify
 from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
-    from hpcflow.runtime.device import Device
-    from hpcflow.runtime.plans import Outlook
+    from hpcflow.runtime.device.device import Device
+    from hpcflow.runtime.step.plan_cache import Outlook
 
 TAKES_SCRIPT = True
 
@@ -89,7 +89,7 @@ def plans_of(
     With each comes what tells of its file, and with all the devices whose kernels would run here.
     What the script prints goes to stderr: stdout is the plan's.
     """
-    from hpcflow.runtime.job import Planned, planning
+    from hpcflow.runtime.job.job_membership import Planned, planning
 
     found: list[tuple[Plan, Callable[[], Outlook]]] = []
     code = 0
@@ -110,7 +110,7 @@ def plans_of(
 def _write(
     plan: Plan, outlook: Outlook, args: argparse.Namespace, devices: Mapping[str, Device]
 ) -> None:
-    from hpcflow.runtime.serving import (
+    from hpcflow.runtime.step.kernel_selection import (
         groups_data,
         groups_text,
         kernels_data,

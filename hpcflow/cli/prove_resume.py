@@ -18,17 +18,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcflow import faults, launch
-from hpcflow.checkpoint.diff import Difference, blocks, diff
-from hpcflow.checkpoint.folder import find
-from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint.checkpoint_directory import find
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.compare_checkpoints import Difference, blocks, diff
 from hpcflow.cli import run
 from hpcflow.cli.diff import row
 from hpcflow.cli.export import newest
-from hpcflow.cli.say import err, out
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError
+from hpcflow.launch import launcher_detection
+from hpcflow.launch.slurm_requeue import TEMPORARY_FAILURE
+from hpcflow.platform import fault_specification
 from hpcflow.settings import PREFIX, Settings, new_seed
-from hpcflow.slurm import TEMPORARY_FAILURE
 
 TAKES_SCRIPT = True
 STEPS = 20  # before the signal
@@ -105,7 +106,7 @@ def prove(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> None:
     """Raise LaunchError for what cannot be run."""
-    if launch.detect() is not None:
+    if launcher_detection.detect() is not None:
         raise LaunchError(
             "this is a rank already, and prove-resume starts ranks of its own",
             hint="run it once, without srun or mpirun, with -n N",
@@ -157,7 +158,7 @@ class Script:
             "requeue": "0",
             "max_restarts": "-1",
             "stop_at": str(stop_at),
-            "inject": faults.SEPARATOR.join(filter(None, (self._faults, fault))),
+            "inject": fault_specification.SEPARATOR.join(filter(None, (self._faults, fault))),
         }
         with open(log, "w") as file:
             done = subprocess.run(self._words(settings), stdout=file, stderr=subprocess.STDOUT)

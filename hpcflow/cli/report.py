@@ -11,9 +11,9 @@ import argparse
 import os
 from pathlib import Path
 
-from hpcflow.cli.say import err, out
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, MissingPackageError
-from hpcflow.report import picture, runs, text
+from hpcflow.report import run_summary, run_tables, scaling_plots
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,18 +31,18 @@ def main(args: argparse.Namespace) -> int:
     """Print the table and write both files; 1 if something was not done."""
     folder = Path(args.out)
     try:
-        found = runs.load(args.runs)
+        found = run_summary.load(args.runs)
         if not any(run.is_readable for run in found):
             raise HpcflowError(
                 "\n".join(fault for run in found for fault in run.faults),
                 hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
             )
-        curves = runs.scalings(found)
-        table = text.as_text(found, curves)
+        curves = run_summary.scalings(found)
+        table = run_tables.as_text(found, curves)
         out(table, end="")
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "report.txt", table)
-        picture.draw([run for run in found if run.is_readable], curves, folder / "report.png")
+        scaling_plots.draw([run for run in found if run.is_readable], curves, folder / "report.png")
         out(f"\nwritten: {folder / 'report.png'}, {folder / 'report.txt'}")
     except MissingPackageError as error:
         err(f"hpcflow: {error}\n  written  {folder / 'report.txt'} alone")

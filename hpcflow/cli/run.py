@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from hpcflow import faults, hosts, launch
-from hpcflow.cli.say import err
-from hpcflow.comm import agent, in_use
-from hpcflow.comm.in_use import RUN_DIR
-from hpcflow.comm.ledger import base as ledgers
+from hpcflow.cli.terminal_output import err
 from hpcflow.errors import ABORTED, HpcflowError, LaunchError
+from hpcflow.launch import host_failure_tolerance, launcher_detection
+from hpcflow.monitoring import run_directory_lock, srun_rank_supervisor
+from hpcflow.monitoring.run_directory_lock import RUN_DIR
+from hpcflow.monitoring.wait_ledger import base as ledgers
+from hpcflow.platform import fault_specification
 from hpcflow.settings import PREFIX, Settings
 
 TAKES_SCRIPT = True
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inject",
         action="append",
         metavar="FAULT",
-        help="rehearse a failure; may be repeated: " + ", ".join(faults.USAGES),
+        help="rehearse a failure; may be repeated: " + ", ".join(fault_specification.USAGES),
     )
     parser.add_argument(
         "--max-restarts", type=int, metavar="N", help="a job that goes on does so N times at most"
@@ -94,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
     """Become a rank of the job, or start the launcher that makes the ranks."""
     place = None
     try:
-        place = launch.detect()
+        place = launcher_detection.detect()
         chosen = chosen_settings(args)
         settings = Settings.from_environ({**os.environ, **chosen})
         check(args.ranks, place, settings)
@@ -107,8 +108,8 @@ def main(args: argparse.Namespace) -> int:
             return start_ranks(args, chosen)
         os.environ.update(chosen)
         if place is not None:
-            agent.become_child(place, settings.run_dir)
-        line = hosts.Line(place.rank) if place is not None else None
+            srun_rank_supervisor.become_child(place, settings.run_dir)
+        line = host_failure_tolerance.Line(place.rank) if place is not None else None
         serving = enter()
     except HpcflowError as error:
         if place is None or place.rank == 0:  # the other ranks would say the same
@@ -141,7 +142,7 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     given = {name: getattr(args, name, None) for name in options}
     chosen = {name: str(value) for name, value in given.items() if value is not None}
     if getattr(args, "inject", None):
-        chosen["inject"] = faults.SEPARATOR.join(args.inject)
+        chosen["inject"] = fault_specification.SEPARATOR.join(args.inject)
     for text in args.set:
         name, equals, value = text.partition("=")
         if not equals or name not in fields:
@@ -154,7 +155,7 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     return {PREFIX + name.upper(): value for name, value in chosen.items()}
 
 
-def check(asked: int | None, place: launch.Launch | None, settings: Settings) -> None:
+def check(asked: int | None, place: launcher_detection.Launch | None, settings: Settings) -> None:
     """What can be known to be wrong before anything starts.
 
     Errors: LaunchError naming the option and a number that would do.
@@ -172,9 +173,9 @@ def check(asked: int | None, place: launch.Launch | None, settings: Settings) ->
             hint="give both, or neither",
         )
     if settings.survive:
-        launch.check_survive(place)
+        launcher_detection.check_survive(place)
     ranks = place.size if place is not None else asked or 1
-    faults.check(settings.inject, ranks)
+    fault_specification.check(settings.inject, ranks)
     ps, k = settings.ps, settings.tasks_per_replica
     workers = ranks - ps
     if workers < 1:
@@ -193,7 +194,7 @@ def check(asked: int | None, place: launch.Launch | None, settings: Settings) ->
 
 
 def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
-    """Become srun, or run mpirun as a child (`mpirun.py`); returns the exit code of the job.
+    """Become srun, or run mpirun as a child (mpirun_supervisor); returns the job's exit code.
 
     Errors: LaunchError when there is no launcher.
     """
@@ -203,41 +204,43 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     check_folder()
     settings = Settings.from_environ({**os.environ, **chosen})
     if settings.run_dir:
-        in_use.refuse(Path(settings.run_dir), RUN_DIR)
-    start = launch.command(args.ranks, program, by_srun=not settings.survive)
+        run_directory_lock.refuse(Path(settings.run_dir), RUN_DIR)
+    start = launcher_detection.command(args.ranks, program, by_srun=not settings.survive)
     if settings.survive:
-        start = launch.tolerant(start)
+        start = launcher_detection.tolerant(start)
     if args.hostfile:
-        start = hosts.spread(start, args.hostfile)
+        start = host_failure_tolerance.spread(start, args.hostfile)
     noun = "rank" if args.ranks == 1 else "ranks"
     err(f"hpcflow: starting {args.ranks} {noun} by {start.why}")
     sys.stdout.flush()
     try:
         if not start.why.startswith("mpirun"):
             start.become()
-        several = hosts.are_several(start, args.hostfile)
+        several = host_failure_tolerance.are_several(start, args.hostfile)
         return run_mpirun(start, args.ranks, settings, several)
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} does not start: {error.strerror}") from None
 
 
-def run_mpirun(start: launch.Start, ranks: int, settings: Settings, several: bool) -> int:
+def run_mpirun(
+    start: launcher_detection.Start, ranks: int, settings: Settings, several: bool
+) -> int:
     """Run mpirun until it ends, with `several` hosts or on this one; the exit code of the job."""
     import subprocess
 
-    from hpcflow.comm.watchdog import Times
-    from hpcflow.comm.witness import Witness
-    from hpcflow.mpirun import Mpirun
+    from hpcflow.launch.mpirun_supervisor import Mpirun
+    from hpcflow.monitoring.launcher_watchdog import Witness
+    from hpcflow.monitoring.stall_watchdog import Times
 
     if several and settings.survive:
-        return hosts.supervised(start, ranks, Mpirun)
+        return host_failure_tolerance.supervised(start, ranks, Mpirun)
     times = Times(settings.stall_s, settings.stall_abort_s)
     witness = Witness(ledgers(), times) if hasattr(os, "pidfd_open") else None
     joined = witness.joined if witness is not None and not several else lambda: True
     mpirun = Mpirun(start, joined, stderr=subprocess.PIPE if several else None)
     if witness is not None:
         witness.give_up = lambda text: mpirun.end_at_once(ABORTED, text)
-    code = hosts.watched(mpirun) if several else mpirun.wait()
+    code = host_failure_tolerance.watched(mpirun) if several else mpirun.wait()
     if witness is not None and code and not mpirun.stopping:
         has_died = witness.tell(settings.run_dir, code)
         code = ABORTED if has_died and code < 128 else code  # MPICH's gives the signal alone
@@ -260,9 +263,9 @@ def check_folder() -> None:
 
 def enter() -> Callable[[], object] | None:
     """Join the job; a server rank gets what it does from now on, any other None."""
-    from hpcflow.runtime import job
+    from hpcflow.runtime.job import job_membership
 
-    return job.serve if job.enter().is_server else None
+    return job_membership.serve if job_membership.enter().is_server else None
 
 
 def run_script(script: str, script_args: list[str]) -> int:

@@ -16,8 +16,8 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from hpcflow.cli import feasible
-from hpcflow.cli.say import err, out
+from hpcflow.cli import job_feasibility
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
 
 TAKES_SCRIPT = True
@@ -56,7 +56,7 @@ def submit(
         raise LaunchError(
             "there is no sbatch here", hint="log in where jobs are submitted, or: hpcflow run -n N"
         )
-    for doubt in feasible.check(script, arguments, options, os.environ) if checks else ():
+    for doubt in job_feasibility.check(script, arguments, options, os.environ) if checks else ():
         err(f"hpcflow submit: {doubt}")
     path = (
         script if not script.startswith("-") else os.path.join(".", script)

@@ -13,10 +13,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hpcflow.checkpoint.verify import Report, candidates, verify
-from hpcflow.cli.say import err, out
+from hpcflow.checkpoint.verify_checkpoint import Report, candidates, verify
+from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError
-from hpcflow.printable import one_line
+from hpcflow.platform.terminal_escaping import one_line
 
 MOST = 10  # names in a line
 

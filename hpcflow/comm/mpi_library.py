@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.comm.arrays import add_bfloat16
+from hpcflow.comm.contiguous_buffers import add_bfloat16
 from hpcflow.errors import CommError, MissingPackageError
 from hpcflow.graph.dtypes import bfloat16
-from hpcflow.package import install_hint
+from hpcflow.platform.install_hints import install_hint
 from hpcflow.settings import Settings
 
 MOST_TRIED = 4  # files that an error names
@@ -57,7 +57,7 @@ def loaded() -> Any:
         ) from error
     mpi4py.rc.thread_level = "serialized"
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, not Settings.from_environ().survive
-    # as launch.py does for the ranks it starts: on a node without its hardware it prints errors
+    # as launcher_detection.py does for the ranks it starts: without its hardware it prints errors
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     try:
         from mpi4py import MPI

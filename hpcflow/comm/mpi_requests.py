@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcflow.comm.base import Communicator, Request, Traffic, Watch
+from hpcflow.comm.communicator import Communicator, Request, Traffic, Watch
 from hpcflow.comm.mpi_library import running
-from hpcflow.comm.waiting import finish
+from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import CommError, DeathError, StallError
 
 PATIENCE_S = 1.0  # how long a close() lets sends finish

@@ -1,24 +1,24 @@
 """Samples for the ranks: every one once per epoch, the same joined batches on any number."""
 
-from hpcflow.names import later
+from hpcflow.platform.lazy_imports import later
 
 __getattr__, __dir__, __all__ = later(
     __name__,
     {
         "": "experimental=data.experimental",
         "hpcflow.data.dataset": "Dataset",
-        "hpcflow.data.elements": "TextLineDataset=text_lines",
-        "hpcflow.data.feeding": "Batch",
-        "hpcflow.data.h5": "hdf5",
-        "hpcflow.data.iterator": (
+        "hpcflow.data.dataset_sources": "TextLineDataset=text_lines",
+        "hpcflow.data.batch_iterator": "Batch",
+        "hpcflow.data.hdf5_rows": "hdf5",
+        "hpcflow.data.dataset_iterator": (
             "Iterator get_output_classes get_output_shapes get_output_types "
             "make_initializable_iterator=initializable make_one_shot_iterator=one_shot"
         ),
-        "hpcflow.data.options": "Options",
-        "hpcflow.data.orders": "Blocks",
-        "hpcflow.data.pipeline": "Pipeline",
-        "hpcflow.data.queued": "dequeued",
-        "hpcflow.data.sources": "Source",
+        "hpcflow.data.dataset_options": "Options",
+        "hpcflow.data.epoch_shuffle": "Blocks",
+        "hpcflow.data.tf_data": "Pipeline",
+        "hpcflow.data.queue_stream": "dequeued",
+        "hpcflow.data.array_rows": "Source",
         "hpcflow.data.stream": "Stream",
     },
 )

@@ -9,9 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.dealer import Cut, Ranges, Share, cuts, deal, left_after, steps_per_epoch
-from hpcflow.data.feeding import Batch, Feeding, Held, Map, Place, Stand, places
-from hpcflow.data.fitting import (
+from hpcflow.data.array_rows import InMemory, Source, sources_of
+from hpcflow.data.batch_iterator import Batch, Feeding, Held, Map, Place, Stand, places
+from hpcflow.data.epoch_shuffle import Blocks, Order, Shuffle, as_plain, ordered
+from hpcflow.data.global_batch_sharding import (
+    Cut,
+    Ranges,
+    Share,
+    cuts,
+    deal,
+    left_after,
+    steps_per_epoch,
+)
+from hpcflow.data.placeholder_checks import (
     check_enough,
     check_fixed_sizes,
     check_key,
@@ -19,15 +29,13 @@ from hpcflow.data.fitting import (
     fit,
     joined_batch,
 )
-from hpcflow.data.orders import Blocks, Order, Shuffle, as_plain, ordered
-from hpcflow.data.sources import InMemory, Source, sources_of
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.graph import Tensor
-from hpcflow.logs import say_once
-from hpcflow.names import LaterFunction
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.feeds import cast
-from hpcflow.runtime.job import current
+from hpcflow.platform.lazy_imports import LaterFunction
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.feed_and_fetch import cast
 
 MEMORY = 256 << 20
 STRETCH = 4 << 20  # bytes read at a time where blocks do not say
@@ -62,12 +70,12 @@ class Dataset(Feeding):
     `epochs` then go on behind the last batch of a step that is in the checkpoint.
     """
 
-    from_tensors = LaterFunction("hpcflow.data.elements", "from_tensors")
-    from_tensor_slices = LaterFunction("hpcflow.data.elements", "from_tensor_slices")
-    from_generator = LaterFunction("hpcflow.data.elements", "from_generator")
-    list_files = LaterFunction("hpcflow.data.elements", "list_files")
-    range = LaterFunction("hpcflow.data.elements", "range_")
-    zip = LaterFunction("hpcflow.data.elements", "zip_")
+    from_tensors = LaterFunction("hpcflow.data.dataset_sources", "from_tensors")
+    from_tensor_slices = LaterFunction("hpcflow.data.dataset_sources", "from_tensor_slices")
+    from_generator = LaterFunction("hpcflow.data.dataset_sources", "from_generator")
+    list_files = LaterFunction("hpcflow.data.dataset_sources", "list_files")
+    range = LaterFunction("hpcflow.data.dataset_sources", "range_")
+    zip = LaterFunction("hpcflow.data.dataset_sources", "zip_")
 
     def __init__(
         self,
@@ -339,7 +347,8 @@ class Dataset(Feeding):
         """Where the workers stand together, as plain data.
 
         `last` has the (epoch, step) of each worker's last batch, None if it has had none; of one
-        that has died a list of those of the parts of its share (`runtime/lines.py`).
+        that has died a list of those of the parts of its share
+        (`runtime/failure/shard_reassignment.py`).
         """
         done = places(last, (self._first, -1))
         first = min(map(min, done))[0]

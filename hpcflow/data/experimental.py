@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.data.pipeline import Pipeline
-from hpcflow.guard import guard_module
+from hpcflow.data.tf_data import Pipeline
+from hpcflow.platform.exception_translation import guard_module
 
 AUTOTUNE = -1  # of num_parallel_calls and of prefetch, which change nothing
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.dealer import Share, cuts
-from hpcflow.data.feeding import Batch, Feeding, Held, Map, Place, Stand, places
-from hpcflow.data.fitting import check_enough, check_fits, joined_batch
+from hpcflow.data.batch_iterator import Batch, Feeding, Held, Map, Place, Stand, places
+from hpcflow.data.global_batch_sharding import Share, cuts
+from hpcflow.data.placeholder_checks import check_enough, check_fits, joined_batch
 from hpcflow.errors import DataError, HpcflowError
 from hpcflow.graph.graph import Tensor
-from hpcflow.logs import say_once
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.feeds import as_read, cast
-from hpcflow.runtime.job import current
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.feed_and_fetch import as_read, cast
 
 Part = tuple[int, Share, list[Any]]  # epoch, the samples' numbers, this worker's samples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcflow.errors import PlacementError
-from hpcflow.graph.device import parse
+from hpcflow.graph.device_names import parse
 
 
 class DeviceSpec:

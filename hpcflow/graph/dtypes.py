@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from hpcflow.errors import MALFORMED, ArgumentError, DTypeError, ShapeError
-from hpcflow.guard import shown
+from hpcflow.platform.exception_translation import shown
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)  # float32 without its last 16 bits
 float16 = np.dtype("float16")

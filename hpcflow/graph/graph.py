@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError, DTypeError, GraphError, HpcflowError
-from hpcflow.graph import device as device_names
-from hpcflow.graph import sessions
+from hpcflow.graph import default_session, device_names
 from hpcflow.graph.dtypes import as_dtype, name_of
 from hpcflow.graph.node_def import NodeDef
-from hpcflow.graph.operators import OPERATORS, Operand
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Shape, Spec, narrowed, show
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.operator_overloads import OPERATORS, Operand
+from hpcflow.graph.static_shape import Shape, Spec, narrowed, show
 from hpcflow.graph.tensor_shape import Sizes, TensorShape, plain
-from hpcflow.guard import guarded, shown, user_line
+from hpcflow.platform.exception_translation import guarded, shown, user_line
 
 OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value follows from static shapes alone
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
@@ -89,7 +88,7 @@ class Tensor(Operand["Tensor"]):
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         """Its value, computed by `session`, by default the default one: `session.run(tensor)`."""
-        return sessions.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
+        return default_session.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
 
     def consumers(self) -> list[Operation]:
         """Operations that take this tensor as input."""
@@ -165,7 +164,7 @@ class Operation:
 
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
         """Run it in `session`, by default the default one: `session.run(operation)`."""
-        sessions.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
+        default_session.chosen(session, self.graph, repr(self.name)).run(self, feed_dict)
 
     def colocation_groups(self) -> list[bytes]:
         """Whom it shares a device with, as b"loc:@name"; itself, if nobody."""
@@ -550,7 +549,7 @@ class Graph:
         try:
             yield self
         finally:
-            sessions.remove_last(_stack(), self)
+            default_session.remove_last(_stack(), self)
 
 
 _local = threading.local()

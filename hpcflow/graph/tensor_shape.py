@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcflow.errors import ShapeError
-from hpcflow.graph.shape import Shape, as_shape, merge, show, size_of
+from hpcflow.graph.static_shape import Shape, as_shape, merge, show, size_of
 
 MOST = 1 << 16  # axes that nobody has
 

@@ -14,10 +14,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.kernels import onednn
-from hpcflow.kernels.onednn import NAME, Handle, Place, Program, Step
-from hpcflow.kernels.onednn_conv import Sizes, sizes_known, unfit
-from hpcflow.kernels.table import Node, fast
+from hpcflow.kernels import onednn_library
+from hpcflow.kernels.kernel_registry import Node, fast
+from hpcflow.kernels.onednn_convolution import Sizes, sizes_known, unfit
+from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Step
 
 INFERENCE = 96
 FEW = 256  # rows, columns, or products summed: with more NumPy may be as fast
@@ -36,44 +36,51 @@ def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> Program
 
 def _matrices(shape: Sizes, turned: bool) -> Handle:
     """Matrices that lie in this shape, as they are used."""
-    sizes, strides = list(shape), list(onednn.packed(shape))
+    sizes, strides = list(shape), list(onednn_library.packed(shape))
     if turned:
         for values in (sizes, strides):
             values[-2:] = values[:-3:-1]
-    return onednn.strided(sizes, strides)
+    return onednn_library.strided(sizes, strides)
 
 
 def as_they_lie(a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False) -> Program:
     """a, b, with `bias` one number a column, then c = a b, plus bias, then relu."""
     (rows, columns), (x, w, y) = c, (_matrices(shape, False) for shape in (a, b, c))
     if rows >= MANY_ROWS and columns <= FEW:
-        each = onednn.strided((1, columns), (columns, 1)) if bias else None
+        each = onednn_library.strided((1, columns), (columns, 1)) if bias else None
         return _product(x, w, y, each, relu)
-    w = onednn.strided(b[::-1], (1, columns))
-    each = onednn.strided((columns,), (1,)) if bias else None
-    primitive = onednn.create(
-        "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create", onednn.engine(),
-        INFERENCE, x, w, each, y, onednn.attributes(relu),
+    w = onednn_library.strided(b[::-1], (1, columns))
+    each = onednn_library.strided((columns,), (1,)) if bias else None
+    primitive = onednn_library.create(
+        "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create",
+        onednn_library.engine(),
+        INFERENCE, x, w, each, y, onednn_library.attributes(relu),
     )  # fmt: skip
     return _program(primitive, x, w, y, each, relu)
 
 
 def _product(x: Handle, w: Handle, y: Handle, each: Any = None, relu: bool = False) -> Program:
     """The library's product of matrices."""
-    primitive = onednn.create(
-        "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn.engine(),
-        x, w, each, y, onednn.attributes(relu),
+    primitive = onednn_library.create(
+        "primitive_desc", "dnnl_matmul_primitive_desc_create",
+        onednn_library.engine(),
+        x, w, each, y, onednn_library.attributes(relu),
     )  # fmt: skip
     return _program(primitive, x, w, y, each, relu)
 
 
 def _program(primitive: Handle, x: Handle, w: Handle, y: Handle, each: Any, relu: bool) -> Program:
     """x, w, what is added to `each` row if there is something, then y."""
-    names = (onednn.SRC, onednn.WEIGHTS, *([onednn.BIAS] if each else []), onednn.DST)
+    names = (
+        onednn_library.SRC,
+        onednn_library.WEIGHTS,
+        *([onednn_library.BIAS] if each else []),
+        onednn_library.DST,
+    )
     given = [Place(layout) for layout in (x, w, *([each] if each else []), y)]
     memories = dict(zip(names, given, strict=True))
     if relu:
-        memories[onednn.POST_OP | onednn.WEIGHTS] = onednn.zero_slope(2)
+        memories[onednn_library.POST_OP | onednn_library.WEIGHTS] = onednn_library.zero_slope(2)
     return Program(given, [Step(primitive, memories)])
 
 
@@ -84,18 +91,19 @@ def _is_gradient(turn_a: bool, turn_b: bool, rows: int, columns: int) -> bool:
 
 def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> Program:
     """a, b, then c = a' b: of an inner product of rows of a that gave rows of b."""
-    x, y = (onednn.strided(s, onednn.packed(s)) for s in (a, b))
-    w = onednn.strided(c[::-1], (1, c[1]))
-    forward = onednn.create(
-        "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create", onednn.engine(),
-        INFERENCE, x, w, None, y, onednn.attributes(),
+    x, y = (onednn_library.strided(s, onednn_library.packed(s)) for s in (a, b))
+    w = onednn_library.strided(c[::-1], (1, c[1]))
+    forward = onednn_library.create(
+        "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create",
+        onednn_library.engine(),
+        INFERENCE, x, w, None, y, onednn_library.attributes(),
     )  # fmt: skip
-    primitive = onednn.create(
+    primitive = onednn_library.create(
         "primitive_desc", "dnnl_inner_product_backward_weights_primitive_desc_create",
-        onednn.engine(), x, w, None, y, forward, onednn.attributes(),
+        onednn_library.engine(), x, w, None, y, forward, onednn_library.attributes(),
     )  # fmt: skip
     given = [Place(x), Place(y), Place(w)]
-    names = (onednn.SRC, onednn.DIFF_DST, onednn.DIFF_WEIGHTS)
+    names = (onednn_library.SRC, onednn_library.DIFF_DST, onednn_library.DIFF_WEIGHTS)
     return Program(given, [Step(primitive, dict(zip(names, given, strict=True)))])
 
 
@@ -115,12 +123,12 @@ def slow(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
         return "its matrices are broadcast"
     *lead, rows, columns = c
     summed = a[-2] if turn_a else a[-1]
-    if len(lead) > onednn.MAX_DIMS - 2:
+    if len(lead) > onednn_library.MAX_DIMS - 2:
         return "it has too many axes"
     work = math.prod(lead) * rows * columns * summed
     if min(rows, columns, summed) == 1 or columns < COLUMNS or work < WORK:
         return "NumPy is as fast for one so small"
-    if min(rows, columns, summed) <= FEW or onednn.several():
+    if min(rows, columns, summed) <= FEW or onednn_library.several():
         return ""
     two = not lead and (not turn_a or _is_gradient(turn_a, turn_b, rows, columns))
     return "" if two else "NumPy is as fast for one so large"
@@ -135,12 +143,12 @@ def _shapes(node: Node) -> list[Sizes]:
 
 
 def _scratch(node: Node) -> Any:
-    return onednn.scratch(product, *_turns(node), *_shapes(node))
+    return onednn_library.scratch(product, *_turns(node), *_shapes(node))
 
 
 @fast(NAME, "MatMul", "out", on="cpu", refuses=refuses, scratch=_scratch)
 def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
-    return onednn.kernel(product, *_turns(node), *_shapes(node))
+    return onednn_library.kernel(product, *_turns(node), *_shapes(node))
 
 
 def _refuses_bias(node: Node) -> str:
@@ -155,10 +163,10 @@ BIASED = {relu: functools.partial(as_they_lie, bias=True, relu=relu) for relu in
 
 def _of_biased(node: Node) -> Any:
     a, b, _, c = _shapes(node)
-    return onednn.scratch(BIASED[node.attrs["relu"]], a, b, c)
+    return onednn_library.scratch(BIASED[node.attrs["relu"]], a, b, c)
 
 
 @fast(NAME, "MatMulBias", "out", on="cpu", refuses=_refuses_bias, scratch=_of_biased)
 def _matmul_bias(xp: Any, node: Node) -> Callable[..., Any]:
     a, b, _, c = _shapes(node)
-    return onednn.kernel(BIASED[node.attrs["relu"]], a, b, c)
+    return onednn_library.kernel(BIASED[node.attrs["relu"]], a, b, c)

@@ -7,9 +7,8 @@ class and calls it; an object that is called again shares its variables.
 
 from __future__ import annotations
 
-from hpcflow.guard import guard_module
 from hpcflow.layers.attention import multi_head_attention
-from hpcflow.layers.conv import (
+from hpcflow.layers.convolution import (
     Conv1D,
     Conv1DTranspose,
     Conv2D,
@@ -27,9 +26,14 @@ from hpcflow.layers.conv import (
     separable_conv1d,
     separable_conv2d,
 )
-from hpcflow.layers.core import Dense, Dropout, Flatten, dense, dropout, embedding, flatten
-from hpcflow.layers.norm import BatchNormalization, batch_normalization, group_norm, layer_norm
-from hpcflow.layers.pool import (
+from hpcflow.layers.dense_layers import Dense, Dropout, Flatten, dense, dropout, embedding, flatten
+from hpcflow.layers.normalization import (
+    BatchNormalization,
+    batch_normalization,
+    group_norm,
+    layer_norm,
+)
+from hpcflow.layers.pooling import (
     AveragePooling1D,
     AveragePooling2D,
     AveragePooling3D,
@@ -45,7 +49,8 @@ from hpcflow.layers.pool import (
 )
 from hpcflow.layers.recurrent import gru, lstm, rnn
 from hpcflow.layers.regularizers import l1_l2_regularizer, l1_regularizer, l2_regularizer
-from hpcflow.ops.layer import InputSpec, Layer
+from hpcflow.ops.nn.layer_objects import InputSpec, Layer
+from hpcflow.platform.exception_translation import guard_module
 
 __all__ = [
     "AveragePooling1D",

@@ -6,12 +6,12 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.layers.base import known_size, of_rank
-from hpcflow.layers.core import dense
-from hpcflow.ops.array import expand_dims, reshape, shape, transpose
-from hpcflow.ops.attention import scaled_dot_product_attention
-from hpcflow.ops.slicing import getitem
-from hpcflow.ops.variable_scope import variable_scope
+from hpcflow.layers.dense_layers import dense
+from hpcflow.layers.layer_builder import known_size, of_rank
+from hpcflow.ops.array.array_ops import expand_dims, reshape, shape, transpose
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.nn.attention import scaled_dot_product_attention
+from hpcflow.ops.variables.variable_scope import variable_scope
 
 
 def multi_head_attention(

@@ -7,13 +7,13 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.layers.base import Function, of_rank
-from hpcflow.ops.dynamic_rnn import bidirectional_dynamic_rnn, dynamic_rnn
-from hpcflow.ops.join import concat
-from hpcflow.ops.rnn_cell import BasicRNNCell, GRUCell, LSTMCell, RNNCell
-from hpcflow.ops.rnn_wrappers import DropoutWrapper, MultiRNNCell
-from hpcflow.ops.rules import named
-from hpcflow.ops.variable_scope import variable_scope
+from hpcflow.layers.layer_builder import Function, of_rank
+from hpcflow.ops.array.concat_split_ops import concat
+from hpcflow.ops.rnn.dynamic_rnn import bidirectional_dynamic_rnn, dynamic_rnn
+from hpcflow.ops.rnn.rnn_cell_wrappers import DropoutWrapper, MultiRNNCell
+from hpcflow.ops.rnn.rnn_cells import BasicRNNCell, GRUCell, LSTMCell, RNNCell
+from hpcflow.ops.shape_inference import named
+from hpcflow.ops.variables.variable_scope import variable_scope
 
 
 def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:

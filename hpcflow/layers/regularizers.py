@@ -6,10 +6,10 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
-from hpcflow.layers.base import Function
-from hpcflow.ops.math import abs, add, multiply
-from hpcflow.ops.nn import l2_loss
-from hpcflow.ops.reduce import reduce_sum
+from hpcflow.layers.layer_builder import Function
+from hpcflow.ops.math.arithmetic_ops import abs, add, multiply
+from hpcflow.ops.math.reduction_ops import reduce_sum
+from hpcflow.ops.nn.nn_ops import l2_loss
 
 
 def l1_regularizer(scale: float) -> Function:

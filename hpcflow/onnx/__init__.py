@@ -6,8 +6,8 @@ docs/onnx.md tells which operators are imported and exported, and how complete t
 from __future__ import annotations
 
 from hpcflow.errors import MissingPackageError
-from hpcflow.guard import guard_module
-from hpcflow.package import install_hint
+from hpcflow.platform.exception_translation import guard_module
+from hpcflow.platform.install_hints import install_hint
 
 try:
     import onnx  # noqa: F401  (what follows needs it; said here once what brings it)

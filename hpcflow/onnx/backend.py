@@ -11,11 +11,11 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from hpcflow.errors import DeviceError, OnnxError
 from hpcflow.graph.graph import Graph
-from hpcflow.onnx.dtypes import carried, from_onnx, is_narrow
+from hpcflow.onnx.element_types import carried, from_onnx, is_narrow
 from hpcflow.onnx.importer import Importer, import_model, name_for
-from hpcflow.onnx.values import NeedsValue
-from hpcflow.ops.array import placeholder
-from hpcflow.runtime.session import Session
+from hpcflow.onnx.importers.constant_propagation import NeedsValue
+from hpcflow.ops.array.array_ops import placeholder
+from hpcflow.runtime.session.session import Session
 
 KEPT = 16  # graphs kept of one model, for shapes and for values on which shapes depend
 
@@ -163,7 +163,7 @@ class HpcflowBackend(Backend):
         """True for CPU; for CUDA where this process has a GPU."""
         kind = Device(device).type
         if kind == DeviceType.CUDA:
-            from hpcflow.runtime.device import names
+            from hpcflow.runtime.device.device import names
 
             return names(False, 0)[0].startswith("gpu")
         return bool(kind == DeviceType.CPU)

@@ -11,9 +11,9 @@ from onnx import helper
 
 from hpcflow.errors import OnnxError
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.registry import lookup
-from hpcflow.onnx.dtypes import to_onnx
-from hpcflow.onnx.emit import Emitter, find, rank_of, refused
+from hpcflow.graph.op_registry import lookup
+from hpcflow.onnx.element_types import to_onnx
+from hpcflow.onnx.export_emitter import Emitter, find, rank_of, refused
 
 OPSET, IR = 17, 8  # of 2022: what runtimes and their quantizers know
 Named = Mapping[str, Tensor] | Sequence[Tensor] | Tensor

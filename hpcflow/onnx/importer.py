@@ -13,17 +13,17 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from hpcflow.errors import MALFORMED, HpcflowError, OnnxError
-from hpcflow.folders import path_of
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
-from hpcflow.onnx import table
-from hpcflow.onnx.aligned import aligned
-from hpcflow.onnx.declined import OPS as DECLINED
-from hpcflow.onnx.dtypes import carried, from_onnx, is_narrow, to_onnx
-from hpcflow.onnx.node import Node, values_of
-from hpcflow.onnx.scope import Scope
-from hpcflow.onnx.values import Values
-from hpcflow.ops.array import constant, placeholder
-from hpcflow.ops.state import Variable
+from hpcflow.onnx.element_types import carried, from_onnx, is_narrow, to_onnx
+from hpcflow.onnx.importers import importer_table
+from hpcflow.onnx.importers.constant_propagation import Values
+from hpcflow.onnx.importers.import_scope import Scope
+from hpcflow.onnx.importers.onnx_node import Node, values_of
+from hpcflow.onnx.importers.opset6_broadcasting import aligned
+from hpcflow.onnx.unsupported_operators import OPS as DECLINED
+from hpcflow.ops.array.array_ops import constant, placeholder
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.platform.artifact_cache import path_of
 
 OLDEST = 6
 Trainable = bool | Callable[[str, np.ndarray], bool]
@@ -190,7 +190,7 @@ class Importer:
         own = self.functions.get((node.proto.domain, node.type))
         if own is not None:
             return self._call(own, node, inputs)
-        row = table.find(domain, node.type, node.version)
+        row = importer_table.find(domain, node.type, node.version)
         if row is not None:
             made = row.build(node, *(inputs if domain else aligned(node, inputs)))
             return [made] if isinstance(made, Tensor) else made

@@ -16,50 +16,41 @@ from hpcflow.graph.graph import (
     get_default_graph,
     reset_default_graph,
 )
-from hpcflow.graph.operators import OPERATORS
-from hpcflow.ops import (
-    bits,
-    comm,
-    epilogues,
-    join,
-    math,
-    matmul,
-    packed,
-    random,
-    reduce,
-    rounds,
-    rows,
-    slicing,
-    state,
-    views,
-)
+from hpcflow.graph.operator_overloads import OPERATORS
+from hpcflow.ops.array import concat_split_ops, row_view_ops, slice_ops
+from hpcflow.ops.linalg import matmul_ops, packed_matmul_ops
+from hpcflow.ops.math import arithmetic_ops, bitwise_ops, reduction_ops
+from hpcflow.ops.nn import fused_epilogue_ops
+from hpcflow.ops.random import random_ops
+from hpcflow.ops.replicas import gradient_aggregation_ops, replica_ops
+from hpcflow.ops.variables import row_list_ops, variable_ops
 
 __all__ = [
     "Graph",
     "Operation",
     "Tensor",
-    "bits",
-    "comm",
+    "arithmetic_ops",
+    "bitwise_ops",
+    "concat_split_ops",
     "convert_to_tensor",
-    "epilogues",
+    "fused_epilogue_ops",
     "get_default_graph",
-    "join",
-    "math",
-    "matmul",
-    "packed",
-    "random",
-    "reduce",
+    "gradient_aggregation_ops",
+    "matmul_ops",
+    "packed_matmul_ops",
+    "random_ops",
+    "reduction_ops",
+    "replica_ops",
     "reset_default_graph",
-    "rounds",
-    "rows",
-    "slicing",
-    "state",
-    "views",
+    "row_list_ops",
+    "row_view_ops",
+    "slice_ops",
+    "variable_ops",
 ]
 
 
 def _as_graph_def(graph: Graph) -> dict[str, Any]:
-    from hpcflow.ops.graph_data import as_graph_def
+    from hpcflow.ops.graph_def import as_graph_def
 
     return as_graph_def(graph)
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DTypeError, FetchError
-from hpcflow.graph.composite import Composite
+from hpcflow.graph.composite_tensor import Composite
 from hpcflow.graph.dtypes import as_dtype, string
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
-from hpcflow.ops.array import placeholder
-from hpcflow.ops.host import py_func
+from hpcflow.ops.array.array_ops import placeholder
+from hpcflow.ops.control_flow.host_callback_ops import py_func
 
 _held: dict[bytes, np.ndarray] = {}  # values by their handles
 _lock = threading.Lock()

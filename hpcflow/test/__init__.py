@@ -1,6 +1,6 @@
 """What tests of programs need: TensorFlow 1's test cases, gradients by differences, clusters."""
 
-from hpcflow.names import later
+from hpcflow.platform.lazy_imports import later
 
 __getattr__, __dir__, __all__ = later(
     __name__,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import HpcflowError
-from hpcflow.graph.device import parse
+from hpcflow.graph.device_names import parse
 from hpcflow.graph.dtypes import as_dtype, bfloat16, float16, float32, name_of
 from hpcflow.graph.graph import Tensor
 

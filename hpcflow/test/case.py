@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.graph.default_session import get_default_session
 from hpcflow.graph.graph import Graph, get_default_graph, reset_default_graph
-from hpcflow.graph.sessions import get_default_session
-from hpcflow.ops.random import set_random_seed
-from hpcflow.runtime.config import ConfigProto
-from hpcflow.runtime.session import Session
+from hpcflow.ops.random.random_ops import set_random_seed
+from hpcflow.runtime.session.config_proto import ConfigProto
+from hpcflow.runtime.session.session import Session
 from hpcflow.test.assertions import Assertions
 from hpcflow.test.machine import get_temp_dir
 

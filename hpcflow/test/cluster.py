@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from hpcflow.comm.local import local_world
+from hpcflow.comm.thread_communicator import local_world
 from hpcflow.errors import LaunchError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
-from hpcflow.train.cluster_spec import ClusterSpec
-from hpcflow.train.server import Server
+from hpcflow.tf1.cluster_spec import ClusterSpec
+from hpcflow.tf1.server import Server
 
 
 def create_local_cluster(num_workers: int, num_ps: int) -> tuple[list[Server], list[Server]]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.autodiff import gradients
+from hpcflow.autodiff.gradients import gradients
 from hpcflow.errors import GradientError, ShapeError
+from hpcflow.graph.default_session import chosen
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
-from hpcflow.graph.sessions import chosen
-from hpcflow.guard import shown
-from hpcflow.ops.array import placeholder
-from hpcflow.ops.indexed_slices import IndexedSlices
+from hpcflow.ops.array.array_ops import placeholder
+from hpcflow.ops.variables.indexed_slices import IndexedSlices
+from hpcflow.platform.exception_translation import shown
 
 Jacobians = tuple[np.ndarray, np.ndarray]
 

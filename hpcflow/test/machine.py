@@ -11,7 +11,7 @@ import unittest
 from collections.abc import Sequence
 from unittest import mock as mock
 
-from hpcflow.runtime.job import current
+from hpcflow.runtime.job.job_membership import current
 
 
 @functools.cache

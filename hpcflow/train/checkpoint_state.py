@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcflow.checkpoint import folder
+from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.errors import CheckpointError, HpcflowError
-from hpcflow.files import read_text
+from hpcflow.platform.record_files import read_text
 
 NAME = "checkpoint"  # of the file, in the folder of checkpoints
 _LINE = re.compile(r'(all_)?model_checkpoint_paths?: (".*")')
@@ -63,7 +63,7 @@ def told(place: Path, latest_filename: str | None = None) -> list[Path]:
                 else:
                     newest = path
         written = os.path.getmtime(file)
-        later = [one.path for one in folder.find(place) if _time(one.path) > written]
+        later = [one.path for one in checkpoint_directory.find(place) if _time(one.path) > written]
     except (HpcflowError, OSError, ValueError, RecursionError, TypeError):
         return []
     if not newest or any(str(path) != newest for path in later) or not _is_there(newest):
@@ -80,8 +80,8 @@ def _told(path: Path, place: Path) -> str:
 
 
 def _is_there(path: str) -> bool:
-    return folder.index_of(Path(path)).is_file()
+    return checkpoint_directory.index_of(Path(path)).is_file()
 
 
 def _time(path: Path) -> float:
-    return os.path.getmtime(folder.index_of(path))
+    return os.path.getmtime(checkpoint_directory.index_of(path))

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.logs import logger, together
-from hpcflow.runtime import counted
-from hpcflow.runtime.context import Context
+from hpcflow.platform.rank_logging import logger, together
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.profile import variable_traffic_counters
 
 # The names in result.json that are the session's; all others the script gives.
 FIELDS = frozenset(
@@ -64,7 +64,7 @@ def rounds_of(context: Context, reports: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def _traffic(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any]:
-    found = counted.summary(reports, servers)
+    found = variable_traffic_counters.summary(reports, servers)
     return {} if found is None else {"traffic": found}
 
 

@@ -13,22 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.ahead import prepare
-from hpcflow.checkpoint.behind import Behind
-from hpcflow.checkpoint.layout import GRAPH, Array, mine_of
-from hpcflow.checkpoint.load import load, newest_good, open_good
-from hpcflow.checkpoint.save import Asked, asked, save
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.async_checkpoint import Behind
+from hpcflow.checkpoint.checkpoint_layout import GRAPH, Array, mine_of
+from hpcflow.checkpoint.restore import load, newest_good, open_good
+from hpcflow.checkpoint.save_checkpoint import Asked, asked, save
+from hpcflow.checkpoint.snapshot_buffers import prepare
 from hpcflow.errors import CheckpointError
-from hpcflow.folders import path_of
-from hpcflow.graph.arguments import also_takes
+from hpcflow.graph.deprecated_arguments import also_takes
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.graph import Graph, Tensor, get_default_graph
-from hpcflow.graph.keys import GraphKeys
-from hpcflow.ops.state import Variable
-from hpcflow.plan.fingerprint import fingerprint, op_digests
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.session import Session
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.plan.serialization.graph_fingerprint import fingerprint, op_digests
+from hpcflow.platform.artifact_cache import path_of
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.session.session import Session
 
 Made = TypeVar("Made")
 
@@ -211,7 +211,7 @@ class Saver:
         Errors: CheckpointCorruptError, CheckpointMismatchError with a diff of names and shapes.
         """
         path = Path(save_path)
-        if folder.is_folder(path):
+        if checkpoint_directory.is_folder(path):
             found = newest_good(sess.context, path)
             if found is None:
                 raise CheckpointError(

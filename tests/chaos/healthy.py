@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.runtime.job import current
+from hpcflow.runtime.job.job_membership import current
 
 STALL_S = float(sys.argv[1])
 BATCH = np.ones(3, np.float32)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_reader import Saved
 from tests.chaos.training import BATCH, SAMPLES
 from tests.runtime.nets import data
 
@@ -73,15 +73,15 @@ def killed(words: Sequence[str], draw: random.Random, most_steps: int = 10) -> s
     return text
 
 
-def good(where: Path) -> list[folder.Found]:
+def good(where: Path) -> list[checkpoint_directory.Found]:
     """The checkpoints of a folder, newest first; all that have a name must be whole."""
-    found = folder.find(where)
+    found = checkpoint_directory.find(where)
     for one in found:
         assert one.error is None and Saved(one.path, one.facts).problems() == [], one
     return found
 
 
-def counted(one: folder.Found) -> set[int]:
+def counted(one: checkpoint_directory.Found) -> set[int]:
     """The updates that a checkpoint has of each variable, and of the counter beside them."""
     saved = Saved(one.path, one.facts)
     names = [n for n in saved.arrays if n.endswith("Adam_step") or n == "global_step"]

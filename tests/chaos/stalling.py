@@ -18,9 +18,9 @@ import time
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.ops.comm import replica_sum
-from hpcflow.runtime import link
-from hpcflow.runtime.job import current
+from hpcflow.ops.replicas.replica_ops import replica_sum
+from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.step import step_channels
 
 KIND, SEED = sys.argv[1], int(sys.argv[2])
 chance = random.Random(SEED)
@@ -83,7 +83,7 @@ def withhold() -> None:
         return hook
 
     for name in ("send", "send_loose", "send_sized"):
-        setattr(link.Link, name, withheld(getattr(link.Link, name)))
+        setattr(step_channels.Link, name, withheld(getattr(step_channels.Link, name)))
 
 
 def stop(pid: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcflow.checkpoint import folder
+from hpcflow.checkpoint import checkpoint_directory
 from tests.checkpoint.damaging import DAMAGES, check, damage_often, files_of
 from tests.checkpoint.jobs import save_some
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.limit(900)]
 @pytest.fixture(params=FORMS)
 def saved(request, tmp_path):
     values = save_some(tmp_path, 1, rows=20, **FORMS[request.param])
-    return folder.find(tmp_path)[0].path, values
+    return checkpoint_directory.find(tmp_path)[0].path, values
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

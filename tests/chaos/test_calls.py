@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 from tests.chaos.jobs import END_S, JOB, environ, good, same, weights
 
 CALLS = "write,pwrite64,fsync,fdatasync,ftruncate,fallocate,rename,renameat,renameat2,mkdir,"
@@ -57,7 +57,7 @@ class Saves:
             program = ["sh", "-c", traced, "sh", *program]
         env = self.environ
         if self.ranks > 1:
-            start = launch.command(self.ranks, program, env)
+            start = launcher_detection.command(self.ranks, program, env)
             program, env = start.argv, start.env
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         done = subprocess.run(program, env=env, cwd=self.folder, timeout=END_S, **pipes)

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow import launch
 from hpcflow.errors import ABORTED
+from hpcflow.launch import launcher_detection
 from tests.chaos.disturbing import (
     DISKS,
     EPOCHS,
@@ -44,7 +44,9 @@ from tests.chaos.jobs import SAMPLES, finish, good, loss_of, same, weights
 from tests.chaos.jobs import command as plain
 from tools.about import about
 
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 FEW, MANY = (1, 1055), 100
 FIRST_SEED = 1000
 END_S = 60.0 + 3 * STALL_ABORT_S  # for a job to end after it was disturbed

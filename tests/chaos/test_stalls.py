@@ -15,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 
 ROOT = Path(__file__).parents[2]
 STALLING, HEALTHY = (Path(__file__).with_name(f"{name}.py") for name in ("stalling", "healthy"))
 STALL_S = 2.0  # the job ends after twice as long
 RUNS = 200
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ KINDS = {
 def job(folder: Path, words: list[str], **settings: object) -> tuple[int, str]:
     """Exit code and all output of a job of three ranks, with its reports."""
     folder.mkdir(exist_ok=True)
-    start = launch.command(3, [sys.executable, *words])
+    start = launcher_detection.command(3, [sys.executable, *words])
     given = {"run_dir": str(folder), "threads": "1", **settings}
     env = {f"HPCFLOW_{name.upper()}": str(value) for name, value in given.items()}
     done = subprocess.run(

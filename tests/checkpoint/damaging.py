@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.saved import Saved
-from hpcflow.checkpoint.verify import verify
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.verify_checkpoint import verify
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal
 
@@ -26,7 +26,7 @@ def check(path: Path, changed: str, values: Mapping[str, np.ndarray]) -> bool:
 
     `changed` is the name of the changed file, which all messages must have.
     """
-    faults = verify(folder.look(path)).faults
+    faults = verify(checkpoint_directory.look(path)).faults
     for fault in faults:
         assert changed in fault.text, fault
     found: dict[str, np.ndarray] = {}

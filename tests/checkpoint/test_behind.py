@@ -20,15 +20,21 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import ahead, folder, part, served, writer
-from hpcflow.checkpoint.behind import Behind
-from hpcflow.checkpoint.layout import Slab
-from hpcflow.checkpoint.saved import Saved
-from hpcflow.checkpoint.team import failure
+from hpcflow.checkpoint import (
+    background_writer,
+    checkpoint_directory,
+    checkpoint_service,
+    parallel_hdf5_write,
+    snapshot_buffers,
+)
+from hpcflow.checkpoint.async_checkpoint import Behind
+from hpcflow.checkpoint.checkpoint_layout import Slab
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.participating_ranks import failure
 from hpcflow.errors import CheckpointError
-from hpcflow.plan.ir import Node
-from hpcflow.runtime.device import Device
-from hpcflow.runtime.state import Store, VariableState
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.state.state_store import Store, VariableState
 from tests.checkpoint.jobs import BATCH, SAMPLES, run, train
 from tests.runtime.ranks import run_here, run_ranks
 
@@ -95,7 +101,7 @@ def disk(monkeypatch):
 
 
 def saved_in(where):
-    return {one.step: Saved(one.path, one.facts) for one in folder.find(where)}
+    return {one.step: Saved(one.path, one.facts) for one in checkpoint_directory.find(where)}
 
 
 def weights_of(saved):
@@ -279,7 +285,7 @@ def test_a_snapshot_keeps_what_is_to_be_written_and_nothing_else():
     for name in names:
         store.states[name] = state_of(name, np.arange(12.0).reshape(4, 3))
     mine = store.states["a"]
-    kept = part.Snapshot(store, names, [Slab("a", 1, 3)])
+    kept = parallel_hdf5_write.Snapshot(store, names, [Slab("a", 1, 3)])
     for _ in range(3):
         for state in store.states.values():
             state.write()[...] += 1
@@ -292,7 +298,7 @@ def test_a_snapshot_keeps_what_is_to_be_written_and_nothing_else():
     kept.release()
     kept.release()
     assert not mine.old and mine.spare is first and not kept.versions
-    again = part.Snapshot(store, names, [Slab("a", 1, 3)])
+    again = parallel_hdf5_write.Snapshot(store, names, [Slab("a", 1, 3)])
     mine.write()
     assert mine.read() is first  # nothing new is allocated
     again.release()
@@ -303,7 +309,7 @@ def test_what_is_written_is_let_go_of_while_the_rest_is_kept():
     for name in names:
         store.states[name] = state_of(name, np.arange(12.0).reshape(4, 3))
     a, b = store.states.values()
-    kept = part.Snapshot(store, names, [Slab("a", 0, 4), Slab("b", 1, 3)])
+    kept = parallel_hdf5_write.Snapshot(store, names, [Slab("a", 0, 4), Slab("b", 1, 3)])
     kept.release(Slab("a", 0, 4))
     assert kept.is_current() and a.write() is a.array and not a.old, "a is changed in its place"
     b.write()
@@ -315,7 +321,7 @@ def test_what_is_written_is_let_go_of_while_the_rest_is_kept():
 @of_each_place
 def test_second_buffers_are_made_before_the_first_save(tmp_path, disk, places, monkeypatch):
     """Of what each rank will write, and of nothing else."""
-    asked, here, reserve = {}, ahead.prepare_here, VariableState.reserve
+    asked, here, reserve = {}, snapshot_buffers.prepare_here, VariableState.reserve
     mine = threading.local()
 
     def prepare_here(context, store, told):
@@ -327,7 +333,7 @@ def test_second_buffers_are_made_before_the_first_save(tmp_path, disk, places, m
         mine.names.append(state.variable)
         return reserve(state)
 
-    for module in (ahead, served):
+    for module in (snapshot_buffers, checkpoint_service):
         monkeypatch.setattr(module, "prepare_here", prepare_here)
     monkeypatch.setattr(VariableState, "reserve", reserved)
     run(epochs=1, folder=tmp_path, save_every=STEPS, **places)
@@ -349,7 +355,7 @@ def test_a_second_buffer_is_made_once_and_never_a_third():
 
 def test_pages_are_there_and_no_byte_is_changed():
     buffer, full = np.empty(1 << 23), np.arange(1 << 18)
-    ahead.populate([buffer[1:], full])
+    snapshot_buffers.populate([buffer[1:], full])
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     buffer[1:] = 0.0
     faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
@@ -359,7 +365,7 @@ def test_pages_are_there_and_no_byte_is_changed():
 
 def test_a_thread_gives_way_to_the_step_that_copies(tmp_path, disk, monkeypatch):
     """Unless training waits for it; here without end."""
-    monkeypatch.setattr(writer, "GIVE_WAY_S", math.inf)
+    monkeypatch.setattr(background_writer, "GIVE_WAY_S", math.inf)
     sessions, seen = [], set()
 
     def pwrite(fd, data, offset):
@@ -438,11 +444,13 @@ def test_rows_on_another_device_are_copied_at_once():
     far, store = FarDevice(), Store()
     store.states["a"] = state = state_of("a", Far(np.arange(12.0).reshape(4, 3)), far)
     slab = Slab("a", 1, 3)
-    kept = part.Snapshot(store, {"a": "a"}, [slab], to_host=True)
+    kept = parallel_hdf5_write.Snapshot(store, {"a": "a"}, [slab], to_host=True)
     copies = far.copies
     state.write()[...] = 0
     assert not state.old, "nothing is pinned"
-    rows = [row for _, some in part.pieces(kept.versions[slab], slab) for row in some]
+    rows = [
+        row for _, some in parallel_hdf5_write.pieces(kept.versions[slab], slab) for row in some
+    ]
     np.testing.assert_array_equal(rows, np.arange(12.0).reshape(4, 3)[1:3])
     assert far.copies == copies > 0
 
@@ -484,9 +492,9 @@ def test_over_mpi_the_checkpoints_are_of_their_steps(places):
     import shutil
     import tempfile
 
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    world = mpi.world()
+    world = mpi_communicator.world()
     made = tempfile.mkdtemp(prefix="hpcflow-test-") if world.rank == 0 else None
     where = Path(world.broadcast_text(made))
     mine = run_here(lambda c: train(c, 3, where, save_every=STEPS, max_to_keep=0), **places)

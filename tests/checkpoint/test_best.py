@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_reader import Saved
 from hpcflow.cli.main import main
 from hpcflow.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from tests.runtime.nets import data, net
@@ -296,4 +296,4 @@ def test_a_checkpoint_read_by_itself(tmp_path):
     gone = [s["name"] for r in Saved(path).files if r["file"] == part.name for s in r["slabs"]]
     with pytest.raises(CheckpointCorruptError, match=part.name):
         hf.train.load_variable(path, gone[0])
-    assert len(folder.find(tmp_path)) == 1
+    assert len(checkpoint_directory.find(tmp_path)) == 1

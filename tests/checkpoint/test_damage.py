@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.load import newest_good
-from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.restore import newest_good
 from hpcflow.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointMismatchError,
     HpcflowError,
 )
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.checkpoint.damaging import DAMAGES, check, damage_often, files_of
 from tests.checkpoint.jobs import equal, load_some, save_some
@@ -42,7 +42,7 @@ def saved(request, tmp_path_factory):
     """A checkpoint that tests leave as it was, and its values."""
     where = tmp_path_factory.mktemp("saved")
     values = save_some(where, 1, rows=20, **FORMS[request.param])
-    return folder.find(where)[0].path, values
+    return checkpoint_directory.find(where)[0].path, values
 
 
 @pytest.fixture(params=FORMS)
@@ -50,7 +50,7 @@ def two(request, tmp_path):
     """A folder with an older and a newer checkpoint: (folder, the newer one, older values)."""
     older = save_some(tmp_path, 1, seed=1, rows=20, **FORMS[request.param])
     save_some(tmp_path, 2, seed=2, rows=20, **FORMS[request.param])
-    return tmp_path, folder.find(tmp_path)[0].path, older
+    return tmp_path, checkpoint_directory.find(tmp_path)[0].path, older
 
 
 def test_what_was_not_damaged_is_good(two):
@@ -156,11 +156,11 @@ def test_a_foreign_file_is_refused(tmp_path, what):
 
 
 def test_a_newer_format_version_says_what_to_do(tmp_path, monkeypatch):
-    from hpcflow.checkpoint import stamp
+    from hpcflow.checkpoint import header_digests
 
-    monkeypatch.setattr(stamp, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(header_digests, "FORMAT_VERSION", 2)
     save_some(tmp_path, 1, ranks=1)
-    monkeypatch.setattr(stamp, "FORMAT_VERSION", 1)
+    monkeypatch.setattr(header_digests, "FORMAT_VERSION", 1)
     with pytest.raises(CheckpointError, match="format version 2"):
         Saved(tmp_path / "step-1")
 

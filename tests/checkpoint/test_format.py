@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import folder, stamp
-from hpcflow.checkpoint.layout import Array, paths, share
-from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint import checkpoint_directory, header_digests
+from hpcflow.checkpoint.checkpoint_layout import Array, paths, share
+from hpcflow.checkpoint.checkpoint_reader import Saved
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal, load_some, save_some
 from tests.runtime.ranks import run_ranks
@@ -34,7 +34,7 @@ def test_plain_h5py_reads_every_variable_as_one_array(tmp_path, form):
     assert (tmp_path / "latest").read_text() == name.split("/")[0] + "\n"
     with h5py.File(tmp_path / name) as file:
         assert file.attrs["step"] == 7
-        assert file.attrs["format_version"] == stamp.FORMAT_VERSION
+        assert file.attrs["format_version"] == header_digests.FORMAT_VERSION
         assert json.loads(bytes(file[".graph"][:]))[0]["type"] == "Const"
         for variable, value in values.items():
             found = file[".slots/" + variable if variable.endswith("slot") else variable]
@@ -78,7 +78,7 @@ def test_the_newest_are_kept_and_the_same_step_may_be_saved_again(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-2", "step-3"]
     again = save_some(tmp_path, 2, ranks=2, seed=5, max_to_keep=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-2", "step-3"]
-    assert [one.path.name for one in folder.find(tmp_path)] == ["step-2", "step-3"]
+    assert [one.path.name for one in checkpoint_directory.find(tmp_path)] == ["step-2", "step-3"]
     assert equal(load_some(tmp_path), again)  # the one saved last, not the one of the largest step
     one_file = save_some(tmp_path, 2, ranks=1, seed=6, max_to_keep=2, form="parallel")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-2.h5", "step-3"]
@@ -103,17 +103,19 @@ def test_a_crash_between_two_renames_leaves_a_good_checkpoint(tmp_path):
     again = save_some(tmp_path, 1, seed=2)
     assert equal(load_some(tmp_path), again)
     (tmp_path / "step-1").rename(old)
-    folder.sweep(tmp_path)  # as a job does that goes on: `latest` names a checkpoint again
+    checkpoint_directory.sweep(
+        tmp_path
+    )  # as a job does that goes on: `latest` names a checkpoint again
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-1"]
     assert equal(load_some(tmp_path), again)
     shutil.copytree(tmp_path / "step-1", old)
     index = tmp_path / "step-1" / "index.h5"
     whole = index.read_bytes()
     index.write_bytes(whole[:-1])
-    folder.sweep(tmp_path)
+    checkpoint_directory.sweep(tmp_path)
     assert old.is_dir()  # the only good one
     index.write_bytes(whole)
-    folder.sweep(tmp_path)
+    checkpoint_directory.sweep(tmp_path)
     assert not old.exists()
 
 
@@ -126,7 +128,7 @@ def test_files_of_every_format_version_load(kept, tmp_path):
 
 
 def test_there_is_a_file_of_this_format_version():
-    assert f"version-{stamp.FORMAT_VERSION}" in {p.name for p in KEPT.iterdir()}
+    assert f"version-{header_digests.FORMAT_VERSION}" in {p.name for p in KEPT.iterdir()}
 
 
 @pytest.mark.parametrize("writers", [1, 2, 3, 7, 64])
@@ -183,7 +185,9 @@ def test_any_names_are_saved_and_found_again(tmp_path, form, shape):
 
     for found in run_ranks(2 if form == "sharded" else 1, body):
         assert equal(found, values)
-    with h5py.File(folder.index_of(folder.find(tmp_path)[0].path)) as file:
+    with h5py.File(
+        checkpoint_directory.index_of(checkpoint_directory.find(tmp_path)[0].path)
+    ) as file:
         there = {}
         file.visititems(lambda _, item: there.update({item.attrs.get("name"): item}))
         if shape or form == "parallel":  # a scalar of several parts is a link

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from hpcflow.checkpoint import lustre
+from hpcflow.checkpoint import lustre_striping
 from tests.checkpoint.jobs import save_some
 
 
@@ -20,16 +20,16 @@ def site(tmp_path, monkeypatch):
     lfs.parent.mkdir()
     lfs.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
     lfs.chmod(0o755)
-    monkeypatch.setattr(lustre, "MOUNTS", str(mounts))
+    monkeypatch.setattr(lustre_striping, "MOUNTS", str(mounts))
     monkeypatch.setenv("PATH", f"{lfs.parent}:/usr/bin:/bin")
-    lustre.stripe.cache_clear()
+    lustre_striping.stripe.cache_clear()
     return tmp_path
 
 
 def test_the_file_system_of_a_path_that_may_not_be_there_yet(site):
-    assert lustre.file_system(site / "work/a/b") == "lustre"
-    assert lustre.file_system(site / "work/tmp/a") == "tmpfs"
-    assert lustre.file_system(site / "workshop") == "ext4"
+    assert lustre_striping.file_system(site / "work/a/b") == "lustre"
+    assert lustre_striping.file_system(site / "work/tmp/a") == "tmpfs"
+    assert lustre_striping.file_system(site / "workshop") == "ext4"
 
 
 def test_a_new_folder_is_striped_once_and_it_is_said(site, caplog):
@@ -42,9 +42,9 @@ def test_a_new_folder_is_striped_once_and_it_is_said(site, caplog):
 
 
 def test_other_folders_and_those_with_files_are_left_alone(site):
-    lustre.stripe(site / "workshop")
+    lustre_striping.stripe(site / "workshop")
     full = site / "work" / "full"
     full.mkdir(parents=True)
     (full / "file").touch()
-    lustre.stripe(full)
+    lustre_striping.stripe(full)
     assert not (site / "called").exists()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.verify import verify
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.verify_checkpoint import verify
 
 FEW, MANY = 40, 160
 
@@ -27,7 +27,7 @@ def saved(path: Path, count: int, form: str) -> Path:
 
 
 def check(path: Path) -> None:
-    assert not verify(folder.look(path)).faults
+    assert not verify(checkpoint_directory.look(path)).faults
 
 
 def read_all(path: Path) -> None:

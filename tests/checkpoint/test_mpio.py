@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import folder, h5
-from hpcflow.checkpoint.saved import Saved
-from hpcflow.checkpoint.verify import verify
+from hpcflow.checkpoint import checkpoint_directory, hdf5_datasets
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.verify_checkpoint import verify
 from hpcflow.errors import CheckpointError
 from tests.checkpoint.jobs import equal, variables
 from tests.runtime.ranks import run_here
@@ -30,9 +30,9 @@ FORMS = [
 @pytest.fixture
 def shared():
     """A folder that all ranks know."""
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    world = mpi.world()
+    world = mpi_communicator.world()
     made = tempfile.mkdtemp(prefix="hpcflow-test-") if world.rank == 0 else None
     path = Path(world.broadcast_text(made))
     yield path
@@ -42,13 +42,13 @@ def shared():
 
 
 def size() -> int:
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    return mpi.world().size
+    return mpi_communicator.world().size
 
 
 def has_mpi() -> bool:
-    from hpcflow.runtime.hdf5 import is_parallel
+    from hpcflow.runtime.hdf5_library import is_parallel
 
     return is_parallel()
 
@@ -79,7 +79,7 @@ def test_saved_and_loaded_by_mpi_ranks(shared, form, first):
         session.run(hf.global_variables_initializer())
         path = Path(hf.train.Saver(made, form=form).save(session, shared, 5))
         assert path.name == ("step-5.h5" if form == "parallel" else "step-5")
-        assert Saved(path).problems() == [] and not verify(folder.look(path)).faults
+        assert Saved(path).problems() == [] and not verify(checkpoint_directory.look(path)).faults
         return session.run(made)
 
     def read(context):
@@ -145,9 +145,12 @@ def test_rows_larger_than_the_staging_buffer(shared, form):
 @pytest.fixture
 def disk(shared):
     """A small disk that all ranks know."""
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    world, words = mpi.world(), ["mount", "-t", "tmpfs", "-o", "size=70m", "tmpfs", str(shared)]
+    world, words = (
+        mpi_communicator.world(),
+        ["mount", "-t", "tmpfs", "-o", "size=70m", "tmpfs", str(shared)],
+    )
     told = None
     if world.rank == 0:
         can = os.geteuid() == 0 and not subprocess.run(words, capture_output=True).returncode
@@ -167,7 +170,7 @@ def test_a_full_disk_is_told_to_all_ranks_and_they_go_on(disk, form, reserves, m
     """Also where the file system cannot reserve space, and MPI-IO meets the end of it."""
     needs(form)
     if not reserves:
-        monkeypatch.setattr(h5, "reserve", lambda path: None)
+        monkeypatch.setattr(hdf5_datasets, "reserve", lambda path: None)
     value = np.arange(10 << 20, dtype=np.float32).reshape(10, -1)
 
     def body(context):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 
 MODES: dict[str, tuple[int, dict[str, Any]]] = {

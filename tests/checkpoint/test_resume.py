@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_reader import Saved
 from hpcflow.errors import CheckpointError, HpcflowError
-from hpcflow.train.often import Often
+from hpcflow.train.checkpoint_interval import Often
 from tests.checkpoint.jobs import BATCH, SAMPLES, run
 
 STEPS = SAMPLES // BATCH
@@ -164,7 +164,7 @@ def test_a_finished_job_goes_on_for_more_epochs(tmp_path):
 )
 def test_a_resumed_job_has_latest_name_the_newest_good_one(tmp_path, died):
     run(2, 1, tmp_path)
-    newest, before = (one.path for one in folder.find(tmp_path)[:2])
+    newest, before = (one.path for one in checkpoint_directory.find(tmp_path)[:2])
     if died == "before it was named":
         (tmp_path / "latest").write_text(before.name + "\n")
         (tmp_path / "latest.tmp").write_text("")

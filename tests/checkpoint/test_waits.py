@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
-from hpcflow.runtime.hdf5 import is_parallel
+from hpcflow.launch import launcher_detection
+from hpcflow.runtime.hdf5_library import is_parallel
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import os, signal, sys
 import numpy as np
 import hpcflow as hf
-from hpcflow.checkpoint import h5, part
-from hpcflow.runtime.job import current
+from hpcflow.checkpoint import hdf5_datasets, parallel_hdf5_write
+from hpcflow.runtime.job.job_membership import current
 
 
 def stop(*args):
@@ -29,15 +29,17 @@ def stop(*args):
 where, folder = sys.argv[1:]
 if current().rank == 1:
     if where == "opening":
-        part.write_shared = stop
+        parallel_hdf5_write.write_shared = stop
     else:
-        h5.write_rows = stop
+        hdf5_datasets.write_rows = stop
 made = [hf.Variable(np.ones((64, 8), np.float32), name=f"v{i}") for i in range(6)]
 session = hf.Session()
 session.run(hf.global_variables_initializer())
 hf.train.Saver(made, form="parallel").save(session, folder, 1)
 """
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 
 
 @pytest.mark.parametrize("where", ["opening", "closing"])

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.checkpoint.duties import duty_of, writers
-from hpcflow.checkpoint.layout import Slab
+from hpcflow.checkpoint.checkpoint_layout import Slab
+from hpcflow.checkpoint.row_partitioning import duty_of, writers
 from hpcflow.errors import HpcflowError
-from hpcflow.plan.roles import assign
+from hpcflow.plan.distribution.task_assignment import assign
 from hpcflow.settings import Settings
 from tests.checkpoint.jobs import equal, load_some, variables
 from tests.runtime.ranks import run_ranks

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpcflow.comm.base import Communicator, Request
-from hpcflow.comm.waiting import finish
+from hpcflow.comm.communicator import Communicator, Request
+from hpcflow.comm.polling_backoff import finish
 from hpcflow.errors import CommError
 from hpcflow.graph.dtypes import bfloat16
 

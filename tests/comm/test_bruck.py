@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcflow.comm.bruck import AllGather, rounds, runs
+from hpcflow.comm.bruck_allgather import AllGather, rounds, runs
 
 
 class Sent:

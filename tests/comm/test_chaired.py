@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcflow.comm.chaired import Chaired
-from hpcflow.comm.local import local_world
-from hpcflow.comm.tree_round import FANOUT
+from hpcflow.comm.fault_tolerant_collectives import Chaired
+from hpcflow.comm.fault_tolerant_tree import FANOUT
+from hpcflow.comm.thread_communicator import local_world
 from hpcflow.errors import DeathError
 from tests.comm.threads import on_all
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from hpcflow.comm.local import local_world
+from hpcflow.comm.thread_communicator import local_world
 from hpcflow.errors import CommError
 
 from .comm_contract import CHECKS, done

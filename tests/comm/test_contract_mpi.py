@@ -15,8 +15,8 @@ pytestmark = pytest.mark.mpi
 @pytest.fixture(scope="module", params=["mpi", "shared", "shared on two nodes", "shared, uneven"])
 def comm(request):
     """The communicator under test, on all ranks; shared windows also for the smallest buckets."""
-    from hpcflow.comm import shared
-    from hpcflow.comm.mpi import world
+    from hpcflow.comm import shared_memory_allreduce
+    from hpcflow.comm.mpi_communicator import world
 
     node_of = {
         "shared": None,
@@ -28,8 +28,8 @@ def comm(request):
         return
     everyone = world().split(range(world().size))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "SMALL_BYTES", 0)
-        yield (comm := shared.SharedCommunicator(everyone, node_of[request.param]))
+        patch.setattr(shared_memory_allreduce, "SMALL_BYTES", 0)
+        yield (comm := shared_memory_allreduce.SharedCommunicator(everyone, node_of[request.param]))
     comm.close()
     everyone.close()
 
@@ -37,18 +37,18 @@ def comm(request):
 @pytest.mark.parametrize("misses", [False, True], ids=["posted", "probed"])
 def test_any_source_by_either_way(monkeypatch, misses):
     """A channel from any rank names the sender, whether its receives are posted or probed for."""
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    monkeypatch.setattr(mpi, "misses_any_source", lambda: misses)
-    any_source_is_named(mpi.world())
-    channel = mpi.world().recv_channel(np.zeros(1), mpi.world().ANY, 6)
+    monkeypatch.setattr(mpi_communicator, "misses_any_source", lambda: misses)
+    any_source_is_named(mpi_communicator.world())
+    channel = mpi_communicator.world().recv_channel(np.zeros(1), mpi_communicator.world().ANY, 6)
     assert channel.test()
     channel.start()
     assert not channel.test()
     with pytest.raises(CommError, match="started again"):
         channel.start()
     channel.close()
-    done(mpi.world().barrier())
+    done(mpi_communicator.world().barrier())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -60,9 +60,9 @@ def test_contract(comm, check):
 
 def test_a_large_message_within_a_node_takes_many_tests():
     """So that a rank that receives it looks after other messages in between."""
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    world = mpi.world()
+    world = mpi_communicator.world()
     after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     into = np.zeros(40 << 20, np.uint8)
     receiver = world.recv_channel(into, before, 7)

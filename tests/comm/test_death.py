@@ -32,9 +32,9 @@ pytestmark = [
 START = """
 import sys, time
 import numpy as np
-from hpcflow.comm.mpi import world
-from hpcflow.comm.shared import SharedCommunicator
-from hpcflow.comm.waiting import finish
+from hpcflow.comm.mpi_communicator import world
+from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
+from hpcflow.comm.polling_backoff import finish
 comm = world()
 """
 
@@ -117,7 +117,7 @@ def test_a_thread_level_too_low_is_an_error():
     command = """
         import mpi4py; mpi4py.rc.thread_level = "single"
         from mpi4py import MPI
-        import hpcflow.comm.mpi as mpi
+        import hpcflow.comm.mpi_communicator as mpi
         from hpcflow.errors import LaunchError
         MPI.Query_thread = lambda: MPI.THREAD_FUNNELED
         mpi.world.cache_clear()
@@ -131,7 +131,8 @@ def test_a_thread_level_too_low_is_an_error():
 
 
 def test_nothing_imports_mpi4py_before_world():
-    program = "import hpcflow.comm.mpi, hpcflow.comm.shared, hpcflow.comm.nccl, sys; "
+    modules = ("mpi_communicator", "shared_memory_allreduce", "nccl_allreduce")
+    program = f"import sys, {', '.join(f'hpcflow.comm.{name}' for name in modules)}; "
     program += "sys.exit(any(name in sys.modules for name in ('mpi4py', 'cupy')))"
     environ = {**os.environ, **ENVIRON}
     assert subprocess.run([sys.executable, "-c", program], env=environ, timeout=220).returncode == 0
@@ -141,9 +142,9 @@ def test_a_stalled_job_is_reported_and_ended(tmp_path):
     """Rank 1 never joins a sum: rank 0 writes who is missing, then the watchdog ends the job."""
     code, output = job(f"""
         import os
-        from hpcflow.logs import set_up
-        from hpcflow.comm.ledger import INSIDE, Ledger
-        from hpcflow.comm.watchdog import Times, Watchdog
+        from hpcflow.platform.rank_logging import set_up
+        from hpcflow.monitoring.wait_ledger import INSIDE, Ledger
+        from hpcflow.monitoring.stall_watchdog import Times, Watchdog
         set_up(comm.rank, comm.size)
         def end(error):
             sys.stderr.flush()

@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from hpcflow import launch
 from hpcflow.cli.main import main
-from hpcflow.comm import in_use
 from hpcflow.errors import LaunchError
+from hpcflow.launch import launcher_detection
+from hpcflow.monitoring import run_directory_lock
 from tests.comm.threads import until
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 TRAIN = """
 import os, sys, time
 import hpcflow as hf
@@ -89,13 +91,13 @@ def test_a_second_job_in_a_run_directory_refuses_and_names_the_first(
         assert f"process {first.process.pid} on {os.uname().nodename}" in done.stderr
         assert {path: path.read_bytes() for path in (folder / "run").iterdir()} == before
         assert started(folder, *ranks, "--run-dir", "other").returncode == 0
-    assert not (folder / "run" / in_use.NAME).exists()
+    assert not (folder / "run" / run_directory_lock.NAME).exists()
     assert started(folder, *ranks, "--run-dir", "run").returncode == 0
 
 
 def test_ranks_of_a_launcher_refuse_too(folder: Path) -> None:
     with Running(folder, "--run-dir", "run"):
-        start = launch.command(2, words("--run-dir", "run", "train.py", ""))
+        start = launcher_detection.command(2, words("--run-dir", "run", "train.py", ""))
         env = {**start.env, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             start.argv, cwd=folder, env=env, capture_output=True, text=True, timeout=90
@@ -107,10 +109,10 @@ def test_a_job_that_was_killed_does_not_hold_its_folders(folder: Path) -> None:
     with Running(folder, "--run-dir", "run", saved="saved") as first:
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
-        assert (folder / "run" / in_use.NAME).exists()
+        assert (folder / "run" / run_directory_lock.NAME).exists()
         done = started(folder, "--run-dir", "run", saved="saved")
         assert done.returncode == 0, done.stderr
-    assert not list(folder.glob(f"*/{in_use.NAME}*"))
+    assert not list(folder.glob(f"*/{run_directory_lock.NAME}*"))
 
 
 def test_a_folder_of_checkpoints_is_one_jobs_whatever_its_run_directory(folder: Path) -> None:
@@ -196,23 +198,23 @@ def written(folder: Path, silent_s: float = 0, **more: Any) -> None:
         "pid": 4711,
         "begun": 5,
     }
-    facts = {**in_use.me({}), **elsewhere, "job": "7", **more}
-    (folder / in_use.NAME).write_text(json.dumps(facts))
+    facts = {**run_directory_lock.me({}), **elsewhere, "job": "7", **more}
+    (folder / run_directory_lock.NAME).write_text(json.dumps(facts))
     then = time.time() - silent_s
-    os.utime(folder / in_use.NAME, (then, then))
+    os.utime(folder / run_directory_lock.NAME, (then, then))
 
 
 def is_refused(folder: Path) -> bool:
     try:
-        in_use.claim(folder, in_use.RUN_DIR)
+        run_directory_lock.claim(folder, run_directory_lock.RUN_DIR)
     except LaunchError as error:
-        assert not in_use.is_free(folder) and in_use.NAME in str(error)
+        assert not run_directory_lock.is_free(folder) and run_directory_lock.NAME in str(error)
         return True
-    in_use.release(folder)
+    run_directory_lock.release(folder)
     return False
 
 
-LONG = 2 * in_use.DEAD_S
+LONG = 2 * run_directory_lock.DEAD_S
 
 
 @pytest.mark.parametrize(
@@ -255,22 +257,24 @@ def test_without_slurms_answer_the_time_tells(slurm: Path, monkeypatch: pytest.M
 
 
 def test_a_process_number_that_is_used_again_is_another_process(tmp_path: Path) -> None:
-    mine = in_use.me({})
+    mine = run_directory_lock.me({})
     parent = {**mine, "pid": os.getppid()}
-    (tmp_path / in_use.NAME).write_text(json.dumps(parent))
+    (tmp_path / run_directory_lock.NAME).write_text(json.dumps(parent))
     assert not is_refused(tmp_path)
-    (tmp_path / in_use.NAME).write_text(json.dumps({**parent, "begun": None}))
+    (tmp_path / run_directory_lock.NAME).write_text(json.dumps({**parent, "begun": None}))
     assert is_refused(tmp_path)
-    (tmp_path / in_use.NAME).write_text(json.dumps(mine))  # this process, before it was replaced
+    (tmp_path / run_directory_lock.NAME).write_text(
+        json.dumps(mine)
+    )  # this process, before it was replaced
     assert not is_refused(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"pid": "x", "begun": {}}', "\udcff"])
 def test_a_file_of_nonsense_holds_for_a_while(tmp_path: Path, text: str) -> None:
-    (tmp_path / in_use.NAME).write_text(text, errors="surrogateescape")
+    (tmp_path / run_directory_lock.NAME).write_text(text, errors="surrogateescape")
     assert is_refused(tmp_path)
     then = time.time() - LONG
-    os.utime(tmp_path / in_use.NAME, (then, then))
+    os.utime(tmp_path / run_directory_lock.NAME, (then, then))
     assert not is_refused(tmp_path)
 
 
@@ -278,46 +282,48 @@ def test_a_file_of_nonsense_holds_for_a_while(tmp_path: Path, text: str) -> None
 def test_something_else_in_the_place_of_the_file_is_named(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
-    make(tmp_path / in_use.NAME)
-    with pytest.raises(LaunchError, match=f"{in_use.NAME} cannot be read: .*\n.*remove "):
-        in_use.claim(tmp_path, in_use.RUN_DIR)
-    in_use.refuse(tmp_path, in_use.RUN_DIR)  # who only looks is not held up
+    make(tmp_path / run_directory_lock.NAME)
+    with pytest.raises(
+        LaunchError, match=f"{run_directory_lock.NAME} cannot be read: .*\n.*remove "
+    ):
+        run_directory_lock.claim(tmp_path, run_directory_lock.RUN_DIR)
+    run_directory_lock.refuse(tmp_path, run_directory_lock.RUN_DIR)  # who only looks is not held up
 
 
 def test_what_is_held_is_touched_and_ends_with_its_last_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_use, "TOUCH_S", 0.01)
+    monkeypatch.setattr(run_directory_lock, "TOUCH_S", 0.01)
     folder = tmp_path / "new"
-    in_use.claim(folder, in_use.RUN_DIR)
-    in_use.claim(tmp_path / "." / "new", in_use.RUN_DIR)  # the same one
-    mark = folder / in_use.NAME
+    run_directory_lock.claim(folder, run_directory_lock.RUN_DIR)
+    run_directory_lock.claim(tmp_path / "." / "new", run_directory_lock.RUN_DIR)  # the same one
+    mark = folder / run_directory_lock.NAME
     os.utime(mark, (0, 0))
     until(lambda: mark.stat().st_mtime > 0)
-    in_use.release(folder)
+    run_directory_lock.release(folder)
     assert mark.exists()
-    in_use.release(folder)
+    run_directory_lock.release(folder)
     assert not folder.exists()
 
 
 def test_a_forked_child_does_not_let_go(tmp_path: Path) -> None:
     code = f"""
 import os, pathlib, sys
-from hpcflow.comm import in_use
+from hpcflow.monitoring import run_directory_lock
 folder = pathlib.Path({str(tmp_path)!r})
-in_use.claim(folder, "the folder")
+run_directory_lock.claim(folder, "the folder")
 if os.fork() == 0:
     sys.exit(0)
 os.wait()
-assert (folder / in_use.NAME).exists()
+assert (folder / run_directory_lock.NAME).exists()
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environ(), check=True)
-    assert not (tmp_path / in_use.NAME).exists()
+    assert not (tmp_path / run_directory_lock.NAME).exists()
 
 
 CLAIMS = """
 import pathlib, sys, time
-from hpcflow.comm import in_use
+from hpcflow.monitoring import run_directory_lock
 from hpcflow.errors import LaunchError
 
 won = []
@@ -325,7 +331,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     try:
-        in_use.claim(folder, "the folder")
+        run_directory_lock.claim(folder, "the folder")
         won.append(folder.name)
     except LaunchError:
         pass

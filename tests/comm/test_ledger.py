@@ -16,11 +16,11 @@ from subprocess import PIPE
 
 import pytest
 
-from hpcflow.comm import ledger as ledger_module
-from hpcflow.comm import stalls, where
-from hpcflow.comm.ledger import DEAD_S, INSIDE, PREFIX, Ledger, read_all, sweep
-from hpcflow.comm.watchdog import Times, Watchdog
 from hpcflow.errors import CommError
+from hpcflow.monitoring import stack_dump, wait_for_report
+from hpcflow.monitoring import wait_ledger as ledger_module
+from hpcflow.monitoring.stall_watchdog import Times, Watchdog
+from hpcflow.monitoring.wait_ledger import DEAD_S, INSIDE, PREFIX, Ledger, read_all, sweep
 from tests.comm.threads import until
 
 
@@ -187,8 +187,8 @@ def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
     """Rank 1 sits in C with the GIL; rank 0's report names it and shows where."""
     program = textwrap.dedent("""
         import ctypes, os, sys, time
-        from hpcflow.comm.ledger import Ledger
-        from hpcflow.comm.watchdog import Times, Watchdog
+        from hpcflow.monitoring.wait_ledger import Ledger
+        from hpcflow.monitoring.stall_watchdog import Times, Watchdog
         rank, base = int(sys.argv[1]), sys.argv[2]
         ledger = Ledger(base + "/ledger", rank, "nid1")
         Watchdog(ledger, 2, base, Times(2 if rank == 0 else 0.5, 99), print)
@@ -229,10 +229,12 @@ def test_a_stall_tells_who_is_behind_whom_it_waits_for(tmp_path):
     ranks[1].enter(3, "gradient/recv", 2, "Recv")
     stopped = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     os.kill(stopped.pid, signal.SIGSTOP)
-    until(lambda: where.process_state(stopped.pid) == "T")
+    until(lambda: stack_dump.process_state(stopped.pid) == "T")
     entries = read_all(tmp_path)
     entries[2] = dataclasses.replace(entries[2], pid=stopped.pid)
-    said = stalls.describe_stall(entries[0], entries, 4, tmp_path / "stall-7.txt").split("\n")
+    said = wait_for_report.describe_stall(entries[0], entries, 4, tmp_path / "stall-7.txt").split(
+        "\n"
+    )
     told = r"Recv 'v/recv' at step 7 has waited \d+ s for rank 1 \(/job:ps/task:0\)"
     assert re.search(told, said[0])
     assert said[1].startswith("  missing  1 on nid1, /job:ps/task:0: waits for rank 2 in Recv")

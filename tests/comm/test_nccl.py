@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcflow.comm import nccl
-from hpcflow.comm.local import local_world
-from hpcflow.comm.nccl import NcclCommunicator
+from hpcflow.comm import nccl_allreduce
+from hpcflow.comm.nccl_allreduce import NcclCommunicator
+from hpcflow.comm.thread_communicator import local_world
 from hpcflow.errors import CommError, DeviceError, MissingPackageError
 
 from .comm_contract import CHECKS, done
@@ -92,8 +92,8 @@ def test_abort_ends_the_job_too():
 @pytest.mark.parametrize("absent", [0, 1, 2])
 def test_a_rank_that_never_comes_is_named_by_all_others(monkeypatch, absent):
     """NCCL itself would wait for ever."""
-    monkeypatch.setattr(nccl, "SET_UP_S", 0.3)
-    monkeypatch.setattr(nccl, "ANSWER_S", 0.3)
+    monkeypatch.setattr(nccl_allreduce, "SET_UP_S", 0.3)
+    monkeypatch.setattr(nccl_allreduce, "ANSWER_S", 0.3)
     others = ", ".join(str(rank) for rank in range(3) if rank != absent)
 
     def play(comm):
@@ -112,7 +112,7 @@ def test_a_rank_that_never_comes_is_named_by_all_others(monkeypatch, absent):
     [({"hangs": True}, "has not ended in 0 s"), ({"fails": "no network"}, "failed: no network")],
 )
 def test_a_start_of_nccl_that_does_not_end_well_is_an_error(monkeypatch, trouble, told):
-    monkeypatch.setattr(nccl, "SET_UP_S", 0.3)
+    monkeypatch.setattr(nccl_allreduce, "SET_UP_S", 0.3)
 
     def play(comm):
         with pytest.raises(CommError, match=f"NCCL's own start {told}; all of ranks 0-1 came"):
@@ -122,7 +122,7 @@ def test_a_start_of_nccl_that_does_not_end_well_is_an_error(monkeypatch, trouble
 
 
 def test_a_sum_that_others_never_join_is_aborted_at_the_end(monkeypatch, caplog):
-    monkeypatch.setattr(nccl, "CLOSE_S", 0.1)
+    monkeypatch.setattr(nccl_allreduce, "CLOSE_S", 0.1)
 
     def play(comm):
         packages = fake_packages(comm.rank)
@@ -139,8 +139,8 @@ def test_a_process_that_fails_lets_go_of_its_gpu():
     packages = fake_packages(0)
     comm = NcclCommunicator(local_world(1)[0], packages=packages)
     part = comm.split([0])
-    nccl.abort_all()
-    nccl.abort_all()
+    nccl_allreduce.abort_all()
+    nccl_allreduce.abort_all()
     assert packages[1].log == ["abort", "abort"], "of both, once"
     for each in (comm, part):
         with pytest.raises(CommError, match="aborted"):

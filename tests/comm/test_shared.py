@@ -15,8 +15,8 @@ pytestmark = pytest.mark.mpi
 
 @pytest.fixture(params=[None, lambda rank: rank // 2], ids=["one node", "two nodes"])
 def comm(request):
-    from hpcflow.comm.mpi import world
-    from hpcflow.comm.shared import SharedCommunicator
+    from hpcflow.comm.mpi_communicator import world
+    from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
 
     comm = SharedCommunicator(world(), request.param)
     yield comm
@@ -56,9 +56,11 @@ def test_a_slow_rank_reads_what_it_was_promised(comm):
 @pytest.mark.mpi(min_size=2)
 def test_one_call_of_test_takes_about_a_turn(comm, monkeypatch):
     """A large sum is done in many turns, so that the engine can look at other things."""
-    from hpcflow.comm import shared
+    from hpcflow.comm import shared_memory_allreduce
 
-    monkeypatch.setattr(shared, "TURN_S", 0.0)  # a tile each turn, however fast the machine
+    monkeypatch.setattr(
+        shared_memory_allreduce, "TURN_S", 0.0
+    )  # a tile each turn, however fast the machine
     if comm.node_count > 1:
         pytest.skip("MPI's own turns are as long as it likes")
     bucket = comm.bucket(2_000_000, np.dtype("f4"))
@@ -69,16 +71,16 @@ def test_one_call_of_test_takes_about_a_turn(comm, monkeypatch):
         while not finished:
             finished = bucket.test()
             turns += 1
-        assert turns >= 2_000_000 // comm.size // shared.TILE
+        assert turns >= 2_000_000 // comm.size // shared_memory_allreduce.TILE
     bucket.close()
 
 
 def test_without_room_all_ranks_use_mpi_and_say_so(comm, monkeypatch, caplog):
     """One node without room decides for all; the sum is the same."""
-    from hpcflow.comm import shared
+    from hpcflow.comm import shared_memory_allreduce
 
     room = 0 if comm.rank == comm.size - 1 else 1 << 40
-    monkeypatch.setattr(shared, "free_bytes", lambda: room)
+    monkeypatch.setattr(shared_memory_allreduce, "free_bytes", lambda: room)
     caplog.set_level("INFO", "hpcflow")
     buckets = [comm.bucket(count, np.dtype("f8")) for count in (100_000, 9_000_000)]
     for bucket in buckets:
@@ -94,7 +96,7 @@ def test_without_room_all_ranks_use_mpi_and_say_so(comm, monkeypatch, caplog):
 
 def test_shared_memory_is_given_back(comm):
     """A closed bucket's window is unmapped on every rank."""
-    from hpcflow.comm.shared import free_bytes
+    from hpcflow.comm.shared_memory_allreduce import free_bytes
 
     done(comm.barrier())
     before = free_bytes()
@@ -113,9 +115,9 @@ def test_shared_memory_is_given_back(comm):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_message_above_two_gigabytes(persistent):
     """Counts that do not fit 32 bits, from rank 0 to the last rank."""
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    comm = mpi.world()
+    comm = mpi_communicator.world()
     if comm.size > 2:
         pytest.skip("two ranks are enough, and memory for more may be missing")
     size = (1 << 31) + (1 << 20) + 3
@@ -138,10 +140,10 @@ def test_a_message_above_two_gigabytes(persistent):
 
 def test_sums_in_pieces(monkeypatch):
     """What is larger than MPI counts is summed piece by piece; here the piece is small."""
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    comm = mpi.world()
-    monkeypatch.setattr(mpi, "LARGEST_PIECE", 1000)
+    comm = mpi_communicator.world()
+    monkeypatch.setattr(mpi_communicator, "LARGEST_PIECE", 1000)
     array = np.arange(3456.0)
     done(comm.all_reduce(array))
     assert (array == comm.size * np.arange(3456.0)).all()

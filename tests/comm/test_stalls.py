@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from hpcflow.comm import ledger as ledgers
-from hpcflow.comm import stalls, watchdog, where
-from hpcflow.comm.ledger import DEAD_S, OWN, PATIENT, PREFIX, Ledger, read_all
-from hpcflow.comm.nodes import Nodes, sweep
-from hpcflow.comm.watchdog import Times, Watchdog
-from hpcflow.logs import Board
-from hpcflow.owned import is_own_folder
+from hpcflow.monitoring import stack_dump, stall_watchdog, wait_for_report
+from hpcflow.monitoring import wait_ledger as ledgers
+from hpcflow.monitoring.cross_node_wait_ledgers import Nodes, sweep
+from hpcflow.monitoring.stall_watchdog import Times, Watchdog
+from hpcflow.monitoring.wait_ledger import DEAD_S, OWN, PATIENT, PREFIX, Ledger, read_all
+from hpcflow.platform.private_files import is_own_folder
+from hpcflow.platform.rank_logging import Board
 from tests.comm.threads import until
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
@@ -66,10 +66,10 @@ def test_a_server_that_serves_others_is_no_movement(node):
     mine.enter(3, "v/recv", 1, "Recv")
     other.moves()
     entries = read_all(mine.directory)
-    assert [e.rank for e in stalls.chain(entries[0], entries)] == [1]
+    assert [e.rank for e in wait_for_report.chain(entries[0], entries)] == [1]
     server.enter(9, "what worker 2 is to bring", 2, PATIENT)
     entries = read_all(mine.directory)
-    assert [e.rank for e in stalls.chain(entries[0], entries)] == [1, 2]
+    assert [e.rank for e in wait_for_report.chain(entries[0], entries)] == [1, 2]
     assert entries[2].moved and not entries[1].moved
 
 
@@ -106,7 +106,7 @@ def test_a_meeting_misses_ranks_of_the_same_place_alone(node):
     node(3, place=-1)
     mine, *others = read_all(node(0).directory)
     mine = dataclasses.replace(mine, op="saving", since=1.0, kind="request", step=0)
-    assert [entry.rank for entry in stalls.missing_in(mine, others)] == [1]
+    assert [entry.rank for entry in wait_for_report.missing_in(mine, others)] == [1]
 
 
 def test_ranks_that_wait_for_each_other_are_told_as_a_ring(node):
@@ -114,16 +114,16 @@ def test_ranks_that_wait_for_each_other_are_told_as_a_ring(node):
     node(1)
     node(2).enter(2, "g/recv", 0, "Recv")
     entries = read_all(node(3).directory)
-    assert stalls.ring(entries[0], entries) == [0, 2]
-    said = stalls.describe_stall(entries[0], entries, 4, "stall-2.txt")
+    assert wait_for_report.ring(entries[0], entries) == [0, 2]
+    said = wait_for_report.describe_stall(entries[0], entries, 4, "stall-2.txt")
     assert "ring     0, 2 wait for each other: a message of theirs has not left or come" in said
-    assert stalls.ring(entries[1], entries) == []
+    assert wait_for_report.ring(entries[1], entries) == []
 
 
 def test_a_wait_for_state_of_the_rank_itself_misses_nobody_else(node):
     node(0).enter(4, "taken\ntrain.py:9", OWN, "QueueDequeue")
     entries = read_all(node(1).directory)
-    said = stalls.describe_stall(entries[0], entries, 2, "stall-4.txt")
+    said = wait_for_report.describe_stall(entries[0], entries, 2, "stall-4.txt")
     assert said.startswith("QueueDequeue 'taken' (made at train.py:9) at step 4 has waited")
     assert "for a step of this rank, in another thread say" in said and "missing" not in said
 
@@ -137,12 +137,12 @@ def test_a_rank_under_a_debugger_is_no_stall(node, tmp_path):
     node(1)
     entries = read_all(node(2).directory)
     entries[1] = dataclasses.replace(entries[1], pid=child.pid)
-    assert where.process_state(child.pid) == where.DEBUGGED
-    assert stalls.is_debugged(entries[0], entries)
+    assert stack_dump.process_state(child.pid) == stack_dump.DEBUGGED
+    assert wait_for_report.is_debugged(entries[0], entries)
     child.kill()
     child.wait()
     child.stdin.close()
-    assert not stalls.is_debugged(entries[0], entries)
+    assert not wait_for_report.is_debugged(entries[0], entries)
 
 
 def test_a_rank_that_runs_speaks_for_one_that_keeps_the_gil(node, tmp_path):
@@ -246,13 +246,16 @@ def test_a_warning_makes_the_folder_of_the_nodes_this_users_own(node, tmp_path):
 
 
 def test_the_line_of_the_main_thread_is_the_users_own():
-    assert where.main_line().startswith(f"{__file__}:")
-    assert "in test_the_line_of_the_main_thread" in where.main_line()
-    assert where.main_op() == ""
+    assert stack_dump.main_line().startswith(f"{__file__}:")
+    assert "in test_the_line_of_the_main_thread" in stack_dump.main_line()
+    assert stack_dump.main_op() == ""
 
 
 def test_the_operation_of_generated_code_is_told():
-    scope = {where.OPS: ["", "dense/MatMul"], "tell": lambda: (where.main_op(), where.main_line())}
+    scope = {
+        stack_dump.OPS: ["", "dense/MatMul"],
+        "tell": lambda: (stack_dump.main_op(), stack_dump.main_line()),
+    }
     exec(compile("def s0():\n  return tell()\n", "<hpcflow test>", "exec"), scope)
     op, line = scope["s0"]()
     assert op == "dense/MatMul" and line.endswith("> op 'dense/MatMul'")
@@ -262,7 +265,7 @@ def test_a_frame_between_two_lines_has_a_place_too():
     """Python then knows no line of it, which once ended the watch."""
 
     def tell():
-        return sys._getframe().f_lineno, where.main_op(), where.main_line()
+        return sys._getframe().f_lineno, stack_dump.main_op(), stack_dump.main_line()
 
     code, nowhere = tell.__code__, 0x80 | 15 << 3 | 7  # eight instructions without a line
     tell.__code__ = code.replace(co_linetable=bytes([nowhere]) * len(code.co_code))
@@ -277,7 +280,7 @@ def test_a_fault_of_the_watch_does_not_end_it(node, tmp_path, monkeypatch, caplo
         failed.append(True)
         raise TypeError("no line")
 
-    monkeypatch.setattr(watchdog, "main_line", faulty)
+    monkeypatch.setattr(stall_watchdog, "main_line", faulty)
     mine = node(0)
     dog = watch(mine, tmp_path, stall_s=0.5)
     until(lambda: len(failed) > 1)

@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from hpcflow.comm import waiting
-from hpcflow.comm.base import Communicator
-from hpcflow.comm.delegate import Delegate
-from hpcflow.comm.ledger import ANY, Ledger
-from hpcflow.comm.local import local_world
-from hpcflow.comm.waiting import Backoff, crowded_hosts, finish
+from hpcflow.comm import polling_backoff
+from hpcflow.comm.communicator import Communicator
+from hpcflow.comm.communicator_wrapper import Delegate
+from hpcflow.comm.polling_backoff import Backoff, crowded_hosts, finish
+from hpcflow.comm.thread_communicator import local_world
 from hpcflow.errors import StallError
+from hpcflow.monitoring.wait_ledger import ANY, Ledger
 from tests.comm.threads import on_all
 from tests.runtime.ranks import run_ranks
 
@@ -93,7 +93,7 @@ def test_a_sleep_is_a_small_share_of_a_long_wait(monkeypatch):
 @pytest.mark.parametrize("make", [threading.Event, threading.Condition])
 def test_another_thread_ends_a_sleep(make, monkeypatch):
     """One that is not woken outlasts the limit of a test."""
-    monkeypatch.setattr("hpcflow.comm.waiting.FIRST_SLEEP_S", 1000.0)
+    monkeypatch.setattr("hpcflow.comm.polling_backoff.FIRST_SLEEP_S", 1000.0)
     wake, woken = make(), threading.Event()
     backoff = Backoff(crowded=True, wake=wake)
     backoff.wait()
@@ -181,16 +181,16 @@ def test_a_rank_takes_a_flag_of_each_host_and_the_first_of_a_host_its_ranks_core
 
 def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monkeypatch):
     ledger = Ledger(tmp_path, 0, "nid1")
-    monkeypatch.setattr(waiting, "ledger", ledger)
+    monkeypatch.setattr(polling_backoff, "ledger", ledger)
     seen = []
 
     class Slow:
         def test(self):
             seen.append(ledger.read())
-            return len(seen) > waiting.PATIENCE_POLLS + 3
+            return len(seen) > polling_backoff.PATIENCE_POLLS + 3
 
     finish(Slow(), what="what one rank decides", peer=4)
-    assert not seen[waiting.PATIENCE_POLLS - 1].waits, "not of its first polls"
+    assert not seen[polling_backoff.PATIENCE_POLLS - 1].waits, "not of its first polls"
     assert seen[-1].waits and (seen[-1].op, seen[-1].peer) == ("what one rank decides", 4)
     assert not ledger.read().waits
     ledger.close()
@@ -198,15 +198,15 @@ def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monke
 
 def test_a_call_of_several_ranks_stands_in_the_ledger_also_if_it_fails(tmp_path, monkeypatch):
     ledger = Ledger(tmp_path, 0, "nid1")
-    monkeypatch.setattr(waiting, "ledger", ledger)
-    with pytest.raises(OSError, match="by test"), waiting.calling("opening a file"):
+    monkeypatch.setattr(polling_backoff, "ledger", ledger)
+    with pytest.raises(OSError, match="by test"), polling_backoff.calling("opening a file"):
         seen = ledger.read()
         raise OSError("by test")
     assert seen.may_stall and seen.where == "call 'opening a file'" and seen.peer == ANY
     assert not ledger.read().waits
     ledger.close()
-    monkeypatch.setattr(waiting, "ledger", None)
-    with waiting.calling("opening a file"):
+    monkeypatch.setattr(polling_backoff, "ledger", None)
+    with polling_backoff.calling("opening a file"):
         pass  # a rank alone has no ledger
 
 

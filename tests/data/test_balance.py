@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.data.balance import FINENESS, Balance, shares_by
-from hpcflow.data.dealer import cuts, deal, left_after
+from hpcflow.data.global_batch_sharding import cuts, deal, left_after
+from hpcflow.data.speed_weighted_sharding import FINENESS, Balance, shares_by
 from hpcflow.errors import HpcflowError, ShapeError
-from hpcflow.logs import logger
-from hpcflow.runtime.context import Context
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 
 speeds = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=12)

@@ -14,20 +14,20 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcflow import locks
-from hpcflow.data import cache, hdf5
+from hpcflow.data import hdf5, node_local_file_cache
 from hpcflow.errors import DataError
+from hpcflow.platform import file_locks
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys, time, numpy as np
-from hpcflow.data import cache, hdf5
-copyfile = cache.shutil.copyfile
+from hpcflow.data import node_local_file_cache, hdf5
+copyfile = node_local_file_cache.shutil.copyfile
 def slow(path, draft):
     print("copies", flush=True)
     time.sleep(float(sys.argv[2]))
     copyfile(path, draft)
-cache.shutil.copyfile = slow
+node_local_file_cache.shutil.copyfile = slow
 source = hdf5(sys.argv[1], "x", cache=True)
 source.open()
 print(source.rows(np.array([7]))[0], source._file.filename, time.process_time())
@@ -93,8 +93,8 @@ def test_a_copy_of_another_file_or_changed_later_is_made_again(path: Path) -> No
     other = path.with_name("test.h5")
     with h5py.File(other, "w") as file:
         file["x"] = np.zeros(100)
-    cache.local_copy(other, Path.stat)
-    mine, another = Path(opened(path)), Path(cache.local_copy(other, Path.stat))
+    node_local_file_cache.local_copy(other, Path.stat)
+    mine, another = Path(opened(path)), Path(node_local_file_cache.local_copy(other, Path.stat))
     another.replace(mine)
     assert opened(path) == str(mine)
     mine.write_bytes(bytes(mine.stat().st_size))
@@ -123,7 +123,7 @@ def test_a_full_disk_is_told_and_tried_once(
 ) -> None:
     said: list[str] = []
     tries: list[Any] = []
-    monkeypatch.setattr(cache, "say_once", said.append)
+    monkeypatch.setattr(node_local_file_cache, "say_once", said.append)
 
     def full(*paths: Any) -> None:
         tries.append(paths)
@@ -131,14 +131,18 @@ def test_a_full_disk_is_told_and_tried_once(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(cache.shutil, "copyfile", full)
+        patched.setattr(node_local_file_cache.shutil, "copyfile", full)
         assert opened(path) == str(path)
         # One that has waited for this does not try again; a later job does.
-        with locks.alone(next(folder.glob("*.lock")), "the copy") as notes:
-            assert not cache._fill(path, folder / "train-x.h5", notes, time.time() - 60)
+        with file_locks.alone(next(folder.glob("*.lock")), "the copy") as notes:
+            assert not node_local_file_cache._fill(
+                path, folder / "train-x.h5", notes, time.time() - 60
+            )
         assert len(tries) == 1 and "No space left" in said[0]
         assert [f.suffix for f in folder.iterdir()] == [".lock"]
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(
+        node_local_file_cache.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000)
+    )
     assert opened(path) == str(path) and "0 MiB are free" in said[-1]
     monkeypatch.undo()
     monkeypatch.setenv("HPCFLOW_CACHE_DIR", str(folder))
@@ -149,11 +153,11 @@ def test_without_a_folder_it_is_read_where_it_is(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(cache, "say_once", said.append)
+    monkeypatch.setattr(node_local_file_cache, "say_once", said.append)
     monkeypatch.setenv("HPCFLOW_CACHE_DIR", str(path / "no" / "folder"))
     assert opened(path) == str(path) and str(path) in said[0]
     monkeypatch.delenv("HPCFLOW_CACHE_DIR")
-    monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(node_local_file_cache.tempfile, "gettempdir", lambda: str(tmp_path))
     assert opened(path).startswith(str(tmp_path / f"hpcflow-cache-{os.getuid()}"))
     assert (tmp_path / f"hpcflow-cache-{os.getuid()}").stat().st_mode & 0o77 == 0
 
@@ -170,8 +174,8 @@ def test_a_folder_of_another_user_is_not_used(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HPCFLOW_CACHE_DIR")
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
-    there = cache.folder()
+    monkeypatch.setattr(node_local_file_cache.tempfile, "tempdir", str(tmp_path))
+    there = node_local_file_cache.folder()
     mine = opened(path)
     assert Path(mine).parent == there and there.stat().st_mode & 0o777 == 0o700
     there.chmod(0o777)
@@ -228,5 +232,5 @@ def test_a_copy_that_is_a_link_or_anothers_is_none(
     copy.unlink()
     copy.symlink_to(evil)
     assert Path(opened(path)) == copy and not copy.is_symlink()  # `opened` looks at the values
-    monkeypatch.setattr(cache.os, "geteuid", lambda: os.getuid() + 1)
-    assert not cache._is_whole(copy, path.stat())
+    monkeypatch.setattr(node_local_file_cache.os, "geteuid", lambda: os.getuid() + 1)
+    assert not node_local_file_cache._is_whole(copy, path.stat())

@@ -15,7 +15,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.data import Dataset
 from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcflow.data.dealer import cuts, deal, steps_per_epoch
-from hpcflow.data.orders import order
+from hpcflow.data.epoch_shuffle import order
+from hpcflow.data.global_batch_sharding import cuts, deal, steps_per_epoch
 
 samples = st.integers(1, 300)
 batches = st.integers(1, 90)

@@ -11,9 +11,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Batch, Dataset, Stream
-from hpcflow.data.dealer import deal
+from hpcflow.data.global_batch_sharding import deal
 from hpcflow.errors import DataError, ShapeError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 
 SAMPLES, BATCH = 41, 12  # the last joined batch of an epoch has 5

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.data import Blocks, Dataset, hdf5
 from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

@@ -9,11 +9,11 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Dataset, Stream
-from hpcflow.data.dealer import deal
-from hpcflow.data.orders import order
+from hpcflow.data.epoch_shuffle import order
+from hpcflow.data.global_batch_sharding import deal
 from hpcflow.errors import HpcflowError
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.lines import Lines, Loss
+from hpcflow.runtime.failure.shard_reassignment import Lines, Loss
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 
 WORKERS, SAMPLES, BATCH, SEED, EPOCHS = 3, 41, 12, 5, 3  # the last batch of an epoch has 5

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.data import Blocks, Dataset
-from hpcflow.data.dealer import deal
-from hpcflow.data.orders import ordered
+from hpcflow.data.epoch_shuffle import ordered
+from hpcflow.data.global_batch_sharding import deal
 from hpcflow.errors import HpcflowError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 samples = st.integers(1, 400)

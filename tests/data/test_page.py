@@ -12,7 +12,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow import errors
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 
 TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()

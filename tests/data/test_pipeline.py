@@ -19,7 +19,7 @@ from hpcflow.errors import (
     ShapeError,
     UninitializedError,
 )
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 
 Dataset = hf.data.Dataset

@@ -14,10 +14,10 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Dataset
-from hpcflow.data.buffers import Buffers
-from hpcflow.data.reader import Ahead
+from hpcflow.data.prefetch_threads import Ahead
+from hpcflow.data.row_buffer_pool import Buffers
 from hpcflow.errors import DataError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.data import Batch, Stream
 from hpcflow.errors import DataError, DTypeError, HpcflowError, LonelyCollectiveError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

@@ -16,10 +16,10 @@ FULL = (
 )
 FIND = """
 from hpcflow.comm import mpi_library
-from hpcflow.doctor import look
+from hpcflow.doctor import rank_inspection
 
 mpi_library.library_version()
-print(look.mapped_libmpi()[0])
+print(rank_inspection.mapped_libmpi()[0])
 """
 H5PY = """
 import ctypes

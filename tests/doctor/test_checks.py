@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from hpcflow.doctor import checks, page
-from hpcflow.doctor.facts import ERROR, OK, WARN, Agreement, Facts, Finding, Job, Link, Place
-from hpcflow.doctor.look import mapped_libmpi, try_place
+from hpcflow.doctor import check_table, findings_report
+from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Agreement, Facts, Finding, Job, Link, Place
+from hpcflow.doctor.rank_inspection import mapped_libmpi, try_place
 
 OURS = "/env/lib/libmpi.so.40"
 SITES = "/opt/site/lib/libmpi.so.12"
@@ -54,16 +54,16 @@ def four_nodes() -> Job:
 
 def odd(job: Job) -> list[Finding]:
     """Findings that are not ok."""
-    return [row for row in checks.judge(job) if row.level != OK]
+    return [row for row in check_table.judge(job) if row.level != OK]
 
 
 def test_a_sound_job_has_nothing_but_ok() -> None:
     job = four_nodes()
     assert odd(job) == []
-    text = page.as_text(job, checks.judge(job))
+    text = findings_report.as_text(job, check_table.judge(job))
     assert text.startswith("hpcflow doctor: 4 ranks on 4 nodes")
     assert text.endswith("nothing is wrong: a job would run\n")
-    assert page.exit_code(checks.judge(job)) == 0
+    assert findings_report.exit_code(check_table.judge(job)) == 0
 
 
 def test_a_second_libmpi_is_an_error_of_its_node() -> None:
@@ -73,8 +73,8 @@ def test_a_second_libmpi_is_an_error_of_its_node() -> None:
     assert (row.level, row.node) == (ERROR, "n3")
     assert "rank 2" in row.what and OURS in row.what and SITES in row.what and "h5py" in row.what
     assert f"MPI4PY_LIBMPI={SITES}" in row.fix
-    assert page.exit_code([row]) == 1
-    assert "1 error on n3: a job would not run" in page.as_text(job, [row])
+    assert findings_report.exit_code([row]) == 1
+    assert "1 error on n3: a job would not run" in findings_report.as_text(job, [row])
 
 
 def test_libraries_are_read_from_the_map_of_memory() -> None:
@@ -120,7 +120,7 @@ def test_a_blas_with_more_threads_than_were_chosen_is_named() -> None:
 
 def test_a_slow_node_is_named_with_what_the_others_do() -> None:
     job = four_nodes()
-    (row,) = [row for row in checks.judge(job) if row.check == "speed"]
+    (row,) = [row for row in check_table.judge(job) if row.check == "speed"]
     assert row.what == "float32 products 400 GFLOP/s, copies in memory 20 GB/s a rank"
     job.ranks[1].gemm, job.ranks[3].copies = 150e9, 9e9
     slow, narrow = odd(job)
@@ -131,7 +131,7 @@ def test_a_slow_node_is_named_with_what_the_others_do() -> None:
 
 def test_the_kernels_row_says_what_is_missing_and_what_that_costs() -> None:
     job = four_nodes()
-    (row,) = [row for row in checks.judge(job) if row.check == "kernels"]
+    (row,) = [row for row in check_table.judge(job) if row.check == "kernels"]
     assert "no llvmlite: elementwise operations run one by one; no oneDNN" in row.what
     assert row.fix == "pip install 'hpcflow-mpi[fast]'"
 
@@ -151,7 +151,7 @@ def test_a_full_tmpdir_ends_a_job_and_a_home_that_is_read_only_does_not() -> Non
     (row,) = odd(job)
     assert (row.level, row.node) == (ERROR, "n4")
     assert "TMPDIR /tmp: no space left" in row.what and "export TMPDIR=" in row.fix
-    said = [row.what for row in checks.judge(job) if row.node == "n1"]
+    said = [row.what for row in check_table.judge(job) if row.node == "n1"]
     assert said == ["HOME /home/u: read-only file system; hpcflow writes nothing there"]
 
 
@@ -204,7 +204,7 @@ def test_kernels_of_gpus_that_disagree_are_an_error_of_their_node() -> None:
     job = four_nodes()
     for one in job.ranks:
         one.agreements = [Agreement("cublaslt", 16), Agreement("cudnn", 0, {}, {"Conv": "lost"})]
-    right, lost = [row for row in checks.judge(job) if row.check == "GPU kernels"]
+    right, lost = [row for row in check_table.judge(job) if row.check == "GPU kernels"]
     assert (right.level, right.what) == (OK, "cublaslt: 16 of 16 compute what plain kernels do")
     assert (lost.level, lost.what) == (WARN, "cudnn serves nothing, CuPy does: lost")
     wrong, refused = {"MatMul of float32": "0.3 off"}, {"MatMulBias of float16, relu": "NaN"}
@@ -212,7 +212,7 @@ def test_kernels_of_gpus_that_disagree_are_an_error_of_their_node() -> None:
     (row,) = [row for row in odd(job) if row.level == ERROR]
     assert (row.node, row.what) == ("n2", "cublaslt: MatMul of float32: 0.3 off")
     assert "kernels=plain" in row.fix
-    told = [row.what for row in checks.judge(job) if row.check == "GPU kernels"]
+    told = [row.what for row in check_table.judge(job) if row.check == "GPU kernels"]
     assert (
         "cublaslt: 14 of 15 compute what plain kernels do; "
         "not MatMulBias of float16, relu: NaN" in told
@@ -250,31 +250,31 @@ def test_a_launcher_of_another_mpi_is_answered_with_the_line_that_works() -> Non
     job = Job([rank(0, "n1")])
     job.first.launch_error = "srun started 4 ranks, but Open MPI sees a world of 1"
     job.first.launch_fix = "start it by: srun --mpi=pmix -n 4 hpcflow doctor"
-    text = page.as_text(job, checks.judge(job))
+    text = findings_report.as_text(job, check_table.judge(job))
     assert "fix: start it by: srun --mpi=pmix" in text
-    assert page.exit_code(checks.judge(job)) == 1
+    assert findings_report.exit_code(check_table.judge(job)) == 1
 
 
 def test_equal_findings_are_one_row_for_many_nodes() -> None:
     job = Job([rank(i, f"n{i}") for i in range(1000)])
     for one in job.ranks:
         one.places[1].problem = "permission denied"
-    text = page.as_text(job, checks.judge(job))
+    text = findings_report.as_text(job, check_table.judge(job))
     assert text.count("permission denied") == 1 and "n0, n1, n2, n3 and 996 more" in text
     assert len(text.splitlines()) < 30
 
 
 def test_json_holds_findings_and_facts() -> None:
     job = four_nodes()
-    told = json.loads(page.as_json(job, checks.judge(job)))
+    told = json.loads(findings_report.as_json(job, check_table.judge(job)))
     assert told["ok"] is True and told["format"] == 1
     again = Job([Facts.from_data(data) for data in copy.deepcopy(told["ranks"])], job.links)
     assert again == job
 
 
 def test_no_check_fails_where_nothing_is_known() -> None:
-    rows = checks.judge(Job([Facts(node="n1", broken={"mpi4py": "MPI does not start: x"})]))
-    assert page.exit_code(rows) == 1
+    rows = check_table.judge(Job([Facts(node="n1", broken={"mpi4py": "MPI does not start: x"})]))
+    assert findings_report.exit_code(rows) == 1
 
 
 def test_a_folder_that_takes_nothing(tmp_path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels.table import Choice, Node, choose, find, wish
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels.kernel_registry import Choice, Node, choose, find, wish
 
 
 def chosen(type, attrs, inputs, unknown=(), kernels="auto"):

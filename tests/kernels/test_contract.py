@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-import hpcflow.kernels.contract  # noqa: F401  (fills the table)
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels.table import Node, choose, wish
+import hpcflow.kernels.llvm_einsum  # noqa: F401  (fills the table)
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels.kernel_registry import Node, choose, wish
 
 SIZES = {"a": 3, "b": 37, "n": 5, "d": 130, "k": 1}
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import cublaslt, cuda
-from hpcflow.kernels.table import Node, Wish, choose
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import cublaslt_matmul, cuda_provider
+from hpcflow.kernels.kernel_registry import Node, Wish, choose
 
 from .fake_gpu import GARBAGE, TF32, FakeArray, FakeCupy, FakeLt
 
@@ -28,16 +28,16 @@ def gpu(monkeypatch):
 
     def use(**options):
         xp, lt = FakeCupy(), FakeLt(**options)
-        monkeypatch.setattr(cuda, "cupy", lambda: xp)
-        monkeypatch.setattr(cublaslt, "_loaded", lambda: lt)
-        cublaslt.planned.cache_clear()
-        cublaslt.context.cache_clear()
+        monkeypatch.setattr(cuda_provider, "cupy", lambda: xp)
+        monkeypatch.setattr(cublaslt_matmul, "_loaded", lambda: lt)
+        cublaslt_matmul.planned.cache_clear()
+        cublaslt_matmul.context.cache_clear()
         return xp, lt
 
     yield use
     gc.collect()  # descriptors of the double
-    cublaslt.planned.cache_clear()
-    cublaslt.context.cache_clear()
+    cublaslt_matmul.planned.cache_clear()
+    cublaslt_matmul.context.cache_clear()
 
 
 def array(rng, shape, dtype, offset=0):
@@ -106,16 +106,16 @@ def test_products_of_random_shapes(data):
         node = node_of(inputs, **attrs)
     with pytest.MonkeyPatch.context() as patch:
         xp, lt = FakeCupy(), FakeLt()
-        patch.setattr(cuda, "cupy", lambda: xp)
-        patch.setattr(cublaslt, "_loaded", lambda: lt)
-        cublaslt.planned.cache_clear()
-        cublaslt.context.cache_clear()
+        patch.setattr(cuda_provider, "cupy", lambda: xp)
+        patch.setattr(cublaslt_matmul, "_loaded", lambda: lt)
+        cublaslt_matmul.planned.cache_clear()
+        cublaslt_matmul.context.cache_clear()
         found, room = run(xp, node, inputs, offset)
         close(found, expected(node, inputs), dtype)
         assert xp.made == [], "a call allocates nothing"
         assert [(r == GARBAGE).all() for r in room] == [True], "the scratch memory was the step's"
         del found, room
-        cublaslt.planned.cache_clear()
+        cublaslt_matmul.planned.cache_clear()
 
 
 def test_numbers_that_begin_anywhere_have_a_plan_of_their_own(gpu):
@@ -147,20 +147,20 @@ def test_float32_is_multiplied_as_it_is_unless_tf32_is_allowed(gpu):
 
 def test_sums_of_parts_are_kept_wide_and_in_one_order(gpu):
     _, lt = gpu()
-    made = cublaslt.Descriptors(_product(), 16, 1 << 20)
+    made = cublaslt_matmul.Descriptors(_product(), 16, 1 << 20)
     assert lt.objects[made.preference.value].has[3] == 2  # only in the compute type
 
 
 def _product(**more):
     usual = {"bias": False, "relu": False, "tf32": False, **more}
-    return cublaslt.Product("float32", (False, False), (4, 4), (4, 4), (4, 4), **usual)
+    return cublaslt_matmul.Product("float32", (False, False), (4, 4), (4, 4), (4, 4), **usual)
 
 
 def test_a_relu_that_loses_nan_does_not_serve_and_the_bias_alone_does(gpu):
     xp, lt = gpu(keeps_nan=False)
     inputs = [array(np.random.default_rng(7), s, "f4") for s in ((4, 4), (4, 4), (4,))]
     node = node_of(inputs, "MatMulBias", relu=True)
-    assert choose(node, "gpu", WISH).refused == (("cublaslt", cuda.LOSES_NAN),)
+    assert choose(node, "gpu", WISH).refused == (("cublaslt", cuda_provider.LOSES_NAN),)
     run(xp, node_of(inputs, "MatMulBias", relu=False), inputs)
     assert lt.seen[-1]["epilogue"] == 4
 
@@ -200,7 +200,7 @@ def test_what_the_library_has_no_algorithm_for_is_told(gpu):
 
 def test_descriptors_are_destroyed_with_their_plans(gpu):
     _, lt = gpu()
-    plan = cublaslt.Plan(_product())
+    plan = cublaslt_matmul.Plan(_product())
     assert len(lt.objects) == 5
     del plan
     gc.collect()
@@ -211,14 +211,14 @@ def test_a_rank_without_a_gpu_says_so(monkeypatch):
     xp = FakeCupy()
     xp.is_available = lambda: False
     for cupy in (None, xp):
-        monkeypatch.setattr(cuda, "cupy", lambda cupy=cupy: cupy)
-        assert cublaslt.absent() == "this rank uses no GPU"
+        monkeypatch.setattr(cuda_provider, "cupy", lambda cupy=cupy: cupy)
+        assert cublaslt_matmul.absent() == "this rank uses no GPU"
 
 
 def test_a_missing_library_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(cuda, "cupy", FakeCupy)
-    monkeypatch.setattr(cublaslt, "_loaded", lambda: None)
-    assert "pip install 'hpcflow-mpi[cuda12]'" in cublaslt.absent()
+    monkeypatch.setattr(cuda_provider, "cupy", FakeCupy)
+    monkeypatch.setattr(cublaslt_matmul, "_loaded", lambda: None)
+    assert "pip install 'hpcflow-mpi[cuda12]'" in cublaslt_matmul.absent()
 
 
 # -- the library itself, which needs no GPU to be told of a product
@@ -226,17 +226,17 @@ def test_a_missing_library_says_how_to_get_it(monkeypatch):
 
 @pytest.fixture
 def real(monkeypatch):
-    monkeypatch.setattr(cuda, "cupy", FakeCupy)
-    cublaslt._loaded.cache_clear()
-    if cublaslt._loaded() is None:
+    monkeypatch.setattr(cuda_provider, "cupy", FakeCupy)
+    cublaslt_matmul._loaded.cache_clear()
+    if cublaslt_matmul._loaded() is None:
         pytest.skip("needs cuBLASLt")
-    yield cublaslt._loaded()
+    yield cublaslt_matmul._loaded()
     gc.collect()
-    cublaslt._loaded.cache_clear()
+    cublaslt_matmul._loaded.cache_clear()
 
 
 def read(handle, attribute, type):
-    get = getattr(cublaslt.library(), f"cublasLt{handle.kind}GetAttribute")
+    get = getattr(cublaslt_matmul.library(), f"cublasLt{handle.kind}GetAttribute")
     pointer = ctypes.c_void_p
     get.argtypes = [pointer, ctypes.c_int, pointer, ctypes.c_size_t, pointer]
     value, size = type(), ctypes.c_size_t()
@@ -248,8 +248,8 @@ def read(handle, attribute, type):
 
 def test_the_library_has_understood_what_it_was_told(real):
     shapes = (5, 7, 3), (7, 11), (5, 3, 11)
-    of = cublaslt.Product("bfloat16", (True, False), *shapes, True, True, False)
-    made = cublaslt.Descriptors(of, 4, 1 << 20)
+    of = cublaslt_matmul.Product("bfloat16", (True, False), *shapes, True, True, False)
+    made = cublaslt_matmul.Descriptors(of, 4, 1 << 20)
     int32, int64, uint64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64
     names = {0: int32, 1: int32, 3: int32, 4: int32, 7: int32, 8: uint64}
     told = [read(made.product, name, type) for name, type in names.items()]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import cuda, cudnn
-from hpcflow.kernels.table import Node, Wish, choose, find
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import cuda_provider, cudnn_convolution
+from hpcflow.kernels.kernel_registry import Node, Wish, choose, find
 
 from .fake_gpu import GARBAGE, FakeArray, FakeCudnn, FakeCupy
 
@@ -24,17 +24,17 @@ WISH = Wish(("cudnn",))
 def doubles(patch, **options):
     """A process whose CuPy and cuDNN are doubles."""
     xp, lib = FakeCupy(), FakeCudnn(**options)
-    patch.setattr(cuda, "cupy", lambda: xp)
-    patch.setattr(cudnn, "_loaded", lambda: (lib, ""))
-    patch.setattr(cudnn, "_own", threading.local())
-    cudnn.planned.cache_clear()
+    patch.setattr(cuda_provider, "cupy", lambda: xp)
+    patch.setattr(cudnn_convolution, "_loaded", lambda: (lib, ""))
+    patch.setattr(cudnn_convolution, "_own", threading.local())
+    cudnn_convolution.planned.cache_clear()
     return xp, lib
 
 
 @pytest.fixture
 def gpu(monkeypatch):
     yield lambda **options: doubles(monkeypatch, **options)
-    cudnn.planned.cache_clear()
+    cudnn_convolution.planned.cache_clear()
 
 
 def array(rng, shape, dtype):
@@ -95,7 +95,7 @@ def drawn(data, dtype):
     return attrs, x, w, array(rng, y.shape, dtype), array(rng, (filters,), dtype)
 
 
-@pytest.mark.parametrize("type", list(cudnn.ROLES))
+@pytest.mark.parametrize("type", list(cudnn_convolution.ROLES))
 @given(data=st.data())
 @settings(max_examples=40)
 def test_convolutions_of_random_shapes(type, data):
@@ -153,7 +153,7 @@ def test_a_relu_that_loses_nan_does_not_serve_and_the_bias_alone_does(gpu):
     xp, _ = gpu(keeps_nan=False)
     given = inputs()
     node = node_of("ConvBias", {**ATTRS, "relu": True}, given)
-    assert choose(node, "gpu", WISH).refused == (("cudnn", cuda.LOSES_NAN),)
+    assert choose(node, "gpu", WISH).refused == (("cudnn", cuda_provider.LOSES_NAN),)
     run(xp, node_of("ConvBias", {**ATTRS, "relu": False}, given), given)
 
 
@@ -185,10 +185,10 @@ def test_without_scratch_memory_of_the_step_it_takes_its_own(gpu):
 
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch):
-    monkeypatch.setattr(cuda, "cupy", FakeCupy)
-    monkeypatch.setattr(cudnn.importlib.util, "find_spec", lambda name: None)
-    cudnn._loaded.cache_clear()
-    assert "nvidia-cudnn-frontend is not installed: pip install" in cudnn.absent()
-    cudnn._loaded.cache_clear()
-    monkeypatch.setattr(cuda, "cupy", lambda: None)
-    assert cudnn.absent() == "this rank uses no GPU"
+    monkeypatch.setattr(cuda_provider, "cupy", FakeCupy)
+    monkeypatch.setattr(cudnn_convolution.importlib.util, "find_spec", lambda name: None)
+    cudnn_convolution._loaded.cache_clear()
+    assert "nvidia-cudnn-frontend is not installed: pip install" in cudnn_convolution.absent()
+    cudnn_convolution._loaded.cache_clear()
+    monkeypatch.setattr(cuda_provider, "cupy", lambda: None)
+    assert cudnn_convolution.absent() == "this rank uses no GPU"

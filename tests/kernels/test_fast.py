@@ -13,14 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import table
-from hpcflow.kernels.table import Kernel, Node, choose, find, wish
-from hpcflow.runtime import device
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import kernel_registry
+from hpcflow.kernels.kernel_registry import Kernel, Node, choose, find, wish
+from hpcflow.runtime.device import device
 
-table.names()  # all kernels are imported
-ROWS = [(type, kind, name) for (type, kind), rows in table._FAST.items() for name in rows]
+kernel_registry.names()  # all kernels are imported
+ROWS = [(type, kind, name) for (type, kind), rows in kernel_registry._FAST.items() for name in rows]
 TEXT = "the text of the loop comes with the node; "
 ELSEWHERE = {  # where a fast kernel is held to its reference that is not among CASES
     "Fused": f"{TEXT}tests/plan/test_fuse.py",
@@ -285,7 +285,7 @@ def test_a_fast_kernel_equals_its_reference(
 ) -> None:
     if kind == "gpu" and not device.names(False, 0)[0].startswith("gpu"):
         pytest.skip("needs a GPU")
-    if why := table._PROVIDERS[name]():
+    if why := kernel_registry._PROVIDERS[name]():
         pytest.skip(f"needs {name}: {why}")
     one = CASES[type](data)
     node = node_of(type, one)

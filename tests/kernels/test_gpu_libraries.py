@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.doctor import agree
-from hpcflow.kernels import cublaslt, cuda, cudnn
-from hpcflow.kernels.table import Node, Wish, choose
-from hpcflow.runtime import device
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import kernels_data
+from hpcflow.doctor import gpu_kernel_agreement
+from hpcflow.kernels import cublaslt_matmul, cuda_provider, cudnn_convolution
+from hpcflow.kernels.kernel_registry import Node, Wish, choose
+from hpcflow.runtime.device import device
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.kernel_selection import kernels_data
 from hpcflow.settings import Settings
 from tests.kernels.fake_gpu import OF_FLOAT, TF32, FakeCudnn, FakeCupy, FakeLt, Graph
 from tests.runtime import fake_cupy
@@ -29,14 +29,14 @@ class Gpu(DoubleGpu):
 
 
 def forget():
-    for cached in (cublaslt.planned, cublaslt.context, cudnn.planned):
+    for cached in (cublaslt_matmul.planned, cublaslt_matmul.context, cudnn_convolution.planned):
         cached.cache_clear()
 
 
 def load(monkeypatch, lt, lib):
-    monkeypatch.setattr(cublaslt, "_loaded", lambda: lt)
-    monkeypatch.setattr(cudnn, "_loaded", lambda: (lib, ""))
-    monkeypatch.setattr(cudnn, "_own", threading.local())
+    monkeypatch.setattr(cublaslt_matmul, "_loaded", lambda: lt)
+    monkeypatch.setattr(cudnn_convolution, "_loaded", lambda: (lib, ""))
+    monkeypatch.setattr(cudnn_convolution, "_own", threading.local())
     forget()
 
 
@@ -48,7 +48,7 @@ def gpu(monkeypatch):
         xp, lt, lib = FakeCupy(), FakeLt(keeps_nan=False), FakeCudnn()
         monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": Gpu})
         monkeypatch.setattr(device, "names", lambda server, index: ["gpu:0", "cpu:0"])
-        monkeypatch.setattr(cuda, "cupy", lambda: xp)
+        monkeypatch.setattr(cuda_provider, "cupy", lambda: xp)
         load(monkeypatch, lt, lib)
         return lt
 
@@ -100,12 +100,16 @@ def test_tf32_is_a_setting(gpu, allowed):
     lt = gpu()
     trained(hf.float32, kernels="cublaslt,cudnn", allow_tf32=allowed)
     assert {one["compute"] for one in lt.seen} == {TF32 if allowed else OF_FLOAT}
-    strict = {"TENSOR_CORE" in made.without for made in cudnn.library().graphs}
+    strict = {"TENSOR_CORE" in made.without for made in cudnn_convolution.library().graphs}
     assert strict == {not allowed}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", agree.PRODUCTS + agree.CONVOLUTIONS, ids=lambda case: case[0])
+@pytest.mark.parametrize(
+    "case",
+    gpu_kernel_agreement.PRODUCTS + gpu_kernel_agreement.CONVOLUTIONS,
+    ids=lambda case: case[0],
+)
 def test_a_cuda_graph_holds_them(case, dtype, monkeypatch):
     """On a double that is strict about capture: it is launched with other values in the same
     memory, and a call has allocated nothing."""
@@ -133,8 +137,11 @@ def test_a_cuda_graph_holds_them(case, dtype, monkeypatch):
         for array, values in zip(inputs, node.inputs, strict=True):
             array[...] = cupy.array(values)
         graph.launch()
-        tolerance = agree.ROUNDINGS * agree.EPSILON[dtype]
-        assert agree._apart(out.get(), agree._by_plain(node)) <= tolerance
+        tolerance = gpu_kernel_agreement.ROUNDINGS * gpu_kernel_agreement.EPSILON[dtype]
+        assert (
+            gpu_kernel_agreement._apart(out.get(), gpu_kernel_agreement._by_plain(node))
+            <= tolerance
+        )
     forget()
 
 
@@ -153,17 +160,19 @@ def test_a_net_trains_on_a_real_gpu(dtype):
 
 def test_the_doctor_runs_each_of_them_once(gpu):
     gpu()
-    products, convolutions = agree.agreements(cuda.cupy())
+    products, convolutions = gpu_kernel_agreement.agreements(cuda_provider.cupy())
     assert (products.provider, products.run, products.wrong) == ("cublaslt", 12, {})
     assert (convolutions.provider, convolutions.run, convolutions.wrong) == ("cudnn", 20, {})
-    assert set(products.refused.values()) == {cuda.LOSES_NAN} and len(products.refused) == 4
+    assert (
+        set(products.refused.values()) == {cuda_provider.LOSES_NAN} and len(products.refused) == 4
+    )
 
 
 def test_the_doctor_finds_a_library_that_is_wrong_and_one_that_fails(gpu, monkeypatch):
     lt = gpu()
     monkeypatch.setattr(lt, "_matrices", lambda *of: FakeLt._matrices(lt, *of)[:, ::-1])
     monkeypatch.setattr(Graph, "execute", lambda *of, **more: 1 / 0)
-    products, convolutions = agree.agreements(cuda.cupy())
+    products, convolutions = gpu_kernel_agreement.agreements(cuda_provider.cupy())
     assert len(products.wrong) == products.run == 12
     assert all(why.endswith(" off") for why in products.wrong.values())
     assert convolutions.wrong["Conv of float32"] == "ZeroDivisionError: division by zero"
@@ -173,5 +182,5 @@ def test_the_doctor_finds_a_library_that_is_wrong_and_one_that_fails(gpu, monkey
 def test_the_doctor_of_a_real_gpu_finds_nothing_wrong():
     if not device.names(False, 0)[0].startswith("gpu"):
         pytest.skip("needs a GPU")
-    for one in agree.agreements(device.make("gpu:0").xp):
+    for one in gpu_kernel_agreement.agreements(device.make("gpu:0").xp):
         assert one.run and one.wrong == {}

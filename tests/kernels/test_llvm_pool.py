@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hpcflow.kernels.table import Choice, find
-from hpcflow.native.machine import absent
+from hpcflow.codegen.llvm_cpu_compiler import absent
+from hpcflow.kernels.kernel_registry import Choice, find
 from tests.kernels.against_plain import both, chosen, close, run, run_all
 
 pytestmark = pytest.mark.skipif(bool(absent()), reason=absent())

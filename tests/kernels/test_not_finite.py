@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0]

@@ -7,15 +7,17 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import KernelError
-from hpcflow.kernels import onednn, table
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import served
+from hpcflow.kernels import kernel_registry, onednn_library
+from hpcflow.platform.cpu_threads import chosen as chosen_threads
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.kernel_selection import served
 from hpcflow.settings import Settings
-from hpcflow.threads import chosen as chosen_threads
 from tests.kernels.against_plain import both, chosen, close, run
 
-pytestmark = pytest.mark.skipif(bool(onednn.absent()), reason=f"oneDNN: {onednn.absent()}")
+pytestmark = pytest.mark.skipif(
+    bool(onednn_library.absent()), reason=f"oneDNN: {onednn_library.absent()}"
+)
 CONVOLUTIONS = [
     # space, batch, channels, filters, groups, kernel, stride, dilation, padding, first
     ((9, 8), 2, 4, 6, 1, 3, 1, 1, "SAME", False),
@@ -200,7 +202,7 @@ def test_threads_that_run_one_kernel_at_once():
         for _ in range(20):
             outs[i].fill(np.nan)
             kernel(inputs[i], w, outs[i])
-        counts.append(onednn.library().omp_get_max_threads())
+        counts.append(onednn_library.library().omp_get_max_threads())
 
     each = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in each:
@@ -251,17 +253,17 @@ def test_exact_is_plain():
 
 
 def test_without_the_library_plain_kernels_serve_and_it_is_told(monkeypatch):
-    monkeypatch.setattr(onednn, "FILE", "libdnnl-of-no-machine.so")
-    lib, why = onednn._loaded.__wrapped__()
+    monkeypatch.setattr(onednn_library, "FILE", "libdnnl-of-no-machine.so")
+    lib, why = onednn_library._loaded.__wrapped__()
     assert lib is None and "pip install" in why
-    monkeypatch.setitem(table._PROVIDERS, onednn.NAME, lambda: why)
+    monkeypatch.setitem(kernel_registry._PROVIDERS, onednn_library.NAME, lambda: why)
     _, rows = outcome()
     assert rows["Conv"].provider == "numpy" and rows["Conv"].refused == (("onednn", why),)
 
 
 def test_a_failed_call_is_an_error_that_names_it():
     with pytest.raises(KernelError, match=r"dnnl_memory_desc_create_with_strides.*invalid"):
-        onednn.strided((2, 3), (-1, 1))
+        onednn_library.strided((2, 3), (-1, 1))
 
 
 @pytest.mark.parametrize("relu", [False, True])

@@ -7,12 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import onednn, onednn_matmul
-from hpcflow.kernels.table import Node
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import onednn_library, onednn_matmul
+from hpcflow.kernels.kernel_registry import Node
 from tests.kernels.against_plain import both, chosen, close
 
-pytestmark = pytest.mark.skipif(bool(onednn.absent()), reason=f"oneDNN: {onednn.absent()}")
+pytestmark = pytest.mark.skipif(
+    bool(onednn_library.absent()), reason=f"oneDNN: {onednn_library.absent()}"
+)
 TURNS = [(False, False), (False, True), (True, False), (True, True)]
 
 
@@ -41,7 +43,7 @@ def test_products_equal_those_of_numpy(sizes, turns):
 @pytest.mark.parametrize("turns", TURNS[:3])
 @pytest.mark.parametrize("sizes", [((), 260, 270, 280), ((), 600, 300, 300)], ids=str)
 def test_large_products_of_two_matrices_equal_those_of_numpy(sizes, turns, monkeypatch):
-    monkeypatch.setattr(onednn, "several", lambda: False)
+    monkeypatch.setattr(onednn_library, "several", lambda: False)
     provider, fast, plain = both("MatMul", *matrices(*sizes, turns))
     assert provider == "onednn"
     close(fast, plain)
@@ -67,7 +69,7 @@ def test_matrices_that_are_views():
     ids=str,
 )
 def test_what_numpy_does_as_well_is_left_to_it(sizes, why, monkeypatch):
-    monkeypatch.setattr(onednn, "several", lambda: False)
+    monkeypatch.setattr(onednn_library, "several", lambda: False)
     choice, _ = chosen("MatMul", *matrices(*sizes, TURNS[0]))
     assert choice.kernel.provider == "plain" and why in choice.refused[0][1]
 
@@ -111,7 +113,7 @@ def test_large_products_are_onednns_if_there_are_several_threads(
 ) -> None:
     sizes = Spec(np.dtype("f4"), (2, 512, 512))
     node = Node("MatMul", {"transpose_a": False, "transpose_b": False}, [sizes] * 2, [sizes])
-    monkeypatch.setattr(onednn, "several", lambda: False)
+    monkeypatch.setattr(onednn_library, "several", lambda: False)
     assert "so large" in onednn_matmul.refuses(node)
-    monkeypatch.setattr(onednn, "several", lambda: True)
+    monkeypatch.setattr(onednn_library, "several", lambda: True)
     assert onednn_matmul.refuses(node) == ""

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import onednn
-from hpcflow.kernels.table import Node, choose, find, wish
-from hpcflow.plan.fusion.packing import MANY, pack_weights
-from hpcflow.plan.nested import within
-from hpcflow.runtime.context import Context
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import onednn_library
+from hpcflow.kernels.kernel_registry import Node, choose, find, wish
+from hpcflow.lowering.weight_packing import MANY, pack_weights
+from hpcflow.plan.ir.control_flow_nodes import within
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.kernels.against_plain import close
 from tests.plan.model import graph, plan_of
@@ -47,7 +47,7 @@ def test_products_with_packed_weights(rows, summed, columns, turned, plain):
     close(out, a.astype("f8") @ (w.T if turned else w).astype("f8"))
 
 
-@pytest.mark.skipif(bool(onednn.absent()), reason="oneDNN is not installed")
+@pytest.mark.skipif(bool(onednn_library.absent()), reason="oneDNN is not installed")
 def test_weights_of_round_sizes_are_packed_by_onednn():
     for turned in (False, True):
         attrs = {"transpose_b": turned, "rows": 32}

@@ -5,30 +5,30 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError
-from hpcflow.kernels import table
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import kernels_data, kernels_text, served
+from hpcflow.kernels import kernel_registry
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.kernel_selection import kernels_data, kernels_text, served
 from hpcflow.settings import Settings
 
 
 @pytest.fixture
 def providers(monkeypatch):
     """`first` and `second` compute Tanh wrongly, each in its own way; the first not of matrices."""
-    table.names()  # all kernels are imported
-    monkeypatch.setattr(table, "_FAST", {})
-    monkeypatch.setattr(table, "absent", "", raising=False)
-    absent = {"first": lambda: table.absent, "second": lambda: ""}
-    monkeypatch.setattr(table, "_PROVIDERS", absent)
+    kernel_registry.names()  # all kernels are imported
+    monkeypatch.setattr(kernel_registry, "_FAST", {})
+    monkeypatch.setattr(kernel_registry, "absent", "", raising=False)
+    absent = {"first": lambda: kernel_registry.absent, "second": lambda: ""}
+    monkeypatch.setattr(kernel_registry, "_PROVIDERS", absent)
 
     def no_matrices(node):
         return "" if len(node.inputs[0].shape) == 1 else "it is no vector"
 
-    @table.fast("first", "Tanh", "out", on="cpu", refuses=no_matrices)
+    @kernel_registry.fast("first", "Tanh", "out", on="cpu", refuses=no_matrices)
     def one(xp, node):
         return lambda x, out: out.fill(1)
 
-    @table.fast("second", "Tanh", "new", on="cpu", refuses=lambda node: "", exact=True)
+    @kernel_registry.fast("second", "Tanh", "new", on="cpu", refuses=lambda node: "", exact=True)
     def two(xp, node):
         return lambda x: np.full_like(x, 2)
 
@@ -62,7 +62,7 @@ def test_exact_keeps_what_rounds_otherwise_out(providers):
 
 
 def test_what_is_absent_does_not_serve_and_says_why(providers, monkeypatch):
-    monkeypatch.setattr(table, "absent", "no library")
+    monkeypatch.setattr(kernel_registry, "absent", "no library")
     assert outcome([3]) == (2, "second", {"first": "no library"})
     assert outcome([3], kernels="first") == (0, "numpy", {"first": "no library"})
 

@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-import hpcflow.kernels.rows  # noqa: F401  (fills the table)
+import hpcflow.kernels.llvm_row_gather_scatter  # noqa: F401  (fills the table)
 from hpcflow.errors import RangeError, ShapeError
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels.table import Node, choose, wish
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels.kernel_registry import Node, choose, wish
 
 UFUNCS = {
     **{"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide},

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import onednn
-from hpcflow.kernels.strided import view
-from hpcflow.kernels.table import Node, choose, find, wish
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import onednn_library
+from hpcflow.kernels.kernel_registry import Node, choose, find, wish
+from hpcflow.kernels.strided_matmul import view
 from tests.kernels.against_plain import close
 
 RNG = np.random.default_rng(8)
@@ -35,7 +35,7 @@ def kernel(lays, shape, inputs, plain):
 def test_operands_are_read_where_they_lie(plain):
     joint = normal(B, T, 3, H, D)
     run, provider = kernel((HEADS, KEYS, SCORES), (B, H, T, T), [joint, joint], plain)
-    assert plain or provider == "onednn" or onednn.absent()
+    assert plain or provider == "onednn" or onednn_library.absent()
     out = np.full((B, H, T, T), np.nan, "f4")
     for given in (joint, joint.swapaxes(0, 1).copy().swapaxes(0, 1)):  # the second is copied first
         run(given, given, out)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import DeviceError
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels.random import Draws
-from hpcflow.kernels.table import Node, find
-from hpcflow.kernels.uncaptured import REASONS
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels.cuda_graph_restrictions import REASONS
+from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.ops.random.random_kernels import Draws
 from tests.ops.cases import Case
 from tests.ops.evaluate import call
 from tests.ops.test_table import CASES, OPS, bits, close, made

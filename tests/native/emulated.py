@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcflow.native import grid, ptx
-from hpcflow.native.machine import machine
-from hpcflow.plan.fusion import texts
+from hpcflow.codegen import ptx_codegen, ptx_compiler
+from hpcflow.codegen.llvm_cpu_compiler import machine
+from hpcflow.lowering.fusion import kernel_dedup
 
 STACK, CONTEXT = 1 << 16, 1 << 13  # bytes of a thread's stack, and for its registers
 MOST, ORDERS = 1024, 16  # threads; orders in which they come
-FIELDS = ["position", "order", "threads", "failed", "ended", "now", "wide", *grid.REGISTERS]
+FIELDS = ["position", "order", "threads", "failed", "ended", "now", "wide", *ptx_codegen.REGISTERS]
 ARGUMENTS = len(FIELDS)  # in the state: words that a kernel is given
 TABLE, CONTEXTS = 128, 128 + MOST * ORDERS  # in words: orders; contexts, the last of the caller
 
@@ -138,15 +138,17 @@ def state() -> State:
 def on_host(text: str) -> str:
     """The module of kernels as one of functions of the host, each with one that a thread calls."""
     text = re.sub(r"^declare .*@llvm\.nvvm\..*\n", "", text, flags=re.M)
-    for name, register in grid.REGISTERS.items():
-        text = text.replace(f"call i32 @{grid.SPECIAL}{register}()", f"add i32 %at.{name}, 0")
-    text = text.replace(f"@{grid.BARRIER}()", "@emulated_next(i64 0)")
+    for name, register in ptx_codegen.REGISTERS.items():
+        text = text.replace(
+            f"call i32 @{ptx_codegen.SPECIAL}{register}()", f"add i32 %at.{name}, 0"
+        )
+    text = text.replace(f"@{ptx_codegen.BARRIER}()", "@emulated_next(i64 0)")
     text = re.sub(r"addrspacecast \(ptr addrspace\(3\) (@\w+) to ptr\)", r"\1", text)
     text = text.replace("internal addrspace(3) global", "internal global")
     starts = []
     for name, given in re.findall(r"^define ptx_kernel void @(\w+)\((.*)\) {", text, flags=re.M):
         starts.append(start(name, [one.split()[0] for one in given.split(", ")]))
-    places = ", ".join(f"i32 %at.{name}" for name in grid.REGISTERS)
+    places = ", ".join(f"i32 %at.{name}" for name in ptx_codegen.REGISTERS)
     text = re.sub(r"^define ptx_kernel (.*)\) {", rf"define \1, {places}) {{", text, flags=re.M)
     assert "nvvm" not in text and "addrspace" not in text and "ptx" not in text
     return "\n".join([text, *starts])
@@ -168,7 +170,7 @@ def start(name: str, types: Sequence[str]) -> str:
     word(wide, "i32")
     lines.append(f"  %tx = urem i32 %w{now}, %w{wide}")
     lines.append(f"  %ty = udiv i32 %w{now}, %w{wide}")
-    for register in grid.REGISTERS:
+    for register in ptx_codegen.REGISTERS:
         if register in ("tx", "ty"):
             words.append(f"i32 %{register}")
         else:
@@ -222,7 +224,7 @@ class Module:
         return Kernel(address)
 
 
-class Gpu(ptx.Gpu):
+class Gpu(ptx_compiler.Gpu):
     """What compiles for the double: PTX is made, too, and looked at."""
 
     def __init__(self) -> None:
@@ -257,6 +259,6 @@ def gpu(of: Any = cuda) -> Gpu:
 
 def install(patch: pytest.MonkeyPatch, threads: int = 16) -> None:
     """Have kernels for GPUs run here, with so many threads a block."""
-    patch.setattr(ptx, "gpu", gpu)
-    patch.setattr(grid, "THREADS", threads)
-    patch.setattr(texts, "_on_gpu", texts._on_gpu.__wrapped__)
+    patch.setattr(ptx_compiler, "gpu", gpu)
+    patch.setattr(ptx_codegen, "THREADS", threads)
+    patch.setattr(kernel_dedup, "_on_gpu", kernel_dedup._on_gpu.__wrapped__)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hpcflow.kernels.special  # noqa: F401  (fills the table)
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import table
-from hpcflow.native import formulas, kept
-from hpcflow.native.loop import COLUMN, FULL, ONE, ROW, Body, Operand, Step
-from hpcflow.native.nest import text
+import hpcflow.ops.math.special_function_kernels  # noqa: F401  (fills the table)
+from hpcflow.codegen import elementwise_formulas, kernel_cache
+from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ONE, ROW, Body, Operand, Step
+from hpcflow.codegen.llvm_cpu_codegen import text
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import kernel_registry
 
 RNG = np.random.default_rng(5)
 EDGES = [
@@ -101,7 +101,7 @@ def run(body: Body, *arrays: np.ndarray, out: np.ndarray) -> np.ndarray:
     """What the kernel of `body` makes of the arrays."""
     written = text(body, exact=False)
     assert written is not None
-    kept.builtin(written)(*arrays, out)
+    kernel_cache.builtin(written)(*arrays, out)
     return out
 
 
@@ -122,7 +122,7 @@ def test_bits_of_numpy(type: str, dtype: str) -> None:
     wanted = EXACT[type](*given)
     found = run(alone(type, *given), *given, out=np.empty_like(wanted))
     np.testing.assert_array_equal(found, wanted)
-    assert type not in formulas.CLOSE
+    assert type not in elementwise_formulas.CLOSE
 
 
 @pytest.mark.parametrize("type", CLOSE)
@@ -163,7 +163,9 @@ def test_the_error_function() -> None:
     wanted = np.array([math.erf(v) for v in x.tolist()], "f4")
     are_near(found, wanted, 8)
     spec, plain = Spec(x.dtype, x.shape), np.empty_like(x)
-    table.find("Erf", "cpu").make(np, table.Node("Erf", {}, [spec], [spec]))(x, plain)
+    kernel_registry.find("Erf", "cpu").make(np, kernel_registry.Node("Erf", {}, [spec], [spec]))(
+        x, plain
+    )
     np.testing.assert_array_equal(found, plain)
 
 
@@ -233,7 +235,7 @@ def test_rows_and_columns(shape: tuple[int, ...], split: int) -> None:
     written = text(body, exact=True)
     assert written is not None
     out, product = np.empty_like(x), np.empty_like(x)
-    kept.builtin(written)(x, row, column, one, out, product)
+    kernel_cache.builtin(written)(x, row, column, one, out, product)
     np.testing.assert_array_equal(product, x * row)
     np.testing.assert_array_equal(out, x * row + column - one)
 

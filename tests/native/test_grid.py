@@ -14,13 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import fused
-from hpcflow.kernels.table import Node
-from hpcflow.native import grid, kept, ptx
-from hpcflow.native.expansions import EXPANSIONS, Steps
-from hpcflow.native.formulas import CLOSE, EXACT
-from hpcflow.native.loop import (
+from hpcflow.codegen import kernel_cache, ptx_codegen, ptx_compiler
+from hpcflow.codegen.elementwise_formulas import CLOSE, EXACT
+from hpcflow.codegen.fused_loop_ir import (
     COLUMN,
     COLUMN_SUM,
     FULL,
@@ -33,12 +29,18 @@ from hpcflow.native.loop import (
     Body,
     Operand,
 )
+from hpcflow.codegen.row_op_decomposition import EXPANSIONS, Steps
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import llvm_fused_loop
+from hpcflow.kernels.kernel_registry import Node
 from tests.native import emulated
 from tests.native.test_nest import CASES, F4, RNG, cross_entropy, f4, of, softmax
 
 SHAPES = [(1, 2), (3, 5), (70, 16), (2, 300)]
 GUARD, POISON = 64, -77  # elements around each result that nothing may touch, and what they hold
-pytestmark = pytest.mark.skipif(bool(ptx.absent()), reason=f"needs llvmlite: {ptx.absent()}")
+pytestmark = pytest.mark.skipif(
+    bool(ptx_compiler.absent()), reason=f"needs llvmlite: {ptx_compiler.absent()}"
+)
 
 DOUBLE = SimpleNamespace(  # of CuPy what a kernel asks
     cuda=emulated.cuda,
@@ -59,7 +61,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few threads, so that each has several elements, rows and slices."""
     emulated.install(monkeypatch, 16)
     for name, value in (("BLOCKS", 3), ("DEEP", 2)):
-        monkeypatch.setattr(grid, name, value)
+        monkeypatch.setattr(ptx_codegen, name, value)
 
 
 def results(
@@ -71,7 +73,7 @@ def results(
     xp: Any = DOUBLE,
 ) -> list[Any]:
     """What the kernel of a body makes, by the row of the kernel table; nothing beside it."""
-    text = grid.text(body, not big)
+    text = ptx_codegen.text(body, not big)
     assert text is not None
     size = size or max([x.size for x in given] + [int(np.prod(shape)) for shape, _ in shapes])
     empty = [np.full(int(np.prod(s)) + 2 * GUARD, POISON, kind) for s, kind in shapes]
@@ -80,7 +82,7 @@ def results(
     attrs = {"body": body, "loose": (), "text": text, "size": size}
     specs = [[Spec(x.dtype, x.shape) for x in some] for some in (given, made)]
     inputs = [xp.asarray(x) for x in given]
-    fused._fused_on_gpu(xp, Node("Fused", attrs, *specs))(*inputs, *made)
+    llvm_fused_loop._fused_on_gpu(xp, Node("Fused", attrs, *specs))(*inputs, *made)
     made = [xp.asnumpy(x) for x in made]
     for room in map(xp.asnumpy, rooms):
         poison = np.array(POISON).astype(room.dtype)
@@ -95,17 +97,19 @@ def test_code_for_gpus_calls_nothing_and_needs_no_memory_of_a_thread(number: int
         for type, (ways, _, _, attrs) in CASES.items():
             steps = Steps(tuple(Operand(dtype, way) for way in ways), 40)
             body = steps.body(EXPANSIONS[type](steps, dtype, attrs, *range(len(ways))))
-            texts.append(grid.text(body, True))
+            texts.append(ptx_codegen.text(body, True))
     of_bits = re.compile("Bitwise|Logical|Invert|Select")
     formulas = [type for type in {**EXACT, **CLOSE} if not of_bits.match(type)]
     for type, dtype in product(formulas, (F4, np.dtype("f8"))):
         for many in (1, 2, 3):
             with suppress(TypeError):
                 steps = Steps(tuple(Operand(dtype, FULL) for _ in range(many)), 0)
-                texts.append(grid.text(steps.body((steps(type, *range(many), dtype=F4),)), True))
-    made = [text.replace(kept.NAME, f"@k{i}") for i, text in enumerate(texts) if text]
+                texts.append(
+                    ptx_codegen.text(steps.body((steps(type, *range(many), dtype=F4),)), True)
+                )
+    made = [text.replace(kernel_cache.NAME, f"@k{i}") for i, text in enumerate(texts) if text]
     assert len(made) > 100
-    code = ptx.assembled(made, number).decode()
+    code = ptx_compiler.assembled(made, number).decode()
     emulated.check(code)
     assert code.count(".entry") >= len(made) and f".target sm_{number}" in code
 
@@ -227,19 +231,22 @@ def test_in_place(few: None) -> None:
     steps = Steps((Operand(F4, FULL), Operand(F4, FULL)), 9)
     first = steps("Add", 0, 1)
     body = steps.body((first, steps("Sub", 0, steps(SUM, first))))
-    assert grid.schedule(body).writable() == [1]
+    assert ptx_codegen.schedule(body).writable() == [1]
     body = steps.body((steps("Sub", 0, steps(SUM, first)), first))
-    assert grid.schedule(body).writable() == [0, 1]
+    assert ptx_codegen.schedule(body).writable() == [0, 1]
     x, y = f4(30, 9), f4(30, 9)
     wanted, other = x - (x + y).sum(1, keepdims=True), np.empty_like(x)
-    run, how = kept.on_gpu(emulated.cuda, str(grid.text(body, True))), grid.launch(body, x.size)
+    run, how = (
+        kernel_cache.on_gpu(emulated.cuda, str(ptx_codegen.text(body, True))),
+        ptx_codegen.launch(body, x.size),
+    )
     run(how.grid, how.block, (x, y, x, other, how.length))
     near(x, wanted)
 
 
 def barriers(text: str) -> Iterator[str]:
     """The text without one of its barriers, for each of them."""
-    call = f"  call void @{grid.BARRIER}()\n"
+    call = f"  call void @{ptx_codegen.BARRIER}()\n"
     parts = text.split(call)
     for k in range(1, len(parts)):
         yield call.join(parts[:k]) + call.join(parts[k:])
@@ -249,25 +256,27 @@ def test_a_barrier_less_is_noticed(few: None) -> None:
     steps = Steps((Operand(F4, FULL),), 50)
     high = steps("Sub", 0, steps(MAX, 0))
     body = steps.body((steps("Mul", high, steps(SUM, high)),))
-    x, how = f4(200, 50), grid.launch(body, 10000)
+    x, how = f4(200, 50), ptx_codegen.launch(body, 10000)
     wanted = x - x.max(1, keepdims=True)
     wanted = wanted * wanted.sum(1, keepdims=True)
-    text = str(grid.text(body, True))
+    text = str(ptx_codegen.text(body, True))
     without = list(barriers(text))
     assert len(without) == 12
     for one in (text, *without):
         found = np.full_like(x, np.nan)
-        kept.on_gpu(emulated.cuda, one)(how.grid, how.block, (x, found, how.length))
+        kernel_cache.on_gpu(emulated.cuda, one)(how.grid, how.block, (x, found, how.length))
         assert np.allclose(found, wanted, 1e-4, 1e-4) == (one is text)
 
 
 def test_threads_at_different_barriers_are_noticed(few: None) -> None:
     steps = Steps((Operand(F4, FULL),), 50)
     body = steps.body((steps(SUM, 0),))
-    text = str(grid.text(body, True)).replace(f"  call void @{grid.BARRIER}()\n", "", 1)
-    text = text.replace("store float", f"call void @{grid.BARRIER}()\n  store float")
+    text = str(ptx_codegen.text(body, True)).replace(
+        f"  call void @{ptx_codegen.BARRIER}()\n", "", 1
+    )
+    text = text.replace("store float", f"call void @{ptx_codegen.BARRIER}()\n  store float")
     with pytest.raises(AssertionError, match="same barriers"):
-        kept.on_gpu(emulated.cuda, text)((1, 1), (16, 1), (f4(3, 50), f4(3), 3))
+        kernel_cache.on_gpu(emulated.cuda, text)((1, 1), (16, 1), (f4(3, 50), f4(3), 3))
 
 
 @settings(max_examples=60, deadline=None)
@@ -276,10 +285,11 @@ def test_launches_fit_a_gpu(rows: int, cols: int) -> None:
     for way in (FULL, SUM, COLUMN_SUM):
         steps = Steps((Operand(F4, FULL),), cols)
         body = steps.body((steps("Square" if way == FULL else way, 0),))
-        how = grid.launch(body, rows * cols)
-        assert how.block[0] * how.block[1] == grid.THREADS and how.grid[1] < 65536
+        how = ptx_codegen.launch(body, rows * cols)
+        assert how.block[0] * how.block[1] == ptx_codegen.THREADS and how.grid[1] < 65536
         assert (
-            how.slices <= grid.SLICES and how.length * (1 if way == FULL else cols) == rows * cols
+            how.slices <= ptx_codegen.SLICES
+            and how.length * (1 if way == FULL else cols) == rows * cols
         )
 
 

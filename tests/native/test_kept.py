@@ -10,25 +10,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow import folders
-from hpcflow.native import kept
-from hpcflow.native.loop import FULL, Body, Operand, Step
-from hpcflow.native.machine import Machine
-from hpcflow.native.nest import text
+from hpcflow.codegen import kernel_cache
+from hpcflow.codegen.fused_loop_ir import FULL, Body, Operand, Step
+from hpcflow.codegen.llvm_cpu_codegen import text
+from hpcflow.codegen.llvm_cpu_compiler import Machine
+from hpcflow.platform import artifact_cache
 
 ACROSS = """
 import sys, time
 import numpy as np
 sys.path.insert(0, sys.argv[2])
 from test_kept import doubling
-from hpcflow.native import kept
-from hpcflow.native.machine import Machine
+from hpcflow.codegen import kernel_cache
+from hpcflow.codegen.llvm_cpu_compiler import Machine
 built = []
 build = Machine.build
 Machine.build = lambda *a: built.append(time.sleep(0.5)) or build(*a)
-kept.use(sys.argv[1])
+kernel_cache.use(sys.argv[1])
 x, y = np.arange(5.0), np.empty(5)
-kept.builtin(doubling("f8"))(x, y)
+kernel_cache.builtin(doubling("f8"))(x, y)
 assert y.tolist() == [0, 2, 4, 6, 8], y
 print(len(built))
 """
@@ -54,34 +54,34 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return build(self, given)
 
     monkeypatch.setattr(Machine, "build", counted)
-    monkeypatch.setattr(kept, "folder", None)
+    monkeypatch.setattr(kernel_cache, "folder", None)
     forget(monkeypatch)
     return found
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
-    monkeypatch.setattr(kept, "_loaded", set())
-    kept.builtin.cache_clear()
+    monkeypatch.setattr(kernel_cache, "_loaded", set())
+    kernel_cache.builtin.cache_clear()
 
 
 def runs(dtype: str) -> bool:
     x = np.arange(100).astype(dtype)
     y = np.empty_like(x)
-    kept.builtin(doubling(dtype))(x, y)
+    kernel_cache.builtin(doubling(dtype))(x, y)
     return bool((y == x + x).all())
 
 
 def test_kernels_of_a_plan_are_compiled_together_and_loaded_from_one_file(
     built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.use(str(tmp_path / "kernels"))
+    kernel_cache.use(str(tmp_path / "kernels"))
     texts = [doubling(dtype) for dtype in ("f4", "f8", "i4")]
-    kept.prepare(texts)
+    kernel_cache.prepare(texts)
     assert built == [3] and len(list((tmp_path / "kernels").iterdir())) == 1
-    kept.prepare(texts[::-1])
+    kernel_cache.prepare(texts[::-1])
     forget(monkeypatch)
-    kept.prepare(texts[::-1])
+    kernel_cache.prepare(texts[::-1])
     assert built == [3] and runs("f4") and runs("f8") and runs("i4")
 
 
@@ -89,7 +89,7 @@ def test_kernels_of_a_plan_are_compiled_together_and_loaded_from_one_file(
 def test_a_damaged_file_is_compiled_again(
     built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    kept.use(str(tmp_path))
+    kernel_cache.use(str(tmp_path))
     assert runs("f8")
     (file,) = tmp_path.iterdir()
     data = bytearray(file.read_bytes())
@@ -104,7 +104,7 @@ def test_a_damaged_file_is_compiled_again(
 def test_code_under_the_name_of_other_code_is_not_used(
     built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.use(str(tmp_path))
+    kernel_cache.use(str(tmp_path))
     assert runs("f8")
     (first,) = tmp_path.iterdir()
     code = first.read_bytes()
@@ -120,10 +120,10 @@ def test_code_under_the_name_of_other_code_is_not_used(
 def test_code_of_another_processor_is_not_used(
     built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.use(str(tmp_path))
+    kernel_cache.use(str(tmp_path))
     assert runs("f8")
     forget(monkeypatch)
-    monkeypatch.setattr(kept.machine(), "identity", "another")
+    monkeypatch.setattr(kernel_cache.machine(), "identity", "another")
     assert runs("f8") and built == [1, 1]
 
 
@@ -132,8 +132,8 @@ def test_a_folder_where_others_may_write_is_not_used(
     built: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
     tmp_path.chmod(mode)
-    kept.use(str(tmp_path))
-    assert kept.folder is None and "others may write there" in caplog.text
+    kernel_cache.use(str(tmp_path))
+    assert kernel_cache.folder is None and "others may write there" in caplog.text
     assert runs("f8") and not list(tmp_path.iterdir())
 
 
@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_made_is_said_and_done_without(
     built: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    kept.use(str(tmp_path / "file" / "kernels"))
+    kernel_cache.use(str(tmp_path / "file" / "kernels"))
     assert "Not a directory" in caplog.text and "HPCFLOW_KERNEL_CACHE" in caplog.text
     assert runs("f8") and built == [1]
 
@@ -149,18 +149,18 @@ def test_a_folder_that_cannot_be_made_is_said_and_done_without(
 def test_none_is_no_folder_and_no_warning(
     built: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept.use("none")
-    assert kept.folder is None and not caplog.text
+    kernel_cache.use("none")
+    assert kernel_cache.folder is None and not caplog.text
 
 
 def test_the_oldest_files_go(
     built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "MOST_FILES", 8)
+    monkeypatch.setattr(artifact_cache, "MOST_FILES", 8)
     for i in range(8):
         (tmp_path / f"{i:064x}.o").write_bytes(b"")
         os.utime(tmp_path / f"{i:064x}.o", (i, i))
-    kept.use(str(tmp_path))
+    kernel_cache.use(str(tmp_path))
     assert runs("f8")
     left = {file.name for file in tmp_path.iterdir()}
     assert len(left) == 7 and not left & {f"{i:064x}.o" for i in range(2)}

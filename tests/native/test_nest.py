@@ -7,10 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcflow.native import kept
-from hpcflow.native.expansions import EXPANSIONS, Steps
-from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, MAX, ONE, ROW, SUM, Body, Operand
-from hpcflow.native.nest import schedule, text, writable
+from hpcflow.codegen import kernel_cache
+from hpcflow.codegen.fused_loop_ir import (
+    COLUMN,
+    COLUMN_SUM,
+    FULL,
+    MAX,
+    ONE,
+    ROW,
+    SUM,
+    Body,
+    Operand,
+)
+from hpcflow.codegen.llvm_cpu_codegen import schedule, text, writable
+from hpcflow.codegen.row_op_decomposition import EXPANSIONS, Steps
 
 RNG = np.random.default_rng(7)
 SHAPES = [(1, 2), (3, 5), (9, 8), (7, 16), (4, 1000), (130, 33), (5, 64), (5, 65), (5, 97)]
@@ -24,7 +34,7 @@ def f4(*shape: int) -> np.ndarray:
 def run(body: Body, *arrays: np.ndarray) -> None:
     written = text(body, exact=False)
     assert written is not None
-    kept.builtin(written)(*arrays)
+    kernel_cache.builtin(written)(*arrays)
 
 
 def softmax(x: Any) -> Any:
@@ -167,7 +177,7 @@ def test_numbers_outside_of_a_limit_are_counted_and_nothing_is_done(dtype: str) 
     body = steps.body(EXPANSIONS["SparseSoftmaxCrossEntropy"](steps, F4, {}, 0, 1))
     written = text(body, exact=False)
     assert written is not None
-    kernel, x = kept.builtin(written), f4(40, 10)
+    kernel, x = kernel_cache.builtin(written), f4(40, 10)
     found = np.full(40, 7, "f4"), np.full((40, 10), 7, "f4")
     labels = RNG.integers(0, 10, 40).astype(dtype)
     labels[[3, 17, 39]] = -1, 10, np.iinfo(dtype).max

@@ -15,10 +15,17 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.native import change, contract, kept, pooling, rows, team
-from hpcflow.native.loop import COLUMN, COLUMN_SUM, FULL, ONE, ROW, Body, Operand, Step
-from hpcflow.native.machine import machine
-from hpcflow.native.nest import text
+from hpcflow.codegen import (
+    einsum_codegen,
+    kernel_cache,
+    max_pooling_codegen,
+    row_gather_scatter_codegen,
+    thread_team,
+    variable_update_codegen,
+)
+from hpcflow.codegen.fused_loop_ir import COLUMN, COLUMN_SUM, FULL, ONE, ROW, Body, Operand, Step
+from hpcflow.codegen.llvm_cpu_codegen import text
+from hpcflow.codegen.llvm_cpu_compiler import machine
 
 F4 = np.dtype("f4")
 TWO = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Maximum": np.maximum}
@@ -53,13 +60,13 @@ class Threads:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
     machine()  # which uses the process's own OpenMP
-    monkeypatch.setattr(team, "_barred", set())
-    before = {name: getattr(team._team, name) for name in FIELDS}
+    monkeypatch.setattr(thread_team, "_barred", set())
+    before = {name: getattr(thread_team._team, name) for name in FIELDS}
     made = Threads()
-    team.use(made.library)
+    thread_team.use(made.library)
     yield made
     for name, value in before.items():
-        setattr(team._team, name, value)
+        setattr(thread_team._team, name, value)
 
 
 def f4(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -87,16 +94,23 @@ def program(rng: np.random.Generator, size: int, cols: int) -> tuple[Body, list[
 @pytest.mark.parametrize("number", [2, 3, 5])
 def test_elements_and_rows_have_the_bits_of_numpy(threads: Threads, number: int) -> None:
     rng = np.random.default_rng(number)
-    for size in (team.MANY - 1, team.MANY, team.MANY + 1, 5 * team.FEW, 50_021, 2 * team.MANY):
+    for size in (
+        thread_team.MANY - 1,
+        thread_team.MANY,
+        thread_team.MANY + 1,
+        5 * thread_team.FEW,
+        50_021,
+        2 * thread_team.MANY,
+    ):
         for cols in (0, 0, 1 + int(rng.integers(60)), size // 2):
-            team.resize(number)
+            thread_team.resize(number)
             body, given, values = program(rng, size, cols)
             outs = [np.full_like(given[0], np.nan) for _ in body.results]
             written = text(body, exact=True)
             assert written is not None
             threads.asked.clear()
-            kept.builtin(written)(*given, *outs)
-            large = given[0].size >= max(team.MANY, number * team.FEW)
+            kernel_cache.builtin(written)(*given, *outs)
+            large = given[0].size >= max(thread_team.MANY, number * thread_team.FEW)
             assert threads.asked == [number] * large, (size, cols)
             for out, value in zip(outs, body.results, strict=True):
                 assert out.tobytes() == values[value].tobytes(), (size, cols)
@@ -116,44 +130,49 @@ def test_sums_of_columns_are_of_all_threads_there_are(threads: Threads, given: i
     x, y = f4(rng, 1001, 37), f4(rng, 1001, 37)
     product, sums, others = np.empty_like(x), np.full(37, np.nan, "f4"), np.full(37, np.nan, "f4")
     threads.given = given
-    team.resize(4)
-    kept.builtin(written)(x, y, product, sums, others)
+    thread_team.resize(4)
+    kernel_cache.builtin(written)(x, y, product, sums, others)
     assert threads.asked == [4] and (product == x * y).all()
     np.testing.assert_allclose(sums, (x * y).astype(float).sum(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(others, x.astype(float).sum(0), rtol=1e-4, atol=1e-4)
 
 
 def test_sums_that_are_too_large_for_the_stack_are_made_by_one_thread(threads: Threads) -> None:
-    cols = team.MOST_SUMS // 4
+    cols = thread_team.MOST_SUMS // 4
     body = Body((Operand(F4, FULL),), (Step(COLUMN_SUM, (0,), {}, ROW),), (1,), cols)
     written = text(body, exact=False)
     assert written is not None
     x, sums = np.ones((3, cols), "f4"), np.empty(cols, "f4")
     for number in (2, 3):
-        team.resize(number)
-        kept.builtin(written)(x, sums)
+        thread_team.resize(number)
+        kernel_cache.builtin(written)(x, sums)
         assert (sums == 3).all()
     assert threads.asked == [2]
 
 
 def test_updates_count_once_for_all_threads_and_ranges(threads: Threads) -> None:
     """Adam as its paper has it: Kingma and Ba, algorithm 1."""
-    rng, size = np.random.default_rng(9), 3 * team.MANY + 17
-    targets = (*(change.Target(F4) for _ in range(3)), change.Target(np.dtype("i8"), counts=True))
+    rng, size = np.random.default_rng(9), 3 * thread_team.MANY + 17
+    targets = (
+        *(variable_update_codegen.Target(F4) for _ in range(3)),
+        variable_update_codegen.Target(np.dtype("i8"), counts=True),
+    )
     operands = (*(Operand(F4, ONE) for _ in range(4)), Operand(F4, FULL))
-    adam = change.Change("ApplyAdam", (0, 1, 2, 3), (0, 1, 2, 3, 4), {})
-    update = change.Update(targets, operands, (adam,), ())
-    written = change.text(update, exact=True)
+    adam = variable_update_codegen.Change("ApplyAdam", (0, 1, 2, 3), (0, 1, 2, 3, 4), {})
+    update = variable_update_codegen.Update(targets, operands, (adam,), ())
+    written = variable_update_codegen.text(update, exact=True)
     assert written is not None
     w, m, v, count = f4(rng, size), np.zeros(size, "f4"), np.zeros(size, "f4"), np.zeros(1, "i8")
     numbers = [np.full(1, x, "f4") for x in (0.01, 0.9, 0.999, 1e-8)]
     wide = [a.astype(float) for a in (w, m, v)]
-    team.resize(3)
-    for step, cuts in enumerate([(0, size), (0, team.MANY, size), (0, 5, 2 * team.MANY, size)], 1):
+    thread_team.resize(3)
+    for step, cuts in enumerate(
+        [(0, size), (0, thread_team.MANY, size), (0, 5, 2 * thread_team.MANY, size)], 1
+    ):
         g = f4(rng, size)
         for first, last in pairwise(cuts):
             arrays = [a for one in (w, m, v, count) for a in (one, one)]
-            kept.builtin(written)(first, last, *arrays, *numbers, g)
+            kernel_cache.builtin(written)(first, last, *arrays, *numbers, g)
         wide[1] = 0.9 * wide[1] + 0.1 * g
         wide[2] = 0.999 * wide[2] + 0.001 * g.astype(float) ** 2
         rate = 0.01 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
@@ -168,11 +187,13 @@ def test_rows_are_taken_and_changed_as_by_numpy(threads: Threads, number: int) -
     rng = np.random.default_rng(number)
     table, indices = f4(rng, 500, 72), rng.integers(0, 500, 1003)
     out, changes = np.full((1003, 72), np.nan, "f4"), rng.integers(-9, 9, (1003, 72)).astype("f4")
-    team.resize(number)
-    assert not kept.builtin(rows.take(4, "int64", 0, 3))(table, indices, out)
+    thread_team.resize(number)
+    assert not kernel_cache.builtin(row_gather_scatter_codegen.take(4, "int64", 0, 3))(
+        table, indices, out
+    )
     assert (out == table[indices]).all()
     sums = np.zeros((500, 72), "f4")
-    add = kept.builtin(rows.change("Add", "float32", "int64", 0, 5))
+    add = kernel_cache.builtin(row_gather_scatter_codegen.change("Add", "float32", "int64", 0, 5))
     assert not add(sums, indices, changes)
     wanted = np.zeros((500, 72))
     np.add.at(wanted, indices, changes)
@@ -185,13 +206,13 @@ def test_rows_are_taken_and_changed_as_by_numpy(threads: Threads, number: int) -
 def test_rows_of_a_formula_are_changed_once(threads: Threads) -> None:
     rng = np.random.default_rng(11)
     operands, steps = (Operand(F4, ONE), Operand(F4, FULL)), (Step("Mul", (1, 2), {}),)
-    body = rows.Formula(F4, "int64", operands, steps, (("Sub", 3),))
+    body = row_gather_scatter_codegen.Formula(F4, "int64", operands, steps, (("Sub", 3),))
     table, rate, g = f4(rng, 900, 40), np.full(1, 0.5, "f4"), f4(rng, 700, 40)
     indices, before = rng.permutation(900)[:700], table.copy()
-    written = rows.formula(body, 3, exact=True)
+    written = row_gather_scatter_codegen.formula(body, 3, exact=True)
     assert written is not None
-    team.resize(3)
-    kept.builtin(written)(table, indices, rate, g)
+    thread_team.resize(3)
+    kernel_cache.builtin(written)(table, indices, rate, g)
     before[indices] -= 0.5 * g
     assert (table == before).all() and threads.asked == [3]
 
@@ -208,8 +229,8 @@ def test_products_of_vectors(threads: Threads, equation: str, shapes: list[Any])
     wanted = np.einsum(equation, x.astype(float), y.astype(float))
     left, _, right = equation.partition("->")
     out = np.full(wanted.shape, np.nan, "f4")
-    team.resize(3)
-    kept.builtin(contract.text(left.split(","), right, "float32"))(x, y, out)
+    thread_team.resize(3)
+    kernel_cache.builtin(einsum_codegen.text(left.split(","), right, "float32"))(x, y, out)
     assert threads.asked == [3]
     np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-3)
 
@@ -217,15 +238,17 @@ def test_products_of_vectors(threads: Threads, equation: str, shapes: list[Any])
 @pytest.mark.parametrize("given", [0, 2])
 def test_pooling(threads: Threads, given: int) -> None:
     rng = np.random.default_rng(13)
-    pool = pooling.Pool(11, (20, 20), 8, (10, 10), (2, 2), (2, 2), (0, 0))
+    pool = max_pooling_codegen.Pool(11, (20, 20), 8, (10, 10), (2, 2), (2, 2), (0, 0))
     x, g = f4(rng, 11, 20, 20, 8), f4(rng, 11, 10, 10, 8)
     y, back, sums = np.full_like(g, np.nan), np.full_like(x, np.nan), np.full(8, np.nan, "f4")
     threads.given = given
-    team.resize(5)
-    kept.builtin(pooling.largest(pool))(x, y)
+    thread_team.resize(5)
+    kernel_cache.builtin(max_pooling_codegen.largest(pool))(x, y)
     windows = x.reshape(11, 10, 2, 10, 2, 8)
     assert (y == windows.max((2, 4))).all()
-    kept.builtin(pooling.gradient(pool, relu=True, bias=True))(x, y, g, back, sums)
+    kernel_cache.builtin(max_pooling_codegen.gradient(pool, relu=True, bias=True))(
+        x, y, g, back, sums
+    )
     whole = y[:, :, None, :, None]
     wanted = np.where((windows == whole) & (whole > 0), g[:, :, None, :, None], 0)
     assert (back.reshape(windows.shape) == wanted).all() and threads.asked == [5, 5]
@@ -235,27 +258,27 @@ def test_pooling(threads: Threads, given: int) -> None:
 
 
 def test_one_thread_asks_for_no_others(threads: Threads) -> None:
-    team.resize(1)
+    thread_team.resize(1)
     assert adds(1 << 16) and not threads.asked
 
 
 def test_there_are_no_others_beside_blas_that_has_some(
     threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(team, "_is_only", False)
-    monkeypatch.setattr(team, "_barred", set())
+    monkeypatch.setattr(thread_team, "_is_only", False)
+    monkeypatch.setattr(thread_team, "_barred", set())
     x = np.full((3, 3), 2.0)
     with hf.Session() as session:
         assert (session.run(hf.constant(x) + 1.0) == 3).all()
-        team.resize(2)
-        assert team.size() == 2
+        thread_team.resize(2)
+        assert thread_team.size() == 2
         assert (session.run(hf.matmul(hf.constant(x), x)) == 12).all()  # of 64 bits
-    team.use(threads.library)
-    team.resize(2)
-    assert team.size() == 1 and adds(1 << 16) and not threads.asked
-    team.alone()
-    team.beside_blas()
-    team.resize(2)
+    thread_team.use(threads.library)
+    thread_team.resize(2)
+    assert thread_team.size() == 1 and adds(1 << 16) and not threads.asked
+    thread_team.alone()
+    thread_team.beside_blas()
+    thread_team.resize(2)
     assert adds(1 << 16) and threads.asked == [2]
 
 
@@ -266,18 +289,18 @@ def adds(size: int) -> bool:
     assert written is not None
     x = np.arange(size, dtype="f4")
     y = np.full_like(x, np.nan)
-    kept.builtin(written)(x, y)
+    kernel_cache.builtin(written)(x, y)
     return bool((y == x + x).all())
 
 
 REAL = """
 import os, sys, signal, threading
 import hpcflow
-from hpcflow.native import team
+from hpcflow.codegen import thread_team
 from tests.native.test_team import adds
 
 signal.alarm(60)  # of what hangs
-assert adds(10) and team.size() == 2, team.size()
+assert adds(10) and thread_team.size() == 2, thread_team.size()
 found = []
 work = lambda: found.append(all(adds(1 << 16) for _ in range(50)))
 running = [threading.Thread(target=work) for _ in range(3)]
@@ -288,7 +311,7 @@ assert found == [True] * 4, found
 child = os.fork()
 if child == 0:
     signal.alarm(60)
-    os._exit(0 if adds(1 << 16) and team.size() == 1 else 1)
+    os._exit(0 if adds(1 << 16) and thread_team.size() == 1 else 1)
 assert os.waitpid(child, 0)[1] == 0
 assert adds(1 << 16)
 """

@@ -144,10 +144,10 @@ class Hosts:
 
         All of them unless `ranks` says how many; Open MPI only.
         """
-        from hpcflow import launch
+        from hpcflow.launch import launcher_detection
 
         names = self.names[:ranks]
-        start = launch.command(len(names), program)
+        start = launcher_detection.command(len(names), program)
         at = start.argv.index("-n")
         where = ["--host", ",".join(f"{name}:1" for name in names), "--map-by", "ppr:1:node"]
         reach = ["--prtemca", "plm_ssh_agent", self.agent]
@@ -162,10 +162,10 @@ class Hosts:
         ranks: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run `program` as `command` says, `environ` added to every rank's environment."""
-        from hpcflow import launch
+        from hpcflow.launch import launcher_detection
 
         given = dict(environ or {})
-        base = launch.command(len(self.names[:ranks]), program).env | given
+        base = launcher_detection.command(len(self.names[:ranks]), program).env | given
         exported = [f"{name}={value}" for name, value in given.items()]
         return run_job(self.command(["env", *exported, *program], ranks), base, timeout)
 

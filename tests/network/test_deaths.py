@@ -108,7 +108,7 @@ def all_of(three: Hosts) -> list[str]:
 
 def trained_by_one() -> np.ndarray:
     """The joined batches by NumPy: each epoch's in the order that the dealer draws."""
-    from hpcflow.data.dealer import deal
+    from hpcflow.data.global_batch_sharding import deal
 
     data = np.random.default_rng(1).normal(size=(SAMPLES, 8)).astype(np.float32)
     w, slot = np.zeros(8), np.zeros(8)

@@ -16,9 +16,9 @@ JOB = """
 import os, time
 import hpcflow as hf
 import numpy as np
-from hpcflow.logs import logger
-from hpcflow.ops.comm import replica_sum
-from hpcflow.runtime import context as module
+from hpcflow.platform.rank_logging import logger
+from hpcflow.ops.replicas.replica_ops import replica_sum
+from hpcflow.runtime.job import rank_context as module
 
 folder = os.path.join({folder!r}, os.uname().nodename)
 os.makedirs(folder)

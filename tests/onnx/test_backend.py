@@ -1,6 +1,7 @@
 """The ONNX project's own backend tests, unchanged, for all that hpcflow.onnx does not decline.
 
-What is declined stands with its reason in hpcflow/onnx/declined.py and in docs/onnx.md. Tests that
+What is declined stands with its reason in hpcflow/onnx/unsupported_operators.py and in
+docs/onnx.md. Tests that
 are declined, and those of devices that are not here, are taken out: they would all be skipped.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 import onnx
 
 from hpcflow.onnx.backend import HpcflowBackend
-from hpcflow.onnx.declined import outside, why_not
+from hpcflow.onnx.unsupported_operators import outside, why_not
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the suite's own data overflow

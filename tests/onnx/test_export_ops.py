@@ -7,10 +7,10 @@ import onnxruntime
 import pytest
 
 from hpcflow.graph.graph import Graph
-from hpcflow.onnx.emit import exported
+from hpcflow.onnx.export_emitter import exported
 from hpcflow.onnx.exporter import export_model
-from hpcflow.ops.array import constant, placeholder
-from hpcflow.ops.rules import make
+from hpcflow.ops.array.array_ops import constant, placeholder
+from hpcflow.ops.shape_inference import make
 from tests.ops.cases import F32, F64
 from tests.ops.test_table import CASES, Case, made
 

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import hpcflow as hf
 from hpcflow.errors import OnnxError, ShapeError
 from hpcflow.onnx import HpcflowBackend, import_model, prepare, run_model, run_node
-from hpcflow.onnx.declined import OPS
-from hpcflow.onnx.table import names
+from hpcflow.onnx.importers.importer_table import names
+from hpcflow.onnx.unsupported_operators import OPS
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 

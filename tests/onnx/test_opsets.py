@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 
 import hpcflow as hf
 from hpcflow.onnx import prepare
-from hpcflow.onnx.declined import OPS, outside, why_not
+from hpcflow.onnx.unsupported_operators import OPS, outside, why_not
 
 OLDEST = 6
 MOST = 3  # models of one operator at one opset

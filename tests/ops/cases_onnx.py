@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.ops.narrow import FORMATS
+from hpcflow.ops.math.round_to_format_ops import FORMATS
 from tests.ops.cases import CASES, F32, F64, I32, I64, Case, Maker, f, n, v
 
 # -- numbers of a narrower format: nearest of all that there are

@@ -15,9 +15,9 @@ import numpy as np
 from hpcflow.errors import FeedError, UninitializedError
 from hpcflow.graph.dtypes import as_strings, is_floating, resource, string
 from hpcflow.graph.graph import Operation, Tensor, as_operation
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec, merge
-from hpcflow.kernels.table import Node, find
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.kernels.kernel_registry import Node, find
 
 State = dict[str, np.ndarray]  # a variable's name -> its value
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.graph.registry import NoGrad, rows
-from hpcflow.kernels.families import FAMILIES
+from hpcflow.graph.op_registry import NoGrad, rows
+from hpcflow.kernels.kernel_modules import FAMILIES
 from tests.ops.edges import ONE, TWO, inputs, where_nan
 from tests.ops.sessions import graph, run  # noqa: F401
 

@@ -20,8 +20,8 @@ from hpcflow.errors import (
     NumericError,
     PlacementError,
 )
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.make import make_plan
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.pass_list import make_plan
 from hpcflow.settings import Settings
 from tests.ops.evaluate import evaluate
 from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture

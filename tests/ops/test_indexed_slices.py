@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow import logs
 from hpcflow.errors import DTypeError, FeedError, GraphError, ShapeError
+from hpcflow.platform import rank_logging
 
 TABLE = np.arange(12.0).reshape(4, 3)
 
@@ -34,12 +34,12 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
-    handler, before = Lines(), logs.logger.level
-    logs.logger.addHandler(handler)
-    logs.logger.setLevel(logging.INFO)
+    handler, before = Lines(), rank_logging.logger.level
+    rank_logging.logger.addHandler(handler)
+    rank_logging.logger.setLevel(logging.INFO)
     yield handler.said
-    logs.logger.removeHandler(handler)
-    logs.logger.setLevel(before)
+    rank_logging.logger.removeHandler(handler)
+    rank_logging.logger.setLevel(before)
 
 
 def table() -> hf.Variable:

@@ -11,7 +11,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.ops.partitioned import PartitionInfo
+from hpcflow.ops.variables.partitioned_variable import PartitionInfo
 from tests.ops.evaluate import evaluate
 
 CUT_STD = 0.87962566103423978  # of a normal cut at two standard deviations (scipy.stats.truncnorm)

@@ -13,7 +13,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import AssertError, ShapeError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from tests.ops.metric_values import AFTER_TWO, WEIGHTED
 from tests.runtime.ranks import run_here, run_ranks
 
@@ -299,9 +299,9 @@ def test_replicas_count_together(ranks: int) -> None:
 
 @pytest.mark.mpi
 def test_ranks_of_a_job_count_together() -> None:
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    joint = np.concatenate([np.arange(r + 1) for r in range(mpi.world().size)]).mean()
+    joint = np.concatenate([np.arange(r + 1) for r in range(mpi_communicator.world().size)]).mean()
     np.testing.assert_allclose(run_here(counted), [[joint, 1.0]] * 2, rtol=1e-6)
 
 

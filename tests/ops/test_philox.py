@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from hpcflow.kernels import numbers, rejection
-from hpcflow.kernels.philox import ALL, Words, constants, product, rounds, u64
+from hpcflow.ops.random import bits_to_numbers_kernels, rejection_sampling_kernels
+from hpcflow.ops.random.philox_kernels import ALL, Words, constants, product, rounds, u64
 from tests.ops.test_table import OtherModule
 
 # counter, key, words: Random123's examples/kat_vectors, "philox4x64 10"
@@ -76,10 +76,17 @@ def test_seeds_ordinals_and_attempts_are_other_words() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("draw", [numbers.unit, numbers.normal, numbers.cut_normal])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        bits_to_numbers_kernels.unit,
+        bits_to_numbers_kernels.normal,
+        bits_to_numbers_kernels.cut_normal,
+    ],
+)
 def test_numbers_depend_on_their_place_alone(draw, dtype: str) -> None:
     """Also on another array module, which has the same logarithm here."""
-    given = (np.dtype(dtype), 11) if draw is numbers.unit else (np.dtype(dtype),)
+    given = (np.dtype(dtype), 11) if draw is bits_to_numbers_kernels.unit else (np.dtype(dtype),)
     whole = draw(words(np), 0, 40, *given)
     for first, count in ((0, 40), (1, 39), (6, 1), (7, 2), (40, 0)):
         for xp in (np, OtherModule()):
@@ -93,7 +100,11 @@ def tries(xp: object, first: int, count: int) -> list[np.ndarray]:
     alpha = 0.1 + place % 7
     rate = np.array([0.0, 0.5, 9.0, 10.0, 300.0])[place % 5]
     span = np.array([1, 3, 1 << 32, (1 << 63) + 1, 0], u64)[place % 5]
-    draws = [(rejection.gamma, alpha), (rejection.poisson, rate), (rejection.whole, span)]
+    draws = [
+        (rejection_sampling_kernels.gamma, alpha),
+        (rejection_sampling_kernels.poisson, rate),
+        (rejection_sampling_kernels.whole, span),
+    ]
     return [draw(words(xp), first, count, given) for draw, given in draws]
 
 
@@ -107,7 +118,7 @@ def test_numbers_drawn_by_trying_depend_on_their_place_alone() -> None:
 
 def test_factorials() -> None:
     n = np.concatenate([np.arange(200.0), 10.0 ** np.arange(3, 16)])
-    found = rejection._log_factorial(np, n)
+    found = rejection_sampling_kernels._log_factorial(np, n)
     np.testing.assert_allclose(found, special.gammaln(n + 1), rtol=1e-14, atol=1e-13)
 
 
@@ -115,14 +126,14 @@ def test_sine_cosine_and_the_inverse_error_function() -> None:
     for dtype, tolerance in (("float32", 2e-7), ("float64", 5e-16)):
         d = np.dtype(dtype)
         bits = words(np).run(0, 5000).view(np.uint64 if d.itemsize == 8 else np.uint32)
-        x, y = numbers.circle(np, bits, d)
+        x, y = bits_to_numbers_kernels.circle(np, bits, d)
         angle = (bits.view(f"i{d.itemsize}") >> 2) * (np.pi / 4 * 2.0 ** (3 - 8 * d.itemsize))
         c, s = np.cos(angle), np.sin(angle) * 1.0
         c = np.where(bits & 2, -c, c)
         swap = (bits & 1).astype(bool)
         np.testing.assert_allclose(x, np.where(swap, s, c), rtol=0, atol=tolerance)
         np.testing.assert_allclose(y, np.where(swap, c, s), rtol=0, atol=tolerance)
-        found = numbers.cut_normal(words(np), 0, 5000, d)
+        found = bits_to_numbers_kernels.cut_normal(words(np), 0, 5000, d)
         part = (bits[:5000].view(f"i{d.itemsize}") + 0.5) * 2.0 ** (1 - 8 * d.itemsize)
         expected = np.sqrt(2) * special.erfinv(part * special.erf(np.sqrt(2)))
         np.testing.assert_allclose(found, expected, rtol=0, atol=8 * tolerance)
@@ -138,9 +149,9 @@ def test_the_least_and_the_largest_word() -> None:
 
     for dtype, digits in (("float16", 11), ("float32", 24), ("float64", 53)):
         d = np.dtype(dtype)
-        unit = numbers.unit(Ends(np), 0, 12, d, digits).astype(d)
+        unit = bits_to_numbers_kernels.unit(Ends(np), 0, 12, d, digits).astype(d)
         assert unit.min() == 0 and unit.max() < 1
         with np.errstate(all="raise"):
-            normal = numbers.normal(Ends(np), 0, 12, d)
-            cut = numbers.cut_normal(Ends(np), 0, 12, d)
+            normal = bits_to_numbers_kernels.normal(Ends(np), 0, 12, d)
+            cut = bits_to_numbers_kernels.cut_normal(Ends(np), 0, 12, d)
         assert np.isfinite(normal).all() and abs(cut).max() <= 2

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hpcflow.autodiff import gradients
+from hpcflow.autodiff.gradients import gradients
 from hpcflow.errors import DTypeError, GradientError, HpcflowError
 from hpcflow.graph.dtypes import bfloat16, is_floating, kind_of, string
 from hpcflow.graph.graph import Graph
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec, merge
-from hpcflow.kernels import elementwise, math
-from hpcflow.ops.array import placeholder
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.ops.array.array_ops import placeholder
+from hpcflow.ops.math import arithmetic_kernels, elementwise_math_kernels
 from tests.ops.cases import CASES, Case
 from tests.ops.evaluate import call
 from tests.ops.test_table import made
@@ -150,8 +150,11 @@ def _reduced(name: str) -> Callable[..., Any]:
 
 
 PLAIN: dict[str, tuple[Callable[..., Any], int, dict]] = {
-    **{t: (getattr(np, n), getattr(np, n).nin, {}) for t, n in math.UFUNCS.items()},
-    **{t: (getattr(np, n), getattr(np, n).nin, {}) for t, n in elementwise.UFUNCS.items()},
+    **{t: (getattr(np, n), getattr(np, n).nin, {}) for t, n in arithmetic_kernels.UFUNCS.items()},
+    **{
+        t: (getattr(np, n), getattr(np, n).nin, {})
+        for t, n in elementwise_math_kernels.UFUNCS.items()
+    },
     **{
         t: (_reduced(n), 1, {"axis": 0, "keepdims": False})
         for t, n in [("Sum", "add"), ("Prod", "multiply"), ("Max", "maximum"), ("Min", "minimum")]

@@ -12,16 +12,21 @@ from scipy import stats
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Graph, Tensor
-from hpcflow.kernels.table import Node, find
-from hpcflow.ops.array import placeholder, shape
-from hpcflow.ops.initializers import glorot_normal, glorot_uniform, he_normal, he_uniform
-from hpcflow.ops.random import (
+from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.ops.array.array_ops import placeholder, shape
+from hpcflow.ops.random.random_ops import (
     random_normal,
     random_uniform,
     set_random_seed,
     truncated_normal,
 )
-from hpcflow.ops.random_order import random_shuffle
+from hpcflow.ops.random.shuffle_multinomial import random_shuffle
+from hpcflow.ops.variables.initializer_functions import (
+    glorot_normal,
+    glorot_uniform,
+    he_normal,
+    he_uniform,
+)
 from tests.ops.evaluate import evaluate
 
 DRAWS = [random_uniform, random_normal, truncated_normal]

@@ -21,7 +21,7 @@ from hpcflow.errors import (
     ShapeError,
 )
 from hpcflow.graph.graph import Graph
-from hpcflow.kernels.table import Node, find
+from hpcflow.kernels.kernel_registry import Node, find
 from tests.ops.evaluate import evaluate
 from tests.ops.test_random import draws
 from tests.ops.test_table import OtherModule

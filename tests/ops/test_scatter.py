@@ -9,8 +9,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, NumericError, RangeError, ShapeError
-from hpcflow.kernels.scatter import levels
-from hpcflow.kernels.table import Node, find
+from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.ops.variables.sparse_row_update_kernels import levels
 from tests.ops.evaluate import evaluate
 
 from .test_table import OtherModule

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError, ShapeError
-from hpcflow.kernels.sequences import levenshtein
+from hpcflow.ops.strings.string_sequence_kernels import levenshtein
 from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
 
 

@@ -8,10 +8,10 @@ import pytest
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Graph
-from hpcflow.kernels.state import TILE
-from hpcflow.kernels.table import Node, find
-from hpcflow.ops.array import constant
-from hpcflow.ops.state import Variable, update
+from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.ops.array.array_ops import constant
+from hpcflow.ops.variables.variable_ops import Variable, update
+from hpcflow.ops.variables.variable_update_kernels import TILE
 from tests.ops.evaluate import evaluate
 
 SHAPES = [(), (5,), (3, 4), (0, 3), (2 * TILE + 17,)]

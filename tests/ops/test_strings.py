@@ -19,11 +19,11 @@ from hpcflow.errors import (
     RangeError,
     ShapeError,
 )
-from hpcflow.graph.strings import pack, unpack
-from hpcflow.plan.attrs import canonical
-from hpcflow.plan.codec import decode, encode
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.make import make_plan
+from hpcflow.graph.string_encoding import pack, unpack
+from hpcflow.plan.ir.attribute_values import canonical
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.pass_list import make_plan
+from hpcflow.plan.serialization.partition_codec import decode, encode
 from hpcflow.settings import Settings
 from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
 from tests.runtime.ranks import run_ranks
@@ -164,7 +164,7 @@ def test_hashes_are_tensorflows() -> None:
 
 def test_siphash_as_published() -> None:
     """The vector of the paper's appendix: key 00 ... 0f, message 00 ... 0e."""
-    from hpcflow.kernels.hashes import of_strings, sip
+    from hpcflow.ops.strings.string_hash_kernels import of_strings, sip
 
     key = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
     message = np.array([bytes(range(15)), b""], object)[:1]

@@ -15,8 +15,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DataError, GraphError, MissingPackageError, NumericError, ShapeError
-from hpcflow.kernels.summaries import messages
-from hpcflow.runtime.context import Context
+from hpcflow.ops.metrics.summary_kernels import messages
+from hpcflow.runtime.job.rank_context import Context
 from tests.ops.sessions import graph, run  # noqa: F401
 from tests.runtime.ranks import run_ranks
 

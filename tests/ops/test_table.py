@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow.autodiff import gradients
+from hpcflow.autodiff.gradients import gradients
 from hpcflow.errors import GradientError
 from hpcflow.graph.dtypes import kind_of
 from hpcflow.graph.graph import Graph, Tensor
-from hpcflow.graph.registry import NoGrad, rows
-from hpcflow.graph.shape import Spec, merge
-from hpcflow.kernels.table import find, names
-from hpcflow.ops.array import constant, placeholder
-from hpcflow.ops.scatter import SCATTERS
+from hpcflow.graph.op_registry import NoGrad, rows
+from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.kernels.kernel_registry import find, names
+from hpcflow.ops.array.array_ops import constant, placeholder
+from hpcflow.ops.variables.sparse_row_update_ops import SCATTERS
 from tests.ops.cases import BOOL, C64, C128, CASES, F32, F64, I32, I64, Case
 from tests.ops.evaluate import call, evaluate
 

@@ -7,7 +7,7 @@ import collections
 import numpy as np
 
 from hpcflow.graph.graph import Operation
-from hpcflow.ops.slicing import index_of
+from hpcflow.ops.array.slice_ops import index_of
 
 
 def pure(type, attrs, given, specs):

@@ -7,11 +7,11 @@ import contextlib
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.graph.shape import Spec
-from hpcflow.ops.state import Variable, update
-from hpcflow.plan.ir import Cluster, Part, Plan
-from hpcflow.plan.make import make_plan
-from hpcflow.plan.verify import verify
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.variables.variable_ops import Variable, update
+from hpcflow.plan.ir.program import Cluster, Part, Plan
+from hpcflow.plan.pass_list import make_plan
+from hpcflow.plan.verification.plan_verifier import verify
 from hpcflow.settings import Settings
 
 F32 = np.dtype("float32")

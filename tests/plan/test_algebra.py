@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.ops.state import Variable
-from hpcflow.plan.algebra import sums
-from hpcflow.plan.algebra.apply import by_algebra
-from hpcflow.plan.make import make_plan
-from hpcflow.plan.prune import prune
-from hpcflow.plan.replicate import replicate
-from hpcflow.plan.simplify import simplify
-from hpcflow.plan.verify import verify
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.plan.algebra import sum_of_matmuls
+from hpcflow.plan.algebra.algebra_passes import by_algebra
+from hpcflow.plan.distribution.replica_lowering import replicate
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.simplification import simplify
+from hpcflow.plan.pass_list import make_plan
+from hpcflow.plan.verification.plan_verifier import verify
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -438,8 +438,10 @@ def test_a_variable_keeps_its_rows_until_the_step_has_used_them():
 def test_a_long_chain_of_sums_takes_no_time_that_grows_with_its_square(monkeypatch):
     """Who takes what is looked up for the sums alone that have products among their addends."""
     asked = []
-    original = sums.takers
-    monkeypatch.setattr(sums, "takers", lambda program: asked.append(1) or original(program))
+    original = sum_of_matmuls.takers
+    monkeypatch.setattr(
+        sum_of_matmuls, "takers", lambda program: asked.append(1) or original(program)
+    )
     with graph() as g:
         x = hf.placeholder(hf.float32, [2, 3], name="x")
         y = x

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.plan.arena import ALIGNED, Life, lay_out
-from hpcflow.plan.cost import given_specs
-from hpcflow.plan.generate import generate
-from hpcflow.plan.ir import Cluster, Part, Ref
-from hpcflow.plan.strands import ALL
-from hpcflow.runtime.device import Device
+from hpcflow.lowering.arena_allocation import ALIGNED, Life, lay_out
+from hpcflow.lowering.python_codegen import generate
+from hpcflow.lowering.segments_between_waits import ALL
+from hpcflow.plan.cost.cost_model import given_specs
+from hpcflow.plan.ir.program import Cluster, Part, Ref
+from hpcflow.runtime.device.device import Device
 
 from .model import REPLICAS, SERVERS, Net, graph, plan_of
 from .test_random_graphs import CLUSTER, RandomGraph

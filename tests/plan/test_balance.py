@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.ops.state import Variable
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.variables import assign_variables
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.plan.distribution.variable_placement import assign_variables
+from hpcflow.plan.ir.program import Cluster
 from hpcflow.settings import Settings
 
 from .model import graph
@@ -44,7 +44,7 @@ def build(sizes, optimizer=None):
 
 
 def units(sizes, homes, servers, slots=1):
-    """By server, what each piece weighs: the definition in `plan/load.py`, written once more."""
+    """By server, what each piece weighs: the definition of `variable_cost`, written once more."""
     found = [[] for _ in range(servers)]
     trained = any(kind != UNUSED for _, kind in sizes)
     for name, home in homes.items():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.ir import Cluster
+from hpcflow.plan.ir.program import Cluster
 from hpcflow.settings import Settings
 
 from .interpret import run_plans

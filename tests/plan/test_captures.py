@@ -7,9 +7,9 @@ import tracemalloc
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.plan.captures import constants_inside, reads_outside
-from hpcflow.plan.nested import FRAMES, inner
-from hpcflow.plan.prune import prune
+from hpcflow.plan.frontend.capture_hoisting import constants_inside, reads_outside
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
 
 from .model import graph, spec
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hpcflow.native.machine import absent
+from hpcflow.codegen.llvm_cpu_compiler import absent
 
 with_llvm = pytest.mark.skipif(absent() != "", reason="needs llvmlite")
 SCRIPT = """

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hpcflow.errors import HpcflowError, VerifyError
 from hpcflow.graph.dtypes import as_strings, string
-from hpcflow.plan.codec import decode, encode
-from hpcflow.plan.ir import Cluster, Node, Part
+from hpcflow.plan.ir.program import Cluster, Node, Part
+from hpcflow.plan.serialization.partition_codec import decode, encode
 
 from .model import REPLICAS, SINGLE, THREE_TASKS, Net
 

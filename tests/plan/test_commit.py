@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.ops.state import Variable
-from hpcflow.plan.commit import COMMIT
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.plan.communication.atomic_step_commit import COMMIT
 from hpcflow.settings import Settings
 
 from .model import REPLICAS, SERVERS, SINGLE, Net, graph, of_type, plan_of

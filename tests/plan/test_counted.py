@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan import cost
-from hpcflow.plan.protocol import HEADER_BYTES
+from hpcflow.plan.cost import cost_model
+from hpcflow.plan.cost.message_overhead import HEADER_BYTES
 from tests.runtime import ranks
 from tests.runtime.nets import data, net
 
@@ -92,7 +92,7 @@ def test_every_edge_of_every_rank(monkeypatch, cut, settings):
         found[source, dest].append(nbytes // STEPS)
     assert {key: sorted(sizes) for key, sizes in found.items()} == expected(replicas)
     for plan, rank in replicas:
-        for row in cost.traffic(plan):
+        for row in cost_model.traffic(plan):
             assert row.nbytes <= sum(found[rank[row.source], rank[row.dest]])
 
 
@@ -100,7 +100,7 @@ def test_every_sum_of_every_rank(monkeypatch):
     replicas, moved = run(monkeypatch, 4, False, bucket_bytes=128, comm="mpi")
     assert {dest for _, dest, _ in moved} == {"collective"}
     for (plan, rank), other in zip(replicas, range(4), strict=True):
-        sums = cost.collective_bytes(plan.parts[plan.driver])
+        sums = cost_model.collective_bytes(plan.parts[plan.driver])
         messages, nbytes = moved[other, "collective", 0]
         assert rank[plan.driver] == other and len(sums) > 1
         assert (messages, nbytes) == (STEPS * len(sums), STEPS * sum(sums.values()))

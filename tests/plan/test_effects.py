@@ -7,10 +7,10 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import VerifyError
-from hpcflow.plan import make
-from hpcflow.plan.effects import check, passes
-from hpcflow.plan.prune import prune
-from hpcflow.plan.rewrite import behind_cycles, topological
+from hpcflow.plan import pass_list
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.ir.program_rewriting import behind_cycles, topological
+from hpcflow.plan.verification.effect_verifier import check, passes
 from hpcflow.settings import Settings
 
 from .model import SINGLE, graph
@@ -97,20 +97,20 @@ def test_an_update_lost_in_a_body_is_found():
 
 
 def test_the_setting_checks_every_pass_of_the_planner(monkeypatch):
-    careless = make.simplify
+    careless = pass_list.simplify
 
     def simplify(program, *more):
         done = careless(program, *more)
         lost = next(n.name for n in done.nodes.values() if n.row.writes)
         return without(done, lost).but(targets=())
 
-    monkeypatch.setattr(make, "simplify", simplify)
+    monkeypatch.setattr(pass_list, "simplify", simplify)
     with graph() as g:
         w = hf.Variable(np.float32(1), name="w")
         add = w.assign_add(1.0, name="add")
-    make.make_plan(g, [add.op], {}, SINGLE, Settings())  # nobody tells
+    pass_list.make_plan(g, [add.op], {}, SINGLE, Settings())  # nobody tells
     with pytest.raises(VerifyError, match="simplify: 'add' is lost"):
-        make.make_plan(g, [add.op], {}, SINGLE, Settings(verify_passes=True))
+        pass_list.make_plan(g, [add.op], {}, SINGLE, Settings(verify_passes=True))
 
 
 def test_a_pass_without_the_check_is_the_pass():

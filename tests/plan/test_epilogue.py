@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.kernels import onednn
-from hpcflow.plan.fusion.epilogue import with_epilogues
-from hpcflow.plan.strands import cut
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.kernels import onednn_library
+from hpcflow.lowering.fusion.bias_relu_epilogue import with_epilogues
+from hpcflow.lowering.segments_between_waits import cut
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 from .model import graph, plan_of, types
@@ -124,11 +124,11 @@ def trained(**settings):
         return [np.array(losses), *session.run(variables)]
 
 
-@pytest.mark.skipif(bool(onednn.absent()), reason=f"oneDNN: {onednn.absent()}")
+@pytest.mark.skipif(bool(onednn_library.absent()), reason=f"oneDNN: {onednn_library.absent()}")
 def test_training_is_as_without(monkeypatch):
     made = []
     original = with_epilogues
-    module = "hpcflow.plan.fusion.combine.with_epilogues"
+    module = "hpcflow.lowering.fusion.library_fusion_passes.with_epilogues"
     monkeypatch.setattr(module, lambda *a: made.append(original(*a)) or made[-1])
     fast = trained()
     joined = [node.type for part in made for node in part.nodes.values()]

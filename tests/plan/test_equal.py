@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.verify import unproved, verify_replicas
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.verification.plan_verifier import unproved, verify_replicas
 from hpcflow.settings import Settings
 
 from .interpret import run_graph, run_plan, run_plans, whole_state

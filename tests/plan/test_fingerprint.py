@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.attrs import canonical
-from hpcflow.plan.fingerprint import OpDigest, fingerprint, first_difference, op_digests
+from hpcflow.plan.ir.attribute_values import canonical
+from hpcflow.plan.serialization.graph_fingerprint import (
+    OpDigest,
+    fingerprint,
+    first_difference,
+    op_digests,
+)
 
 from .model import Net, graph
 

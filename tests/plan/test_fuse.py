@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow import threads
-from hpcflow.plan.fusion import again, domains
-from hpcflow.plan.fusion import fuse as module
-from hpcflow.plan.ir import Part
-from hpcflow.runtime import serving
+from hpcflow.lowering.fusion import elementwise_fusion as module
+from hpcflow.lowering.fusion import iteration_space, recompute
+from hpcflow.plan.ir.program import Part
+from hpcflow.platform import cpu_threads
+from hpcflow.runtime.step import kernel_selection
 
 SHAPES = [(4, 6), (6,), (1, 6), (4, 1), (), (1,)]
 BINARY = [operator.add, operator.sub, operator.mul, operator.truediv, hf.maximum, hf.minimum]
@@ -38,7 +38,7 @@ def quiet() -> Any:
 
 def context(**given: Any) -> Any:
     """A single rank with these settings."""
-    from hpcflow.runtime.context import Context
+    from hpcflow.runtime.job.rank_context import Context
     from hpcflow.settings import Settings
 
     return Context(Settings(**given))
@@ -98,7 +98,7 @@ STEP = st.tuples(
 def values(request: Any) -> Any:
     """What becomes of values that one kernel makes for another."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(again, "LARGE", 1 << 60 if request.param == "handed on" else 0)
+        patch.setattr(recompute, "LARGE", 1 << 60 if request.param == "handed on" else 0)
         yield
 
 
@@ -116,7 +116,7 @@ def test_a_chain_is_one_kernel() -> None:
 
 
 def test_without_llvmlite_nothing_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "absent", lambda: "it is not here")
+    monkeypatch.setattr(kernel_selection, "absent", lambda: "it is not here")
     assert results([("binary", 0, 1, 0), ("unary", 6, 0, 1)], fuse=True)[1] == 0
 
 
@@ -203,7 +203,7 @@ def test_what_needs_a_sum_of_columns_is_another_kernel() -> None:
 def test_large_operations_are_kernels_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     many, ops = module.LARGE // 6 + 1, [lambda x: hf.reduce_sum(x, 0), lambda x: x + x]
     for number, larger in ((1, []), (2, [["Add"]])):
-        chosen = threads.Threads(number, number, "a test")
+        chosen = cpu_threads.Threads(number, number, "a test")
         monkeypatch.setattr(module.threads, "chosen", lambda chosen=chosen: chosen)
         assert [kinds(op, many) for op in ops] == [[["Sum"]], larger]
     assert [kinds(op, many // 2) for op in ops] == [[], []]
@@ -212,11 +212,11 @@ def test_large_operations_are_kernels_by_themselves(monkeypatch: pytest.MonkeyPa
 def test_a_sum_of_all_is_a_loop_if_it_is_of_few() -> None:
     for name, op in (("Mean", hf.reduce_mean), ("Sum", hf.reduce_sum)):
         assert kinds(op, 20) == [[name]]
-        assert kinds(op, domains.FEW) == []
+        assert kinds(op, iteration_space.FEW) == []
         assert kinds(lambda x, op=op: op(hf.square(x)), 20) == [["Square", name]]
 
 
-@pytest.mark.parametrize("size", [1, 2, 700, domains.FEW, domains.FEW + 1])
+@pytest.mark.parametrize("size", [1, 2, 700, iteration_space.FEW, iteration_space.FEW + 1])
 def test_a_sum_of_all_is_that_of_numpy(size: int) -> None:
     x = hf.placeholder(hf.float32, [size])
     drawn = np.random.default_rng(size).standard_normal(size).astype("f4")

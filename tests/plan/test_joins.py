@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.plan.cost import given_specs
-from hpcflow.plan.generate import generate
-from hpcflow.runtime.device import Device
+from hpcflow.lowering.python_codegen import generate
+from hpcflow.plan.cost.cost_model import given_specs
+from hpcflow.runtime.device.device import Device
 
 from .model import graph, plan_of
 

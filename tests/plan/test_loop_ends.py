@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.algebra.loop_ends import LARGE, loop_ends
-from hpcflow.plan.prune import prune
-from hpcflow.plan.replicate import replicate
-from hpcflow.plan.simplify import simplify
+from hpcflow.plan.algebra.reduction_reshaping import LARGE, loop_ends
+from hpcflow.plan.distribution.replica_lowering import replicate
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.simplification import simplify
 
 from .model import SINGLE, graph, spec
 
@@ -107,9 +107,9 @@ def test_small_ones_stay():
 
 def test_a_step_sums_columns_in_the_loop_that_makes_them():
     """The gradient of a bias, of a layer on sequences, comes from the loop of its activation."""
-    from hpcflow.plan.fusion.fused import types
-    from hpcflow.runtime.context import Context
-    from hpcflow.runtime.serving import as_run
+    from hpcflow.lowering.fusion.fused_node_label import types
+    from hpcflow.runtime.job.rank_context import Context
+    from hpcflow.runtime.step.kernel_selection import as_run
     from hpcflow.settings import Settings
 
     from .model import plan_of

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.ir import Part
-from hpcflow.plan.nested import within
+from hpcflow.plan.ir.control_flow_nodes import within
+from hpcflow.plan.ir.program import Part
 from tests.runtime.ranks import run_ranks
 
 RNG = np.random.default_rng(7)

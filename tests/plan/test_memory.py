@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.kernels.table import wish
-from hpcflow.plan.arena import ALIGNED
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.memory import plainly, predict
-from hpcflow.runtime.device import Device
-from hpcflow.runtime.serving import made_for
+from hpcflow.kernels.kernel_registry import wish
+from hpcflow.lowering.arena_allocation import ALIGNED
+from hpcflow.plan.cost.memory_estimate import plainly, predict
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.step.kernel_selection import made_for
 
 from .model import REPLICAS, SINGLE, Net, graph, plan_of
 

@@ -6,8 +6,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import VerifyError
-from hpcflow.plan.ir import Node, Program, Ref
-from hpcflow.plan.order import order
+from hpcflow.plan.communication.step_order import order
+from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.settings import Settings
 
 from .model import REPLICAS, SINGLE, Net, graph, plan_of

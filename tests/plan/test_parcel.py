@@ -7,9 +7,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import VerifyError
-from hpcflow.ops.state import Variable
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.verify import verify
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.verification.plan_verifier import verify
 
 from .interpret import run_plan
 from .model import graph, plan_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.ops.state import Variable
-from hpcflow.plan.ir import Cluster, Ref
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.plan.ir.program import Cluster, Ref
 
 from .interpret import run_plan
 from .model import SINGLE, THREE_TASKS, Net, by_name, graph, of_type, plan_of, types

@@ -14,17 +14,17 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.kernels import onednn_matmul
-from hpcflow.plan.fusion.combine import combined
-from hpcflow.plan.fusion.fuse import fuse
-from hpcflow.plan.fusion.packing import pack_weights
-from hpcflow.plan.fusion.row_formula import fuse_rows
-from hpcflow.plan.fusion.row_updates import without_copies
-from hpcflow.plan.fusion.splits import split_first
-from hpcflow.plan.fusion.strided import with_strides
-from hpcflow.plan.ir import Cluster, Part
-from hpcflow.plan.strands import cut
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.serving import as_run, infos_of
+from hpcflow.lowering.fusion.elementwise_fusion import fuse
+from hpcflow.lowering.fusion.library_fusion_passes import combined
+from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
+from hpcflow.lowering.fusion.sparse_update_operands import without_copies
+from hpcflow.lowering.fusion.split_hoisting import split_first
+from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
+from hpcflow.lowering.segments_between_waits import cut
+from hpcflow.lowering.weight_packing import pack_weights
+from hpcflow.plan.ir.program import Cluster, Part
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.kernel_selection import as_run, infos_of
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

@@ -6,8 +6,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import PlacementError
-from hpcflow.ops.state import Variable
-from hpcflow.plan.ir import Cluster
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.plan.ir.program import Cluster
 
 from .model import SINGLE, THREE_TASKS, Net, by_name, graph, plan_of
 
@@ -205,7 +205,7 @@ def test_contradicting_wishes_name_both():
 
 
 def test_an_update_cannot_join_state_of_two_servers():
-    from hpcflow.ops.state import update
+    from hpcflow.ops.variables.variable_ops import update
 
     with graph() as g:
         with hf.device("/job:ps/task:0"):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.fusion.pool_grad import with_pool_gradients
-from hpcflow.plan.strands import cut
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import served
+from hpcflow.lowering.fusion.max_pool_relu_gradient import with_pool_gradients
+from hpcflow.lowering.segments_between_waits import cut
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.kernel_selection import served
 from hpcflow.settings import Settings
 
 from .model import graph, plan_of, types

@@ -6,8 +6,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import FeedError, FetchError, ShapeError
-from hpcflow.plan.ir import Ref
-from hpcflow.plan.prune import prune
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.ir.program import Ref
 
 from .model import graph, spec
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.errors import VerifyError
-from hpcflow.ops.state import Variable
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.verify import verify
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.verification.plan_verifier import verify
 from hpcflow.settings import Settings
 
 from .interpret import run_graph, run_plan, whole_state

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.ir import Cluster, Ref
-from hpcflow.plan.prune import prune
-from hpcflow.plan.replicate import replicate
-from hpcflow.plan.variables import assign_variables
+from hpcflow.plan.distribution.replica_lowering import replicate
+from hpcflow.plan.distribution.variable_placement import assign_variables
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.ir.program import Cluster, Ref
 from hpcflow.settings import Settings
 
 from .model import REPLICAS, SERVERS, SINGLE, Net, graph, spec

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.graph.registry import rows
-from hpcflow.plan.algebra.reshapes import BY_ELEMENT, reshapes_first
-from hpcflow.plan.prune import prune
-from hpcflow.plan.replicate import replicate
-from hpcflow.plan.simplify import simplify
+from hpcflow.graph.op_registry import rows
+from hpcflow.plan.algebra.reshape_hoisting import BY_ELEMENT, reshapes_first
+from hpcflow.plan.distribution.replica_lowering import replicate
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.simplification import simplify
 
 from .interpret import run_graph, run_plan
 from .model import SINGLE, graph, plan_of, spec

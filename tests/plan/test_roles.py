@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcflow.errors import LaunchError
-from hpcflow.plan.roles import assign
-from hpcflow.runtime.context import Context
+from hpcflow.plan.distribution.task_assignment import assign
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 
 NODES = ["a", "a", "b", "b", "c", "c"]
@@ -38,7 +38,7 @@ def test_roles_that_cannot_be(ps: int, k: int, chosen: list[int], says: str) -> 
 
 
 def test_ranks_tell_each_other_who_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcflow.runtime.rank._told", lambda settings, world: ([0, 2], 1))
+    monkeypatch.setattr("hpcflow.runtime.job.rank_role._told", lambda settings, world: ([0, 2], 1))
 
     def body(context: Context) -> tuple[int, bool, str]:
         return context.rank, context.is_chief, context.cluster.mode

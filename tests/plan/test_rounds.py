@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.consistency import All, Async, Backup, Stale
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.verify import verify
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.ps.backup_workers import Backup
+from hpcflow.ps.bounded_staleness import Stale
+from hpcflow.ps.sync_rules import All, Async
 from hpcflow.settings import Settings
 from tests.plan.model import Net, graph, plan_of
 from tests.runtime.nets import net

@@ -7,9 +7,9 @@ pytest.importorskip("llvmlite")
 
 import hpcflow as hf
 from hpcflow.errors import RangeError
-from hpcflow.plan.fusion.row_formula import fuse_rows
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 ROWS, WIDTH, STEPS = 30, 7, 4

@@ -5,9 +5,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import RangeError
-from hpcflow.plan.fusion.row_updates import without_copies
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.lowering.fusion.sparse_update_operands import without_copies
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 ROWS, WIDTH = 20, 6

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
+from hpcflow.codegen import kernel_cache
+from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, JOIN, JOINED, ROW, Operand
+from hpcflow.codegen.llvm_cpu_codegen import text
+from hpcflow.codegen.row_op_decomposition import Steps
 from hpcflow.kernels import onednn_matmul
-from hpcflow.native import kept
-from hpcflow.native.expansions import Steps
-from hpcflow.native.loop import COLUMN, FULL, JOIN, JOINED, ROW, Operand
-from hpcflow.native.nest import text
-from hpcflow.plan.fusion import fuse as module
-from hpcflow.plan.fusion.lay import packed
-from hpcflow.plan.ir import Part
-from hpcflow.runtime import serving
-from hpcflow.runtime.context import Context
+from hpcflow.lowering.fusion import elementwise_fusion as module
+from hpcflow.lowering.strided_layout import packed
+from hpcflow.plan.ir.program import Part
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step import kernel_selection
 from hpcflow.settings import Settings
 
 RNG = np.random.default_rng(3)
@@ -38,8 +38,8 @@ def ran(build: Callable[..., Any], *arrays: np.ndarray, **wishes: Any) -> tuple[
     """What `build` makes of these arrays, and the part that has run."""
     parts: list[Part] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        fuse = serving.fuse
-        patch.setattr(serving, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        fuse = kernel_selection.fuse
+        patch.setattr(kernel_selection, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
         feeds = [hf.placeholder(hf.as_dtype(a.dtype), a.shape) for a in arrays]
         with hf.Session(context=Context(Settings(**wishes))) as session:
             found = session.run(build(*feeds), dict(zip(feeds, arrays, strict=True)))
@@ -119,7 +119,7 @@ def test_a_kernel_reads_windows_and_writes_rows_side_by_side(rows: int, cols: in
     written = text(body, exact=True)
     assert written is not None
     found = np.full((rows, 2, cols), np.nan, "f4")
-    kept.builtin(written)(x, mask, x, found)
+    kernel_cache.builtin(written)(x, mask, x, found)
     i = np.arange(rows)
     np.testing.assert_array_equal(found[:, 0], x[:, 1] + mask[i % 2, i // 2][:, None])
     np.testing.assert_array_equal(found[:, 1], x[:, 0])
@@ -361,8 +361,8 @@ def test_a_layer_with_a_mask_copies_no_heads(small_ones: None) -> None:
     mask[..., 0] = True  # each query sees a key
     parts: list[Part] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        fuse = serving.fuse
-        patch.setattr(serving, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        fuse = kernel_selection.fuse
+        patch.setattr(kernel_selection, "fuse", lambda *a: parts.append(fuse(*a)) or parts[-1])
         given, seen = hf.placeholder(hf.float32, x.shape), hf.placeholder(hf.bool, mask.shape)
         y = hf.layers.multi_head_attention(given, num_heads=H, mask=seen, causal=True)
         loss = hf.reduce_sum(hf.square(y))

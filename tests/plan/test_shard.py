@@ -7,9 +7,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import PlacementError
-from hpcflow.ops.state import Variable, update
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.variables import Home, Piece, assign_variables
+from hpcflow.ops.variables.variable_ops import Variable, update
+from hpcflow.plan.distribution.variable_placement import Home, Piece, assign_variables
+from hpcflow.plan.ir.program import Cluster
 from hpcflow.settings import Settings
 from hpcflow.train import AdamOptimizer
 
@@ -163,7 +163,7 @@ def test_following_a_cut_read_follows_the_parts_reads():
 
 
 def test_an_op_that_cannot_be_cut_says_so():
-    from hpcflow.graph.registry import OPS, NoGrad, op
+    from hpcflow.graph.op_registry import OPS, NoGrad, op
 
     op("PeekForTest", infer=lambda i, a: [], grad=NoGrad("test"), reads=(0,), stateful=True)
     try:

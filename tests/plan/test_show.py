@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.picture import as_dot, as_mermaid
-from hpcflow.plan.show import as_data, as_text, nbytes
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
+from hpcflow.plan.listing.plan_text import as_data, as_text, nbytes
 from hpcflow.settings import Settings
 
 from .model import REPLICAS, SINGLE, Net, graph, plan_of
@@ -166,7 +166,7 @@ def test_json_has_what_the_format_page_says():
 
 
 def test_every_rule_is_on_the_format_page():
-    source = (ROOT / "hpcflow/plan/verify.py").read_text(encoding="utf-8")
+    source = (ROOT / "hpcflow/plan/verification/plan_verifier.py").read_text(encoding="utf-8")
     rules = set(re.findall(r'(?:VerifyError|_fail)\(\s*"([a-z-]+)"', source))
     page = (ROOT / "docs/plan-format.md").read_text(encoding="utf-8")
     assert len(rules) > 15

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 import hpcflow as hf
-from hpcflow.plan.ir import Ref
-from hpcflow.plan.prune import prune
-from hpcflow.plan.replicate import replicate
-from hpcflow.plan.simplify import NOOP_EDGES, drop_noops, simplify
+from hpcflow.plan.distribution.replica_lowering import replicate
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.frontend.identity_elimination import NOOP_EDGES, drop_noops
+from hpcflow.plan.frontend.simplification import simplify
+from hpcflow.plan.ir.program import Ref
 
 from .interpret import pure
 from .model import SINGLE, graph, spec

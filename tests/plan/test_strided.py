@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.kernels import onednn_matmul
-from hpcflow.plan.fusion.lay import packed
-from hpcflow.plan.fusion.strided import with_strides
-from hpcflow.runtime.context import Context
+from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
+from hpcflow.lowering.strided_layout import packed
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 from .model import graph, plan_of, types

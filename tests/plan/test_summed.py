@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.summed import sums, told
+from hpcflow.plan.verification.summed_loss_warning import sums, told
 from tests.runtime.ranks import run_ranks
 
 FEATURES, CLASSES = 6, 3

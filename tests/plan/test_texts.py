@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpcflow.native import nest
-from hpcflow.native.loop import FULL, NUMBER, ONE, Body, Operand, Step
-from hpcflow.plan.fusion import texts
-from hpcflow.plan.ir import Node
+from hpcflow.codegen import llvm_cpu_codegen
+from hpcflow.codegen.fused_loop_ir import FULL, NUMBER, ONE, Body, Operand, Step
+from hpcflow.lowering.fusion import kernel_dedup
+from hpcflow.plan.ir.program import Node
 
 
 def scaled(by: float, kind: str = "float32") -> Body:
@@ -20,20 +20,23 @@ def scaled(by: float, kind: str = "float32") -> Body:
 
 @pytest.mark.parametrize("other", [scaled(-0.0), scaled(1.0), scaled(0.0, "float64")])
 def test_bodies_that_differ_have_texts_of_their_own(other: Body) -> None:
-    first, second = texts.kernel(scaled(0.0), False), texts.kernel(other, False)
+    first, second = kernel_dedup.kernel(scaled(0.0), False), kernel_dedup.kernel(other, False)
     assert first is not None and second is not None
-    assert (first.text, second.text) == (nest.text(scaled(0.0), False), nest.text(other, False))
+    assert (first.text, second.text) == (
+        llvm_cpu_codegen.text(scaled(0.0), False),
+        llvm_cpu_codegen.text(other, False),
+    )
     assert first.text != second.text
 
 
 def test_equal_bodies_share_one() -> None:
-    assert texts.kernel(scaled(3.0), False) is texts.kernel(scaled(3.0), False)
+    assert kernel_dedup.kernel(scaled(3.0), False) is kernel_dedup.kernel(scaled(3.0), False)
 
 
 def test_a_body_without_a_formula_has_none_where_bits_count() -> None:
     body = Body((Operand(np.dtype("float32"), FULL),), (Step("Exp", (0,), {}),), (1,))
-    assert texts.kernel(body, False) is not None
-    assert texts.kernel(body, True) is None
+    assert kernel_dedup.kernel(body, False) is not None
+    assert kernel_dedup.kernel(body, True) is None
 
 
 def test_a_copy_of_a_node_has_the_fields_of_a_node() -> None:

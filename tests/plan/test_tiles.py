@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.kernels import state as fused
-from hpcflow.kernels import table
-from hpcflow.plan.fusion import tile_loop, tiles
-from hpcflow.runtime import serving
-from hpcflow.train.optimizers import adam, adaptive, descent, layerwise
+from hpcflow.kernels import kernel_registry
+from hpcflow.lowering import tiled_update_loop, update_tiling
+from hpcflow.ops.variables import variable_update_kernels as fused
+from hpcflow.runtime.step import kernel_selection
+from hpcflow.train.optimizers import adagrad, adam, gradient_descent, lars_lamb
 
 BINARY = [operator.add, operator.sub, operator.mul, hf.maximum, hf.minimum]
 UNARY = [hf.abs, hf.square, hf.sign, lambda x: hf.sqrt(hf.abs(x)), lambda x: -x]
@@ -23,17 +23,17 @@ UNARY = [hf.abs, hf.square, hf.sign, lambda x: hf.sqrt(hf.abs(x)), lambda x: -x]
 def plain():
     """No loop is generated."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving, "absent", lambda: "it is not here")
+        patch.setattr(kernel_selection, "absent", lambda: "it is not here")
         yield
 
 
 def results(program, n, large, monkeypatch):
     """What the random `program` leaves in its variables and fetches, and how many loops it has."""
-    monkeypatch.setattr(tiles, "LARGE", large)
+    monkeypatch.setattr(update_tiling, "LARGE", large)
     loops = []
-    write = tile_loop.TileLoop.write
+    write = tiled_update_loop.TileLoop.write
     monkeypatch.setattr(
-        tile_loop.TileLoop, "write", lambda self: (loops.append(self.group), write(self))
+        tiled_update_loop.TileLoop, "write", lambda self: (loops.append(self.group), write(self))
     )
     with hf.Graph().as_default():
         rng = np.random.default_rng(3)
@@ -89,7 +89,7 @@ def test_any_program_gives_the_same_in_tiles(program, n):
     with pytest.MonkeyPatch.context() as monkeypatch:
         whole, loops = results(program, n, 1 << 60, monkeypatch)
         assert loops == 0
-        monkeypatch.setattr(tiles, "TILE", 16)
+        monkeypatch.setattr(update_tiling, "TILE", 16)
         assert results(program, n, 32, monkeypatch)[0] == whole
 
 
@@ -100,20 +100,20 @@ def test_a_formula_is_one_loop_with_temporaries_of_one_tile(monkeypatch):
 
 
 OPTIMIZERS = {
-    "descent": lambda: descent.GradientDescentOptimizer(0.1),
-    "momentum": lambda: descent.MomentumOptimizer(0.1, 0.9),
-    "nesterov": lambda: descent.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
-    "proximal": lambda: descent.ProximalGradientDescentOptimizer(0.1, 0.01, 0.01),
+    "descent": lambda: gradient_descent.GradientDescentOptimizer(0.1),
+    "momentum": lambda: gradient_descent.MomentumOptimizer(0.1, 0.9),
+    "nesterov": lambda: gradient_descent.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "proximal": lambda: gradient_descent.ProximalGradientDescentOptimizer(0.1, 0.01, 0.01),
     "adam": lambda: adam.AdamOptimizer(0.01),
     "adamw": lambda: adam.AdamWOptimizer(0.01, 0.01),
     "nadam": lambda: adam.NadamOptimizer(0.01),
     "adamax": lambda: adam.AdamaxOptimizer(0.01),
-    "adagrad": lambda: adaptive.AdagradOptimizer(0.1),
-    "adadelta": lambda: adaptive.AdadeltaOptimizer(0.1),
-    "rmsprop": lambda: adaptive.RMSPropOptimizer(0.01, momentum=0.5, centered=True),
-    "ftrl": lambda: adaptive.FtrlOptimizer(0.1, l1_regularization_strength=0.01),
-    "lars": lambda: layerwise.LARSOptimizer(0.1),
-    "lamb": lambda: layerwise.LAMBOptimizer(0.01),
+    "adagrad": lambda: adagrad.AdagradOptimizer(0.1),
+    "adadelta": lambda: adagrad.AdadeltaOptimizer(0.1),
+    "rmsprop": lambda: adagrad.RMSPropOptimizer(0.01, momentum=0.5, centered=True),
+    "ftrl": lambda: adagrad.FtrlOptimizer(0.1, l1_regularization_strength=0.01),
+    "lars": lambda: lars_lamb.LARSOptimizer(0.1),
+    "lamb": lambda: lars_lamb.LAMBOptimizer(0.01),
 }
 
 
@@ -134,19 +134,19 @@ def trained(make, n, dtype):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_are_bit_equal_in_tiles(name, dtype, monkeypatch):
     n, make = 5003, OPTIMIZERS[name]
-    monkeypatch.setattr(tiles, "LARGE", 1 << 60)
+    monkeypatch.setattr(update_tiling, "LARGE", 1 << 60)
     monkeypatch.setattr(fused, "TILE", 1 << 60)
     whole = trained(make, n, dtype)
-    monkeypatch.setattr(tiles, "LARGE", 1000)
-    monkeypatch.setattr(tiles, "TILE", 512)
+    monkeypatch.setattr(update_tiling, "LARGE", 1000)
+    monkeypatch.setattr(update_tiling, "TILE", 512)
     monkeypatch.setattr(fused, "TILE", 512)
     assert trained(make, n, dtype) == whole
 
 
 def test_a_pinned_version_stays_and_the_update_takes_another_buffer(monkeypatch):
     """A read used after the update of its variable keeps the old value, element by element."""
-    monkeypatch.setattr(tiles, "LARGE", 32)
-    monkeypatch.setattr(tiles, "TILE", 16)
+    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "TILE", 16)
     v = hf.Variable(np.arange(100.0), name="v")
     w = hf.Variable(np.zeros(100), name="w")
     old = v.read_value()
@@ -160,8 +160,8 @@ def test_a_pinned_version_stays_and_the_update_takes_another_buffer(monkeypatch)
 
 
 def test_what_is_pinned_stays_though_one_loop_updates_several_variables_twice(monkeypatch):
-    monkeypatch.setattr(tiles, "LARGE", 32)
-    monkeypatch.setattr(tiles, "TILE", 16)
+    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "TILE", 16)
     values = [np.arange(100.0), np.arange(100.0) ** 2]
     a, b = (hf.Variable(value, name=f"v{i}") for i, value in enumerate(values))
     with hf.control_dependencies([a.assign_add(b * 0.5), b.assign_sub(hf.ones([100], hf.float64))]):
@@ -179,11 +179,11 @@ def test_what_is_pinned_stays_though_one_loop_updates_several_variables_twice(mo
 
 def test_views_in_another_order_are_not_taken_in_tiles(monkeypatch):
     """A reversed view of a variable would be overwritten before it is read."""
-    monkeypatch.setattr(tiles, "LARGE", 32)
-    monkeypatch.setattr(tiles, "TILE", 16)
-    table.names()  # all kernels are imported
-    backwards = table.Kernel("view", lambda xp, node: lambda x: x[::-1])
-    monkeypatch.setitem(table._TABLE, ("StridedSlice", "xp"), backwards)
+    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "TILE", 16)
+    kernel_registry.names()  # all kernels are imported
+    backwards = kernel_registry.Kernel("view", lambda xp, node: lambda x: x[::-1])
+    monkeypatch.setitem(kernel_registry._TABLE, ("StridedSlice", "xp"), backwards)
     v = hf.Variable(np.arange(100.0), name="v")
     session = hf.Session()
     session.run(hf.global_variables_initializer())
@@ -192,8 +192,8 @@ def test_views_in_another_order_are_not_taken_in_tiles(monkeypatch):
 
 
 def test_ctrl_c_waits_for_the_last_tile(monkeypatch):
-    monkeypatch.setattr(tiles, "LARGE", 32)
-    monkeypatch.setattr(tiles, "TILE", 16)
+    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "TILE", 16)
 
     def interrupting(xp, node):
         def run(var, x):
@@ -202,13 +202,13 @@ def test_ctrl_c_waits_for_the_last_tile(monkeypatch):
 
         return run
 
-    table.names()  # all kernels are imported
-    row = table.Kernel("update", interrupting)
+    kernel_registry.names()  # all kernels are imported
+    row = kernel_registry.Kernel("update", interrupting)
     v = hf.Variable(np.zeros(100), name="v")
     session = hf.Session()
     session.run(hf.global_variables_initializer())
     with monkeypatch.context() as patched:
-        patched.setitem(table._TABLE, ("AssignAdd", "xp"), row)
+        patched.setitem(kernel_registry._TABLE, ("AssignAdd", "xp"), row)
         add = v.assign_add(np.ones(100))
         with pytest.raises(KeyboardInterrupt):
             session.run(add)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.plan.fusion import tiles, update_loop
-from hpcflow.runtime import serving
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.slices import Interrupt
+from hpcflow.lowering import generated_update_loop, update_tiling
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step import kernel_selection
+from hpcflow.runtime.step.cooperative_scheduling import Interrupt
 from hpcflow.settings import Settings
 from tests.plan.test_tiles import OPTIMIZERS
 
@@ -24,9 +24,11 @@ SHAPES = [(3, 5), (700,), (1,)]
 def loops(monkeypatch):
     """The groups for which a loop is generated."""
     found = []
-    write = update_loop.UpdateLoop.write
+    write = generated_update_loop.UpdateLoop.write
     monkeypatch.setattr(
-        update_loop.UpdateLoop, "write", lambda self: (found.append(self.group), write(self))
+        generated_update_loop.UpdateLoop,
+        "write",
+        lambda self: (found.append(self.group), write(self)),
     )
     return found
 
@@ -66,7 +68,7 @@ def test_all_optimizers_have_the_same_bits(name, dtype, loops):
 
 @pytest.mark.parametrize("name", ["descent", "nesterov", "adam", "rmsprop"])
 def test_large_variables_have_the_same_bits(name, monkeypatch, loops):
-    monkeypatch.setattr(tiles, "LARGE", 10)
+    monkeypatch.setattr(update_tiling, "LARGE", 10)
     plain = trained(OPTIMIZERS[name], "float32", generated=False)
     assert trained(OPTIMIZERS[name], "float32", generated=True) == plain
     assert any(group.size > 10 for group in loops)
@@ -141,8 +143,8 @@ def test_any_program_leaves_the_same(program, shape):
 @given(program=st.lists(STEP, min_size=3, max_size=25))
 def test_any_program_leaves_the_same_where_all_is_large(program):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "LARGE", 8)
-        patch.setattr(tiles, "TILE", 16)
+        patch.setattr(update_tiling, "LARGE", 8)
+        patch.setattr(update_tiling, "TILE", 16)
         assert results(program, (33,), True) == results(program, (33,), False)
 
 
@@ -159,7 +161,7 @@ def test_a_pinned_version_stays_and_the_update_takes_another_buffer(loops):
 
 
 def test_ctrl_c_waits_only_where_two_buffers_are_to_become_current_together(monkeypatch, loops):
-    monkeypatch.setattr(tiles, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "LARGE", 32)
     held = []
     monkeypatch.setattr(Interrupt, "hold", lambda self: held.append(True))
     v = hf.Variable(np.arange(100.0), name="v")
@@ -195,7 +197,7 @@ def test_views_in_another_order_are_not_read_as_they_lie():
 
 
 def test_without_llvmlite_updates_are_plain(monkeypatch, loops):
-    monkeypatch.setattr(serving, "absent", lambda: "it is not here")
+    monkeypatch.setattr(kernel_selection, "absent", lambda: "it is not here")
     v = hf.Variable(np.zeros(40), name="v")
     session = session_of(generated=True)
     session.run(v.assign_add(np.ones(40)))

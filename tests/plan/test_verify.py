@@ -9,9 +9,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import VerifyError
-from hpcflow.graph.shape import Spec
-from hpcflow.plan.ir import Cluster, Node, Ref
-from hpcflow.plan.verify import unproved, verify, verify_replicas
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.ir.program import Cluster, Node, Ref
+from hpcflow.plan.verification.plan_verifier import unproved, verify, verify_replicas
 from hpcflow.settings import Settings
 
 from .model import Net, graph, plan_of

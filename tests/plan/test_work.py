@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.graph.registry import lookup, rows
-from hpcflow.graph.shape import Spec
-from hpcflow.plan import work as table
-from hpcflow.plan.ir import Node
-from hpcflow.plan.work import Work, given, product, work
+from hpcflow.graph.op_registry import lookup, rows
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.cost import op_flops_and_bytes as table
+from hpcflow.plan.cost.op_flops_and_bytes import Work, given, product, work
+from hpcflow.plan.ir.program import Node
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
 

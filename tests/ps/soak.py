@@ -12,9 +12,9 @@ import sys
 import time
 
 import hpcflow as hf
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.engine import Engine
-from hpcflow.runtime.job import current
+from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.nets import data, net
 
 WARM_UP = 300  # steps of all workers: plans are made, pools and caches fill

@@ -3,8 +3,8 @@
 import pytest
 
 import hpcflow as hf
-from hpcflow.consistency import All, Async, rule
 from hpcflow.errors import HpcflowError
+from hpcflow.ps.sync_rules import All, Async, rule
 from hpcflow.settings import Settings
 
 

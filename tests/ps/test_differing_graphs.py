@@ -15,7 +15,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import CommError, GraphMismatchError
-from hpcflow.runtime import hosted
+from hpcflow.runtime.state import variable_declarations
 from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -63,12 +63,14 @@ def test_another_shape_or_dtype_is_refused_with_both_lines_and_ranks(case, serve
 
 def test_a_declaration_is_compared_with_one_other_however_many_drivers_there_are(monkeypatch):
     compared = []
-    compare = hosted.compare
-    monkeypatch.setattr(hosted, "compare", lambda *args: compared.append(args) or compare(*args))
+    compare = variable_declarations.compare
+    monkeypatch.setattr(
+        variable_declarations, "compare", lambda *args: compared.append(args) or compare(*args)
+    )
     said = lambda what: json.dumps(  # noqa: E731
         [["v", "v", 0, what, "/job:ps/task:0", [], f"a.py:{line}"] for line in (1, 2)]
     )
-    server = hosted.Hosted()
+    server = variable_declarations.Hosted()
     for driver in range(1000):
         server.add(driver, said("variable float32[3]").encode())
     assert len(compared) == 2 * 999
@@ -165,7 +167,7 @@ def test_a_job_of_differing_graphs_ends_and_says_why(tmp_path):
             """
             import numpy as np
             import hpcflow as hf
-            from hpcflow.runtime.job import current
+            from hpcflow.runtime.job.job_membership import current
             v = hf.Variable(np.zeros(3 + current().replica, np.float32), name="v")
             update = v.assign_add(v.value())
             with hf.train.TrainingSession() as session:

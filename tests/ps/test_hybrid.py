@@ -7,8 +7,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import LonelyCollectiveError, PlacementError
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import current, use
+from hpcflow.runtime.job.job_membership import current, use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_here, run_ranks
 

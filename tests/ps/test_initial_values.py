@@ -141,7 +141,7 @@ def test_an_initial_value_is_made_in_the_variables_own_memory():
 PEAKS = """
 import json, re, resource
 import hpcflow as hf
-from hpcflow.runtime.job import current
+from hpcflow.runtime.job.job_membership import current
 table = hf.get_variable("table", [100_000, 1024])
 bias = hf.get_variable("bias", [25_000_000], initializer=hf.constant_initializer(0.5))
 ids = hf.placeholder(hf.int64, [32])

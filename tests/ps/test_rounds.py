@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcflow.consistency import All, Backup, Stale
-from hpcflow.ps.rounds import Contribution, Rounds
+from hpcflow.ps.backup_workers import Backup
+from hpcflow.ps.bounded_staleness import Stale
+from hpcflow.ps.sync_coordinator import Contribution, Rounds
+from hpcflow.ps.sync_rules import All
 
 
 class Server:

@@ -7,9 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from hpcflow.consistency import All, Backup, Stale
-from hpcflow.ps import present, rounds
-from hpcflow.ps.rounds import Contribution, Rounds
+from hpcflow.ps import active_workers, sync_coordinator
+from hpcflow.ps.backup_workers import Backup
+from hpcflow.ps.bounded_staleness import Stale
+from hpcflow.ps.sync_coordinator import Contribution, Rounds
+from hpcflow.ps.sync_rules import All
 
 RULES = [All(), Backup(1), Backup(2), Stale(0), Stale(2)]
 CHANNELS = ("first", "second")
@@ -270,7 +272,7 @@ class Visits:
         sets = ("__and__", "__or__", "__sub__", "__le__", "__ge__", "__eq__", "union", "issubset")
         self.set = counting(set, *walks, *sets)
         self.list = counting(list, *walks, "__contains__", "index", "count", "__eq__")
-        for module in (rounds, present):
+        for module in (sync_coordinator, active_workers):
             monkeypatch.setattr(module, "set", self.set, raising=False)
 
     def watched(self, rule, workers):
@@ -284,7 +286,7 @@ class Visits:
 
     def of(self, play, most=float("inf")):
         """Those of `play()`, which has failed when it has made more than so many."""
-        files, self.count = {rounds.__file__, present.__file__}, 0
+        files, self.count = {sync_coordinator.__file__, active_workers.__file__}, 0
 
         def line(frame, event, argument):
             self.count += event == "line"

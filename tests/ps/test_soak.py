@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 
 ROOT = Path(__file__).parents[2]
 STEPS = int(os.environ.get("SOAK_STEPS", "2500"))  # of all workers, for each rule
@@ -26,7 +26,7 @@ MOST_BYTES = 16 << 20
 def test_steps_leave_no_requests_buffers_or_memory_behind(tmp_path, sync, servers):
     """All ranks hold after thousands of steps what they held after the first hundreds."""
     words = [sys.executable, str(ROOT / "tests/ps/soak.py"), str(STEPS)]
-    start = launch.command(3 + servers, words)
+    start = launcher_detection.command(3 + servers, words)
     done = subprocess.run(
         start.argv,
         cwd=tmp_path,

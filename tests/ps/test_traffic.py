@@ -11,8 +11,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError
-from hpcflow.report import runs, text
-from hpcflow.runtime import counted
+from hpcflow.report import run_summary, run_tables
+from hpcflow.runtime.profile import variable_traffic_counters
 from tests.runtime.ranks import run_ranks
 
 STEPS, ROWS, WIDTH = 4, 8, 20
@@ -53,7 +53,7 @@ def counts(build, workers=2, servers=2, steps=STEPS, assigns=False, **settings):
                 session.run(assign)
         plan = session.plan(train, feeds)
         reports = context.reports()
-        return plan, reports and counted.summary(reports, servers)
+        return plan, reports and variable_traffic_counters.summary(reports, servers)
 
     results = run_ranks(workers + servers, body, ps=servers, **settings)
     return results[0][1], results[0][0]
@@ -146,7 +146,7 @@ def test_a_placement_that_cannot_be_read_is_told(tmp_path, content):
 def test_a_report_has_the_servers_of_a_run(tmp_path):
     found, _ = counts(dense)
     (tmp_path / "result.json").write_text(json.dumps({"mode": "ps", "traffic": found}))
-    shown = text.as_text(runs.load([str(tmp_path)]), [])
+    shown = run_tables.as_text(run_summary.load([str(tmp_path)]), [])
     row = next(line for line in shown.splitlines() if line.startswith("/job:ps/task:1"))
     numbers = [int(word.replace(",", "")) for word in row.split()[1:]]
     assert numbers[0] == numbers[1] > 0 and numbers[2] == numbers[3] > 0

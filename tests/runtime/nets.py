@@ -48,8 +48,8 @@ def trained(steps: int = 12, optimizer: Any = None, cut: bool = False) -> list[n
 
 def plain(steps: int = 12, optimizer: Any = None) -> list[np.ndarray]:
     """The same on one rank, without ranks."""
-    from hpcflow.runtime.context import Context
-    from hpcflow.runtime.job import use
+    from hpcflow.runtime.job.job_membership import use
+    from hpcflow.runtime.job.rank_context import Context
     from hpcflow.settings import Settings
 
     with use(Context(Settings())), hf.Graph().as_default():

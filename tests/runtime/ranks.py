@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpcflow.comm.local import local_world
+from hpcflow.comm.thread_communicator import local_world
 from hpcflow.errors import CommError
 from hpcflow.graph.graph import Graph
-from hpcflow.runtime import job
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job import job_membership
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 LIMIT_S = 100.0
@@ -37,7 +37,7 @@ def run_ranks(
     def rank(r: int) -> None:
         try:
             mine = Context(Settings(**settings), worlds[r], crowded=True)
-            with job.use(mine), Graph().as_default():
+            with job_membership.use(mine), Graph().as_default():
                 if mine.is_driver:
                     results[r] = body(mine)
                     mine.leave()
@@ -65,7 +65,7 @@ def checked_passes() -> Iterator[None]:
     """Sessions made here check behind each pass of the planner that no effect was lost."""
     (world,) = local_world(1)
     context = Context(Settings(verify_passes=True, plan_cache="none"), world)
-    with job.use(context), Graph().as_default():
+    with job_membership.use(context), Graph().as_default():
         yield
         context.leave()
 
@@ -76,12 +76,12 @@ def run_here(body: Callable[[Context], Any], **settings: Any) -> Any:
     Every rank of the world calls it. Returns the driver's result, None on ranks that served.
     """
     settings = {**SMALL, **settings}
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    world = mpi.world()
+    world = mpi_communicator.world()
     mine = world.split(range(world.size))
     here = Context(Settings(**settings), mine, crowded=True)
-    with job.use(here), Graph().as_default():
+    with job_membership.use(here), Graph().as_default():
         if not here.is_driver:
             here.serve()
             return None

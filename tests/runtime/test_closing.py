@@ -171,7 +171,7 @@ def channels(world):
 
 
 def test_other_ranks_give_back_what_the_steps_had_there(monkeypatch):
-    from hpcflow.runtime.served import Served
+    from hpcflow.runtime.step.remotely_driven_plan import Served
 
     served = weakref.WeakSet()
     make = Served.__init__
@@ -204,6 +204,6 @@ def test_requests_of_mpi_are_freed():
 
 
 def world_size():
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    return mpi.world().size
+    return mpi_communicator.world().size

@@ -11,7 +11,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import ArgumentError, DeadlineExceededError, GraphError, PlacementError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 
 
@@ -148,8 +148,8 @@ def test_several_cpus_are_names_of_one() -> None:
 
 
 def test_without_gpus_plans_are_made_for_the_cpu() -> None:
-    from hpcflow.plan.ir import Cluster
-    from hpcflow.runtime.configured import cluster
+    from hpcflow.plan.ir.program import Cluster
+    from hpcflow.runtime.session.session_options import cluster
 
     config = hf.ConfigProto(device_count={"GPU": 0})
     one = Cluster(devices=("gpu:0", "cpu:0"))

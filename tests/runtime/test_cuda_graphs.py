@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.kernels import table
-from hpcflow.kernels.random import Draws
-from hpcflow.native import ptx
-from hpcflow.plan.fusion import tiles
-from hpcflow.runtime import device
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.cuda_graphs import Inputs, _Graph
-from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import kernels_data, kernels_text
+from hpcflow.codegen import ptx_compiler
+from hpcflow.kernels import kernel_registry
+from hpcflow.lowering import update_tiling
+from hpcflow.ops.random.random_kernels import Draws
+from hpcflow.runtime.device import device
+from hpcflow.runtime.device.cuda_graph_capture import Inputs, _Graph
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.kernel_selection import kernels_data, kernels_text
 from hpcflow.settings import Settings
 from tests.native import emulated
 from tests.runtime import fake_cupy
@@ -31,7 +31,7 @@ from tests.runtime.nets import trained as trained_net
 from tests.runtime.ranks import run_ranks
 
 STEPS = 20
-HOW = ["captured", "plain", *([] if ptx.absent() else ["generated", "generated, large"])]
+HOW = ["captured", "plain", *([] if ptx_compiler.absent() else ["generated", "generated, large"])]
 BATCH = 8
 
 
@@ -57,8 +57,8 @@ def on_gpu(monkeypatch: Any, eager: tuple[str, ...] = (), how: str = "captured")
         monkeypatch.setattr(emulated.Kernel, "__call__", kernel)
     if how != "plain":
         monkeypatch.setattr(fake_cupy, "BLAS", frozenset())
-        row = dataclasses.replace(table.find("MatMul", "gpu"), uncaptured=lambda node: "")
-        monkeypatch.setitem(table._TABLE, ("MatMul", "gpu"), row)
+        row = dataclasses.replace(kernel_registry.find("MatMul", "gpu"), uncaptured=lambda node: "")
+        monkeypatch.setitem(kernel_registry._TABLE, ("MatMul", "gpu"), row)
 
 
 @contextlib.contextmanager
@@ -139,7 +139,7 @@ def test_training_is_that_of_the_cpu(
     theirs = expected(tmp_path)
     on_gpu(monkeypatch, eager, how.removesuffix(", large"))
     if how.endswith("large"):  # updates of so many elements are begun and ended
-        monkeypatch.setattr(tiles, "LARGE", 16)
+        monkeypatch.setattr(update_tiling, "LARGE", 16)
     with graph_of(kernels="llvm" if "generated" in how else "plain") as context:
         assert alike(trained(tmp_path), theirs)
     told = context.report()["cuda_graphs"]["Mean:0,Momentum,ExponentialDecay/Cast_1:0"]

@@ -8,8 +8,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import CommError, DeadlineExceededError, HpcflowError, StepError
-from hpcflow.ops.comm import replica_sum
-from hpcflow.runtime.engine import Engine
+from hpcflow.ops.replicas.replica_ops import replica_sum
+from hpcflow.runtime.executor.executor import Engine
 from tests.runtime.ranks import run_here, run_ranks
 
 ONE = np.ones(3, np.float32)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.comm.deaths import Deaths
-from hpcflow.comm.ledger import PREFIX, Ledger, read_all
 from hpcflow.errors import DeathError
-from hpcflow.runtime import failing
+from hpcflow.monitoring.failure_detector import Deaths
+from hpcflow.monitoring.wait_ledger import PREFIX, Ledger, read_all
+from hpcflow.runtime.failure import abort_on_error
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 
@@ -93,10 +93,10 @@ def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path, r
 
 def test_where_the_launcher_does_nothing_those_who_wait_end_the_job(tmp_path, monkeypatch, capsys):
     """Nobody else would: srun without --kill-on-bad-exit."""
-    monkeypatch.setattr(failing, "LET_LAUNCHER_END_S", 0.05)
-    monkeypatch.setattr(failing, "LET_ENGINE_END_S", 0.0)
+    monkeypatch.setattr(abort_on_error, "LET_LAUNCHER_END_S", 0.05)
+    monkeypatch.setattr(abort_on_error, "LET_ENGINE_END_S", 0.0)
     ends = []
-    monkeypatch.setattr(failing.os, "_exit", ends.append)
+    monkeypatch.setattr(abort_on_error.os, "_exit", ends.append)
     dead = Ledger(tmp_path, 7, "nid1", "/job:worker/task:7")
 
     def body(context):
@@ -104,13 +104,13 @@ def test_where_the_launcher_does_nothing_those_who_wait_end_the_job(tmp_path, mo
             until(lambda: ends)  # it never comes to the meeting
             return
         context.engine.ledger = Ledger(tmp_path, 0, "nid1")
-        failing.on_death(context, read_all(tmp_path)[1:])
+        abort_on_error.on_death(context, read_all(tmp_path)[1:])
         context.barrier()
 
     with pytest.raises(DeathError, match=r"rank 7 \(/job:worker/task:7\) on nid1 has died"):
         run_ranks(2, body)
     until(lambda: ends)
-    assert ends == [failing.ABORTED], "and a rank that waits for nothing ends by itself"
+    assert ends == [abort_on_error.ABORTED], "and a rank that waits for nothing ends by itself"
     assert capsys.readouterr().err.count("has died") == 1
     dead.close()
 
@@ -119,7 +119,7 @@ def a_rank(folder: Path, rank: int, last: str) -> subprocess.Popen[str]:
     """A process with a ledger, which does `last` when its input ends."""
     program = f"""
         import os, sys
-        from hpcflow.comm.ledger import Ledger
+        from hpcflow.monitoring.wait_ledger import Ledger
         ledger = Ledger({str(folder)!r}, {rank}, "nid1", "/job:ps/task:{rank}")
         print("there", flush=True)
         sys.stdin.read()
@@ -164,31 +164,31 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
     """For launchers that kill the others at once: it is none of their processes."""
     program = f"""
         import os, subprocess, sys, time
-        from hpcflow.comm import deaths, witness
-        from hpcflow.comm.watchdog import Times
-        witness.LOOK_S = 0.05
+        from hpcflow.monitoring import failure_detector, launcher_watchdog
+        from hpcflow.monitoring.stall_watchdog import Times
+        launcher_watchdog.LOOK_S = 0.05
         watched = {str(tmp_path / "watched")!r}
-        look = deaths.Watched._look
+        look = failure_detector.Watched._look
         def looks(self):
             look(self)
             if self.left == 3:
                 open(watched, "w").close()
-        deaths.Watched._look = looks
-        witness = witness.Witness({str(tmp_path)!r}, Times(60, 600))
+        failure_detector.Watched._look = looks
+        witness = launcher_watchdog.Witness({str(tmp_path)!r}, Times(60, 600))
         rank = '''if True:
             import sys, time
-            from hpcflow.comm.ledger import Ledger
+            from hpcflow.monitoring.wait_ledger import Ledger
             ledger = Ledger({str(tmp_path / (PREFIX + "job"))!r}, int(sys.argv[1]), "n", "t")
             time.sleep(200)'''
         ranks = [subprocess.Popen([sys.executable, "-c", rank, str(r)]) for r in range(3)]
         while not os.path.exists(watched):
             time.sleep(0.01)
         ranks[1].kill()
-        while not witness._dead:
+        while not launcher_watchdog._dead:
             time.sleep(0.01)
         for process in ranks:
             process.kill()
-        witness.tell({str(tmp_path / "run")!r}, 137)
+        launcher_watchdog.tell({str(tmp_path / "run")!r}, 137)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

@@ -7,10 +7,10 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DeviceError
-from hpcflow.kernels.table import kernel
-from hpcflow.runtime import device
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.kernels.kernel_registry import kernel
+from hpcflow.runtime.device import device
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

@@ -8,7 +8,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import FeedError, FetchError, UninitializedError
-from hpcflow.runtime.feeds import as_fed
+from hpcflow.runtime.step.feed_and_fetch import as_fed
 from tests.runtime.ranks import run_ranks
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)

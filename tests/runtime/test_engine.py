@@ -15,8 +15,8 @@ from hpcflow.errors import (
     NumericError,
     UninitializedError,
 )
-from hpcflow.logs import logger
-from hpcflow.ops.comm import replica_sum
+from hpcflow.ops.replicas.replica_ops import replica_sum
+from hpcflow.platform.rank_logging import logger
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 

@@ -13,7 +13,7 @@ from hpcflow.errors import (
     NumericError,
     OutOfRangeError,
 )
-from hpcflow.ops.comm import replica_sum
+from hpcflow.ops.replicas.replica_ops import replica_sum
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 

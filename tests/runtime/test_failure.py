@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.comm.ledger import PREFIX
 from hpcflow.errors import NumericError
-from hpcflow.runtime import failing
+from hpcflow.monitoring.wait_ledger import PREFIX
+from hpcflow.runtime.failure import abort_on_error
 from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ HEAD = """
 import sys, time
 import numpy as np
 import hpcflow as hf
-from hpcflow.ops.comm import replica_sum
-from hpcflow.runtime.job import current
+from hpcflow.ops.replicas.replica_ops import replica_sum
+from hpcflow.runtime.job.job_membership import current
 context = current()
 ONE = np.ones(3, np.float32)
 v = hf.Variable(np.zeros(3, np.float32), name="v")
@@ -82,8 +82,12 @@ def test_an_exception_on_one_rank_ends_the_job(tmp_path):
 
 def test_a_rank_that_fails_waits_for_less_than_five_seconds():
     """For others, the launcher, and the end of the job."""
-    waits = [failing.TOLD_S, failing.LET_OTHERS_SIGN_S, failing.LET_LAUNCHER_READ_S]
-    assert sum([*waits, failing.LET_ENGINE_END_S]) < 5
+    waits = [
+        abort_on_error.TOLD_S,
+        abort_on_error.LET_OTHERS_SIGN_S,
+        abort_on_error.LET_LAUNCHER_READ_S,
+    ]
+    assert sum([*waits, abort_on_error.LET_ENGINE_END_S]) < 5
 
 
 def failure(run_dir):
@@ -126,7 +130,7 @@ def test_a_failure_tells_the_step_of_training_and_the_newest_checkpoint():
             session.step(v, {})
         context.say_next("go on from there", "saved/step-3")
         error = NumericError("no number", op="v", line="train.py:3", hint="look")
-        told = failing.facts_of(context, error, "the traceback")
+        told = abort_on_error.facts_of(context, error, "the traceback")
         session.wait()
         return told
 
@@ -159,19 +163,19 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path):
 
 def test_a_note_is_signed_by_those_who_fail_in_the_same_way(tmp_path):
     text = "TypeError: x\n  op    add\n  rank  {}\n"
-    first, *others = (failing.Note(tmp_path, text.format(r), r) for r in range(4))
+    first, *others = (abort_on_error.Note(tmp_path, text.format(r), r) for r in range(4))
     assert first.is_first()
     first.told()
     assert not any(other.is_first() for other in others[::-1])
     assert first.others() == [1, 2, 3]
-    assert failing.Note(tmp_path, "TypeError: y\n", 1).is_first()
-    assert failing.Note(tmp_path / "none", text, 1).is_first()
+    assert abort_on_error.Note(tmp_path, "TypeError: y\n", 1).is_first()
+    assert abort_on_error.Note(tmp_path / "none", text, 1).is_first()
 
 
 def test_a_rank_prints_what_the_first_one_died_before_printing(tmp_path, monkeypatch):
-    monkeypatch.setattr(failing, "TOLD_S", 0.05)
-    assert failing.Note(tmp_path, "TypeError: x\n", 0).is_first()
-    assert failing.Note(tmp_path, "TypeError: x\n", 1).is_first()
+    monkeypatch.setattr(abort_on_error, "TOLD_S", 0.05)
+    assert abort_on_error.Note(tmp_path, "TypeError: x\n", 0).is_first()
+    assert abort_on_error.Note(tmp_path, "TypeError: x\n", 1).is_first()
 
 
 @pytest.mark.parametrize("where", ["worker", "server"])
@@ -295,11 +299,11 @@ def test_an_uneven_number_of_steps_ends_cleanly_in_ps_mode(tmp_path):
 
 def test_plain_launchers_work_too(tmp_path):
     """`mpirun python script.py` with HPCFLOW_PS=1: the server serves at its first hpcflow call."""
-    from hpcflow import launch
+    from hpcflow.launch import launcher_detection
 
     script = tmp_path / "script.py"
     script.write_text(HEAD + "print('trained', context.rank, session.run(v)[0] >= 1, flush=True)\n")
-    start = launch.command(3, [sys.executable, str(script)])
+    start = launcher_detection.command(3, [sys.executable, str(script)])
     env = {**start.env, "HPCFLOW_PS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(start.argv, env=env, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr

@@ -20,8 +20,8 @@ from hpcflow.errors import (
     RangeError,
     ShapeError,
 )
-from hpcflow.plan.codec import decode, encode
-from hpcflow.runtime.context import Context
+from hpcflow.plan.serialization.partition_codec import decode, encode
+from hpcflow.runtime.job.rank_context import Context
 from tests.runtime.ranks import run_ranks
 from tests.runtime.spanning import TASKS, run_spanning, same, spanning
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.codegen import llvm_cpu_compiler
 from hpcflow.errors import KernelError
-from hpcflow.native import machine
-from hpcflow.peaks import Peaks
-from hpcflow.plan.fusion import fused
-from hpcflow.plan.ir import Node
-from hpcflow.plan.work import Work, given, work
-from hpcflow.runtime import profile
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import as_run, groups_data, groups_text, kernels_data
+from hpcflow.kernels.roofline_peaks import Peaks
+from hpcflow.lowering.fusion import fused_node_label
+from hpcflow.plan.cost.op_flops_and_bytes import Work, given, work
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.profile import profiler
+from hpcflow.runtime.step.kernel_selection import as_run, groups_data, groups_text, kernels_data
 from hpcflow.settings import Settings
 
-pytestmark = pytest.mark.skipif(bool(machine.absent()), reason="needs llvmlite")
+pytestmark = pytest.mark.skipif(bool(llvm_cpu_compiler.absent()), reason="needs llvmlite")
 SHAPE = (40, 50)
 
 
@@ -93,12 +93,12 @@ def test_an_error_in_it_names_what_it_holds(monkeypatch):
 
 
 def test_a_profile_names_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(profile, "measure", lambda *_, **__: Peaks({"float32": 1e15}, 1e15, 1))
+    monkeypatch.setattr(profiler, "measure", lambda *_, **__: Peaks({"float32": 1e15}, 1e15, 1))
     context = Context(Settings(profile=True, run_dir=str(tmp_path)))
     with use(context), hf.Graph().as_default():
         x = hf.placeholder(hf.float32, SHAPE, name="x")
         y, session = layer(x), hf.Session()
-        for _ in range(profile.OTHERS + 5):
+        for _ in range(profiler.OTHERS + 5):
             session.run(y, {x: np.ones(SHAPE, np.float32)})
         context.leave()
     (one,) = json.loads((tmp_path / "profile.json").read_text())["ranks"]
@@ -110,9 +110,11 @@ def test_a_profile_names_it(tmp_path, monkeypatch):
 
 
 def test_names_are_short():
-    assert fused.scope(["a/b/c", "a/b/d", "a/b/e/f"]) == "a/b/..."
-    assert fused.scope(["a/b"]) == "a/b" and fused.scope(["x", "y"]) == "x, y"
-    assert fused.scope([f"n{i}" for i in range(9)]) == "n0, n1, n2, n3, n4, n5 and 3 more"
+    assert fused_node_label.scope(["a/b/c", "a/b/d", "a/b/e/f"]) == "a/b/..."
+    assert fused_node_label.scope(["a/b"]) == "a/b" and fused_node_label.scope(["x", "y"]) == "x, y"
+    assert (
+        fused_node_label.scope([f"n{i}" for i in range(9)]) == "n0, n1, n2, n3, n4, n5 and 3 more"
+    )
     plain = Node("n", "Add")
-    assert fused.label(plain) == "Add" and fused.names(plain) == ("n",)
-    assert fused.types(plain) == ("Add",)
+    assert fused_node_label.label(plain) == "Add" and fused_node_label.names(plain) == ("n",)
+    assert fused_node_label.types(plain) == ("Add",)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.comm.nccl import NcclCommunicator
+from hpcflow.codegen import kernel_cache, ptx_compiler
+from hpcflow.comm.nccl_allreduce import NcclCommunicator
 from hpcflow.errors import CommError
-from hpcflow.native import kept, ptx
-from hpcflow.runtime import device
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.runtime.device import device
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
-from hpcflow.train.pace import Pace
+from hpcflow.train.step_timing import Pace
 from tests.comm.fake_cuda import fake_packages
 from tests.native import emulated
 from tests.runtime.nets import data, net, plain, trained
@@ -68,13 +68,13 @@ class DoubleGpu(device.Device):
 
     kind = "gpu"
     xp = GpuModule()
-    maker = property(lambda self: ptx.gpu(self.xp.cuda))
+    maker = property(lambda self: ptx_compiler.gpu(self.xp.cuda))
 
     def makes_loops(self):
         return not self.wish.exact
 
     def loop(self, text):
-        return kept.loop_on_gpu(self.xp.cuda, text)
+        return kernel_cache.loop_on_gpu(self.xp.cuda, text)
 
     def allocate(self, shape, dtype):
         return np.empty(shape, dtype).view(GpuArray)

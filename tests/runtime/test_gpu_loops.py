@@ -12,18 +12,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.kernels import fused, table  # noqa: F401 - a row of the table
-from hpcflow.native import ptx
-from hpcflow.runtime import serving
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import kernels_text
+from hpcflow.codegen import ptx_compiler
+from hpcflow.kernels import kernel_registry, llvm_fused_loop  # noqa: F401 - a row of the table
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step import kernel_selection
+from hpcflow.runtime.step.kernel_selection import kernels_text
 from hpcflow.settings import Settings
 from tests.plan.test_fuse import BY_ROWS, SPLIT, STEP, over_rows, results, values  # noqa: F401
 from tests.runtime.nets import net, trained
 from tests.runtime.test_gpu import gpus  # noqa: F401
 
-pytestmark = pytest.mark.skipif(bool(ptx.absent()), reason=f"needs llvmlite: {ptx.absent()}")
+pytestmark = pytest.mark.skipif(
+    bool(ptx_compiler.absent()), reason=f"needs llvmlite: {ptx_compiler.absent()}"
+)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
@@ -113,9 +115,11 @@ def test_updates_are_generated_loops(gpus: Any) -> None:  # noqa: F811
 def test_any_program_gives_the_same_bits(gpus: Any, program: Any) -> None:  # noqa: F811
     """On the host the same formulas give the same bits, whatever stands between them."""
     with pytest.MonkeyPatch.context() as patch:
-        row = table._FAST["Fused", "gpu"]["llvm"]
-        patch.setitem(table._FAST["Fused", "gpu"], "llvm", dataclasses.replace(row, exact=True))
-        patch.setattr(serving, "generating", lambda wish: ("cpu", "gpu"))
+        row = kernel_registry._FAST["Fused", "gpu"]["llvm"]
+        patch.setitem(
+            kernel_registry._FAST["Fused", "gpu"], "llvm", dataclasses.replace(row, exact=True)
+        )
+        patch.setattr(kernel_selection, "generating", lambda wish: ("cpu", "gpu"))
         assert results(program, fuse=True)[0] == results(program, fuse=False)[0]
         chain = [("binary", 0, 1, 0)] + [("unary", 6 + i, 0, i % 3) for i in range(9)]
         assert results(chain, fuse=True)[1] == 1

@@ -18,7 +18,7 @@ import growth_classes
 import growth_program
 import growth_simulated
 
-from hpcflow.runtime.job import current
+from hpcflow.runtime.job.job_membership import current
 
 SIMULATED = {
     "collective": (16, 128, 1024),

@@ -8,8 +8,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import CommError
-from hpcflow.plan import generate
-from hpcflow.runtime.helper import Helper
+from hpcflow.lowering import python_codegen
+from hpcflow.runtime.executor.mpi_progress_thread import Helper
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 from tests.runtime.test_engine import random_graph
@@ -42,7 +42,7 @@ def test_its_error_is_raised_where_the_kernel_ends():
 
 
 def test_steps_are_right_when_every_kernel_lends(monkeypatch):
-    monkeypatch.setattr(generate, "LONG_S", -1.0)
+    monkeypatch.setattr(python_codegen, "LONG_S", -1.0)
 
     def body(context):
         x, fetches, expected = random_graph(3, 3)
@@ -55,7 +55,7 @@ def test_steps_are_right_when_every_kernel_lends(monkeypatch):
 
 
 def test_a_failing_kernel_gives_the_baton_back(monkeypatch):
-    monkeypatch.setattr(generate, "LONG_S", -1.0)
+    monkeypatch.setattr(python_codegen, "LONG_S", -1.0)
 
     def body(context):
         x = hf.placeholder(hf.float32, [3], name="x")

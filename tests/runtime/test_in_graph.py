@@ -225,9 +225,9 @@ BODIES: list[Callable[[Any], Any]] = [towers, micro_batches, overlapping, delaye
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 def test_on_ranks_of_mpi(body: Callable[[Any], Any]) -> None:
     """On three ranks without a server, on four with one."""
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    found = run_here(body, tasks_per_replica=3, ps=mpi.world().size - 3)
+    found = run_here(body, tasks_per_replica=3, ps=mpi_communicator.world().size - 3)
     if found is None:
         return
     if body is overlapping:

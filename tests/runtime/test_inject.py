@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import folder
-from hpcflow.checkpoint.saved import Saved
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_reader import Saved
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError, NumericError
-from hpcflow.logs import logger
-from hpcflow.runtime import inject
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.failure import fault_injection
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.nets import data, net
 from tests.runtime.ranks import run_ranks
@@ -84,8 +84,8 @@ def test_a_fault_comes_where_the_step_of_its_rank_begins(mode, kind, monkeypatch
         updates = max(contexts[rank].report()["updates"].values(), default=0)
         seen.append((what[1:], begun[rank], updates))
 
-    monkeypatch.setattr(inject.os, "kill", come)
-    monkeypatch.setattr(inject, "stall", lambda: come(0, "stall"))
+    monkeypatch.setattr(fault_injection.os, "kill", come)
+    monkeypatch.setattr(fault_injection, "stall", lambda: come(0, "stall"))
     made = Context.__init__
 
     def note(self, *args, **options):
@@ -102,7 +102,7 @@ def test_a_fault_comes_where_the_step_of_its_rank_begins(mode, kind, monkeypatch
 
     run_ranks(size, body, inject=f"{kind}:rank={rank}@step=4", **settings)
     ((what, steps, updates),) = seen
-    assert what == ({"stall": "stall"}.get(kind) or inject.SIGNALS[kind],)
+    assert what == ({"stall": "stall"}.get(kind) or fault_injection.SIGNALS[kind],)
     at_once = 1 if mode == "async" else 0  # the last step of the other worker may be under way
     assert 3 - at_once <= updates <= 3, "it had done three steps, and none of the fourth"
     assert steps == (4 if contexts[rank].is_driver else 0)
@@ -113,9 +113,8 @@ def test_a_fault_comes_where_the_step_of_its_rank_begins(mode, kind, monkeypatch
 def test_without_faults_nothing_is_wrapped():
     context = here("")
     assert context.rehearse is None and "run_strand" not in vars(context.engine)
-    words = (
-        "import os, sys, hpcflow.runtime.session; os._exit('hpcflow.runtime.inject' in sys.modules)"
-    )
+    words = "import os, sys, hpcflow.runtime.session.session\n"
+    words += "os._exit('hpcflow.runtime.failure.fault_injection' in sys.modules)"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", words], env=environ).returncode == 0
 
@@ -168,7 +167,7 @@ class Clock:
 def test_a_slow_worker_sleeps_in_proportion_to_its_own_work(monkeypatch):
     """Not to its waiting, nor to what it slept before; from the step on that is named."""
     context, clock = here("slow:rank=0x4@step=3"), Clock()
-    monkeypatch.setattr(inject, "time", clock)
+    monkeypatch.setattr(fault_injection, "time", clock)
     work = iter([0.25, 0.5, 0.75, 1.0])
 
     def before():
@@ -183,7 +182,7 @@ def test_a_slow_worker_sleeps_in_proportion_to_its_own_work(monkeypatch):
 def test_a_slow_server_sleeps_for_each_strand(monkeypatch):
     """Each strand takes one tick of this clock."""
     clock = Clock(tick=1.0)
-    monkeypatch.setattr(inject, "time", clock)
+    monkeypatch.setattr(fault_injection, "time", clock)
     run_ranks(2, lambda context: train(context, 3), ps=1, inject="slow:rank=1x2.5")
     assert len(clock.slept) > 3 and set(clock.slept) == {1.5}
 
@@ -316,7 +315,7 @@ def test_a_full_disk_is_met_by_the_saves_that_are_meant(
     assert [step for step, _ in errors] == failing
     for _, error in errors:
         assert os.strerror(errno.ENOSPC) in error.message and "free some space" in error.hint
-    good = folder.find(tmp_path / "saved")
+    good = checkpoint_directory.find(tmp_path / "saved")
     assert sorted(one.step for one in good) == [s for s in (1, 2, 3, 4) if s not in failing]
     assert all(Saved(one.path, one.facts).problems() == [] for one in good)
 

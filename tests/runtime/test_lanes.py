@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.errors import OutOfMemoryError
-from hpcflow.runtime.shared_arena import Lane, Lanes
+from hpcflow.runtime.device.shared_arena import Lane, Lanes
 from tests.comm.threads import until
 
 from .ranks import run_ranks

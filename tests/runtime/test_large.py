@@ -48,9 +48,9 @@ def test_a_pull_and_a_push_copy_nothing(seed):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.limit(600)
 def test_a_variable_of_more_than_two_to_the_31_elements():
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    world = mpi.world()
+    world = mpi_communicator.world()
     if world.size > 2:
         pytest.skip("two ranks are enough, and memory for more may be missing")
     free = np.array([free_memory()])

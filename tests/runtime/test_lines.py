@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcflow.runtime.lines import Line, Lines, Loss
+from hpcflow.runtime.failure.shard_reassignment import Line, Lines, Loss
 
 EPOCHS, STEPS = 3, 7
 BATCHES = [(epoch, step) for epoch in range(EPOCHS) for step in range(STEPS)]

@@ -19,8 +19,8 @@ import many_workers  # noqa: E402
 import simulated  # noqa: E402
 from many_workers import FIRST_TAG  # noqa: E402
 
-from hpcflow.comm import mpi_library, mpi_watch  # noqa: E402
-from hpcflow.runtime.headers import HEADER_TAG, NOTE, STEP, header  # noqa: E402
+from hpcflow.comm import mpi_library, mpi_request_polling  # noqa: E402
+from hpcflow.runtime.job.message_headers import HEADER_TAG, NOTE, STEP, header  # noqa: E402
 
 VALUE, UPDATE, END = FIRST_TAG, FIRST_TAG + 1, FIRST_TAG + 2
 
@@ -189,10 +189,10 @@ def test_messages_of_unknown_size_are_found_by_one_probe():
     for rank in (0, 500, 998):
         world.send(rank, 9, np.full(3, rank % 100, np.uint8))
     seen = []
-    for _ in range(1_000 // mpi_watch.AT_ONCE + 2):
+    for _ in range(1_000 // mpi_request_polling.AT_ONCE + 2):
         world.probes = 0
         finished = watch.finished()
-        assert world.probes <= mpi_watch.AT_ONCE + 1
+        assert world.probes <= mpi_request_polling.AT_ONCE + 1
         while finished:
             seen.append(finished.popleft())
     assert sorted(seen) == [0, 500, 998]

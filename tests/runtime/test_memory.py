@@ -14,19 +14,19 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError, OutOfMemoryError
-from hpcflow.kernels import onednn
-from hpcflow.plan.memory import predict
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.held import Held
-from hpcflow.runtime.job import use
-from hpcflow.runtime.serving import made_for
+from hpcflow.kernels import onednn_library
+from hpcflow.plan.cost.memory_estimate import predict
+from hpcflow.runtime.device.memory_accounting import Held
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.kernel_selection import made_for
 from hpcflow.settings import Settings, as_bytes
 
 from .ranks import run_ranks
 
 ROWS, WIDTH = 500, 400
 CLOSE = 0.05
-with_onednn = pytest.mark.skipif(bool(onednn.absent()), reason="needs oneDNN")
+with_onednn = pytest.mark.skipif(bool(onednn_library.absent()), reason="needs oneDNN")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -75,7 +75,7 @@ SCRIPT = """
 import json, resource, sys
 import numpy as np
 import hpcflow as hf
-from hpcflow.runtime.job import current
+from hpcflow.runtime.job.job_membership import current
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -124,7 +124,7 @@ NETS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from nets.of_hpcflow import step
-from hpcflow.runtime.job import current
+from hpcflow.runtime.job.job_membership import current
 
 run = step(sys.argv[2])
 for _ in range(2):

@@ -12,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcflow import errors
-from hpcflow.comm.local import local_world
+from hpcflow.comm.thread_communicator import local_world
 from hpcflow.errors import CommError, HpcflowError, KernelError, VerifyError
-from hpcflow.runtime import headers, services, told
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.headers import BODY_TAG, HEADER_TAG, header
+from hpcflow.runtime.failure import error_serialization
+from hpcflow.runtime.job import message_headers, service_registry
+from hpcflow.runtime.job.message_headers import BODY_TAG, HEADER_TAG, header
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 KINDS = {
     name: value
-    for name, value in vars(headers).items()
+    for name, value in vars(message_headers).items()
     if name.isupper() and isinstance(value, int) and "TAG" not in name and "WORDS" not in name
 }
 JSON = st.recursive(
@@ -82,7 +83,7 @@ def test_bodies_of_any_bytes(kind, data):
         | JSON.map(lambda value: json.dumps(value).encode())
         | JSON.map(lambda v: len(json.dumps(v)).to_bytes(8, "little") + json.dumps(v).encode())
         | st.dictionaries(st.sampled_from(["service", "do", "wanted", "path", "session"]), JSON
-            | st.sampled_from([*services.SERVICES, "load", "write", "survey"]),
+            | st.sampled_from([*service_registry.SERVICES, "load", "write", "survey"]),
             min_size=2).map(lambda v: json.dumps(v).encode())
     )  # fmt: skip
     refused(KINDS[kind], body)
@@ -91,14 +92,17 @@ def test_bodies_of_any_bytes(kind, data):
 @FUZZ
 @given(st.sampled_from(sorted(KINDS.values())) | WORD, st.lists(WORD, min_size=3, max_size=3))
 def test_headers_of_any_numbers(kind, words):
-    if kind not in (headers.STOP, headers.BYE):  # a signal, and a good-bye, need no more
+    if kind not in (
+        message_headers.STOP,
+        message_headers.BYE,
+    ):  # a signal, and a good-bye, need no more
         refused(kind, b"", *words)
 
 
 @pytest.mark.parametrize("size", [2**60, -1, -(2**62)])
 def test_the_length_of_a_body_that_nobody_has(size):
     with pytest.raises(CommError, match=r"rank . announces"):
-        Ear().hear(header(headers.CALL, body=size))
+        Ear().hear(header(message_headers.CALL, body=size))
 
 
 @pytest.mark.parametrize("name", sorted(n for n in vars(errors) if n.endswith("Error")))
@@ -107,7 +111,7 @@ def test_every_error_travels(name):
     kind = getattr(errors, name)
     facts = dict(op="w", line="a.py:3", rank=2, hint="do this")
     sent = kind("rule", "what", **facts) if kind is VerifyError else kind("what", **facts)
-    found = told.decode(told.encode(sent))
+    found = error_serialization.decode(error_serialization.encode(sent))
     assert type(found) is kind and str(found) == str(sent)
     assert getattr(found, "rule", None) == getattr(sent, "rule", None)
 
@@ -115,7 +119,7 @@ def test_every_error_travels(name):
 def test_an_error_that_is_not_ours_travels_as_that_of_a_kernel():
     for kind in ("SystemExit", "dict", "__name__", "HpcflowErrors"):
         body = json.dumps({"kind": kind, "message": "x"}).encode()
-        assert type(told.decode(body)) is KernelError
+        assert type(error_serialization.decode(body)) is KernelError
 
 
 @FUZZ
@@ -123,4 +127,4 @@ def test_an_error_that_is_not_ours_travels_as_that_of_a_kernel():
 def test_calls_of_any_shape(request_):
     context = SimpleNamespace(rank=1)
     with pytest.raises(CommError):
-        services.answer(context, request_, lambda answer: None)
+        service_registry.answer(context, request_, lambda answer: None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan import cost
+from hpcflow.plan.cost import cost_model
 from tests.runtime.nets import data, net, plain, trained
 from tests.runtime.ranks import run_here, run_ranks
 from tests.runtime.spanning import TASKS, run_spanning, same
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.mpi
 
 
 def world_size():
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    return mpi.world().size
+    return mpi_communicator.world().size
 
 
 def equal(found, atol=0.0):
@@ -111,9 +111,9 @@ def test_bytes_and_messages_are_exactly_those_of_the_plan(ps):
         sent = [after[k] - before[k] for k in ("bytes_sent", "messages_sent")]
         context.barrier()
         plan = session.plan(train, feeds)
-        mine = [t for t in cost.traffic(plan) if t.source == plan.driver]
+        mine = [t for t in cost_model.traffic(plan) if t.source == plan.driver]
         planned = [sum(t.nbytes for t in mine), sum(t.messages for t in mine)]
-        sums = cost.collective_bytes(plan.parts[plan.driver])
+        sums = cost_model.collective_bytes(plan.parts[plan.driver])
         planned[0] += sum(sums.values())
         planned[1] += len(sums)
         return sent, [steps * n for n in planned]

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow import folders
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels import table
-from hpcflow.native.machine import absent
-from hpcflow.plan import key
-from hpcflow.plan.codec import encode
-from hpcflow.plan.ir import Cluster
-from hpcflow.plan.make import make_plan
-from hpcflow.plan.prune import prune
-from hpcflow.runtime import plans
-from hpcflow.runtime.context import Context
+from hpcflow.codegen.llvm_cpu_compiler import absent
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels import kernel_registry
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.pass_list import make_plan
+from hpcflow.plan.serialization import plan_cache_key
+from hpcflow.plan.serialization.partition_codec import encode
+from hpcflow.platform import artifact_cache
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step import plan_cache
 from hpcflow.settings import Settings
 
 pytestmark = pytest.mark.skipif(absent() != "", reason="needs llvmlite")
@@ -92,7 +92,7 @@ def images() -> Net:
 
 def train(
     folder: Path | str, make: Callable[..., Net] = mlp, **given: Any
-) -> tuple[list[bytes], plans.Spent]:
+) -> tuple[list[bytes], plan_cache.Spent]:
     """The losses of the first steps, as bytes, and what the plan of a step has taken."""
     chosen = {k: given.pop(k) for k in list(given) if k in Settings.__dataclass_fields__}
     context = Context(Settings(plan_cache=str(folder), **chosen))
@@ -104,7 +104,7 @@ def train(
         return found, context.plans.spent.since(before)
 
 
-def made_or_loaded(spent: plans.Spent) -> tuple[int, int]:
+def made_or_loaded(spent: plan_cache.Spent) -> tuple[int, int]:
     return spent.plans_made, spent.plans_loaded
 
 
@@ -159,9 +159,9 @@ def test_other_libraries_threads_or_sources_are_another_plan(
 ) -> None:
     train(tmp_path)
     for what, name, value in [
-        (plans, "versions", lambda wish: [("llvm", "another")]),
-        (plans, "sources", lambda: "edited"),
-        (plans.np, "__version__", "0.1"),
+        (plan_cache, "versions", lambda wish: [("llvm", "another")]),
+        (plan_cache, "sources", lambda: "edited"),
+        (plan_cache.np, "__version__", "0.1"),
     ]:
         with monkeypatch.context() as patch:
             patch.setattr(what, name, value)
@@ -179,8 +179,8 @@ def test_no_pass_reads_a_setting_that_is_left_out_of_the_name() -> None:
     for room in ("plan", "kernels", "native", "graph", "ops"):
         for file in (ROOT / "hpcflow" / room).rglob("*.py"):
             read = set(re.findall(r"settings\.(\w+)", file.read_text()))
-            assert not read & key.APART, file
-    assert key.APART <= {field.name for field in dataclasses.fields(Settings)}
+            assert not read & plan_cache_key.APART, file
+    assert plan_cache_key.APART <= {field.name for field in dataclasses.fields(Settings)}
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "bit"])
@@ -223,7 +223,7 @@ def test_a_whole_file_that_is_no_plan_is_made_again(
     losses, _ = train(tmp_path)
     files = list(tmp_path.iterdir())
     for file in files:
-        folders.Folder(tmp_path, ".plan").write(file.stem, held)
+        artifact_cache.Folder(tmp_path, ".plan").write(file.stem, held)
     again, spent = train(tmp_path)
     assert again == losses and made_or_loaded(spent) == (1, 0)
     assert all(f"{file} cannot be used and is made anew" in caplog.text for file in files)
@@ -268,12 +268,12 @@ def test_of_several_processes_one_plans_and_the_others_wait(tmp_path: Path) -> N
 @pytest.fixture
 def tables() -> Iterator[None]:
     """The table of kernels as it was."""
-    kernels, own = dict(table._TABLE), set(table._OWN)
+    kernels, own = dict(kernel_registry._TABLE), set(kernel_registry._OWN)
     yield
-    table._TABLE.clear()
-    table._TABLE.update(kernels)
-    table._OWN.clear()
-    table._OWN.update(own)
+    kernel_registry._TABLE.clear()
+    kernel_registry._TABLE.update(kernels)
+    kernel_registry._OWN.clear()
+    kernel_registry._OWN.update(own)
 
 
 def test_kernels_of_ones_own_are_planned_each_time(tmp_path: Path, tables: None) -> None:
@@ -306,7 +306,7 @@ def names(draws: bool, mode: str) -> list[str | None]:
         specs = {t: Spec(a.dtype, a.shape) for t, a in net.feeds.items()}
         program = prune(graph, net.fetches, specs)
         given = program, graph, cluster, Settings(), {}
-        return [key.key(*given, replica, lambda: "") for replica in range(4)]
+        return [plan_cache_key.key(*given, replica, lambda: "") for replica in range(4)]
 
 
 def test_replicas_with_the_same_plan_share_a_file() -> None:
@@ -350,10 +350,10 @@ def test_a_rank_reports_what_plans_and_kernels_took(tmp_path: Path) -> None:
 
 
 def test_what_was_spent_is_said() -> None:
-    made = plans.Spent(1, 0, 0.0731, 12, 0, 0.12)
+    made = plan_cache.Spent(1, 0, 0.0731, 12, 0, 0.12)
     assert str(made) == "the plan was made in 73 ms, its kernels (12 compiled) in 120 ms"
-    loaded = plans.Spent(0, 1, 0.009, 1, 11, 0.004)
+    loaded = plan_cache.Spent(0, 1, 0.009, 1, 11, 0.004)
     assert str(loaded) == (
         "the plan was loaded in 9 ms, its kernels (1 compiled and 11 loaded) in 4 ms"
     )
-    assert str(plans.Spent(1, 0, 0.002)) == "the plan was made in 2 ms"
+    assert str(plan_cache.Spent(1, 0, 0.002)) == "the plan was made in 2 ms"

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.device import Device
-from hpcflow.runtime.job import use
-from hpcflow.runtime.pool import LEAST, size_class
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.device.size_class_allocator import LEAST, size_class
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 F4 = np.dtype("f4")

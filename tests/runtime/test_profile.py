@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.errors import KernelError
-from hpcflow.peaks import Peaks
-from hpcflow.plan.fusion import tiles
-from hpcflow.runtime import profile, spent
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.kernels.roofline_peaks import Peaks
+from hpcflow.lowering import update_tiling
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.profile import profile_summary, profiler
 from hpcflow.settings import Settings
 from tests.comm.threads import until
 from tests.runtime.nets import plain, trained
@@ -32,11 +32,11 @@ SPANS = st.lists(
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A few steps, and peaks that need not be measured."""
-    monkeypatch.setattr(profile, "SKIPPED", 2)
-    monkeypatch.setattr(profile, "OTHERS", 4)
-    monkeypatch.setattr(profile, "STEPS", 4)
+    monkeypatch.setattr(profiler, "SKIPPED", 2)
+    monkeypatch.setattr(profiler, "OTHERS", 4)
+    monkeypatch.setattr(profiler, "STEPS", 4)
     fixed = Peaks({"float32": 1e15, "float64": 1e15}, 1e15, 1)
-    monkeypatch.setattr(profile, "measure", lambda *_, **__: fixed)
+    monkeypatch.setattr(profiler, "measure", lambda *_, **__: fixed)
 
 
 def alone(folder, body, **settings):
@@ -208,15 +208,15 @@ def test_loops_count_what_runs_inside_them_once(tmp_path):
 
 
 def test_updates_in_tiles_are_one_call(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiles, "LARGE", 1 << 10)
+    monkeypatch.setattr(update_tiling, "LARGE", 1 << 10)
 
     def large():
-        x = hf.placeholder(hf.float32, [tiles.TILE * 3], name="x")
-        w = hf.Variable(np.zeros(tiles.TILE * 3, np.float32), name="w")
+        x = hf.placeholder(hf.float32, [update_tiling.TILE * 3], name="x")
+        w = hf.Variable(np.zeros(update_tiling.TILE * 3, np.float32), name="w")
         train, session = w.assign_add(hf.square(x) * 2.0), hf.Session()
         session.run(hf.global_variables_initializer())
         for _ in range(8):
-            session.run(train, {x: np.full(tiles.TILE * 3, 3, np.float32)})
+            session.run(train, {x: np.full(update_tiling.TILE * 3, 3, np.float32)})
         return session.run(w)
 
     found, one = alone(tmp_path, large)
@@ -245,7 +245,7 @@ def test_an_error_in_the_timed_code_names_its_operation(tmp_path):
 
 
 def test_more_events_than_are_kept_end_it_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(profile, "MOST_EVENTS", 10)
+    monkeypatch.setattr(profiler, "MOST_EVENTS", 10)
     _, one = alone(tmp_path, one_slow_op)
     assert not one["complete"] and one["steps"] < 4
     check(one, tmp_path)
@@ -288,9 +288,9 @@ def test_a_gpu_is_waited_for_at_every_look_at_the_clock(tmp_path, gpus, monkeypa
 
 @pytest.mark.mpi(min_size=1)
 def test_over_mpi_the_slow_operation_is_named_on_each_rank(tmp_path_factory):
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    world = mpi.world()
+    world = mpi_communicator.world()
     folder = world.broadcast_text(str(tmp_path_factory.mktemp("run")) if not world.rank else None)
     run_here(lambda context: one_slow_op(), profile=True, run_dir=folder)
     if world.rank == 0:
@@ -312,8 +312,8 @@ def seconds_in(spans):
 
 @given(SPANS, SPANS)
 def test_unions_and_differences_are_those_of_sets(a, b):
-    a, b = spent.union(a), spent.union(b)
-    assert seconds_in(spent.without(a, b)) == seconds_in(a) - seconds_in(b)
+    a, b = profile_summary.union(a), profile_summary.union(b)
+    assert seconds_in(profile_summary.without(a, b)) == seconds_in(a) - seconds_in(b)
     assert sum(end - start for start, end in a) == len(seconds_in(a))
 
 
@@ -328,5 +328,5 @@ def test_nested_events_share_the_time_of_the_outermost(cuts):
             events.append((0, start, middle))
             events.append((0, middle, end))
     events.sort(key=lambda event: (event[1], -event[2]))
-    own = spent.self_times(events)
+    own = profile_summary.self_times(events)
     assert sum(own) == 100 and min(own) >= 0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hpcflow.errors import CancelledError, OutOfRangeError
-from hpcflow.runtime.queues import FifoOrder, PriorityOrder, Queue, RandomOrder
+from hpcflow.runtime.state.queue_backpressure import FifoOrder, PriorityOrder, Queue, RandomOrder
 
 
 def fifo(capacity=3):

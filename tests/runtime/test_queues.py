@@ -329,7 +329,7 @@ def test_what_does_not_fit_is_told():
 
 
 def test_queues_of_two_graphs_with_one_name_do_not_mix():
-    from hpcflow.runtime.context import Context
+    from hpcflow.runtime.job.rank_context import Context
     from hpcflow.settings import Settings
 
     store = hf.Session(context=Context(Settings())).store

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.mpi
 
 
 def world_size():
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    return mpi.world().size
+    return mpi_communicator.world().size
 
 
 @pytest.mark.mpi(min_size=2)

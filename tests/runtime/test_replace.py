@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow.data.dealer import deal
+from hpcflow.data.global_batch_sharding import deal
 
 ROOT = Path(__file__).parents[2]
 SAMPLES, BATCH, EPOCHS = 90, 12, 3

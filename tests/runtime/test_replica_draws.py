@@ -7,8 +7,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Dataset, Stream
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.session import Session
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.session.session import Session
 from tests.runtime.ranks import run_ranks
 
 SAMPLES, BATCH = 22, 5  # shares are uneven, and one of three replicas gets no sample at the end

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime import instance
+from hpcflow.runtime.step import step_instance
 from tests.runtime.ranks import run_ranks
 
 STEPS = 1000
@@ -19,13 +19,13 @@ STEPS = 1000
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The parts compiled so far."""
     made: list[str] = []
-    begin = instance.Compiled.__init__
+    begin = step_instance.Compiled.__init__
 
     def counted(self: Any, code: Any, *rest: Any, **more: Any) -> None:
         made.append(code.part.task)
         begin(self, code, *rest, **more)
 
-    monkeypatch.setattr(instance.Compiled, "__init__", counted)
+    monkeypatch.setattr(step_instance.Compiled, "__init__", counted)
     return made
 
 
@@ -105,5 +105,5 @@ def test_a_step_that_sums_over_replicas_is_let_go_with_its_session() -> None:
 
     engines = run_ranks(2, body)
     gc.collect()  # here, once: while another thread does it a call does nothing
-    steps = (one for one in gc.get_objects() if isinstance(one, instance.Instance))
+    steps = (one for one in gc.get_objects() if isinstance(one, step_instance.Instance))
     assert not [one for one in steps if one.link.engine in engines]

@@ -9,8 +9,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DeadlineExceededError, OutOfMemoryError
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 WIDTH = 60

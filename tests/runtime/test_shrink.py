@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow.data.dealer import deal
+from hpcflow.data.global_batch_sharding import deal
 
 ROOT = Path(__file__).parents[2]
 SAMPLES, BATCH, EPOCHS = 90, 12, 3
@@ -46,7 +46,7 @@ SCRIPT = f"""
     with hf.train.TrainingSession(checkpoints="saved", save_every=5) as session:
         rank, where = session.context.rank, os.environ.get("WHERE", "before")
         if where == "made":
-            from hpcflow.comm.shared import SharedCommunicator
+            from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
             bucket = SharedCommunicator.bucket
 
             def falls(self, count, dtype):
@@ -63,7 +63,7 @@ SCRIPT = f"""
                     os.kill(os.getpid(), signal.SIGKILL)
                 if where == "raise":
                     raise ValueError("as asked")
-                from hpcflow.runtime.link import BucketViews
+                from hpcflow.runtime.step.step_channels import BucketViews
                 start, left = BucketViews.start, [int(where)]
 
                 def dies(self):

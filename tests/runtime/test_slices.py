@@ -10,12 +10,12 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import KernelError
-from hpcflow.kernels import scatter, table
-from hpcflow.plan import generate
-from hpcflow.plan.fusion import tiles
-from hpcflow.runtime import serving, slices
-from hpcflow.runtime.engine import Engine
-from hpcflow.runtime.slices import Going, Slices, Touched
+from hpcflow.kernels import kernel_registry
+from hpcflow.lowering import python_codegen, update_tiling
+from hpcflow.ops.variables import sparse_row_update_kernels
+from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.step import cooperative_scheduling, kernel_selection
+from hpcflow.runtime.step.cooperative_scheduling import Going, Slices, Touched
 from tests.runtime.ranks import run_ranks
 
 LONG_WAIT_S = 30.0
@@ -60,7 +60,7 @@ def test_who_was_put_off_first_runs_first():
 
 
 def test_strands_take_turns(monkeypatch):
-    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    monkeypatch.setattr(cooperative_scheduling, "SLICE_S", 0.0)
     going = Slices()
     ran = []
 
@@ -102,11 +102,11 @@ def test_ctrl_c_waits_for_the_end_of_a_slice():
 def always(request, monkeypatch):
     """Every update that can stops after every tile, of generated loops or plain kernels."""
     if request.param == "plain":
-        monkeypatch.setattr(serving, "absent", lambda: "it is not here")
-    monkeypatch.setattr(generate, "LONG_S", -1.0)
-    monkeypatch.setattr(slices, "SLICE_S", 0.0)
-    monkeypatch.setattr(tiles, "LARGE", 32)
-    monkeypatch.setattr(tiles, "TILE", 16)
+        monkeypatch.setattr(kernel_selection, "absent", lambda: "it is not here")
+    monkeypatch.setattr(python_codegen, "LONG_S", -1.0)
+    monkeypatch.setattr(cooperative_scheduling, "SLICE_S", 0.0)
+    monkeypatch.setattr(update_tiling, "LARGE", 32)
+    monkeypatch.setattr(update_tiling, "TILE", 16)
     return monkeypatch
 
 
@@ -114,12 +114,12 @@ def slow(monkeypatch, tiles_of):
     """ApplyGradientDescent does `tiles_of(var)` instead."""
 
     def make(xp, node):
-        return table.Tiled(lambda var, lr, grad: tiles_of(var))
+        return kernel_registry.Tiled(lambda var, lr, grad: tiles_of(var))
 
-    table.names()  # all kernels are imported
-    row = table.Kernel("update", make, tiles=True)
-    monkeypatch.setattr(serving, "absent", lambda: "it is not here")
-    monkeypatch.setitem(table._TABLE, ("ApplyGradientDescent", "xp"), row)
+    kernel_registry.names()  # all kernels are imported
+    row = kernel_registry.Kernel("update", make, tiles=True)
+    monkeypatch.setattr(kernel_selection, "absent", lambda: "it is not here")
+    monkeypatch.setitem(kernel_registry._TABLE, ("ApplyGradientDescent", "xp"), row)
 
 
 def descend(variable):
@@ -198,8 +198,8 @@ def test_nobody_sees_half_an_update(always, seed):
     In place, into second buffers while reads are sent, and by formulas with slots.
     """
     n = 2000
-    always.setattr(tiles, "TILE", 256)
-    always.setattr(generate, "COPIED_SEND_BYTES", 0)
+    always.setattr(update_tiling, "TILE", 256)
+    always.setattr(python_codegen, "COPIED_SEND_BYTES", 0)
 
     def body(context):
         v = hf.Variable(np.zeros(n, np.float32), name="v")
@@ -249,7 +249,7 @@ def test_every_update_counts_once(always, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nobody_sees_half_of_an_update_of_rows(always, seed):
-    always.setattr(scatter, "SCATTER_BLOCK", 4)
+    always.setattr(sparse_row_update_kernels, "SCATTER_BLOCK", 4)
     n = 60
 
     def body(context):

@@ -11,36 +11,44 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
 from hpcflow.errors import ABORTED
+from hpcflow.launch import launcher_detection
 
 ROOT = Path(__file__).parents[2]
 END_S = 60  # a job that fails at its start needs seconds, one that hangs any time
 SCRIPT = """
     import errno, os, sys
     import hpcflow as hf
-    from hpcflow import launch
-    from hpcflow.comm import ledger
-    from hpcflow.runtime import context
+    from hpcflow.launch import launcher_detection
+    from hpcflow.monitoring import wait_ledger
+    from hpcflow.runtime.job import rank_context
 
     def fails(*args, **kwargs):
         raise OSError(errno.EIO, os.strerror(errno.EIO), "of the test")
 
     what, rank = sys.argv[1], int(sys.argv[2])
-    if launch.detect().rank == rank:
-        from hpcflow.comm import agent, mpi
-        owner, name = {"ledger": (ledger.Ledger, "__init__"), "split": (context.Context, "_join"),
-                       "table": (context.Context, "table"), "share": (agent, "share_connection"),
-                       "world": (mpi.MpiCommunicator, "__init__")}[what]
+    if launcher_detection.detect().rank == rank:
+        from hpcflow.comm import mpi_communicator
+        from hpcflow.monitoring import srun_rank_supervisor
+
+        owner, name = {
+            "ledger": (wait_ledger.Ledger, "__init__"),
+            "split": (rank_context.Context, "_join"),
+            "table": (rank_context.Context, "table"),
+            "share": (srun_rank_supervisor, "share_connection"),
+            "world": (mpi_communicator.MpiCommunicator, "__init__"),
+        }[what]
         setattr(owner, name, fails)
     count = hf.Variable(1.0)
     with hf.train.TrainingSession() as session:
         print("RUNS", flush=True)
 """
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 
 
-def run(folder: Path, start: launch.Start) -> tuple[int, str]:
+def run(folder: Path, start: launcher_detection.Start) -> tuple[int, str]:
     """Exit code and output of a job."""
     done = subprocess.run(
         start.argv,
@@ -103,7 +111,7 @@ def test_a_run_directory_that_cannot_be_written_ends_the_job(tmp_path, place, op
     where = place(tmp_path)
     (tmp_path / "script.py").write_text("print('RUNS')\n")
     words = ["-m", "hpcflow", "run", "-n", "3", *options, "--run-dir", where, "script.py"]
-    start = launch.Start([sys.executable, *words], dict(os.environ), "")
+    start = launcher_detection.Start([sys.executable, *words], dict(os.environ), "")
     code, output = run(tmp_path, start)
     assert code == ABORTED, output
     assert f"[rank 0 on {os.uname().nodename}] the run directory {where!r} cannot" in output
@@ -118,7 +126,7 @@ def test_an_error_of_one_rank_before_the_first_step_ends_the_job(tmp_path, what,
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     settings = {"HPCFLOW_RUN_DIR": "run", "HPCFLOW_PS": servers}
     words = [sys.executable, "script.py", what, str(rank)]
-    code, output = run(tmp_path, launch.command(3, words, {**os.environ, **settings}))
+    code, output = run(tmp_path, launcher_detection.command(3, words, {**os.environ, **settings}))
     assert code == ABORTED, output
     assert f"[rank {rank} on {os.uname().nodename}] OSError: [Errno 5]" in output
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
@@ -130,7 +138,9 @@ def test_an_interrupt_of_one_rank_before_the_watchdog_stands_ends_the_job(tmp_pa
     script = textwrap.dedent(SCRIPT).replace("raise OSError(", "raise KeyboardInterrupt(")
     (tmp_path / "script.py").write_text(script)
     words = [sys.executable, "script.py", "table", "1"]
-    code, output = run(tmp_path, launch.command(3, words, {**os.environ, "HPCFLOW_RUN_DIR": "run"}))
+    code, output = run(
+        tmp_path, launcher_detection.command(3, words, {**os.environ, "HPCFLOW_RUN_DIR": "run"})
+    )
     assert code == ABORTED, output
     assert json.loads((tmp_path / "run" / "failure.json").read_text())["rank"] == 1
 
@@ -139,7 +149,7 @@ def test_a_log_that_cannot_be_written_ends_the_job(tmp_path):
     (tmp_path / "run" / "rank-2.log").mkdir(parents=True)
     (tmp_path / "script.py").write_text("print('RUNS')\n")
     words = ["-m", "hpcflow", "run", "-n", "3", "--set", "log_files=1", "--run-dir", "run"]
-    start = launch.Start([sys.executable, *words, "script.py"], dict(os.environ), "")
+    start = launcher_detection.Start([sys.executable, *words, "script.py"], dict(os.environ), "")
     code, output = run(tmp_path, start)
     assert code == ABORTED, output
     assert f"[rank 2 on {os.uname().nodename}] the log 'run/rank-2.log' cannot be written" in output

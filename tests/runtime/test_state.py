@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hpcflow.errors import ShapeError, UninitializedError
-from hpcflow.plan.ir import Node
-from hpcflow.runtime.device import Device
-from hpcflow.runtime.state import Store, VariableState
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.state.state_store import Store, VariableState
 
 
 def variable(shape=(4,), dtype="float32", name="v"):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.kernels import onednn
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.kernels import onednn_library
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 from .numpy_memory import allocations
 
 SCALARS = 64  # bytes: numbers that NumPy makes on its way are arrays, too
 BATCH = 96
-with_onednn = pytest.mark.skipif(bool(onednn.absent()), reason="needs oneDNN")
+with_onednn = pytest.mark.skipif(bool(onednn_library.absent()), reason="needs oneDNN")
 
 
 def weights(*shape):

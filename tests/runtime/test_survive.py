@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow import launch
-from hpcflow.comm.chaired import Chaired
-from hpcflow.comm.local import local_world
-from hpcflow.comm.waiting import finish
+from hpcflow.comm.fault_tolerant_collectives import Chaired
+from hpcflow.comm.polling_backoff import finish
+from hpcflow.comm.thread_communicator import local_world
 from hpcflow.errors import LaunchError
-from hpcflow.runtime.survival import Survival
+from hpcflow.launch import launcher_detection
+from hpcflow.runtime.failure.replica_loss_recovery import Survival
 from tests.comm.threads import on_all
 
 ROOT = Path(__file__).parents[2]
@@ -175,15 +175,19 @@ def test_sums_on_gpus_are_refused():
 @pytest.mark.parametrize("why", ["mpirun of MPICH", "srun, in SLURM job 7"])
 def test_launchers_that_end_all_ranks_are_refused(why):
     with pytest.raises(LaunchError, match="ends all ranks when one dies"):
-        launch.tolerant(launch.Start(["mpirun"], {}, why))
+        launcher_detection.tolerant(launcher_detection.Start(["mpirun"], {}, why))
 
 
 def test_open_mpi_is_told_and_its_version_4_refused():
-    start = launch.Start(["mpirun", "-n", "2"], {}, "mpirun of Open MPI, 2 ranks on 1 cores")
-    assert launch.tolerant(start).argv == ["mpirun", "--with-ft", "ulfm", "-n", "2"]
-    old = launch.Start(["mpirun"], {"OMPI_MCA_hwloc_base_binding_policy": "none"}, start.why)
+    start = launcher_detection.Start(
+        ["mpirun", "-n", "2"], {}, "mpirun of Open MPI, 2 ranks on 1 cores"
+    )
+    assert launcher_detection.tolerant(start).argv == ["mpirun", "--with-ft", "ulfm", "-n", "2"]
+    old = launcher_detection.Start(
+        ["mpirun"], {"OMPI_MCA_hwloc_base_binding_policy": "none"}, start.why
+    )
     with pytest.raises(LaunchError):
-        launch.tolerant(old)
+        launcher_detection.tolerant(old)
 
 
 def test_ranks_that_come_together_at_a_chair_agree_as_by_mpi():

@@ -8,7 +8,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import NumericError
-from hpcflow.runtime import baton
+from hpcflow.runtime.executor import progress_lock
 from tests.comm.threads import until
 from tests.runtime.ranks import run_ranks
 
@@ -150,7 +150,7 @@ def test_a_run_in_a_signal_handler_is_refused_not_hung():
 
 
 def test_a_thread_that_waits_in_a_queue_does_not_drive_the_steps_of_others(monkeypatch):
-    monkeypatch.setattr(baton, "REST_S", 1000.0)  # else it looks now and then
+    monkeypatch.setattr(progress_lock, "REST_S", 1000.0)  # else it looks now and then
     with hf.Graph().as_default():
         queue, x = hf.FIFOQueue(3, hf.float32, shapes=()), hf.placeholder(hf.float32, [])
         double, where = x * 2.0, []

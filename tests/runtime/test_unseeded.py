@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.session import Session
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.session.session import Session
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

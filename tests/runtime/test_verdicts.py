@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcflow.runtime.verdicts import COMMIT, SHRINK, Verdicts
+from hpcflow.runtime.failure.commit_decision import COMMIT, SHRINK, Verdicts
 
 
 def test_who_is_behind_makes_the_step_that_another_has_made():

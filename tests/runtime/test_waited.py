@@ -6,10 +6,10 @@ import types
 
 import pytest
 
-from hpcflow.comm.ledger import ANY, OWN, PATIENT, Ledger
-from hpcflow.runtime import waited
-from hpcflow.runtime.engine import Engine
-from hpcflow.runtime.waited import Ages, told_of
+from hpcflow.monitoring.wait_ledger import ANY, OWN, PATIENT, Ledger
+from hpcflow.runtime.executor import wait_timestamps
+from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.executor.wait_timestamps import Ages, told_of
 
 
 def node(name, type, waits=False, collective=False, **attrs):
@@ -58,7 +58,7 @@ def test_a_wait_outside_of_steps_has_the_words_of_who_asked():
 def test_the_wait_that_lasts_is_named_though_others_come_and_go(monkeypatch):
     """A busy server: one worker's message is missing while it serves the others."""
     clock = [100.0]
-    monkeypatch.setattr(waited.time, "time", lambda: clock[0])
+    monkeypatch.setattr(wait_timestamps.time, "time", lambda: clock[0])
     ages, lost, served = Ages(), (object(), None, "lost"), step(1)
     ages.oldest([lost])
     for number in range(20):
@@ -92,7 +92,7 @@ def test_a_patient_wait_stands_there_as_that_of_whom_it_is_for(tmp_path):
 def test_many_waits_are_not_looked_at_in_each_pause_between_two_messages(monkeypatch):
     """What is known of the last look is told meanwhile, as long as its step is in flight."""
     clock, looks = [100.0], []
-    monkeypatch.setattr(waited.time, "time", lambda: clock[0])
+    monkeypatch.setattr(wait_timestamps.time, "time", lambda: clock[0])
     lost, ages = step(6, RECV), Ages()
     lost.finished = False
     waits = [(object(), lost, RECV.name)] + [(object(), step(1), "served") for _ in range(99)]
@@ -112,7 +112,7 @@ def test_many_waits_are_not_looked_at_in_each_pause_between_two_messages(monkeyp
     assert 2 <= len(looks) <= 4
     lost.finished = True
     assert entry() is None  # until the next look
-    clock[0] += waited.LOOK_S
+    clock[0] += wait_timestamps.LOOK_S
     waits[0] = (object(), step(1), "served")
     assert entry()[1] == "served"
     few = Ages()

@@ -5,9 +5,9 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.graph.graph import get_default_graph
-from hpcflow.graph.registry import OPS, NoGrad, OpDef
-from hpcflow.graph.shape import Spec
-from hpcflow.runtime import waits
+from hpcflow.graph.op_registry import OPS, NoGrad, OpDef
+from hpcflow.graph.static_shape import Spec
+from hpcflow.runtime.executor import async_ops
 from tests.runtime.ranks import run_ranks
 
 ONE = np.ones(3, np.float32)
@@ -35,7 +35,7 @@ def infer(inputs, attrs):
 def later(monkeypatch):
     row = OpDef("Later", infer, NoGrad("a test"), stateful=True, waits=True)
     monkeypatch.setitem(OPS, "Later", row)
-    monkeypatch.setitem(waits._STARTS, "Later", Later)
+    monkeypatch.setitem(async_ops._STARTS, "Later", Later)
 
 
 def make(x):

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from hpcflow.comm import mpi
+from hpcflow.comm import mpi_communicator
 
 MESSAGES, PATIENCE_S = 2000, 10.0
 ASK, ANSWER = 1, 2
@@ -27,7 +27,7 @@ def wait(test, what: str) -> None:
             comm.abort(1)
 
 
-comm = mpi.world()
+comm = mpi_communicator.world()
 message = np.zeros(8, np.int64)
 if comm.rank:
     for number in range(MESSAGES):

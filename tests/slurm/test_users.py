@@ -16,7 +16,7 @@ import pytest
 from cluster import Cluster, Job, Place
 from users import SCRIPT
 
-from hpcflow import slurm as asked
+from hpcflow.launch import slurm_requeue as asked
 from tests.reach import NOBODY
 
 pytestmark = pytest.mark.limit(400)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
-from hpcflow.plan.key import APART
+from hpcflow.launch import launcher_detection
+from hpcflow.plan.serialization.plan_cache_key import APART
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 BEGIN = """
 import argparse
 import hpcflow as hf

@@ -16,8 +16,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import LaunchError, PlacementError
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -228,8 +228,8 @@ def test_a_list_of_another_length_tells_the_line_that_fits(
 
 
 def test_a_process_without_a_launcher_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcflow.train.server.joined", lambda: False)
-    monkeypatch.setattr("hpcflow.launch.detect", lambda: None)
+    monkeypatch.setattr("hpcflow.tf1.server.joined", lambda: False)
+    monkeypatch.setattr("hpcflow.launch.launcher_detection.detect", lambda: None)
     with pytest.raises(LaunchError, match=r"started alone.*\n.*hpcflow run -n 3 --ps 1"):
         hf.train.Server(CLUSTER, "worker", 0)
 

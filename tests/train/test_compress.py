@@ -339,9 +339,9 @@ def test_what_cannot_be_compressed_is_told() -> None:
 
 @pytest.mark.mpi
 def test_replicas_of_mpi() -> None:
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    n = mpi.world().size
+    n = mpi_communicator.world().size
     everyone = [given(r) for r in range(n)]
 
     def body(context: Any) -> Any:
@@ -359,9 +359,9 @@ def test_replicas_of_mpi() -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_a_worker_and_servers_of_mpi() -> None:
-    from hpcflow.comm import mpi
+    from hpcflow.comm import mpi_communicator
 
-    servers = mpi.world().size - 1
+    servers = mpi_communicator.world().size - 1
     found = run_here(lambda context: trained(T.TopKCompression(0.05)), ps=servers, shard_bytes=512)
     if found is not None:
         np.testing.assert_array_equal(found[0], -RATE * np.sum(feedback(given(), 30)[0], 0))

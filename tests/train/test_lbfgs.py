@@ -11,10 +11,10 @@ from scipy import optimize
 
 import hpcflow as hf
 from hpcflow.errors import GradientError, NumericError
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
-from hpcflow.train.lbfgs import direction, line_search
+from hpcflow.train.optimizers.lbfgs import direction, line_search
 from tests.runtime.ranks import run_ranks
 
 

@@ -23,10 +23,10 @@ from hpcflow.errors import (
     OutOfRangeError,
     UninitializedError,
 )
-from hpcflow.graph.changes import trains
-from hpcflow.logs import logger
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.graph.side_effects import trains
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 
@@ -452,7 +452,7 @@ def test_the_rate_is_logged(said: list[str], tmp_path: Path) -> None:
 
 def test_a_timer_says_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("hpcflow.train.hooks.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("hpcflow.tf1.session_hooks.time.monotonic", lambda: clock[0])
     timer = train.SecondOrStepTimer(every_secs=10)
     assert timer.last_triggered_step() is None and timer.should_trigger_for_step(3)
     assert timer.update_last_triggered_step(3) == (None, None)

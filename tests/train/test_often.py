@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcflow import job_time, slurm
 from hpcflow.errors import HpcflowError
-from hpcflow.job_time import seconds, short
+from hpcflow.launch import slurm_requeue, time_limit
+from hpcflow.launch.time_limit import seconds, short
 from hpcflow.settings import Settings
-from hpcflow.train import often
-from hpcflow.train.often import Often, daly
-from hpcflow.train.policy import interval
+from hpcflow.train import checkpoint_interval
+from hpcflow.train.checkpoint_interval import Often, daly
+from hpcflow.train.every_n_steps_or_secs import interval
 
 MINUTE = 60.0
 
@@ -73,12 +73,12 @@ class Clock:
 
 def test_the_first_save_measures_and_then_daly_says() -> None:
     one = Often(None, mtbf_s=1e5, clock=Clock())
-    assert one.seconds == often.FIRST_S
+    assert one.seconds == checkpoint_interval.FIRST_S
     one.saved(4.0, 4.0)
     assert one.seconds == pytest.approx(daly(4, 1e5))
     one.saved(8.0, 8.0)  # the mean of the last ones
     assert one.seconds == pytest.approx(daly(6, 1e5))
-    for _ in range(often.KEPT):
+    for _ in range(checkpoint_interval.KEPT):
         one.saved(1.0, 1.0)
     assert one.seconds == pytest.approx(daly(1, 1e5))
 
@@ -112,7 +112,11 @@ def test_a_save_in_the_background_costs_what_it_holds_up_and_is_over_before_the_
 def test_a_save_that_all_waited_for_on_purpose_is_no_measure_of_what_others_cost() -> None:
     one = Often(None, 1e5, clock=Clock())
     one.saved(None, 40.0)
-    assert one.seconds == often.FIRST_S and one.save_s is None and one.took == (None, 40.0)
+    assert (
+        one.seconds == checkpoint_interval.FIRST_S
+        and one.save_s is None
+        and one.took == (None, 40.0)
+    )
     one.saved(0.5, 40.0)
     one.saved(None, 42.0)
     assert one.seconds == pytest.approx(daly(0.5, 1e5)) and one.took == (0.5, 42.0)
@@ -123,7 +127,7 @@ def test_a_save_behind_training_may_be_under_way_at_the_end(held: float, times: 
     clock = Clock()
     one = Often(600.0, 1e5, left_s=1000.0, clock=clock)
     one.saved(held, 20.0)
-    clock.now = 2000.0 - often.SPARE_S - times * 20 - 0.1
+    clock.now = 2000.0 - checkpoint_interval.SPARE_S - times * 20 - 0.1
     assert not one.is_over()
     clock.now += 0.2
     assert one.is_over()
@@ -143,7 +147,11 @@ def test_training_stops_while_a_save_and_the_last_steps_fit() -> None:
             clock.now += 20.0
     left = 2000.0 - clock.now
     # three more steps of 7 s, and twice the time of a save, and what is left for the end
-    assert often.SPARE_S + 3 * 7 + 40 - 7 <= left <= often.SPARE_S + 3 * 7 + 40
+    assert (
+        checkpoint_interval.SPARE_S + 3 * 7 + 40 - 7
+        <= left
+        <= checkpoint_interval.SPARE_S + 3 * 7 + 40
+    )
 
 
 def test_the_time_of_a_save_is_not_a_steps() -> None:
@@ -154,7 +162,7 @@ def test_the_time_of_a_save_is_not_a_steps() -> None:
         clock.now += 3000.0
         one.rest()
         one.saved(10.0, 10.0)
-    clock.now = 1000.0 + 10_000 - often.SPARE_S - 21
+    clock.now = 1000.0 + 10_000 - checkpoint_interval.SPARE_S - 21
     assert not one.is_over()
     clock.now += 2
     assert one.is_over()
@@ -166,7 +174,7 @@ def test_a_long_first_step_counts_less_and_less() -> None:
     for step in range(5000):
         one.edge()
         clock.now += 600.0 if step == 0 else 1.0
-    clock.now = 1000.0 + 1e5 - often.SPARE_S - often.UNKNOWN_S - 3 * 10
+    clock.now = 1000.0 + 1e5 - checkpoint_interval.SPARE_S - checkpoint_interval.UNKNOWN_S - 3 * 10
     assert not one.is_over()
 
 
@@ -202,17 +210,17 @@ def test_what_is_no_time_limit_is_told(text: str) -> None:
 
 
 def test_a_time_limit_runs_from_when_the_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_time, "age_s", lambda: 100.0)
-    monkeypatch.setattr(slurm, "end_of_job", lambda: time.time() + 50)
-    assert job_time.left_s(Settings(time_limit="10m")) == 500
-    assert job_time.left_s(Settings()) == pytest.approx(50, abs=5)
-    monkeypatch.setattr(slurm, "end_of_job", lambda: None)
-    assert job_time.left_s(Settings()) == math.inf
+    monkeypatch.setattr(time_limit, "age_s", lambda: 100.0)
+    monkeypatch.setattr(slurm_requeue, "end_of_job", lambda: time.time() + 50)
+    assert time_limit.left_s(Settings(time_limit="10m")) == 500
+    assert time_limit.left_s(Settings()) == pytest.approx(50, abs=5)
+    monkeypatch.setattr(slurm_requeue, "end_of_job", lambda: None)
+    assert time_limit.left_s(Settings()) == math.inf
 
 
 def test_the_age_of_a_process() -> None:
     begun = time.monotonic()
-    words = [sys.executable, "-c", "from hpcflow.job_time import age_s; print(age_s())"]
+    words = [sys.executable, "-c", "from hpcflow.launch.time_limit import age_s; print(age_s())"]
     age = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     assert 0 < age <= time.monotonic() - begun + 0.02  # the kernel's clock ticks a hundred times
 
@@ -257,10 +265,10 @@ def test_slurm_says_when_the_job_ends(tmp_path: Path, monkeypatch: pytest.Monkey
     asked(tmp_path, monkeypatch, "2031-05-06T09:08:09", "2031-05-06T08:08:09")
     job = {"SLURM_JOB_ID": "7"}
     ends = time.mktime((2031, 5, 6, 8, 8, 9, 0, 0, -1))  # the first component's, of local time
-    assert slurm.end_of_job(job) == ends
-    assert slurm.end_of_job({**job, "SLURM_JOB_END_TIME": "1935900000"}) == 1935900000
+    assert slurm_requeue.end_of_job(job) == ends
+    assert slurm_requeue.end_of_job({**job, "SLURM_JOB_END_TIME": "1935900000"}) == 1935900000
     past = {**job, "SLURM_JOB_END_TIME": "1700000000"}  # the limit was raised since
-    assert slurm.end_of_job(past) == ends
-    assert slurm.end_of_job({}) is None
+    assert slurm_requeue.end_of_job(past) == ends
+    assert slurm_requeue.end_of_job({}) is None
     asked(tmp_path, monkeypatch, "Unknown", "Unknown")
-    assert slurm.end_of_job(job) is None
+    assert slurm_requeue.end_of_job(job) is None

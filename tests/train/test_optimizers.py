@@ -10,8 +10,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import ArgumentError, DTypeError, GradientError
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 from .reference import OPTIMIZERS, data, net, trained

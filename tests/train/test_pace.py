@@ -16,13 +16,13 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.cli import main as cli
-from hpcflow.comm import mpi
-from hpcflow.logs import logger
-from hpcflow.runtime.context import Context
+from hpcflow.comm import mpi_communicator
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
-from hpcflow.train import exchange, runlog
-from hpcflow.train.pace import Pace, Row, Window
-from hpcflow.train.stragglers import STEPS, TIMES, Stragglers
+from hpcflow.train import run_records, speed_exchange
+from hpcflow.train.step_timing import Pace, Row, Window
+from hpcflow.train.straggler_detection import STEPS, TIMES, Stragglers
 from tests.runtime.ranks import run_here, run_ranks
 
 from .reference import OPTIMIZERS, data, net, trained
@@ -110,7 +110,7 @@ def test_waiting_for_a_slow_rank_is_not_own_work(ranks: int) -> None:
 def test_waiting_is_told_apart_on_ranks_of_mpi(way: str) -> None:
     work, wait, slept = run_here(work_and_wait, comm=way)
     assert work > slept * 0.99
-    if mpi.world().size > 1 and slept < 0.1:
+    if mpi_communicator.world().size > 1 and slept < 0.1:
         assert wait > 0.1
 
 
@@ -167,7 +167,7 @@ def stragglers(crowded: frozenset[str] = frozenset(), inject: str = "") -> Strag
     return Stragglers(context)
 
 
-def rows(*work: float, steps: int = 10) -> exchange.Rows:
+def rows(*work: float, steps: int = 10) -> speed_exchange.Rows:
     return [(i, Row(steps, w, 0.0, 1.0)) for i, w in enumerate(work)]
 
 
@@ -232,7 +232,7 @@ def test_the_straggler_of_a_synchronous_job_is_named(
     expected = [{"worker": SLOW, "rank": SLOW, "host": "local", "factor": 3.0}]
     assert found[0]["stragglers"] == expected
     assert json.loads((tmp_path / "manifest.json").read_text())["stragglers"] == expected
-    paces = runlog.read_rows(tmp_path / runlog.PACES)
+    paces = run_records.read_rows(tmp_path / run_records.PACES)
     assert {row["worker"] for row in paces} == {"0", "1", "2"}
     work = {row["worker"]: float(row["work"]) for row in paces}
     assert work["1"] > 2 * work["0"]
@@ -244,7 +244,7 @@ def test_the_straggler_of_a_synchronous_job_is_named(
 def test_the_straggler_of_an_asynchronous_job_is_named(
     said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(exchange, "TELL_S", 0.0)
+    monkeypatch.setattr(speed_exchange, "TELL_S", 0.0)
 
     def end(self: Pace, batch: Any) -> None:
         self.ended += 0.1
@@ -359,7 +359,7 @@ def test_ranks_of_mpi_balance_and_train_as_one(measured: None) -> None:
     found, drawn, _ = run_here(lambda context: train(context, True))
     for mine, theirs in zip(found, expected(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-6)
-    world = mpi.world()
+    world = mpi_communicator.world()
     mine_last = [len(one[4]) for one in drawn if one[2] == BATCH][-1]
     rows = json.loads(f"[{','.join(world.all_gather_text(str(mine_last)))}]")
     assert sum(rows) == BATCH

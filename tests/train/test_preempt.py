@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.checkpoint import folder
+from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.cli.export import newest
 from hpcflow.cli.prove_resume import differences
-from hpcflow.plan.roles import Roles
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
-from hpcflow.runtime.stop import STEP, TIME, Stop, _whom, reason
+from hpcflow.launch.slurm_requeue import requeue
+from hpcflow.plan.distribution.task_assignment import Roles
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.job.stop_signal import STEP, TIME, Stop, _whom, reason
 from hpcflow.settings import Settings
-from hpcflow.slurm import requeue
-from hpcflow.train.often import Often
-from hpcflow.train.preempt import Outlook, Preempted, Preemption
+from hpcflow.train.checkpoint_interval import Often
+from hpcflow.train.preemption import Outlook, Preempted, Preemption
 from tests.runtime.ranks import run_ranks
 
 from .reference import OPTIMIZERS, data, net
@@ -215,7 +215,7 @@ def test_the_job_is_requeued_only_while_it_runs(
 def test_only_a_job_that_would_go_on_is_requeued(
     requeues: bool, number: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcflow.train.preempt.requeue", lambda: "requeued")
+    monkeypatch.setattr("hpcflow.train.preemption.requeue", lambda: "requeued")
     context = Context(Settings())
     context.stop.note(number)
     end = Preemption(context).end(3, Outlook(7, "as it was told", requeues))
@@ -290,7 +290,7 @@ def test_before_the_end_of_the_time_all_save_and_stop(
     monkeypatch.setattr(Often, "is_over", is_over)
     ends = run_ranks(places.pop("n"), lambda c: trained(c, tmp_path), **places)
     assert {code for code, _ in ends} == {75}
-    saved = folder.find(tmp_path)
+    saved = checkpoint_directory.find(tmp_path)
     if "ps" in places and places.get("sync") != "all":
         assert saved[0].step == sum(steps for _, steps in ends)
     else:
@@ -304,7 +304,7 @@ def test_synchronous_workers_stop_at_the_very_step_that_is_set(places: Any, tmp_
     n = places.pop("n")
     for stop_at in (7, 9):  # of all starts
         ends = run_ranks(n, lambda c: trained(c, tmp_path), stop_at=stop_at, **places)
-        assert folder.find(tmp_path)[0].step == stop_at
+        assert checkpoint_directory.find(tmp_path)[0].step == stop_at
         assert set(ends) == {(75, 7 if stop_at == 7 else 2)}
 
 
@@ -312,7 +312,7 @@ def test_asynchronous_workers_stop_by_the_chiefs_steps(tmp_path: Path) -> None:
     ends = run_ranks(4, lambda c: trained(c, tmp_path), ps=1, stop_at=30)
     assert {code for code, _ in ends} == {75}
     assert ends[0][1] == 10  # the chief's share of them
-    assert folder.find(tmp_path)[0].step == sum(steps for _, steps in ends)
+    assert checkpoint_directory.find(tmp_path)[0].step == sum(steps for _, steps in ends)
 
 
 def test_a_setting_names_the_folder_of_any_session(tmp_path: Path) -> None:
@@ -344,9 +344,9 @@ def test_it_is_started_again_as_often_as_it_may(tmp_path: Path) -> None:
     assert codes(2) == {75}  # the first start
     assert codes(4) == {75}  # restart 1
     assert codes(6) == {80}  # restart 2 is the last: it saves, and says that it does not come back
-    assert folder.find(tmp_path)[0].step == 6
+    assert checkpoint_directory.find(tmp_path)[0].step == 6
     assert codes(8) == {80}  # ... and whoever starts it all the same is told so before it trains
-    assert folder.find(tmp_path)[0].step == 6
+    assert checkpoint_directory.find(tmp_path)[0].step == 6
     assert run_ranks(2, lambda c: trained(c, tmp_path, 3)) == [(0, 3)] * 2  # to its end: no limit
     assert codes(11) == {75}  # the count begins anew
 
@@ -381,7 +381,7 @@ def test_stopped_in_an_epoch_and_gone_on_with_other_ranks_each_sample_is_used_on
     for life in lives:
         n = life.pop("n")
         drawn += [i for one in run_ranks(n, lambda c: body(c, 9), **life) for i in one]
-    (newest, *others) = folder.find(tmp_path)
+    (newest, *others) = checkpoint_directory.find(tmp_path)
     assert newest.facts is not None and len(others) == len(lives) - 1
     (position,) = newest.facts["position"]
     begun = [position["epoch"], *map(int, position["left"])]  # by the fastest worker

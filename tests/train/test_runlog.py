@@ -14,10 +14,10 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError, MissingPackageError
-from hpcflow.runtime.context import Context
+from hpcflow.platform.git_state import git_state
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
-from hpcflow.train import runlog
-from hpcflow.train.gitstate import git_state
+from hpcflow.train import run_records
 from tests.runtime.ranks import run_ranks
 
 from .reference import OPTIMIZERS, data, net
@@ -36,15 +36,15 @@ def train(context: Context) -> None:
         session.result()
 
 
-def log_of(folder: Path, **settings: Any) -> runlog.RunLog:
-    log = runlog.of(Context(Settings(run_dir=str(folder), **settings)))
+def log_of(folder: Path, **settings: Any) -> run_records.RunLog:
+    log = run_records.of(Context(Settings(run_dir=str(folder), **settings)))
     assert log is not None
     return log
 
 
 def test_the_chief_writes_manifest_and_metrics(tmp_path: Path) -> None:
     run_ranks(4, train, run_dir=str(tmp_path))
-    written = {p.name for p in tmp_path.iterdir()} - {runlog.PACES}  # if the steps took long
+    written = {p.name for p in tmp_path.iterdir()} - {run_records.PACES}  # if the steps took long
     assert written == {"manifest.json", "metrics.csv", "result.json"}
     told = json.loads((tmp_path / "manifest.json").read_text())
     assert told["finished"] is True and told["start"] <= told["end"]
@@ -53,8 +53,8 @@ def test_the_chief_writes_manifest_and_metrics(tmp_path: Path) -> None:
     assert sum(len(ranks) for ranks in told["nodes"].values()) == 4
     assert (told["batch"], told["workers"]) == (4, 4)
     assert told["versions"]["numpy"] == np.__version__
-    rows = runlog.read_rows(tmp_path / "metrics.csv")
-    assert tuple(rows[0])[:6] == runlog.COLUMNS and "loss" in rows[0]
+    rows = run_records.read_rows(tmp_path / "metrics.csv")
+    assert tuple(rows[0])[:6] == run_records.COLUMNS and "loss" in rows[0]
     last = rows[-1]
     assert (last["step"], last["epoch"], last["samples"]) == ("6", "2", "20")
     assert float(last["samples_per_second"]) > 0
@@ -64,14 +64,14 @@ def test_without_a_run_directory_nothing_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert runlog.of(Context(Settings())) is None
+    assert run_records.of(Context(Settings())) is None
     run_ranks(2, train)
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_a_rank_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
     context: Any = SimpleNamespace(is_chief=False, settings=Settings(run_dir=str(tmp_path)))
-    assert runlog.of(context) is None
+    assert run_records.of(context) is None
 
 
 def test_a_run_that_goes_on_appends_and_remembers_its_starts(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_appends_and_remembers_its_starts(tmp_path: Path) -> 
         log = log_of(tmp_path)
         log.add(step, 1, 8, {"loss": 0.5 / step}, ends="run")
         log.end(finished=step == 2)
-    rows = runlog.read_rows(tmp_path / "metrics.csv")
+    rows = run_records.read_rows(tmp_path / "metrics.csv")
     assert [row["step"] for row in rows] == ["1", "2"]
     told = json.loads((tmp_path / "manifest.json").read_text())
     assert told["finished"] is True and [start["finished"] for start in told["earlier"]] == [False]
@@ -91,7 +91,7 @@ def test_a_new_value_becomes_a_column(tmp_path: Path) -> None:
     log.add(2, 1, 16, {"loss": 0.25, "accuracy": 0.75}, ends="run")
     log.add(3, 1, 24, {"loss": 0.125}, ends="run")
     log.end()
-    rows = runlog.read_rows(tmp_path / "metrics.csv")
+    rows = run_records.read_rows(tmp_path / "metrics.csv")
     assert [row["loss"] for row in rows] == ["0.5", "0.25", "0.125"]
     assert [row["accuracy"] for row in rows] == ["", "0.75", ""]
 
@@ -102,7 +102,7 @@ def test_steps_in_quick_succession_share_a_row(tmp_path: Path) -> None:
         log.add(step, 1, 8 * step, {"loss": 0.5})
     log.add(1000, 1, 8000, {"loss": 0.5}, ends="run")
     log.end()
-    assert len(runlog.read_rows(tmp_path / "metrics.csv")) < 20
+    assert len(run_records.read_rows(tmp_path / "metrics.csv")) < 20
 
 
 def test_a_full_disk_is_told_once_and_training_goes_on(
@@ -110,8 +110,8 @@ def test_a_full_disk_is_told_once_and_training_goes_on(
 ) -> None:
     log, said = log_of(tmp_path), []
     (tmp_path / "metrics.csv").symlink_to("/dev/full")
-    monkeypatch.setattr(log._rows, "_names", [*runlog.COLUMNS])
-    monkeypatch.setattr(runlog.logger, "warning", lambda words, *a: said.append(words % a))
+    monkeypatch.setattr(log._rows, "_names", [*run_records.COLUMNS])
+    monkeypatch.setattr(run_records.logger, "warning", lambda words, *a: said.append(words % a))
     for step in (1, 2, 3):
         log.add(step, 1, 8, {}, ends="run")
     assert len(said) == 1 and "No space left" in said[0]
@@ -144,18 +144,18 @@ def test_without_that_library_the_extra_is_named(
 
 def test_secrets_stay_out_of_the_manifest() -> None:
     given = {"SLURM_JOB_ID": "7", "SLURM_JWT": "x", "OMP_NUM_THREADS": "2", "HOME": "/home/u"}
-    assert runlog.environment(given) == {"OMP_NUM_THREADS": "2", "SLURM_JOB_ID": "7"}
+    assert run_records.environment(given) == {"OMP_NUM_THREADS": "2", "SLURM_JOB_ID": "7"}
 
 
 def test_what_decides_which_libraries_are_loaded_is_in_the_manifest() -> None:
     given = {"LD_LIBRARY_PATH": "/opt/mpi/lib", "MPI4PY_LIBMPI": "/opt/mpi/lib/libmpi.so"}
     given |= {"PATH": "/opt/mpi/bin", "PYTHONPATH": "/pack", "LD_PRELOAD": "libx.so"}
-    assert runlog.environment({**given, "EDITOR": "vi"}) == given
+    assert run_records.environment({**given, "EDITOR": "vi"}) == given
 
 
 def test_modules_are_those_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADEDMODULES", "gcc/13.2:openmpi/5.0.3")
-    told = runlog.manifest(Context(Settings(run_dir=str(tmp_path))))
+    told = run_records.manifest(Context(Settings(run_dir=str(tmp_path))))
     assert told["modules"] == ["gcc/13.2", "openmpi/5.0.3"]
 
 

@@ -20,14 +20,14 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import GraphError
-from hpcflow.logs import logger
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
-from hpcflow.train import runlog
+from hpcflow.train import run_records
 from hpcflow.train.job_result import summary, updates_of
-from hpcflow.train.progress import Progress
-from hpcflow.train.written import write_json
+from hpcflow.train.progress_bar import Progress
+from hpcflow.train.result_files import write_json
 from tests.runtime.ranks import run_ranks
 
 from .reference import OPTIMIZERS, data, net
@@ -56,7 +56,10 @@ def test_synchronous_workers_write_one_result(tmp_path: Path) -> None:
     assert found["seconds"] > 0 and found["samples_per_second"] > 0
     assert set(found["versions"]) >= {"hpcflow", "numpy", "python"}
     written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
-    assert written - {runlog.PACES} == {"manifest.json", "result.json"}  # paces of long jobs only
+    assert written - {run_records.PACES} == {
+        "manifest.json",
+        "result.json",
+    }  # paces of long jobs only
 
 
 def test_asynchronous_updates_are_the_sum_of_the_workers_steps(tmp_path: Path) -> None:

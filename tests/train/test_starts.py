@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.train.starts import STARTS, Starts
+from hpcflow.train.restart_count import STARTS, Starts
 
 
 def begun(folder: Path, saves: bool = True, **environ: str) -> int:
@@ -78,6 +78,6 @@ def test_a_folder_that_cannot_be_written_is_told(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hpcflow.train.starts.write_json", full)
+    monkeypatch.setattr("hpcflow.train.restart_count.write_json", full)
     assert begun(tmp_path) == 0
     assert "cannot be written: No space left on device" in caplog.text

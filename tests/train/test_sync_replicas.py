@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.consistency import All, Backup
 from hpcflow.errors import GraphError, HpcflowError
-from hpcflow.runtime.context import Context
-from hpcflow.runtime.job import use
+from hpcflow.ps.backup_workers import Backup
+from hpcflow.ps.sync_rules import All
+from hpcflow.runtime.job.job_membership import use
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 from tests.runtime.ranks import run_ranks
 

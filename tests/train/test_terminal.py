@@ -12,7 +12,7 @@ import pytest
 
 RANK = """
 import sys
-from hpcflow.train.terminal import watched
+from hpcflow.platform.terminal_detection import watched
 terminal = watched(sys.stdout)
 if terminal is None:
     print("no one watches")

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow import launch
+from hpcflow.launch import launcher_detection
 from tests.train.test_chosen import KINDS, MODES, started
 
-pytestmark = pytest.mark.skipif(launch.detect() is not None, reason="a job cannot start jobs")
+pytestmark = pytest.mark.skipif(
+    launcher_detection.detect() is not None, reason="a job cannot start jobs"
+)
 SAYS = "this job ends in "
 PLAIN = """
 with hf.Session() as sess:

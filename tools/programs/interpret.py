@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import FeedError, UninitializedError
-from hpcflow.graph.body import Function, variable_of
 from hpcflow.graph.dtypes import history, resource, tensor_array
+from hpcflow.graph.function_body import Function, variable_of
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.registry import lookup
-from hpcflow.graph.shape import Spec
-from hpcflow.kernels.table import Node, find
-from hpcflow.kernels.tensor_array import Elements
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels.kernel_registry import Node, find
+from hpcflow.ops.control_flow.tensor_array_kernels import Elements
 
 Values = dict[Tensor, Any]
 Pick = Callable[[list[Operation]], int]

@@ -15,7 +15,7 @@ import numpy as np
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError
-from hpcflow.runtime.context import Context
+from hpcflow.runtime.job.rank_context import Context
 from hpcflow.settings import Settings
 
 from .interpret import Interpreter, StuckError, earliest

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcflow.graph.arguments import also_takes
+from hpcflow.graph.deprecated_arguments import also_takes
 from hpcflow.graph.graph import Operation, Tensor
-from hpcflow.graph.shape import show, size_of
-from hpcflow.logs import say_once
-from hpcflow.ops.indexed_slices import IndexedSlices
-from hpcflow.ops.math import abs, maximum, pow, sqrt, square
-from hpcflow.ops.rows import sum_equal_rows
-from hpcflow.ops.state import Variable, update
-from hpcflow.train.optimizers.formula import Cells, FormulaOptimizer
+from hpcflow.graph.static_shape import show, size_of
+from hpcflow.ops.math.arithmetic_ops import abs, maximum, pow, sqrt, square
+from hpcflow.ops.variables.indexed_slices import IndexedSlices
+from hpcflow.ops.variables.row_list_ops import sum_equal_rows
+from hpcflow.ops.variables.variable_ops import Variable, update
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.train.optimizers.update_formula import Cells, FormulaOptimizer
 
 LARGE = 1 << 20  # elements of a table of which a step should not move all rows unasked
 

@@ -1,0 +1,352 @@
+"""Gradients: graph -> graph, by the rules in the op table, from the last operation to the first."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
+from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.dtypes import history, is_floating, resource, tensor_array
+from hpcflow.graph.function_body import depth
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
+from hpcflow.graph.op_registry import NoGrad, lookup
+from hpcflow.graph.operator_overloads import OPERATORS
+from hpcflow.graph.static_shape import is_known, merge, show, size_of
+from hpcflow.ops.array.array_ops import reshape
+from hpcflow.ops.array.broadcast_ops import ones_like, zeros, zeros_like
+from hpcflow.ops.array.concat_split_ops import stack
+from hpcflow.ops.control_flow.control_dependencies import in_order
+from hpcflow.ops.math.arithmetic_ops import add_n
+from hpcflow.ops.shape_inference import one
+from hpcflow.ops.variables.indexed_slices import IndexedSlices
+from hpcflow.ops.variables.row_list_ops import join_slices
+from hpcflow.platform.rank_logging import say_once
+
+Gradient = Tensor | IndexedSlices
+
+
+@also_takes("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    stop_gradients: Any = None,
+    unconnected_gradients: Any = "none",
+) -> list[Any]:
+    """The derivative of the sum of `ys` by each of `xs`, as new operations of the graph.
+
+    `xs` are tensors or variables; a variable's gradient is that of its value, over all its reads.
+    `grad_ys` weighs the elements of `ys` (ones if None). `stop_gradients` are held constant.
+
+    Shapes:   as `xs`; None where no `ys` depends on it, or only through integers or operations
+              through which no gradient goes, as `py_func`, which is told once; or zeros with
+              `unconnected_gradients` "zero" (`hf.UnconnectedGradients`). IndexedSlices of a
+              variable of which only rows are read (`gather`, `embedding_lookup`).
+    Gradient: of gradients too, where the rules are differentiable.
+    Errors:   GradientError names an op on the way that has no gradient, and says why.
+
+    The results follow the control dependencies in force; what computes them does not.
+    """
+    zero = unconnected(unconnected_gradients) == UnconnectedGradients.ZERO
+    graph, found = get_default_graph(), free_gradients(ys, xs, grad_ys, name, stop_gradients)
+    if zero:
+        found = [_zeros_of(x) if g is None else g for g, x in zip(found, _listed(xs), strict=True)]
+    return [_in_scope(graph, g) for g in found] if graph.is_ordering else found
+
+
+class UnconnectedGradients(enum.Enum):
+    """What the gradient by a tensor is on which nothing depends: None, or zeros."""
+
+    NONE = "none"
+    ZERO = "zero"
+
+
+def unconnected(given: Any) -> UnconnectedGradients:
+    """The member that `given`, a member or its value, is."""
+    try:
+        return UnconnectedGradients(given)
+    except ValueError:
+        raise ArgumentError(
+            f"unconnected_gradients is {given!r}", line=user_line(), hint='"none" or "zero"'
+        ) from None
+
+
+def _zeros_of(x: Any) -> Tensor:
+    """Zeros like a tensor or the value of a variable."""
+    if isinstance(x, Tensor):
+        return zeros_like(x)
+    return zeros(x.shape, x.dtype)
+
+
+def _in_scope(graph: Graph, g: Gradient | None) -> Gradient | None:
+    if g is None:
+        return None
+    with graph.beside(g.op):
+        made: Gradient = in_order(g)
+    return made
+
+
+def free_gradients(
+    ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients", stop_gradients: Any = None
+) -> list[Any]:
+    """As `gradients`, behind no control dependencies."""
+    targets = [convert_to_tensor(y) for y in _listed(ys)]
+    sources = [_source(x) for x in _listed(xs)]
+    stops = {_source(t) for t in _listed(stop_gradients)}
+    graph = get_default_graph()
+    reached = _reached_from(sources, targets, stops)
+    with graph.name_scope(name) as scope, graph.control_dependencies(None):
+        found = _Contributions()
+        for y, g in _seeds(targets, grad_ys):
+            found.add(y, g)
+        ops = {t.op for t in reached}
+        for op in sorted(ops, key=_place, reverse=True):
+            _backward(op, found, reached, stops, scope)
+        return [_with_shape(_asked_for(found.total(x), x), x) for x in sources]
+
+
+OPERATORS["gradients"] = free_gradients  # those of functions need it
+
+
+@also_takes("colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
+def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
+    """The second derivatives of the sum of `ys` by the elements of each of `xs`.
+
+    Shapes:   x.shape + x.shape, which must be known; one gradient graph an element.
+    Errors:   ShapeError for unknown sizes; GradientError as for `gradients`.
+    """
+    graph = get_default_graph()
+    found = []
+    with graph.name_scope(name):
+        for x in _listed(xs):
+            if not is_known(x.shape):
+                raise ShapeError(
+                    f"hessians by {x.name!r}, whose shape {show(x.shape)} is not known",
+                    line=user_line(),
+                    hint="set_shape what you know, or reshape to a known shape",
+                )
+            size, dtype = size_of(x.shape), x.dtype
+            (slope,) = gradients(ys, x)
+            rows: list[Any] = []
+            for hot in np.eye(size, dtype=dtype).reshape(size, *x.shape):
+                row = None if slope is None else gradients(slope, x, hot)[0]
+                rows.append(zeros(x.shape, dtype) if row is None else row)
+            whole = stack(rows) if rows else zeros((0, *x.shape), dtype)
+            found.append(reshape(whole, (*x.shape, *x.shape)))
+    return found
+
+
+def _listed(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _source(x: Any) -> Tensor:
+    """A tensor itself; a variable's handle, through which all its reads go."""
+    x = getattr(x, "handle", x)
+    if not isinstance(x, Tensor):
+        raise GradientError(f"{x!r} is not a tensor or a variable of the graph")
+    return x
+
+
+def _place(op: Operation) -> tuple[int, int]:
+    """Where it stands among the operations of all graphs: a body's follow those around it."""
+    return depth(op.graph), op.index
+
+
+def _inputs(op: Operation) -> Sequence[Tensor]:
+    """What it takes: a capture takes the tensor outside that it stands for."""
+    if not op.inputs and op.outputs:
+        outer = op.graph.origin(op.outputs[0])
+        return op.inputs if outer is None else (outer,)
+    return op.inputs
+
+
+def _carries(t: Tensor) -> bool:
+    """True if a gradient flows through `t`: floating point, a handle, or what a loop has kept."""
+    return is_floating(t.dtype) or t.dtype in (resource, tensor_array, history)
+
+
+def _seeds(targets: list[Tensor], grad_ys: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    graph = get_default_graph()
+    given = _listed(grad_ys) or [None] * len(targets)
+    if len(given) != len(targets):
+        raise GradientError(f"{len(given)} grad_ys for {len(targets)} ys")
+    for y, g in zip(targets, given, strict=True):
+        if not (is_floating(y.dtype) or (y.dtype == tensor_array and g is not None)):
+            continue  # integers, booleans and strings have no gradient
+        if g is None and y.dtype.kind == "c":
+            raise DTypeError(
+                f"{y.name!r} is {y.dtype}: gradients of complex values need grad_ys",
+                op=y.op.name,
+                line=y.op.line,
+                hint="a loss is real: hf.abs(y), hf.real(y); or grad_ys=hf.ones_like(y)",
+            )
+        with graph.beside(y.op):
+            g = ones_like(y) if g is None else convert_to_tensor(g, y.dtype)
+        merge(g.shape, y.shape)
+        yield y, g
+
+
+def _reached_from(
+    sources: list[Tensor], targets: list[Tensor], stops: set[Tensor]
+) -> dict[Tensor, None]:
+    """The tensors between `sources` and `targets` through which a gradient flows."""
+    behind: set[Operation] = set()
+    stack = [y.op for y in targets]
+    while stack:
+        op = stack.pop()
+        if op not in behind:
+            behind.add(op)
+            stack.extend(t.op for t in _inputs(op))
+    reached = {x: None for x in sources if _carries(x)}
+    for op in sorted(behind, key=_place):
+        if any(t in reached and (t not in stops or t in sources) for t in _inputs(op)):
+            reached.update({t: None for t in op.outputs if _carries(t) and t not in stops})
+    return reached
+
+
+class _Contributions:
+    """What each tensor's consumers have sent back to it so far."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Tensor, list[Gradient]] = {}
+
+    def add(self, t: Tensor, g: Gradient) -> None:
+        self.parts.setdefault(t, []).append(g)
+
+    def total(self, t: Tensor) -> Gradient | None:
+        """Their sum, made once, where the tensor is if one of them is there, too."""
+        parts = self.parts.get(t, [])
+        if len(parts) > 1:
+            places = {(g.op.device, g.op.colocate): g.op for g in reversed(parts)}
+            home = places.get((t.op.device, t.op.colocate), parts[0].op)
+            parts = self.parts[t] = [_sum(t, parts, home)]
+        return parts[0] if parts else None
+
+    def whole(self, t: Tensor, why: str) -> Tensor | None:
+        """Their sum as a dense tensor, for what cannot use rows."""
+        total = self.total(t)
+        if isinstance(total, IndexedSlices):
+            total = _dense(t, total, why)
+            self.parts[t] = [total]
+        return total
+
+
+def _sum(t: Tensor, parts: Sequence[Gradient], where: Operation) -> Gradient:
+    if len(parts) == 1:
+        return parts[0]
+    rows = [g for g in parts if isinstance(g, IndexedSlices)]
+    with get_default_graph().beside(where):
+        if len(rows) == len(parts):
+            return join_slices(rows)
+        if t.dtype == tensor_array:
+            return one("TensorArrayAddN", [g for g in parts if isinstance(g, Tensor)])
+        why = "is added to dense gradients"
+        return add_n([_dense(t, g, why) if isinstance(g, IndexedSlices) else g for g in parts])
+
+
+def _dense(t: Tensor, rows: IndexedSlices, why: str) -> Tensor:
+    """The gradient of `t` made dense, which is told: it may be a large table."""
+    name = t.op.inputs[0].op.name if t.op.type == "ReadVariable" else t.op.name
+    say_once(
+        f"the gradient of {name!r} {show(rows.shape)} (made at {t.op.line}) is rows; it is made "
+        f"dense, as it {why}"
+    )
+    with get_default_graph().beside(rows.op):
+        return rows.dense()
+
+
+def _asked_for(g: Gradient | None, x: Tensor) -> Gradient | None:
+    """Rows for variables and reads of them; the gradient of another tensor is a tensor."""
+    if isinstance(g, IndexedSlices) and x.dtype != resource and x.op.type != "ReadVariable":
+        with get_default_graph().beside(g.op):
+            return g.dense()
+    return g
+
+
+def _backward(
+    op: Operation,
+    found: _Contributions,
+    reached: dict[Tensor, None],
+    stops: set[Tensor],
+    scope: str,
+) -> None:
+    """Send the gradients of the outputs of `op` back to its inputs."""
+    wanted = [t in reached for t in _inputs(op)]
+    if not any(wanted):
+        return
+    take = (
+        found.total if lookup(op.type).slices else lambda t: found.whole(t, f"is used by {op.type}")
+    )
+    outputs = [None if t in stops else take(t) for t in op.outputs]
+    if all(g is None for g in outputs):
+        return
+    if not op.inputs:
+        (outer,), (g,) = _inputs(op), outputs
+        assert g is not None
+        found.add(outer, g)
+        return
+    rule = lookup(op.type).grad
+    if isinstance(rule, NoGrad):
+        _without(op, rule, zip(_inputs(op), wanted, strict=True))
+        return
+    graph = get_default_graph()  # inside a gradient function another one than that of `op`
+    with graph.name_scope(f"{scope}{op.name}_grad/"), graph.beside(op):
+        grads = rule(op, *outputs)
+        if len(grads) != len(op.inputs):
+            raise GradientError(
+                f"the gradient rule of {op.type} gives {len(grads)} gradients for "
+                f"{len(op.inputs)} inputs",
+                op=op.name,
+            )
+        for t, needed, given in zip(op.inputs, wanted, grads, strict=True):
+            g = given() if needed and callable(given) else given
+            if isinstance(g, NoGrad):
+                _without(op, g, [(t, needed)])
+            elif needed and isinstance(g, (Tensor, IndexedSlices)):
+                found.add(t, g)
+
+
+def _without(op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]) -> None:
+    """No gradient goes to those of `inputs` that need one: an error, or told where they are floats.
+
+    A handle, as that of a queue, has no gradient that could be missed.
+    """
+    needed = [t for t, is_needed in inputs if is_needed]
+    if needed and not why.none:
+        raise GradientError(
+            f"{op.type} has no gradient by {', '.join(repr(t.name) for t in needed)}: {why.reason}",
+            op=op.name,
+            line=op.line,
+            hint="hf.stop_gradient in front of it makes it a constant",
+        )
+    if any(is_floating(t.dtype) for t in needed):
+        say_once(f"no gradient goes through {op.name!r} (made at {op.line}): {why.reason}")
+
+
+def _with_shape(g: Gradient | None, x: Tensor) -> Gradient | None:
+    """`g` with what is known of the shape of `x`."""
+    if isinstance(g, Tensor) and x.dtype != resource and g.shape != x.shape:
+        try:
+            g.set_shape(x.shape)
+        except ShapeError:
+            raise ShapeError(
+                f"the gradient of {x.name!r} {show(x.shape)} has shape {show(g.shape)}",
+                op=g.op.name,
+                hint="this is an error of a gradient rule: please report it",
+            ) from None
+    return g

@@ -1,0 +1,103 @@
+"""Recomputation: what a function made on the way is computed again for its gradient, not kept."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.autodiff.gradients import gradients
+from hpcflow.errors import GradientError
+from hpcflow.graph.dtypes import is_floating
+from hpcflow.graph.function_body import last_name
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import merge
+from hpcflow.ops.custom_ops import with_gradient
+
+
+def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: memory for time. The gradient of `f(...)` computes `f` again.
+
+    Between forward and backward only what enters `f` and its results are kept: arguments, other
+    tensors it uses, values of variables, and results of operations that are not repeatable (random
+    draws, so that the same are used twice). Use it for each block of a deep net.
+
+    Shapes:   results and gradients are those of `f`, to the last bit.
+    """
+
+    @functools.wraps(f)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        graph = get_default_graph()
+        since = graph.version
+        result = f(*args, **kwargs)
+        several = isinstance(result, (list, tuple))
+        outputs = [convert_to_tensor(y) for y in (result if several else [result])]
+        block = _Block(outputs, since)
+        made = with_gradient(outputs, block.inputs, block.gradients, "recompute")
+        return type(result)(made) if several else made[0]
+
+    return decorated
+
+
+class _Block:
+    """The repeatable operations made since `since` that lead to `outputs`, and what enters them."""
+
+    def __init__(self, outputs: Sequence[Tensor], since: int) -> None:
+        self.outputs = list(outputs)
+        graph = get_default_graph()
+        inside: dict[Operation, None] = {}
+        entering: dict[Tensor, None] = {}
+        stack = list(outputs)
+        while stack:
+            t = stack.pop()
+            if t.op.graph is not graph or not _repeatable(t.op, since):
+                entering[t] = None
+            elif t.op not in inside:
+                inside[t.op] = None
+                stack.extend(t.op.inputs)
+        self.operations = sorted(inside, key=lambda op: op.index)
+        self.inputs = sorted(entering, key=lambda t: (t.op.index, t.index))
+
+    def gradients(self, op: Operation, *grads: Any) -> list[Any]:
+        """The gradients of what enters, by operations that are made again behind `grads`."""
+        graph = get_default_graph()  # inside the gradient of a loop another one than forward's
+        given = [graph.adopt(t) for t in op.inputs[len(self.outputs) :]]
+        pairs = [
+            (again, g)
+            for again, g in zip(self.again(given, grads), grads, strict=True)
+            if is_floating(again.dtype)
+        ]
+        if not pairs:
+            raise GradientError("nothing that was recomputed has a gradient", op=op.name)
+        floats = [t for t in given if is_floating(t.dtype)]
+        ys, seeds = zip(*pairs, strict=True)
+        found = iter(gradients(list(ys), floats, list(seeds), stop_gradients=floats))
+        return [next(found) if is_floating(t.dtype) else None for t in given]
+
+    def again(self, given: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs once more, from `given`; nothing starts before all of `after` is there.
+
+        The order also keeps them apart: nodes are merged only if they follow the same ones.
+        """
+        made = dict(zip(self.inputs, given, strict=True))
+        graph = get_default_graph()
+        new: set[Operation] = set()
+        for op in self.operations:
+            inputs = [made[t] for t in op.inputs]
+            first = new.isdisjoint(t.op for t in inputs)
+            with (
+                graph.beside(op),
+                graph.control_dependencies(None),
+                graph.control_dependencies(after if first else []),
+            ):
+                copy = graph.create_op(op.type, inputs, op.attrs, last_name(op))
+            new.add(copy)
+            for mine, its in zip(copy.outputs, op.outputs, strict=True):
+                mine.shape = merge(mine.shape, its.shape)
+                made[its] = mine
+        return [made[y] for y in self.outputs]
+
+
+def _repeatable(op: Operation, since: int) -> bool:
+    return op.index >= since and op.type != "Const" and lookup(op.type).pure

@@ -1,0 +1,167 @@
+"""A save behind training: all ranks pin their parts at one step; the chief hears who has written.
+
+Nobody waits for it: ranks tell the chief by messages that are taken while they run their steps, a
+thread of the chief gives the checkpoint its name when all have, and the chief tells the others.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.checkpoint.background_writer import Answer, done, in_thread
+from hpcflow.checkpoint.checkpoint_service import begin
+from hpcflow.checkpoint.participating_ranks import Team
+from hpcflow.checkpoint.save_checkpoint import Asked, discard, finish, plan
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.state.state_store import Store
+
+
+class Behind:
+    """A save that is written behind training, as a rank that runs the script sees it.
+
+    `ended` is called when its outcome is known, under the baton: with the facts of a checkpoint
+    that has its name ("path", and seconds since the versions were pinned: "durable", "verified",
+    "published"), or with an error, of any rank; the draft is removed then. `waits`, the same on
+    all, says whether training waits for it.
+
+    Ranks: every rank that runs the script.
+    """
+
+    def __init__(
+        self, context: Context, ended: Callable[[Answer], None], waits: bool = False
+    ) -> None:
+        self.context, self._ended, self._waits = context, ended, waits
+        self.outcome: Answer | None = None
+        self.step = 0
+        self._since = 0.0
+        self._writers: set[int] = set()
+        self._rows: dict[int, Answer] = {}  # on the chief: what writers have told
+        self._all_told = threading.Event()
+
+    def begin(self, store: Store, ask: Asked, mine: Any, keep: int) -> None:
+        """Agree on who writes what and keep it as it is.
+
+        Returns when all ranks have whose variables the steps that follow may change.
+
+        Ranks:  every rank that runs the script, between steps.
+        Errors: CheckpointError on all of them; nothing has begun then.
+        """
+        team = Team(self.context)
+        self.context.saving = self
+        try:
+            self._begin(team, store, ask, mine, keep)
+        except BaseException:
+            self.context.saving = None
+            raise
+
+    def _begin(self, team: Team, store: Store, ask: Asked, mine: Any, keep: int) -> None:
+        context = self.context
+        duties, told = plan(team, store, ask, mine)
+        told["waits"] = self._waits
+        self.step, self._writers = told["step"], set(told["writers"])
+        self._since = time.perf_counter()
+        duty = duties.pop(context.rank, [])
+        answers = team.call(
+            {r: {"do": "begin", **told, "duty": its} for r, its in duties.items()}, store
+        )
+        if context.rank in self._writers:
+            mine = {**told, "duty": duty}
+            context.engine.with_baton(lambda: _begin_here(context, store, mine), lambda: True)
+        answers()
+        if context.is_chief:
+            in_thread(lambda: self._publish(told, ask, keep))
+            self._look()
+        if context.roles.servers:  # nobody goes on before they have theirs
+            team.decide({"value": 0}, lambda rows: 0)
+
+    # -- on the chief
+
+    def _look(self) -> None:
+        """Whether all writers have told, those apart who have died."""
+        world = self.context.world
+        for rank in self._writers.intersection(world.lost if world is not None else ()):
+            self._rows.setdefault(rank, _died(rank))
+        if self._writers and self._writers <= self._rows.keys():
+            self._all_told.set()
+
+    def _publish(self, told: dict[str, Any], ask: Asked, keep: int) -> None:
+        """In a thread: when all have written, the index and the names."""
+        self._all_told.wait()
+        rows = list(self._rows.values())
+        wrong = [row for row in rows if "error" in row]
+        parts = [row["value"] for row in rows if "value" in row]
+
+        def publish() -> dict[str, Any]:
+            path = finish(told, ask, keep, [one["record"] for one in parts], checks=True)
+            return {
+                "path": str(path),
+                "durable": max(one["durable"] for one in parts),
+                "verified": max(one["verified"] for one in parts),
+                "published": time.perf_counter() - self._since,
+            }
+
+        outcome = wrong[0] if wrong else done(self.context, f"publishing {told['draft']}", publish)
+        if "error" in outcome:
+            discard(told)
+        self.context.engine.hand_over(lambda: self._tell(outcome))
+
+    def _tell(self, outcome: Answer) -> None:
+        context, control = self.context, self.context.control
+        told = {"service": "checkpoint", "do": "ended", "outcome": outcome}
+        for rank in context.roles.drivers[1:]:
+            assert control is not None and context.world is not None
+            if rank not in context.world.lost:
+                control.post(rank, told)
+        self._end(outcome)
+
+    # -- on all
+
+    def heard(self, told: dict[str, Any]) -> None:
+        """A writer tells the chief what it did, or the chief the others what came of it."""
+        if told["do"] == "ended":
+            self._end(told["outcome"])
+        else:
+            self._rows[told["rank"]] = told["answer"]
+            self._look()
+
+    def _end(self, outcome: Answer) -> None:
+        self.outcome = outcome
+        self._ended(outcome)
+
+    def poll(self) -> None:
+        """Between two steps: take what has come, if steps did not, which need not poll."""
+        self.context.engine.attend()
+        self._look()
+
+    def finish(self, late: float = math.inf) -> bool:
+        """Wait for its outcome, looking after messages meanwhile; False if the clock is `late`."""
+        behind = self
+
+        class Outcome:
+            def test(self) -> bool:
+                if behind.outcome is None:
+                    behind._look()
+                return behind.outcome is not None or time.perf_counter() > late
+
+        chief = -1 if self.context.is_chief else self.context.roles.drivers[0]
+        self.context.engine.finish(Outcome(), f"the checkpoint of step {self.step}", chief)
+        return self.outcome is not None
+
+
+def _begin_here(context: Context, store: Store, told: dict[str, Any]) -> None:
+    context.engine.settle()
+    begin(context, store, told)
+
+
+def _died(rank: int) -> Answer:
+    return {
+        "error": f"rank {rank} has died while it wrote its part",
+        "kind": "CheckpointError",
+        "rank": rank,
+        "op": None,
+        "hint": "the next save is without it",
+    }

@@ -1,0 +1,139 @@
+"""Writer: this rank's part of a save, written by a thread while training goes on.
+
+The thread makes no call of MPI. What it did comes back through the engine's inbox, so that whoever
+holds the baton lets go of the versions and tells the chief.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.checkpoint import checkpoint_directory, parallel_hdf5_write
+from hpcflow.checkpoint.checkpoint_layout import Slab, arrays_of
+from hpcflow.checkpoint.participating_ranks import attempt
+from hpcflow.errors import CheckpointError
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.hdf5_library import library
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.state.state_store import Store
+
+Answer = dict[str, Any]  # of `attempt`
+GIVE_WAY_S = 0.2  # at most so long a thread leaves the memory to the step that copies
+NICE = 5  # so much less than training does a thread that writes ask of the cores
+
+
+class Writer:
+    """Keeps the slabs `duty` as they are now and writes them, digested, into a file of its own.
+
+    Host memory is pinned, not copied; what is on another device is copied to the host now. The
+    thread begins when training has copied what it changes, if that is soon, or at once if training
+    waits (`told["waits"]`): both at a time would hold each other up at the memory.
+
+    The file is read back before the chief is told: of its record, and after how many seconds it was
+    on the disk and was found good. An error, also one of now, is told in its place.
+
+    Made under the baton, between steps.
+    """
+
+    def __init__(
+        self, context: Context, store: Store, told: dict[str, Any], duty: Sequence[Slab]
+    ) -> None:
+        library()  # imported here: an h5py built with MPI calls it then
+        self._context, self._told, self._duty = context, told, duty
+        self._since = time.perf_counter()
+        self._kept: parallel_hdf5_write.Snapshot | None = None
+        kept = attempt(context, lambda: self._keep(store))
+        arrays = arrays_of(told)
+        self.nbytes = sum((s.stop - s.start) * arrays[s.name].row_bytes for s in duty)
+        in_thread(lambda: self._run(kept))
+
+    def _keep(self, store: Store) -> int:
+        try:
+            self._kept = parallel_hdf5_write.Snapshot(
+                store, self._told["wanted"], self._duty, to_host=True
+            )
+        except MemoryError as error:
+            raise CheckpointError(f"no memory to copy variables to the host: {error}") from error
+        return len(self._duty)
+
+    def _run(self, kept: Answer) -> None:
+        answer = kept
+        if "error" not in kept:
+            answer = done(self._context, f"writing {self._told['draft']}", self._write)
+        self._context.engine.hand_over(lambda: self._end(answer))
+
+    def _write(self) -> dict[str, Any]:
+        kept, told, hand_over = self._kept, self._told, self._context.engine.hand_over
+        assert kept is not None
+        late = self._since + (0 if told["waits"] else GIVE_WAY_S)
+        while kept.is_current() and time.perf_counter() < late:
+            time.sleep(0.002)
+        path = Path(told["draft"]) / f"part-{self._context.rank:05d}.h5"
+        mine = {**told, "part": self._context.rank}
+        record = parallel_hdf5_write.write_part(
+            path,
+            mine,
+            arrays_of(told),
+            self._duty,
+            kept.versions,
+            done=lambda slab: hand_over(lambda: kept.release(slab)),
+        )
+        durable = time.perf_counter() - self._since
+        parallel_hdf5_write.check(path, record)
+        parallel_hdf5_write.check_part(path, mine, record)
+        return {
+            "record": record,
+            "durable": durable,
+            "verified": time.perf_counter() - self._since,
+        }
+
+    def _end(self, answer: Answer) -> None:
+        if self._kept is not None:
+            self._kept.release()
+        tell_chief(self._context, answer)
+
+
+def in_thread(run: Callable[[], None]) -> None:
+    """Call `run` in a thread that leaves the cores to training where both want them."""
+
+    def nicely() -> None:
+        if sys.platform == "linux":  # where it is of this thread alone
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        run()
+
+    threading.Thread(target=nicely, name="hpcflow-save", daemon=True).start()
+
+
+def done(context: Context, doing: str, run: Callable[[], Any]) -> Answer:
+    """What a thread did by `run()`, or its error, whatever it is."""
+
+    def safely() -> Any:
+        try:
+            return checkpoint_directory.told(doing, run)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            logger.warning("%s", traceback.format_exc())
+            raise CheckpointError(f"{doing}: {type(error).__name__}: {error}") from error
+
+    return attempt(context, safely)
+
+
+def tell_chief(context: Context, answer: Answer) -> None:
+    """What came of this rank's part; the caller holds the baton."""
+    told = {"service": "checkpoint", "do": "written", "rank": context.rank, "answer": answer}
+    if context.is_chief:
+        assert context.saving is not None
+        context.saving.heard(told)
+    else:
+        assert context.control is not None
+        context.control.post(context.roles.drivers[0], told)

@@ -1,0 +1,219 @@
+"""The folder of checkpoints: names, publishing by rename, which is newest, what is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcflow.checkpoint import header_digests
+from hpcflow.checkpoint.hdf5_datasets import sync
+from hpcflow.errors import CheckpointCorruptError, CheckpointStorageError, HpcflowError
+
+LATEST, INDEX = "latest", "index.h5"
+_NAME = re.compile(r"step-(\d+)(\.h5)?(\.old)?\Z")
+_DRAFT = re.compile(r"(step-\d+(\.h5)?|latest)\.tmp\Z")
+
+
+class Found(NamedTuple):
+    """A checkpoint in a folder; `facts` is None if `error` says why it cannot be read."""
+
+    path: Path  # the directory or the file
+    facts: dict[str, Any] | None
+    error: HpcflowError | None
+
+    @property
+    def step(self) -> int:
+        """The step in its name."""
+        return step_of(self.path)
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint, -1 if it has none."""
+    match = _NAME.match(path.name)
+    return int(match.group(1)) if match else -1
+
+
+def is_folder(path: Path) -> bool:
+    """Whether `path` is a folder of checkpoints, not one of them."""
+    return os.path.isdir(path) and not os.path.exists(path / INDEX)
+
+
+def index_of(path: Path) -> Path:
+    """The file of a checkpoint that says what is in it; `path` itself may be a link."""
+    return path / INDEX if os.path.isdir(path) else Path(os.path.realpath(path))
+
+
+def find(folder: Path) -> list[Found]:
+    """The checkpoints of a folder, newest first; drafts are none.
+
+    The number of the save decides. One that cannot be read stands before those of its step or less.
+    """
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    found = [_entry(folder / name) for name in names if _NAME.match(name)]
+    serials = [(one.step, one.facts["serial"]) for one in found if one.facts]
+
+    def order(one: Found) -> tuple[float, int]:
+        if one.facts:
+            return one.facts["serial"], 0
+        return max((s for step, s in serials if step <= one.step), default=0) + 0.5, one.step
+
+    return sorted(found, key=order, reverse=True)
+
+
+def _entry(path: Path) -> Found:
+    """A checkpoint of its folder: it is no link to one elsewhere."""
+    if not path.is_symlink():
+        return look(path)
+    error = CheckpointCorruptError(
+        f"{path} is a link: the checkpoints of a folder lie in it",
+        hint=f"name what it leads to: {os.path.realpath(path)}",
+    )
+    return Found(path, None, error)
+
+
+def look(path: Path) -> Found:
+    """One checkpoint, by the user block of its index."""
+    try:
+        facts = header_digests.read(index_of(path))
+        if facts.get("kind") not in ("index", "whole"):
+            raise header_digests.foreign(index_of(path), f"it is a {facts.get('kind')}")
+        return Found(path, facts, None)
+    except HpcflowError as error:
+        return Found(path, None, error)
+
+
+def draft(folder: Path, step: int, single: bool) -> Path:
+    """A fresh place to write the checkpoint of a step, made on disk if it is a directory."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        sync(folder.parent)
+    name = f"step-{step}" + (".h5" if single else "")
+    path = folder / (name + ".tmp")
+    remove(path)
+    if not single:
+        path.mkdir()
+    return path
+
+
+def publish(path: Path) -> Path:
+    """Give a finished draft its name, in place of another checkpoint of that step; its new path.
+
+    At every moment a whole checkpoint of that step has a name that `find` knows, if there was one.
+    """
+    folder, final = path.parent, path.with_name(path.name.removesuffix(".tmp"))
+    single = final.name.endswith(".h5")
+    other = final.with_name(final.name.removesuffix(".h5") if single else final.name + ".h5")
+    old = final.with_name(final.name + ".old")
+    if not single:
+        sync(path)
+        if final.exists():
+            remove(old)
+            os.rename(final, old)
+    os.replace(path, final)
+    sync(folder)
+    point(final)
+    remove(old)
+    remove(other)
+    return final
+
+
+def point(path: Path) -> None:
+    """Have `latest` of its folder name a checkpoint."""
+    folder, text = path.parent, path.name + "\n"
+    pointer = folder / (LATEST + ".tmp")
+    with contextlib.suppress(OSError):
+        if (folder / LATEST).read_text() == text:
+            return
+    with open(pointer, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(pointer, folder / LATEST)
+    sync(folder)
+
+
+def keep(folder: Path, count: int) -> None:
+    """Remove all but the newest `count` checkpoints; 0 keeps all. Those unreadable stay.
+
+    So do those whose facts say `keep`, and the best ones, as the newest says which those are:
+    `keep_best` in its facts.
+    """
+    readable = [one for one in find(folder) if one.facts is not None]
+    policy = (readable[0].facts or {}).get("keep_best") if readable else None
+    kept = [one.path for one in (*readable[:count], *(best(readable, *policy) if policy else ()))]
+    kept += [one.path for one in readable if (one.facts or {}).get("keep")]
+    for one in [one for one in readable if one.path not in kept] if count else []:
+        gone = one.path.with_name(one.path.name.removesuffix(".old") + ".tmp")
+        remove(gone)
+        os.rename(one.path, gone)  # never seen half removed
+        remove(gone)
+
+
+def best(found: Iterable[Found], monitor: str, mode: str, count: int) -> list[Found]:
+    """Those of `found` with the smallest ("min") or largest metric `monitor`, best first.
+
+    What has no such metric, or one that is no finite number, is not among them.
+    """
+
+    def value(one: Found) -> float | None:
+        return (one.facts or {}).get("metrics", {}).get(monitor)
+
+    judged = [(v, one) for one in found if (v := value(one)) is not None]
+    sign = {"min": 1, "max": -1}[mode]
+    judged.sort(key=lambda row: (sign * row[0], (row[1].facts or {})["serial"]))
+    return [one for _, one in judged[:count]]
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an interrupted save left behind; what it had moved aside has its name again."""
+    for name in os.listdir(folder) if folder.is_dir() else []:
+        path = folder / name
+        with contextlib.suppress(OSError):
+            if _DRAFT.match(name):
+                remove(path)
+            elif _NAME.match(name) and name.endswith(".old"):
+                final = folder / name.removesuffix(".old")
+                if not final.exists():
+                    os.rename(path, final)
+                elif look(final).error is None:
+                    remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory, if it is there; of a link not what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def next_serial(folder: Path) -> int:
+    """A number that no earlier save of this folder had."""
+    return 1 + max((one.facts["serial"] for one in find(folder) if one.facts), default=0)
+
+
+def told(doing: str, run: Callable[[], Any]) -> Any:
+    """`run()`, errors of the system as CheckpointStorageError that says what to do."""
+    try:
+        return run()
+    except OSError as error:
+        raise CheckpointStorageError(
+            f"{doing}: {error.strerror or error}",
+            hint=_NEXT.get(error.errno or 0, "choose another folder for the checkpoints")
+            + "; earlier checkpoints are as they were",
+        ) from error
+
+
+_NEXT = {
+    28: "free some space, keep fewer checkpoints (max_to_keep), or choose another disk",
+    122: "your quota is used up: free some space, or choose another disk",
+    27: "no file may be so large here: raise the limit (ulimit -f)",
+    30: "the file system is read-only: choose a folder that can be written",
+    13: "choose a folder that you may write",
+}

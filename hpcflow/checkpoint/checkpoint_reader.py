@@ -1,0 +1,258 @@
+"""A checkpoint that was written: check it, read any rows of it; without HDF5, by user blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.checkpoint import checkpoint_directory, header_digests
+from hpcflow.checkpoint.checkpoint_layout import Array
+from hpcflow.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointMismatchError,
+    HpcflowError,
+)
+
+
+class Duty(NamedTuple):
+    """One piece of a file that someone is to check, and the array it is of."""
+
+    file: str
+    piece: header_digests.Piece
+    array: str | None  # None: the structure of the file
+
+
+class Fault(NamedTuple):
+    """What is wrong: the name of the file, the arrays that it concerns, and the text for people."""
+
+    file: str
+    arrays: tuple[str, ...]
+    text: str
+    whole: bool = False  # the file is missing, cut off or another: its bytes say nothing more
+
+
+class Saved:
+    """The checkpoint at `path`, a directory or a file; `facts` are what its index says."""
+
+    def __init__(self, path: Path, facts: dict[str, Any] | None = None) -> None:
+        self.path = path
+        self.index = checkpoint_directory.index_of(path)
+        self.facts = header_digests.read(self.index) if facts is None else facts
+        self.base = self.index.parent
+        self.arrays = {
+            name: Array(name, dtype, tuple(shape)) for name, dtype, shape in self.facts["arrays"]
+        }
+        # a file that stands alone may be given another name
+        own = {"file": self.index.name, "slabs": self.facts["slabs"], "rest": self.facts["rest"]}
+        self.files: list[dict[str, Any]] = self.facts.get("files") or [own]
+        self._records = {record["file"]: record for record in self.files}
+        self._slabs: dict[str, list[tuple[dict[str, Any], str]]] = {}
+        for record in self.files:
+            for slab in record["slabs"]:
+                self._slabs.setdefault(slab["name"], []).append((slab, record["file"]))
+        self._owned: set[str] = set()  # files that `read_checked` has found to be the index's own
+
+    def slabs_of(self, name: str) -> Sequence[tuple[dict[str, Any], str]]:
+        """The slabs of an array, each with the name of its file."""
+        return self._slabs.get(name, [])
+
+    # -- checking
+
+    def problems(self, who: int = 0, of: int = 1) -> list[str]:
+        """What is wrong with the share `who` of `of` shares of the checkpoint; none if it is good.
+
+        All shares together are every byte of every file.
+        """
+        return [fault.text for fault in self.faults(who, of)]
+
+    def faults(self, who: int = 0, of: int = 1) -> list[Fault]:
+        """The same, by files and arrays."""
+        found = [
+            fault for i, r in enumerate(self.files) if i % of == who for fault in self._owner(r)
+        ]
+        duties = list(self._duties())
+        total = sum(duty.piece.nbytes for duty in duties)
+        before = 0
+        mine: dict[str, list[Duty]] = {}
+        for duty in duties:
+            if before * of // max(total, 1) == who:
+                mine.setdefault(duty.file, []).append(duty)
+            before += duty.piece.nbytes
+        for file, some in mine.items():
+            found += self._damaged(file, some)
+        return list({fault.text: fault for fault in found}.values())
+
+    def _damaged(self, file: str, duties: Sequence[Duty]) -> Iterator[Fault]:
+        path = self.base / file
+        every: tuple[str, ...] = ()
+        try:
+            for i in header_digests.damaged(path, [duty.piece for duty in duties]):
+                array, at = duties[i].array, duties[i].piece.offset
+                named = "its structure" if array is None else array
+                every = every or self.arrays_in(file)
+                arrays = every if array is None else (array,)
+                yield Fault(file, arrays, f"{path}: {named} is damaged (at byte {at:,})")
+        except HpcflowError as error:
+            yield self._whole(file, error.message)
+        except FileNotFoundError:
+            yield self._whole(file, f"{path} is missing")
+        except OSError as error:
+            yield self._whole(file, f"{path} cannot be read: {error.strerror}")
+
+    def _whole(self, file: str, text: str) -> Fault:
+        return Fault(file, self.arrays_in(file), text, whole=True)
+
+    def arrays_in(self, file: str) -> tuple[str, ...]:
+        """The arrays of which a file has rows; of an index, all."""
+        if file == self.index.name:
+            return tuple(sorted(self.arrays))
+        return tuple(sorted({slab["name"] for slab in self._records[file]["slabs"]}))
+
+    def _owner(self, record: Mapping[str, Any]) -> Iterator[Fault]:
+        """Whether a file is the one that the index means."""
+        path = self.base / record["file"]
+        if path == self.index:
+            return
+        try:
+            facts = header_digests.read(path)
+            index, mine = self.index.name, self.facts["id"]
+            if facts["id"] != mine:
+                raise header_digests.foreign(
+                    path, f"its id is {facts['id']}, that of {index} is {mine}"
+                )
+            if any(facts.get(name) != value for name, value in record.items()):
+                raise header_digests.foreign(path, f"it is not as {index} says")
+        except HpcflowError as error:
+            yield self._whole(record["file"], error.message)
+
+    def _duties(self) -> Iterator[Duty]:
+        for offset, nbytes, crc in self.facts["rest"]:
+            yield Duty(self.index.name, header_digests.Piece(offset, nbytes, crc), None)
+        for record in self.files:
+            if record["file"] != self.index.name:
+                for offset, nbytes, crc in record["rest"]:
+                    yield Duty(record["file"], header_digests.Piece(offset, nbytes, crc), None)
+            for slab in record["slabs"]:
+                for piece in header_digests.pieces_of(slab):
+                    yield Duty(record["file"], piece, slab["name"])
+
+    # -- reading
+
+    def read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
+        """Fill `out`, C-contiguous, with rows `start` to `stop` of an array.
+
+        Errors: CheckpointError if no part has some of them.
+        """
+        row = self.arrays[name].row_bytes
+        self.read_bytes(name, start * row, stop * row, out)
+
+    def read_bytes(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
+        """Fill `out`, C-contiguous, with bytes `start` to `stop` of an array.
+
+        Errors: CheckpointError if no part has some of them.
+        """
+        row = self.arrays[name].row_bytes
+        data = out.reshape(-1).view(np.uint8).data
+        done = 0
+        for slab, file in self.slabs_of(name):
+            begin = slab["start"] * row
+            low, high = max(start, begin), min(stop, slab["stop"] * row)
+            if low >= high:
+                continue
+            self._read(
+                self.base / file, slab["offset"] + low - begin, data[low - start : high - start]
+            )
+            done += high - low
+        if done != stop - start:
+            raise CheckpointError(f"{self.path} has {done} of bytes {start} to {stop} of {name!r}")
+
+    def read_checked(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
+        """The same, when the digests of these bytes are right and their files are the index's own.
+
+        Errors: CheckpointCorruptError naming what is not.
+        """
+        row = self.arrays[name].row_bytes
+        faults: list[Fault] = []
+        for slab, file in self.slabs_of(name):
+            # from a place in the file to one in the array
+            shift = slab["start"] * row - slab["offset"]
+            duties = [
+                Duty(file, piece, name)
+                for piece in header_digests.pieces_of(slab)
+                if piece.offset + shift < stop * row
+                and start * row < piece.offset + shift + piece.nbytes
+            ]
+            if duties:
+                if file not in self._owned:
+                    faults += self._owner(self._records[file])
+                    self._owned |= set() if faults else {file}
+                faults += self._damaged(file, duties)
+        if faults:
+            raise CheckpointCorruptError(
+                f"{name!r} of {self.path} is not good:\n  " + "\n  ".join(f.text for f in faults),
+                hint="take another checkpoint; hpcflow verify tells which are good",
+            )
+        self.read_rows(name, start, stop, out)
+
+    def _read(self, path: Path, offset: int, data: memoryview) -> None:
+        with header_digests.opened(path) as fd:
+            header_digests.read_all(fd, data, offset, path)
+
+    def read(self, name: str) -> np.ndarray:
+        """A whole array."""
+        return self.rows(name, 0, self.arrays[name].rows)
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Rows of an array; a scalar, which is one row, as it is."""
+        array = self.arrays[name]
+        out = np.empty((stop - start, *array.shape[1:]) if array.shape else (), array.dtype)
+        self.read_rows(name, start, stop, out)
+        return out
+
+    # -- comparing
+
+    def check_fits(self, wanted: Sequence[Array], told: str, reshape: bool = False) -> None:
+        """Raise unless the checkpoint has every array `wanted`, of its shape and dtype.
+
+        With `reshape` as many elements are enough.
+        Errors: CheckpointMismatchError with a diff.
+        """
+        rows = []
+        for mine in wanted:
+            theirs = self.arrays.get(mine.name)
+            if theirs is None:
+                rows.append(f"  - {_shown(mine)}: not in the checkpoint")
+            elif (theirs.dtype, theirs.shape) != (mine.dtype, mine.shape) and not (
+                reshape and (theirs.dtype, theirs.nbytes) == (mine.dtype, mine.nbytes)
+            ):
+                rows.append(f"  ! {_shown(mine)}: in the checkpoint {_kind(theirs)}")
+        if not rows:
+            return
+        names = {mine.name for mine in wanted}
+        rows += [
+            f"  + {_shown(a)}: only in the checkpoint"
+            for a in self.arrays.values()
+            if a.name not in names
+        ]
+        more = len(rows) - MOST_ROWS
+        rows = rows[:MOST_ROWS] + ([f"  ... {more} more"] if more > 0 else [])
+        raise CheckpointMismatchError(
+            f"{self.path} is a checkpoint of another model ({told}):\n" + "\n".join(rows),
+            hint="build the graph that it was saved from, or restore the variables both have: "
+            "hf.train.Saver([some, variables]), or Saver({'name in the checkpoint': variable})",
+        )
+
+
+MOST_ROWS = 20
+
+
+def _kind(array: Array) -> str:
+    return f"{np.dtype(array.dtype)}{list(array.shape)}"
+
+
+def _shown(array: Array) -> str:
+    return f"{array.name} {_kind(array)}"

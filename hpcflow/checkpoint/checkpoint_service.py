@@ -1,0 +1,145 @@
+"""What each rank does by itself in a save or a load; served ranks do it when a driver calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.checkpoint import checkpoint_directory, header_digests, parallel_hdf5_write
+from hpcflow.checkpoint.background_writer import Writer
+from hpcflow.checkpoint.checkpoint_layout import Slab, arrays_of
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.participating_ranks import attempt
+from hpcflow.checkpoint.snapshot_buffers import prepare_here
+from hpcflow.errors import CommError
+from hpcflow.ops.random.random_kernels import Draws
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.state.state_store import Store
+
+
+def answer(
+    context: Context, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]
+) -> None:
+    """Answer a driver's call: survey, write, begin to write, or load; errors go back.
+
+    Nobody waits for second buffers that are to be made.
+
+    What is told of a save behind training, "written" and "ended", is for the driver that this is.
+    """
+    if request["do"] in ("written", "ended"):
+        assert context.saving is not None
+        context.saving.heard(request)
+        return
+    store = context.store_for(*request["store"])
+    if request["do"] == "prepare":
+        prepare_here(context, store, request)
+        return
+    work: dict[str, Callable[[], Any]] = {
+        "survey": lambda: survey(store, request["wanted"]),
+        "write": lambda: write(context, store, request),
+        "begin": lambda: begin(context, store, request),
+        "load": lambda: load(context, store, request),
+    }
+    if request["do"] not in work:
+        raise CommError(f"a checkpoint is not made by {request['do']!r}", rank=context.rank)
+    context.engine.settle()  # no update is half done
+    reply(attempt(context, work[request["do"]]))
+
+
+def survey(store: Store, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """What this rank has of the variables `wanted`, and the random draws it has made."""
+    draws = [[label, op, d.made] for (label, op), d in store.draws.items()]
+    return {"held": parallel_hdf5_write.held(store, wanted), "draws": draws}
+
+
+def write(context: Context, store: Store, told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Write the slabs `told["duty"]`; the record of this rank's file, or its slabs of the one."""
+    arrays = arrays_of(told)
+    duty = [Slab(*slab) for slab in told["duty"]]
+    draft = Path(told["draft"])
+
+    def run() -> list[dict[str, Any]]:
+        if told["form"] == "parallel":
+            comm = writers(context, told["writers"])
+            return parallel_hdf5_write.write_shared(draft, told, arrays, duty, kept.versions, comm)
+        path = draft / f"part-{context.rank:05d}.h5"
+        mine = {**told, "part": context.rank}
+        record = parallel_hdf5_write.write_part(path, mine, arrays, duty, kept.versions)
+        parallel_hdf5_write.check_part(path, mine, record)
+        return [record]
+
+    kept = parallel_hdf5_write.Snapshot(store, told["wanted"], duty)
+    try:
+        found: list[dict[str, Any]] = checkpoint_directory.told(f"writing {draft}", run)
+    finally:
+        kept.release()
+    return found
+
+
+def begin(context: Context, store: Store, told: dict[str, Any]) -> int:
+    """Keep the slabs `told["duty"]` as they are now; a thread writes them. Its bytes."""
+    writer = Writer(context, store, told, [Slab(*slab) for slab in told["duty"]])
+    return writer.nbytes
+
+
+def writers(context: Context, ranks: Sequence[int]) -> Any:
+    """The communicator of the ranks that write one file; None if it is one rank alone."""
+    if len(ranks) == 1:
+        return None
+    from hpcflow.comm.mpi_communicator import MpiCommunicator
+
+    assert isinstance(context.world, MpiCommunicator)
+    return context.world.group_of(ranks)
+
+
+def load(context: Context, store: Store, told: dict[str, Any]) -> int:
+    """Fill the variables `told["wanted"]` that this rank has, from the checkpoint; their bytes."""
+    saved = Saved(Path(told["path"]))
+    if saved.facts["id"] != told["id"]:
+        raise header_digests.foreign(saved.index, "it was replaced while it was being loaded")
+
+    def run() -> int:
+        nbytes = 0
+        for state in store.states.values():
+            if state.variable in told["wanted"]:
+                nbytes += _fill(state, saved, told["wanted"][state.variable])
+            elif state.variable in told["own"]:
+                nbytes += _fill_sum(state, saved, told["own"][state.variable])
+        return nbytes
+
+    if told["seed"] is not None:
+        store.seed.set(*told["seed"])
+    for label, op, made in told["draws"]:
+        store.draws.setdefault((label, op), Draws()).made = made
+    nbytes: int = checkpoint_directory.told(f"reading {saved.path}", run)
+    return nbytes
+
+
+def _fill(state: Any, saved: Saved, name: str) -> int:
+    """Read the rows of one variable here; another device's by way of a staging buffer."""
+    target, (start, stop) = state.refill(), state.rows
+    if isinstance(target, np.ndarray):
+        row = target.nbytes // max(stop - start, 1)  # the file may have rows of another size
+        saved.read_bytes(name, start * row, stop * row, target)
+        return target.nbytes
+    rows = target.reshape((stop - start, -1))
+    row = rows.shape[1] * state.dtype.itemsize
+    step = max(header_digests.PIECE_BYTES // max(row, 1), 1)
+    for low in range(start, stop, step):
+        high = min(low + step, stop)
+        host = np.empty((high - low, rows.shape[1]), state.dtype)
+        saved.read_bytes(name, low * row, high * row, host)
+        rows[low - start : high - start] = state.device.from_host(host)
+    return int(target.nbytes)
+
+
+def _fill_sum(state: Any, saved: Saved, names: Sequence[str]) -> int:
+    """Give a variable the sum of arrays of its shape."""
+    total = np.zeros(state.shape, state.dtype)
+    for name in names:
+        total += saved.read(name)
+    state.refill()[...] = state.device.from_host(total)
+    return int(total.nbytes)

@@ -1,0 +1,128 @@
+"""Two checkpoints beside each other: arrays block by block, then what else they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.checkpoint.checkpoint_layout import Array
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.graph.dtypes import kind_of
+
+BLOCK_BYTES = 16 << 20
+OWN = {"id", "serial", "saved", "arrays", "paths", "files", "file", "size", "slabs", "rest", "kind"}
+HOW = ("form", "mode", "ranks", "servers", "replicas", "tasks_per_replica", "format_version")
+
+
+class Difference(NamedTuple):
+    """How an array, or a fact, differs: `kind` is missing, dtype, shape, values, position or fact.
+
+    Of values: how many are `differing`, and the largest absolute and relative difference, nan where
+    one of two is no number; relative is |a - b| / max(|a|, |b|).
+    """
+
+    name: str
+    kind: str
+    text: str
+    differing: int = 0
+    absolute: float = 0.0
+    relative: float = 0.0
+
+
+def diff(a: Saved, b: Saved, rtol: float = 0.0, atol: float = 0.0) -> Iterator[Difference]:
+    """What differs between two checkpoints, arrays by name, then facts.
+
+    With tolerances, values with |a - b| <= atol + rtol * max(|a|, |b|) are alike, without them
+    equal numbers, and nan and nan. How many ranks wrote it, and when, is no difference.
+    """
+    for name in sorted({*a.arrays, *b.arrays}):
+        one, other = a.arrays.get(name), b.arrays.get(name)
+        if one is None or other is None:
+            yield Difference(name, "missing", f"only in {(b if one is None else a).path}")
+        elif one.shape != other.shape:
+            yield Difference(name, "shape", f"{list(one.shape)} and {list(other.shape)}")
+        elif one.dtype != other.dtype:
+            yield Difference(name, "dtype", f"{_dtype(one)} and {_dtype(other)}")
+        else:
+            yield from _values(a, b, one, rtol, atol)
+    yield from _facts(a.facts, b.facts)
+
+
+def how(a: Saved, b: Saved) -> dict[str, tuple[Any, Any]]:
+    """In what the two jobs that saved them differ: name -> both."""
+    both = {name: (a.facts.get(name), b.facts.get(name)) for name in HOW}
+    return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+def _dtype(array: Array) -> str:
+    return str(np.dtype(array.dtype))
+
+
+def _values(a: Saved, b: Saved, array: Array, rtol: float, atol: float) -> Iterator[Difference]:
+    count, absolute, relative = 0, 0.0, 0.0
+    for start, stop in blocks(array):
+        x, y = a.rows(array.name, start, stop), b.rows(array.name, start, stop)
+        if x.tobytes() != y.tobytes():
+            some = _compared(x.ravel(), y.ravel(), rtol, atol)
+            count += some[0]
+            absolute = float(np.maximum(absolute, some[1]))  # a nan stays
+            relative = float(np.maximum(relative, some[2]))
+    if count:
+        total = array.nbytes // np.dtype(array.dtype).itemsize
+        text = f"{count:,} of {total:,} differ, by up to {absolute:.3g} (relative {relative:.3g})"
+        yield Difference(array.name, "values", text, count, absolute, relative)
+
+
+def _compared(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> tuple[int, float, float]:
+    """How many differ, and the largest absolute and relative difference."""
+    same = (x == y) | ((x != x) & (y != y))
+    x, y = _wide(x[~same]), _wide(y[~same])
+    with np.errstate(all="ignore"):
+        apart, size = np.abs(x - y), np.maximum(np.abs(x), np.abs(y))
+        far = ~(apart <= atol + rtol * size) | ~np.isfinite(size)
+        relative = apart[far] / size[far]
+    if not far.any():
+        return 0, 0.0, 0.0
+    return int(far.sum()), float(np.max(apart[far])), float(np.max(relative))
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    """As floats whose differences do not overflow, and of integers of 64 bits are exact."""
+    return x.astype(np.clongdouble if kind_of(x.dtype) == "c" else np.longdouble)
+
+
+def blocks(array: Array) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of about BLOCK_BYTES; none of an array without bytes."""
+    step = max(BLOCK_BYTES // max(array.row_bytes, 1), 1)
+    for start in range(0, array.rows if array.nbytes else 0, step):
+        yield start, min(start + step, array.rows)
+
+
+def _facts(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
+    """Steps, samples, draws, the graph, and where each dataset stands.
+
+    The seed of a job says nothing: what was drawn by it is in the variables.
+    """
+    for name in sorted({*a, *b} - OWN - set(HOW) - {"position", "draws", "random_seed"}):
+        if a.get(name) != b.get(name):
+            yield Difference(name, "fact", f"{a.get(name)} and {b.get(name)}")
+    if a["draws"]["most"] != b["draws"]["most"]:
+        mine, theirs = _draws(a), _draws(b)
+        keys = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
+        for key in keys:
+            text = f"{mine.get(key, 0)} and {theirs.get(key, 0)} draws made"
+            yield Difference(key, "fact", text)
+    places, others = a.get("position", []), b.get("position", [])
+    if len(places) != len(others):
+        yield Difference("position", "position", f"{len(places)} and {len(others)} datasets")
+    for i, (one, other) in enumerate(zip(places, others, strict=False)):
+        keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+        if keys:
+            text = "; ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
+            yield Difference(f"dataset {i}", "position", text)
+
+
+def _draws(facts: dict[str, Any]) -> dict[str, int]:
+    return {f"{label}: {op}": made for label, op, made in facts["draws"]["most"]}

@@ -1,0 +1,238 @@
+"""HDF5 structure: datasets whose bytes are written elsewhere, and the master of virtual ones."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import math
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.comm.polling_backoff import calling, finish
+from hpcflow.errors import CheckpointError
+from hpcflow.graph.dtypes import bfloat16
+from hpcflow.runtime.hdf5_library import library
+
+MARGIN = 16 << 10  # of a file's size, for what HDF5 adds
+ALIGN_FROM, PAGE = 64 << 10, 4096  # large datasets begin at pages
+WAY_S = 50e-6  # between two datasets, of which one takes about a millisecond
+
+
+class Place(NamedTuple):
+    """A dataset: its path in the file, dtype, shape, and the variable it is of."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    name: str
+
+
+class Source(NamedTuple):
+    """Rows `start` to `stop` of a virtual dataset, in the file of a part beside it."""
+
+    file: str
+    start: int
+    stop: int
+
+
+@contextlib.contextmanager
+def created(path: Path, block: int, align: int = PAGE) -> Iterator[Any]:
+    """A new HDF5 file behind a user block of `block` bytes, large datasets at multiples of `align`.
+
+    Errors: OSError with the errno of the disk, where there is one.
+    """
+    h5py = library()
+    with _told(path):
+        file = h5py.File(
+            path,
+            "w",
+            userblock_size=block,
+            alignment_threshold=max(align, ALIGN_FROM),
+            alignment_interval=align,
+        )
+        try:
+            yield file
+        finally:
+            file.close()
+
+
+@contextlib.contextmanager
+def joined(path: Path, comm: Any) -> Iterator[Any]:
+    """An HDF5 file that is there, open to be filled; by all ranks of a communicator, if given."""
+    options: dict[str, Any] = {} if comm is None else {"driver": "mpio", "comm": comm.handle}
+    name = path.name.removesuffix(".tmp")
+    with _told(path):
+        with _together(comm, f"opening {name}"):
+            file = library().File(path, "r+", **options)
+        try:
+            yield file
+        finally:
+            with _together(comm, f"closing {name}"):
+                file.close()
+
+
+@contextlib.contextmanager
+def _together(comm: Any, what: str) -> Iterator[None]:
+    """Inside, all ranks of `comm`, if given, make a call of HDF5 that needs all of them.
+
+    They wait for each other before it: in it the interpreter stands, with the watch for stalls.
+    """
+    if comm is None:
+        yield
+        return
+    finish(comm.barrier(), what=what)
+    with calling(what):
+        yield
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """HDF5's errors as errors of checkpoints; those of the system stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise _failed(path, error) from error
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise _failed(path, error) from error
+
+
+def _failed(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"HDF5 could not write {path}: {error}",
+        hint="see whether the disk is full (df, quota) or was lost; "
+        "earlier checkpoints are as they were",
+    )
+
+
+def give_way() -> None:
+    """Let other threads have the interpreter, which calls of HDF5 keep: training may go on."""
+    time.sleep(WAY_S)
+
+
+def add(file: Any, place: Place) -> int | None:
+    """Make a dataset whose bytes are allocated but not written; where they are in the file.
+
+    None if it has no bytes.
+
+    Errors: OSError where a file may not be so large (older HDF5 would crash when it closes it).
+    """
+    h5py = library()
+    nbytes = on_disk(place.dtype).itemsize * math.prod(place.shape)
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != resource.RLIM_INFINITY and file.id.get_filesize() + nbytes + MARGIN > soft:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), file.filename)
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    offset = _made(file, place, plist).get_offset()
+    return None if offset is None else int(offset)
+
+
+def _made(file: Any, place: Place, plist: Any) -> Any:
+    """A dataset as `plist` says, in groups that are made too, with our attributes."""
+    h5py = library()
+    give_way()
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    kind = h5py.h5t.py_create(on_disk(place.dtype), logical=True)
+    if place.shape:
+        space = h5py.h5s.create_simple(place.shape)
+    else:
+        space = h5py.h5s.create(h5py.h5s.SCALAR)
+    made = h5py.h5d.create(file.id, place.path.encode(), kind, space, plist, links)
+    h5py.Dataset(made).attrs["name"] = place.name
+    if on_disk(place.dtype) != place.dtype:
+        h5py.Dataset(made).attrs["dtype"] = place.dtype
+    return made
+
+
+def on_disk(dtype: str) -> np.dtype:
+    """The type of a dataset: HDF5 has no bfloat16, its bits are kept as uint16."""
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
+
+
+def write_rows(file: Any, path: str, start: int, rows: np.ndarray) -> None:
+    """Write rows of a dataset, this rank alone (MPI-IO: independent)."""
+    dataset = file[path]
+    if rows.dtype == bfloat16:
+        rows = rows.view(dataset.dtype)
+    if dataset.shape == ():
+        dataset[()] = rows.reshape(())
+    else:
+        dataset[start : start + len(rows)] = rows
+
+
+def describe(file: Any, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """Attributes of the file, and long texts as datasets."""
+    for name, value in facts.items():
+        file.attrs[name] = value
+    for path, text in texts.items():
+        file.create_dataset(path, data=as_bytes(text))
+
+
+def as_bytes(text: str) -> np.ndarray:
+    """A text as a dataset has it, which is not empty."""
+    return np.frombuffer(text.encode() or b" ", np.uint8)
+
+
+def add_virtual(file: Any, place: Place, sources: Sequence[Source]) -> None:
+    """A dataset that shows the rows in the files of parts, as one; unmapped floats read as NaN.
+
+    A scalar is a link to the part that has it.
+    """
+    h5py = library()
+    if not place.shape:
+        give_way()
+        file[place.path] = h5py.ExternalLink(sources[0].file, place.path)
+        return
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if sources:
+        plist.set_layout(h5py.h5d.VIRTUAL)
+        dtype = on_disk(place.dtype)
+        if dtype.kind in "fc":
+            plist.set_fill_value(np.array(np.nan, dtype))
+    for source in sources:
+        rows = (source.stop - source.start, *place.shape[1:])
+        mine = h5py.h5s.create_simple(place.shape)
+        mine.select_hyperslab((source.start, *(0 for _ in rows[1:])), rows)
+        theirs = h5py.h5s.create_simple(rows)
+        plist.set_virtual(mine, source.file.encode(), place.path.encode(), theirs)
+    _made(file, place, plist)
+
+
+def reserve(path: Path) -> None:
+    """Take the blocks of a file on the disk, where the file system can.
+
+    That it has no room is then said at once, and in so many words, as MPI-IO does not. The
+    standard library's posix_fallocate would write zeros where the file system cannot.
+    """
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if fallocate is None:
+        return
+    size = path.stat().st_size
+    fd = os.open(path, os.O_RDWR)
+    try:
+        if fallocate(fd, 0, ctypes.c_int64(0), ctypes.c_int64(size)):
+            number = ctypes.get_errno()
+            if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(fd)
+
+
+def sync(path: Path) -> None:
+    """Bring a file or a directory to the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

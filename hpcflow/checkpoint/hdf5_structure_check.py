@@ -1,0 +1,169 @@
+"""What HDF5 readers see of a checkpoint's files, beside what their user blocks say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.checkpoint import hdf5_datasets
+from hpcflow.checkpoint.checkpoint_layout import GRAPH, STATE, Array
+from hpcflow.checkpoint.checkpoint_reader import Fault, Saved
+from hpcflow.errors import MALFORMED, CheckpointCorruptError
+from hpcflow.runtime.hdf5_library import library
+
+
+def structure(saved: Saved, names: Sequence[str] = ()) -> Iterator[Fault]:
+    """Where what HDF5 would read is not what the user blocks say; the bytes are known to be good.
+
+    Of the files `names`, by default of all. A restore does not ask HDF5, others do: no link and no
+    source leads out of the checkpoint.
+    """
+    parts = [r["file"] for r in saved.files if r["file"] != saved.index.name]
+    for name in names or [saved.index.name, *parts]:
+        path = saved.base / name
+        try:
+            with library().File(path, "r") as file:
+                yield from _File(saved, name, file).faults()
+        except (OSError, RuntimeError, *MALFORMED) as error:
+            yield Fault(name, saved.arrays_in(name), f"{path}: HDF5 cannot read it: {error}")
+
+
+def check_written(
+    path: Path,
+    facts: Mapping[str, Any],
+    attrs: Mapping[str, Any],
+    texts: Mapping[str, str],
+) -> None:
+    """Open a file of a draft again and compare all that HDF5 has written there with what it was
+    to write. The digests of these bytes do not tell: they are made of what stands in the file.
+
+    `facts` are those of the index, as far as they concern this file.
+
+    Errors: CheckpointCorruptError if something is not there, or is something else.
+    """
+    saved = Saved(path if facts["kind"] == "whole" else path.parent, dict(facts))
+    found = [fault.text for fault in structure(saved, [path.name])]
+    found = found or [f"{path}: {text}" for text in _undescribed(path, attrs, texts)]
+    if found:
+        raise CheckpointCorruptError(
+            f"{path} is not as it was written: {found[0]}",
+            hint="the disk or the memory of this node is at fault; "
+            "earlier checkpoints are as they were",
+        )
+
+
+def _undescribed(path: Path, attrs: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with the attributes of a file, and with its texts."""
+    try:
+        with library().File(path, "r") as file:
+            for name, value in attrs.items():
+                if name not in file.attrs or file.attrs[name] != value:
+                    yield f"its attribute {name!r} is lost"
+            for name, text in texts.items():
+                if not np.array_equal(file[name][()], hdf5_datasets.as_bytes(text)):
+                    yield f"{name} is lost"
+    except (OSError, RuntimeError, *MALFORMED) as error:
+        yield f"HDF5 cannot read it: {error}"
+
+
+class _File:
+    """One file of a checkpoint beside what its user block says."""
+
+    def __init__(self, saved: Saved, name: str, file: Any) -> None:
+        self.saved, self.name, self.file = saved, name, file
+        records = [record for record in saved.files if record["file"] == name]
+        self.slabs = {slab["name"]: slab for record in records for slab in record["slabs"]}
+        self.is_index, self.is_whole = name == saved.index.name, saved.facts["kind"] == "whole"
+        self.paths: dict[str, str] = saved.facts["paths"]
+        mine = set(saved.arrays) if self.is_index else set(self.slabs)
+        self.expected = {self.paths[array]: saved.arrays[array] for array in mine}
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong with it."""
+        found = dict(self._walk(self.file, ""))
+        for path, array in self.expected.items():
+            hdf5_datasets.give_way()
+            wrong = self._wrong(array, path, found.pop(path, None))
+            if wrong:
+                text = f"{self.saved.base / self.name}: {array.name}: {wrong}"
+                yield Fault(self.name, (array.name,), text)
+        for path in sorted(found.keys() - {GRAPH, STATE}):
+            text = f"{self.saved.base / self.name}: {path} is not in the index"
+            yield Fault(self.name, (), text)
+
+    def _walk(self, group: Any, above: str) -> Iterator[tuple[str, Any]]:
+        """Path -> link of everything that is no group, following hard links alone."""
+        h5py = library()
+        for name in group:
+            link = group.get(name, getlink=True)
+            path = above + name
+            if isinstance(link, h5py.HardLink) and group.get(name, getclass=True) is h5py.Group:
+                yield from self._walk(group[name], path + "/")
+            else:
+                yield path, link
+
+    def _wrong(self, array: Array, path: str, link: Any) -> str | None:
+        h5py = library()
+        if link is None:
+            return "HDF5 does not show it"
+        if isinstance(link, h5py.ExternalLink):
+            is_part = self.is_index and not self.is_whole and not array.shape
+            if is_part and self._is_source(array, 0, 1, link.filename, link.path):
+                return None
+            return f"it is a link to {link.path} of {link.filename}"
+        if not isinstance(link, h5py.HardLink):
+            return "it is a link to something else"
+        dataset = self.file[path]
+        shape = array.shape
+        if not self.is_index and shape:
+            slab = self.slabs[array.name]
+            shape = (slab["stop"] - slab["start"], *shape[1:])
+        if dataset.shape != shape or dataset.dtype != hdf5_datasets.on_disk(array.dtype):
+            return f"HDF5 shows {dataset.dtype}{list(dataset.shape)}"
+        wrong = self._sources if self.is_index and not self.is_whole else self._bytes
+        named = dataset.attrs.get("name")
+        return wrong(array, dataset) or (None if named == array.name else f"HDF5 names it {named}")
+
+    def _bytes(self, array: Array, dataset: Any) -> str | None:
+        """Whether HDF5 reads the bytes that have been checked."""
+        plist = dataset.id.get_create_plist()
+        if plist.get_layout() != library().h5d.CONTIGUOUS or plist.get_external_count():
+            return "it is not in one piece in the file" if array.nbytes else None
+        if array.nbytes:
+            slabs = [slab for slab, _ in self.saved.slabs_of(array.name)]
+            mine = [self.slabs[array.name]] if not self.is_whole else slabs
+            first = min(mine, key=lambda slab: slab["start"])
+            if dataset.id.get_offset() != first["offset"]:
+                return f"HDF5 reads it at byte {dataset.id.get_offset()}, not {first['offset']}"
+            ends = all(
+                s["offset"] - first["offset"] == (s["start"] - first["start"]) * array.row_bytes
+                for s in mine
+            )
+            return None if ends else "its rows do not follow each other"
+        return None
+
+    def _sources(self, array: Array, dataset: Any) -> str | None:
+        """Whether a virtual dataset shows each part's rows, and nothing else."""
+        sources = dataset.virtual_sources() if dataset.is_virtual else []
+        count = len(self.saved.slabs_of(array.name))
+        if len(sources) != count:
+            return f"HDF5 joins it of {len(sources)} parts, not {count}"
+        for source in sources:
+            low, high = source.vspace.get_select_bounds()
+            rest = tuple(size - 1 for size in array.shape[1:])
+            whole = low[1:] == (0,) * len(rest) and high[1:] == rest
+            rows = low[0], high[0] + 1
+            named = source.file_name, source.dset_name
+            if not whole or not self._is_source(array, *rows, *named):
+                return f"rows {rows[0]} to {rows[1]} are taken from {named[1]} of {named[0]}"
+        return None
+
+    def _is_source(self, array: Array, start: int, stop: int, file: str, path: str) -> bool:
+        """Whether a part has these rows, and at this path."""
+        return path.lstrip("/") == self.paths[array.name] and any(
+            (named, slab["start"], slab["stop"]) == (file, start, stop)
+            for slab, named in self.saved.slabs_of(array.name)
+        )

@@ -1,0 +1,230 @@
+"""The user block in front of each file: who it is and digests of every byte, without HDF5.
+
+Layout: 8 bytes magic, 8 bytes size of the block, 8 bytes length of the text (little-endian), 32
+bytes BLAKE2b of the whole block with this field zero, the text (JSON), zeros. HDF5 begins after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from hpcflow.checkpoint import header_validation
+from hpcflow.errors import CheckpointCorruptError, CheckpointError
+
+MAGIC = b"HPCFCKP1"
+DIGEST_AT, TEXT_AT = 24, 56
+SMALLEST = 4096  # a user block is a power of two, at least 512
+LARGEST = 1 << 32
+PIECE_BYTES = 16 << 20  # written and digested at once: the staging buffer
+CHECK_BYTES = 1 << 20  # read and digested at once: so much stays in a core's cache
+FORMAT_VERSION = 1
+
+
+class Piece(NamedTuple):
+    """Bytes of a file with their digest."""
+
+    offset: int
+    nbytes: int
+    crc: int
+
+
+def room(text_bytes: int) -> int:
+    """The size of a user block for so much text."""
+    size = SMALLEST
+    while size < TEXT_AT + text_bytes:
+        size *= 2
+    return size
+
+
+def block(said: dict[str, Any], size: int) -> bytes:
+    """The user block of `size` bytes that says `said`."""
+    text = json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
+    if TEXT_AT + len(text) > size:
+        raise CheckpointError(f"{len(text)} bytes of facts do not fit a user block of {size}")
+    head = MAGIC + size.to_bytes(8, "little") + len(text).to_bytes(8, "little")
+    body = text + bytes(size - TEXT_AT - len(text))
+    return head + _digest(head, body) + body
+
+
+def _digest(head: bytes, body: bytes | bytearray) -> bytes:
+    return hashlib.blake2b(head + bytes(TEXT_AT - DIGEST_AT) + body, digest_size=32).digest()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What the user block of a file says.
+
+    Errors: CheckpointCorruptError if it is no file of a checkpoint, damaged or truncated.
+    """
+    try:
+        with opened(path) as fd:
+            said = _read(path, fd)
+            size = os.fstat(fd).st_size
+    except FileNotFoundError:
+        raise CheckpointCorruptError(f"{path} is missing", hint=_HINT) from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if size != said["size"]:
+        raise CheckpointCorruptError(
+            f"{path} has {size:,} bytes instead of {said['size']:,}", hint=_HINT
+        )
+    return said
+
+
+_HINT = "restore from another checkpoint; this file was cut off, changed or is not its own"
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A file of a checkpoint, open to be read: itself, not what a link leads to, and no pipe.
+
+    Errors: OSError; CheckpointCorruptError if it is no plain file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CheckpointCorruptError(
+            f"{path} is a link: the files of a checkpoint lie in it",
+            hint="put the file itself there, or name the checkpoint that it leads to",
+        ) from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CheckpointCorruptError(f"{path} is no plain file", hint=_HINT)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path, fd: int) -> dict[str, Any]:
+    damage = CheckpointCorruptError(f"{path} is damaged at its beginning", hint=_HINT)
+    head = os.pread(fd, TEXT_AT, 0)
+    if head[:8] != MAGIC:
+        raise CheckpointCorruptError(
+            f"{path} is no file of a checkpoint: it does not begin as one", hint=_HINT
+        )
+    size, length = int.from_bytes(head[8:16], "little"), int.from_bytes(head[16:24], "little")
+    if not TEXT_AT <= TEXT_AT + length <= size <= min(os.fstat(fd).st_size, LARGEST):
+        raise damage
+    body = bytearray(size - TEXT_AT)
+    read_all(fd, memoryview(body), TEXT_AT, path)
+    if _digest(head[:DIGEST_AT], body) != head[DIGEST_AT:]:
+        raise damage
+    try:
+        said = json.loads(body[:length])
+    except (ValueError, RecursionError):
+        raise damage from None
+    version = said.get("format_version") if isinstance(said, dict) else None
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {version}, this hpcflow reads up to {FORMAT_VERSION}",
+            hint="install the hpcflow that wrote it, or a newer one",
+        )
+    try:
+        header_validation.check(said, size)
+    except (header_validation.Wrong, RecursionError) as error:
+        raise CheckpointCorruptError(
+            f"{path} says what no checkpoint says: {error}", hint=_HINT
+        ) from None
+    return cast(dict[str, Any], said)
+
+
+def write(path: Path, said: dict[str, Any], size: int) -> None:
+    """Write the user block of a finished file, then bring the file to the disk."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        write_all(fd, memoryview(block(said, size)), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    """`os.pwrite` until everything is written."""
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
+
+
+def send_off(fd: int, offset: int, nbytes: int) -> None:
+    """Have the system bring these bytes to the disk meanwhile; `fsync` then finds little left.
+
+    Linux begins to write what is told to be needed no more; it stays in the cache while that lasts.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
+
+
+def pieces_of(slab: Mapping[str, Any]) -> Iterator[Piece]:
+    """The pieces of a slab, each with its digest."""
+    at = slab["offset"]
+    for nbytes, crc in slab["crcs"]:
+        yield Piece(at, nbytes, crc)
+        at += nbytes
+
+
+def forget(path: Path) -> None:
+    """Have the system keep nothing of a file that is on the disk: who reads it, reads the disk."""
+    if hasattr(os, "posix_fadvise"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def read_all(fd: int, data: memoryview, offset: int, path: Path) -> None:
+    """`os.preadv` until `data` is full."""
+    while data:
+        done = os.preadv(fd, [data], offset)
+        if not done:
+            raise CheckpointCorruptError(f"{path} ends at {offset:,} bytes", hint=_HINT)
+        data, offset = data[done:], offset + done
+
+
+def rest_pieces(path: Path, start: int, used: Sequence[tuple[int, int]]) -> list[Piece]:
+    """The bytes of a finished file from `start` on that no range of `used` covers, with digests."""
+    size = path.stat().st_size
+    found: list[Piece] = []
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for low, high in [*sorted(used), (size, size)]:
+            while start < low:
+                data = buffer[: min(PIECE_BYTES, low - start)]
+                read_all(fd, data, start, path)
+                found.append(Piece(start, len(data), zlib.crc32(data)))
+                start += len(data)
+            start = max(start, high)
+    finally:
+        os.close(fd)
+    return found
+
+
+def damaged(path: Path, pieces: Sequence[Piece]) -> Iterator[int]:
+    """The numbers of the pieces of a file whose bytes are not as they were written."""
+    largest = max((piece.nbytes for piece in pieces), default=0)
+    buffer = memoryview(bytearray(min(CHECK_BYTES, largest)))
+    with opened(path) as fd:
+        for i, (offset, nbytes, crc) in enumerate(pieces):
+            crc_here = 0
+            for at in range(0, nbytes, CHECK_BYTES):
+                data = buffer[: min(CHECK_BYTES, nbytes - at)]
+                read_all(fd, data, offset + at, path)
+                crc_here = zlib.crc32(data, crc_here)
+            if crc_here != crc:
+                yield i
+
+
+def foreign(path: Path, said: str) -> CheckpointCorruptError:
+    """The error about a file that belongs to another checkpoint or place."""
+    return CheckpointCorruptError(f"{path} does not belong to this checkpoint: {said}", hint=_HINT)

@@ -1,0 +1,293 @@
+"""What this rank writes: its rows of the variables, straight from where they lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.checkpoint import hdf5_datasets, header_digests
+from hpcflow.checkpoint.checkpoint_layout import Array, Slab
+from hpcflow.checkpoint.hdf5_structure_check import check_written
+from hpcflow.errors import CheckpointCorruptError
+from hpcflow.graph.dtypes import text_of
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.state.state_store import Store, VariableState
+
+Record = dict[str, Any]  # what the index says of a file: its slabs, where they are, their digests
+
+
+def held(store: Store, wanted: Mapping[str, str]) -> list[Record]:
+    """What this rank has of the variables `wanted` (variable -> name in the checkpoint).
+
+    The first copy of a slot that each piece has for itself stands for all.
+    """
+    found = []
+    for state in store.states.values():
+        if state.variable in wanted and state.array is not None:
+            found.append(
+                {
+                    "name": wanted[state.variable],
+                    "dtype": text_of(state.dtype),
+                    "shape": list(state.whole),
+                    "start": state.rows[0],
+                    "stop": state.rows[1],
+                    "copy": state.copied[0] if state.copied else 0,
+                }
+            )
+    return found
+
+
+class Version(NamedTuple):
+    """Rows of a variable, or all of them, as they are kept for a save."""
+
+    rows: tuple[int, int]
+    array: Any
+    device: Device
+
+
+class Snapshot:
+    """The values that some slabs have now, by slab: they stay as they are until `release`.
+
+    Host memory is not copied: its version is pinned, so that an update goes to a second buffer.
+    Rows on another device are copied to host memory if so asked: who writes them later calls
+    nothing of that device.
+    """
+
+    def __init__(
+        self, store: Store, names: Mapping[str, str], duty: Sequence[Slab], to_host: bool = False
+    ) -> None:
+        self.versions: dict[Slab, Version] = {}
+        self._pins: dict[Slab, tuple[VariableState, Any]] = {}
+        try:
+            for slab, state in kept_for(store, names, duty):
+                self.versions[slab] = self._kept(state, slab, to_host)
+        except BaseException:
+            self.release()
+            raise
+
+    def _kept(self, state: VariableState, slab: Slab, to_host: bool) -> Version:
+        if to_host and not isinstance(state.array, np.ndarray):
+            return _copied(Version(state.rows, state.read(), state.device), slab, state.dtype)
+        array = state.pin()
+        self._pins[slab] = state, array
+        return Version(state.rows, array, state.device)
+
+    def is_current(self) -> bool:
+        """Whether an update of one of them is still to come, which copies it; from any thread."""
+        return any(state.array is array for state, array in list(self._pins.values()))
+
+    def release(self, slab: Slab | None = None) -> None:
+        """The values may change, of one slab or of all; the caller holds the baton."""
+        for one in list(self.versions) if slab is None else [slab]:
+            self.versions.pop(one, None)
+            state, array = self._pins.pop(one, (None, None))
+            if state is not None:
+                state.unpin(array)
+
+
+def kept_for(
+    store: Store, names: Mapping[str, str], duty: Sequence[Slab]
+) -> Iterator[tuple[Slab, VariableState]]:
+    """Each slab with the state of which it is rows."""
+    wanted = {slab.name for slab in duty}
+    held: dict[str, list[VariableState]] = {}
+    for state in store.states.values():
+        if names.get(state.variable) in wanted and state.array is not None:
+            held.setdefault(names[state.variable], []).append(state)
+    for slab in duty:
+        yield slab, next(s for s in held[slab.name] if s.rows[0] <= slab.start < s.rows[1])
+
+
+def _copied(version: Version, slab: Slab, dtype: np.dtype) -> Version:
+    """The rows of a slab in host memory."""
+    host = None
+    for row, rows in pieces(version, slab):
+        if host is None:
+            host = np.empty((slab.stop - slab.start, *rows.shape[1:]), dtype)
+        host[row - slab.start : row - slab.start + len(rows)] = rows
+    return Version((slab.start, slab.stop), host, Device())
+
+
+def pieces(version: Version, slab: Slab) -> Iterator[tuple[int, np.ndarray]]:
+    """The rows of a slab as host bytes, at most a staging buffer at once, with the row each begins.
+
+    Host memory is not copied.
+    """
+    (first, last), array = version.rows, version.array
+    flat = array.reshape((last - first, -1))
+    row_bytes = max(flat.shape[1] * array.dtype.itemsize, 1)
+    step = max(header_digests.PIECE_BYTES // row_bytes, 1)
+    for row in range(slab.start, slab.stop, step):
+        chosen = flat[row - first : min(row + step, slab.stop) - first]
+        yield row, np.ascontiguousarray(version.device.to_host(chosen))
+
+
+def write_part(
+    path: Path,
+    told: Record,
+    arrays: Mapping[str, Array],
+    duty: Sequence[Slab],
+    versions: Mapping[Slab, Version],
+    done: Callable[[Slab], object] = lambda slab: None,
+) -> Record:
+    """Write this rank's own file: a dataset for its rows of each variable; the record of it.
+
+    `done` is called with each slab whose version is needed no more, before it is on the disk.
+    """
+    block = header_digests.room(text_bytes(arrays, duty))
+    offsets: dict[str, int | None] = {}
+    with hdf5_datasets.created(path, block) as file:
+        for slab in duty:
+            array = arrays[slab.name]
+            shape = (slab.stop - slab.start, *array.shape[1:]) if array.shape else ()
+            place = hdf5_datasets.Place(told["paths"][slab.name], array.dtype, shape, slab.name)
+            offsets[slab.name] = hdf5_datasets.add(file, place)
+        hdf5_datasets.describe(file, _own(told), {})
+    slabs = []
+    fd = os.open(path, os.O_RDWR)
+    try:
+        for slab in duty:
+            offset = offsets[slab.name]
+            assert offset is not None
+            slabs.append(_write_slab(fd, offset, slab, versions[slab]))
+            done(slab)
+    finally:
+        os.close(fd)
+    return finish(path, {"kind": "part", **_own(told)}, slabs, arrays, block)
+
+
+def _own(told: Record) -> Record:
+    return {name: told[name] for name in ("id", "step", "part")}
+
+
+def _write_slab(fd: int, offset: int, slab: Slab, version: Version) -> Record:
+    crcs, at = [], offset
+    for _, rows in pieces(version, slab):
+        data = rows.reshape(-1).view(np.uint8).data
+        for low in range(0, len(data), header_digests.PIECE_BYTES):  # one row may be larger
+            part = data[low : low + header_digests.PIECE_BYTES]
+            crcs.append([len(part), zlib.crc32(part)])
+            header_digests.write_all(fd, part, at)
+            header_digests.send_off(fd, at, len(part))
+            at += len(part)
+    return {**slab._asdict(), "offset": offset, "crcs": crcs}
+
+
+def lay_out(path: Path, told: Record, arrays: Mapping[str, Array]) -> dict[str, int | None]:
+    """Make the one file of all writers, without their rows; where each array begins in it.
+
+    Space is taken before anyone writes.
+    """
+    offsets = {}
+    with hdf5_datasets.created(path, told["block"], told["align"]) as file:
+        for name, array in arrays.items():
+            place = hdf5_datasets.Place(told["paths"][name], array.dtype, array.shape, name)
+            offsets[name] = hdf5_datasets.add(file, place)
+        hdf5_datasets.describe(file, told["attrs"], told["texts"])
+    hdf5_datasets.reserve(path)
+    hdf5_datasets.sync(path)
+    return offsets
+
+
+def write_shared(
+    path: Path,
+    told: Record,
+    arrays: Mapping[str, Array],
+    duty: Sequence[Slab],
+    versions: Mapping[Slab, Version],
+    comm: Any,
+) -> list[Record]:
+    """Write this rank's rows of the one file of all writers (the ranks of `comm`); its slabs.
+
+    Ranks: all writers open and close it together; each writes its rows independently.
+    """
+    slabs = []
+    with hdf5_datasets.joined(path, comm) as file:
+        for slab in duty:
+            crcs = []
+            for row, rows in pieces(versions[slab], slab):
+                hdf5_datasets.write_rows(
+                    file,
+                    told["paths"][slab.name],
+                    row,
+                    rows.reshape((len(rows), *arrays[slab.name].shape[1:])),
+                )
+                crcs.append([rows.nbytes, zlib.crc32(rows.reshape(-1).view(np.uint8).data)])
+            at = told["offsets"][slab.name] + slab.start * arrays[slab.name].row_bytes
+            slabs.append({**slab._asdict(), "offset": at, "crcs": crcs})
+    hdf5_datasets.sync(path)
+    return slabs
+
+
+def finish(
+    path: Path,
+    facts: Record,
+    slabs: Sequence[Record],
+    arrays: Mapping[str, Array],
+    block: int,
+    more: Mapping[str, Any] | None = None,
+) -> Record:
+    """Digest what no slab covers, write the user block, and bring the file to the disk.
+
+    The record of the file; `more` stands in the user block alone.
+    """
+    used = [(slab["offset"], slab["offset"] + sum(n for n, _ in slab["crcs"])) for slab in slabs]
+    record = {
+        "format_version": header_digests.FORMAT_VERSION,
+        **facts,
+        "file": path.name.removesuffix(".tmp"),
+        "size": path.stat().st_size,
+        "slabs": list(slabs),
+        "rest": [list(piece) for piece in header_digests.rest_pieces(path, block, used)],
+    }
+    header_digests.write(path, {**record, **(more or {})}, block)
+    return record
+
+
+def check_part(path: Path, told: Record, record: Record) -> None:
+    """Open a finished part again: whether HDF5 shows in it what `told` and its `record` say.
+
+    Errors: CheckpointCorruptError.
+    """
+    facts = {"kind": "index", "arrays": told["arrays"], "paths": told["paths"], "files": [record]}
+    check_written(path, {**facts, "slabs": [], "rest": []}, _own(told), {})
+
+
+def check(path: Path, record: Record) -> None:
+    """Read a finished file back, from the disk where the system lets go of what it keeps.
+
+    Errors: CheckpointCorruptError if a byte is not as it was written.
+    """
+    header_digests.forget(path)
+    if header_digests.read(path)["id"] != record["id"]:
+        raise header_digests.foreign(path, "another save wrote it")
+    found = [(offset, nbytes, crc, "its structure") for offset, nbytes, crc in record["rest"]]
+    for slab in record["slabs"]:
+        found += [(*piece, slab["name"]) for piece in header_digests.pieces_of(slab)]
+    for i in header_digests.damaged(path, [header_digests.Piece(*one[:3]) for one in found]):
+        raise CheckpointCorruptError(
+            f"{path} is not as it was written: {found[i][3]} differs at byte {found[i][0]:,}",
+            hint="the disk or the memory of this node is at fault; "
+            "earlier checkpoints are as they were",
+        )
+
+
+def text_bytes(arrays: Mapping[str, Array], duty: Sequence[Slab]) -> int:
+    """At most so long is the text of the user block of a file with these slabs."""
+    count = 1024
+    for slab in duty:
+        array = arrays[slab.name]
+        nbytes = (slab.stop - slab.start) * array.row_bytes
+        row = min(array.row_bytes or 1, header_digests.PIECE_BYTES)
+        count += len(json.dumps(slab.name)) + 160
+        count += (
+            nbytes // max(header_digests.PIECE_BYTES - row, header_digests.PIECE_BYTES // 2) + 3
+        ) * 32
+        count += 64  # what lies between this dataset and the next
+    return count

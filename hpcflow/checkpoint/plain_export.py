@@ -1,0 +1,67 @@
+"""A checkpoint as one file that asks for nothing of hpcflow: plain HDF5, or NumPy's npz."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.checkpoint.compare_checkpoints import blocks
+from hpcflow.checkpoint.hdf5_datasets import Place, add, created, describe, write_rows
+from hpcflow.errors import CheckpointError
+from hpcflow.graph.dtypes import bfloat16
+
+SUFFIXES = (".h5", ".hdf5", ".npz")
+KEPT = ("step", "samples", "mode", "ranks", "saved", "id", "graph_digest")
+
+
+def write(saved: Saved, path: Path) -> int:
+    """Write the arrays of a checkpoint into one file, by the suffix of `path`; how many there are.
+
+    HDF5 has each at its path in the checkpoint, bfloat16 as uint16, and the facts as attributes. An
+    npz file has each under its name, bfloat16 as float32, which has the same values.
+
+    Errors: CheckpointError for another suffix, or a name that no npz file may have; OSError. No
+    file of this name is there then that was not there before.
+    """
+    if path.suffix not in SUFFIXES:
+        raise CheckpointError(f"{path} is no {', '.join(SUFFIXES)}", hint="give one of these")
+    draft = path.with_name(path.name + ".tmp")
+    try:
+        _npz(saved, draft) if path.suffix == ".npz" else _hdf5(saved, draft)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return len(saved.arrays)
+
+
+def _hdf5(saved: Saved, path: Path) -> None:
+    with created(path, 0) as file:
+        for name, array in saved.arrays.items():
+            place = Place(saved.facts["paths"][name], array.dtype, array.shape, name)
+            add(file, place)
+            for start, stop in blocks(array):
+                write_rows(file, place.path, start, saved.rows(name, start, stop))
+        describe(file, {k: saved.facts[k] for k in KEPT if k in saved.facts}, {})
+
+
+def _npz(saved: Saved, path: Path) -> None:
+    for name in saved.arrays:
+        if name.startswith("/") or {"", ".", ".."} & set(name.split("/")) or "\\" in name:
+            raise CheckpointError(
+                f"an npz file has no array {name!r}: unpacked it might lie outside",
+                hint="export as .h5",
+            )
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in saved.arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                dtype = np.dtype(array.dtype)
+                dtype = np.dtype(np.float32) if dtype == bfloat16 else dtype
+                header: dict[str, Any] = {"descr": dtype.str, "fortran_order": False}
+                np.lib.format.write_array_header_1_0(file, {**header, "shape": array.shape})
+                for start, stop in blocks(array):
+                    file.write(saved.rows(name, start, stop).astype(dtype).tobytes())

@@ -1,0 +1,86 @@
+"""Which rows each rank writes of what it has: some of the replicas share what they all have."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from hpcflow.checkpoint.checkpoint_layout import Array, Slab, share
+from hpcflow.runtime.job.rank_context import Context
+
+
+def duty_of(
+    context: Context,
+    rank: int,
+    found: Sequence[Mapping[str, Any]],
+    own: Container[str],
+    replica: int,
+    leads: bool,
+) -> list[Slab]:
+    """The rows that `rank`, which has `found`, writes.
+
+    Servers write what they host, the `writers` among the replicas each a share of what all replicas
+    have. What a replica has for itself (named in `own`) is written whole, as in parameter-server
+    mode variables on workers: those of the replica that `leads`, the chief's.
+    """
+    some = [h for h in found if h["name"] not in own]
+    shared: list[Slab] = []
+    if rank in context.roles.servers:
+        shared = [_all(h) for h in some if not h["copy"]]
+    elif context.cluster.mode == "collective":
+        shared = _shared(context, rank, some, replica)
+    elif leads:
+        shared = [_all(h) for h in some]
+    mine = [_all(h) for h in found if h["name"] in own]
+    empty = {h["name"] for h in found if 0 in h["shape"]}
+    return [slab for slab in (*shared, *mine) if slab.name not in empty]
+
+
+def _shared(
+    context: Context, rank: int, found: Sequence[Mapping[str, Any]], replica: int
+) -> list[Slab]:
+    """The rows that `rank` of a replica writes of what the same task of all replicas has."""
+    arrays = [Array(h["name"], h["dtype"], tuple(h["shape"])) for h in found]
+    roles, settings = context.roles, context.settings
+    task = roles.workers.index(rank) % roles.tasks_per_replica
+    chosen = writers(
+        [context.hosts[peer] for peer in roles.peers_of(task)],
+        sum(array.nbytes for array in arrays),
+        settings.part_bytes,
+        settings.writers_per_node / roles.tasks_per_replica,
+        task,
+    )
+    return share(arrays, len(chosen))[chosen.index(replica)] if replica in chosen else []
+
+
+def writers(
+    hosts: Sequence[str], nbytes: int, part_bytes: int, per_node: float, first: int = 0
+) -> list[int]:
+    """Which of the replicas, on `hosts`, write `nbytes` that all of them have; at least one.
+
+    Each writes `part_bytes` or more. They are spread evenly over the nodes, from the node `first`
+    on, and are at most `per_node` times as many as the nodes.
+    """
+    most = max(1, int(per_node * len(set(hosts))))
+    count = max(1, min(nbytes // part_bytes, most))
+    return sorted(_by_turns(tuple(hosts), max(1, math.ceil(per_node)), first)[:count])
+
+
+@functools.lru_cache(maxsize=8)
+def _by_turns(hosts: tuple[str, ...], per_node: int, first: int) -> list[int]:
+    """The replicas of each node in turn, from the node `first` on, and of a node so many."""
+    numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
+    seen: collections.Counter[str] = collections.Counter()
+    turns = []
+    for replica, host in enumerate(hosts):
+        if seen[host] < per_node:
+            turns.append((seen[host], (numbers[host] - first) % len(numbers), replica))
+            seen[host] += 1
+    return [replica for _, _, replica in sorted(turns)]
+
+
+def _all(held: Mapping[str, Any]) -> Slab:
+    return Slab(held["name"], held["start"], held["stop"])

@@ -1,0 +1,62 @@
+"""A checkpoint looked at in full: every byte, and what HDF5 readers would see of it."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_reader import Fault, Saved
+from hpcflow.checkpoint.hdf5_structure_check import structure
+from hpcflow.errors import CheckpointError
+
+
+class Report(NamedTuple):
+    """What was found at `path`; it is good if there are no faults."""
+
+    path: Path
+    facts: dict[str, Any] | None
+    faults: list[Fault]
+
+
+def candidates(path: Path) -> list[checkpoint_directory.Found]:
+    """The checkpoints that `path` may mean, newest first: itself, or those of the folder.
+
+    Errors: CheckpointError if there is none, or the folder cannot be read.
+    """
+    if not os.path.exists(path):
+        raise CheckpointError(f"there is no {path}", hint="name a folder of checkpoints")
+    if path.name == checkpoint_directory.INDEX:
+        return [checkpoint_directory.look(path.parent)]
+    if not checkpoint_directory.is_folder(path):
+        return [checkpoint_directory.look(path)]
+    try:
+        found = checkpoint_directory.find(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    if not found:
+        raise CheckpointError(
+            f"there is no checkpoint in {path}",
+            hint="checkpoints are called step-N or step-N.h5: name the folder they are in",
+        )
+    return found
+
+
+def verify(one: checkpoint_directory.Found, threads: int = 1) -> Report:
+    """Check every byte of a checkpoint, on so many threads, and then its structure as HDF5."""
+    if one.facts is None:
+        text = one.error.message if one.error else "it cannot be read"
+        return Report(
+            one.path, None, [Fault(checkpoint_directory.index_of(one.path).name, (), text)]
+        )
+    saved = Saved(one.path, one.facts)
+    with ThreadPoolExecutor(threads) as pool:
+        shares = pool.map(lambda who: saved.faults(who, threads), range(threads))
+        faults = list({fault.text: fault for some in shares for fault in some}.values())
+    gone = {fault.file for fault in faults if fault.whole}
+    faults = [fault for fault in faults if fault.whole or fault.file not in gone]
+    if not faults:  # HDF5 reads only what has been checked
+        faults = list(structure(saved))
+    return Report(one.path, one.facts, faults)

@@ -1,0 +1,331 @@
+"""What can be known of a job before it is queued, or begins: its script, its ranks, its time."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from hpcflow.cli import run
+from hpcflow.cli.main import shared_option, split_script
+from hpcflow.errors import LaunchError
+from hpcflow.launch.launcher_detection import Launch
+from hpcflow.launch.time_limit import short
+from hpcflow.settings import Settings
+from hpcflow.train.checkpoint_interval import SPARE_S, UNKNOWN_S
+
+LEAST_S = SPARE_S + UNKNOWN_S  # a job that saves stops so long before its end, the first time
+EARLY_S = 60.0  # SLURM looks at the time so seldom: a signal may come so much earlier
+TOLD_BY = {"USR1", "TERM", "10", "15"}  # signals that stop a job
+PS = re.compile(r"--ps[ =]\"?\$\{(\w+):-(\d+)\}")  # in a job script
+ENVIRONMENT = {
+    "time": "SBATCH_TIMELIMIT",
+    "partition": "SBATCH_PARTITION",
+    "signal": "SBATCH_SIGNAL",
+}
+PASSED_ON = ("time", "partition", "chdir")  # from one part of a heterogeneous job to the next
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one part of a job asks SLURM for; None: nothing, or in words not understood here.
+
+    A heterogeneous job has several.
+    """
+
+    nodes: int | None = None  # at least
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus: int = 1  # for each task
+    seconds: float | None = None
+    partition: str | None = None
+    signal: str = ""  # as given
+    chdir: str = "."
+
+    @property
+    def ranks(self) -> int | None:
+        """How many tasks there are; None if that is the site's to say."""
+        if self.tasks is not None:
+            return self.tasks
+        return None if self.nodes is None else self.nodes * (self.tasks_per_node or 1)
+
+    @property
+    def lead_s(self) -> float | None:
+        """How long before the end a signal tells the ranks to stop; None if none does."""
+        flags, _, rest = self.signal.rpartition(":")
+        name, _, seconds = rest.partition("@")
+        if not rest or "B" in flags or name.upper().removeprefix("SIG") not in TOLD_BY:
+            return None
+        return float(seconds) if seconds.isdigit() else 60.0
+
+
+class Words(argparse.ArgumentParser):
+    """A parser whose errors are LaunchErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise it."""
+        raise LaunchError(message)
+
+
+# -- the script
+
+
+def check_script(name: str, folder: str | Path = ".") -> None:
+    """Raise LaunchError for a script, named as from `folder`, that Python cannot begin to run."""
+    path = Path(folder, name)
+    if not path.is_file():
+        raise LaunchError(
+            f"no script {name!r} in {Path(folder).absolute()}",
+            hint="give a path from this folder, or an absolute one",
+        )
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise LaunchError(
+            f"the script {name!r} cannot be read: {error.strerror}", hint=f"chmod u+r {path}"
+        ) from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise LaunchError(
+            f"the script is not Python: {name}:{error.lineno or 1}: {error.msg}",
+            hint=f"python -m py_compile {shlex.quote(str(path))} shows the line",
+        ) from None
+    except ValueError as error:
+        raise LaunchError(f"the script is not Python: {name}: {error}") from None
+
+
+# -- what is asked for
+
+
+def parts_of(text: str, options: Sequence[str], environ: Mapping[str, str]) -> list[Part]:
+    """What the parts of a job script ask for: `#SBATCH` lines, then the environment, then options.
+
+    Options of the command line are for the first part, as `sbatch` has it.
+    Errors: LaunchError for a line that cannot be read.
+    """
+    groups: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        if line.startswith("#SBATCH"):
+            try:
+                words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+            except ValueError as error:
+                raise LaunchError(f"the line {line!r}: {error}") from None
+            if words == ["hetjob"] or words == ["packjob"]:
+                groups.append([])
+            groups[-1] += words
+    parts, before = [], argparse.Namespace()
+    for number, words in enumerate(groups):
+        given = _parsed(words, {k: getattr(before, k, None) for k in PASSED_ON})
+        if number == 0:
+            told = {name: environ[v] for name, v in ENVIRONMENT.items() if v in environ}
+            given = _parsed(options, {**vars(given), **told})
+        parts.append(_part(given))
+        before = given
+    return parts
+
+
+def _parsed(words: Sequence[str], before: Mapping[str, str | None]) -> argparse.Namespace:
+    parser = Words(add_help=False, allow_abbrev=False)
+    for names in (("-N", "--nodes"), ("-n", "--ntasks"), ("--ntasks-per-node",), ("--signal",),
+                  ("-c", "--cpus-per-task"), ("-t", "--time"), ("-p", "--partition"),
+                  ("-D", "--chdir")):  # fmt: skip
+        parser.add_argument(*names, default=None)
+    parser.set_defaults(**before)
+    return parser.parse_known_args(list(words))[0]
+
+
+def _part(given: argparse.Namespace) -> Part:
+    least = None if given.nodes is None else given.nodes.partition("-")[0]
+    return Part(
+        nodes=_number(least),
+        tasks=_number(given.ntasks),
+        tasks_per_node=_number(given.ntasks_per_node),
+        cpus=_number(given.cpus_per_task) or 1,
+        seconds=None if given.time is None else seconds_of(given.time),
+        partition=given.partition,
+        signal=given.signal or "",
+        chdir=given.chdir or ".",
+    )
+
+
+def _number(text: str | None) -> int | None:
+    found = re.fullmatch(r"(\d{1,9})([kK]?)", text or "")
+    return None if found is None else int(found[1]) * (1024 if found[2] else 1)
+
+
+def seconds_of(text: str) -> float | None:
+    """A time as SLURM takes it: `30`, `30:00`, `1:30:00`, `2-12`, `2-12:00:00`, `UNLIMITED`."""
+    if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
+        return math.inf
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if found is None:
+        return None
+    days, *rest = (None if part is None else int(part) for part in found.groups())
+    given = [part for part in rest if part is not None]
+    if days is None and len(given) < 3:  # minutes first
+        given = [0, *given]
+    hours, minutes, seconds = (*given, 0, 0)[:3]
+    return float((((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+# -- whether it can be
+
+
+def check(
+    script: str, arguments: Sequence[str], options: Sequence[str], environ: Mapping[str, str]
+) -> list[str]:
+    """What speaks against submitting a job script, without being sure.
+
+    Errors: LaunchError for what cannot go well, with what to do.
+    """
+    text = Path(script).read_text(errors="replace")
+    parts = parts_of(text, options, environ)
+    doubts = [doubt for part in parts for doubt in _doubts_of_time(script, part)]
+    doubts += _doubts_of_place(script, text, environ)
+    for part in parts:
+        _check_partition(part)
+    if "hpcflow run" in text and '"$@"' in text:  # its words are those of hpcflow run
+        _check_words(text, arguments, parts, environ)
+    return doubts
+
+
+def _doubts_of_time(script: str, part: Part) -> list[str]:
+    limit, lead = part.seconds, part.lead_s
+    if limit is None or limit == math.inf:
+        return []
+    if lead is not None and limit <= lead:
+        raise LaunchError(comes_at_once(limit, lead), hint=f"more --time in {script} or --sbatch")
+    if limit <= LEAST_S:
+        return [too_short(limit)]
+    if lead is not None and limit <= lead + EARLY_S:
+        return [
+            f"the job may run for {short(limit)}, and the signal {short(lead)} before the end may "
+            "come a minute earlier: it is told to stop when it has hardly begun"
+        ]
+    return []
+
+
+def too_short(left_s: float) -> str:
+    """A job that saves stops as soon as it has begun, for people."""
+    return (
+        f"the job may run for {short(left_s)}, and if it saves it stops {short(LEAST_S)} before "
+        "its end: at its first step, to be queued again, and so on"
+    )
+
+
+def _doubts_of_place(script: str, text: str, environ: Mapping[str, str]) -> list[str]:
+    """Whether the job finds hpcflow, as far as the line says that the job scripts have."""
+    own = Path(".venv", "bin", "hpcflow").absolute()
+    found = own.exists() or shutil.which("hpcflow", path=environ.get("PATH", ""))
+    if found or "$SLURM_SUBMIT_DIR/.venv/bin" not in text:
+        return []
+    return [
+        f"neither {own.parent} nor PATH has hpcflow: write its folder into the line `export PATH=` "
+        f"of {script}; that of this one is {Path(sys.prefix, 'bin')}"
+    ]
+
+
+def comes_at_once(left_s: float, lead_s: float) -> str:
+    """A job has less time than it is told of its end before that, for people."""
+    return (
+        f"the job may run for {short(left_s)}, and --signal asks for the signal {short(lead_s)} "
+        "before its end: it comes at once, so the job saves, is queued again, and so on for ever"
+    )
+
+
+def _check_words(
+    text: str, arguments: Sequence[str], parts: Sequence[Part], environ: Mapping[str, str]
+) -> None:
+    parser = Words(add_help=False, allow_abbrev=False)
+    run.add_arguments(parser)
+    own, script, _ = split_script(parser, arguments)
+    if script is None:
+        raise LaunchError(
+            "the job script runs a script, and none is given", hint="name it behind the job script"
+        )
+    check_script(script, parts[0].chdir)
+    shared = shared_option(parser, arguments, script, str(Path(parts[0].chdir, script)))
+    if shared:
+        raise LaunchError(shared)
+    chosen = run.chosen_settings(parser.parse_args(own))
+    told = PS.search(text)
+    if told is not None:
+        chosen.setdefault("HPCFLOW_PS", environ.get(told[1]) or told[2])
+    settings = Settings.from_environ({**environ, **chosen})
+    ranks = parts[0].ranks
+    if len(parts) == 1 and ranks is not None and re.search(r"^\s*srun\b", text, re.MULTILINE):
+        _check_ranks(ranks, settings)
+
+
+def _check_ranks(ranks: int, settings: Settings) -> None:
+    try:
+        run.check(None, Launch(0, ranks, None, None, "srun"), settings)
+    except LaunchError as error:
+        more = "ask for more tasks (--sbatch=--ntasks-per-node=N), or for fewer servers"
+        raise LaunchError(error.message, hint=error.hint if settings.survive else more) from None
+    workers, k = ranks - settings.ps, settings.tasks_per_replica
+    if workers % k:
+        raise LaunchError(
+            f"{workers} workers of {ranks} tasks cannot be parted in replicas of {k}",
+            hint=f"ask for {settings.ps + -(-workers // k) * k} tasks (--sbatch=--ntasks=N)",
+        )
+
+
+def _check_partition(part: Part) -> None:
+    """Against what sinfo says of the partition; nothing if it says nothing."""
+    found = _sinfo(part.partition)
+    if not found:
+        return
+    name, nodes, most_s, cpus = found
+    if part.nodes is not None and part.nodes > nodes:
+        raise LaunchError(
+            f"the job asks for {part.nodes} nodes, the partition {name} has {nodes}",
+            hint="--sbatch=--nodes=N, or another --partition; sinfo -s lists them",
+        )
+    if part.seconds is not None and part.seconds > most_s:
+        raise LaunchError(
+            f"the job asks for {short(part.seconds)}, the partition {name} gives {short(most_s)}",
+            hint="less --time: a job that saves is queued again and goes on",
+        )
+    per_node = part.tasks_per_node
+    if per_node is not None and per_node * part.cpus > cpus:
+        raise LaunchError(
+            f"{per_node} tasks of {part.cpus} CPUs on each node, which has {cpus} in {name}",
+            hint="fewer --ntasks-per-node or --cpus-per-task",
+        )
+
+
+def _sinfo(partition: str | None) -> tuple[str, int, float, int] | None:
+    """The name, nodes, longest time and CPUs of a node of a partition; of the default one for None.
+
+    None where several are named, or SLURM does not tell.
+    """
+    if shutil.which("sinfo") is None or (partition and "," in partition):
+        return None
+    words = ["sinfo", "-h", "-o", "%P|%D|%l|%c", *(["-p", partition] if partition else [])]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    rows = [row for row in rows if len(row) == 4 and (partition or row[0].endswith("*"))]
+    if done.returncode or not rows:
+        return None
+    nodes = sum(_number(row[1]) or 0 for row in rows)
+    most_s = max(seconds_of(row[2]) or math.inf for row in rows)
+    cpus = max(_number(row[3].rstrip("+")) or 0 for row in rows)
+    return (rows[0][0].rstrip("*"), nodes, most_s, cpus) if nodes and cpus else None

@@ -1,0 +1,146 @@
+"""A kernel of the sum of products of two arrays, for those whose elements are used hardly twice.
+
+Such an einsum is no product of matrices, or one for each of a batch of vectors: reading the arrays
+is all that takes time, so the loops just go along memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcflow.codegen import python_call_abi
+from hpcflow.codegen.llvm_builder import TYPES, Value, number
+from hpcflow.codegen.llvm_loops import BEGIN, COUNT, Blocks, module, whole
+
+ARRAYS = ("%x", "%y", "%out")
+OUT = ARRAYS[2]
+
+
+def innermost(terms: Sequence[str], out: str) -> str:
+    """The label of the inner loop: the last one of each array that has it; "" if none is."""
+    arrays = [labels for labels in (out, *terms) if labels]
+    lasts = [one[-1] for one in arrays]
+    fit = [c for c in lasts if all(one[-1] == c for one in arrays if c in one)]
+    return max(fit, key=lasts.count, default="")
+
+
+def text(terms: Sequence[str], out: str, dtype: str) -> str:
+    """Called with two arrays and the result, in C order, whose axes have these labels.
+
+    Loops over the labels of `out` are the outer ones, then come those that are summed over, in the
+    order of the terms; `innermost` is the inner one, which is there. It is cut along the first.
+    """
+    head = Blocks(ARRAYS)
+    length = _lengths(head, (*terms, out))
+    elements = whole(1)
+    for label in length:
+        elements = head.two("mul", elements, length[label])
+    writer = _Writer(terms, out, dtype)
+    outer = [c for c in out if c != writer.inner]
+    last = length[outer[0]] if outer else whole(1)
+    writer.ranged(outer)
+    return module(head, python_call_abi.Ranges("0", last.text, elements.text), writer)
+
+
+def _lengths(b: Blocks, axes: Sequence[str]) -> dict[str, Value]:
+    """How many elements there are along each label."""
+    found: dict[str, Value] = {}
+    for name, labels in zip(ARRAYS, axes, strict=True):
+        for axis, label in enumerate(labels):
+            found.setdefault(label, b.size(name, axis))
+    return found
+
+
+class _Writer(Blocks):
+    """`size` and `step` of a label: elements along it, and between neighbours of each array."""
+
+    def __init__(self, terms: Sequence[str], out: str, dtype: str) -> None:
+        super().__init__(ARRAYS)
+        self.of, self.inner = TYPES[dtype], innermost(terms, out)
+        self.axes = dict(zip(ARRAYS, (*terms, out), strict=True))
+        together = dict.fromkeys("".join(terms))
+        self.summed = [c for c in together if c not in out and c != self.inner]
+        self.length = _lengths(self, (*terms, out))
+        self.step: dict[tuple[str, str], Value] = {}
+        for name in ARRAYS:
+            behind = whole(1)
+            for label in reversed(self.axes[name]):
+                self.step[name, label] = behind
+                behind = self.two("mul", behind, self.length[label])
+
+    def ranged(self, labels: Sequence[str]) -> None:
+        """The range of the first of the outer labels; without one it is all or nothing."""
+        starts = {name: self.data(name) for name in ARRAYS}
+        with self.loop(COUNT) as loop:
+            i = self.two("add", BEGIN, loop.i)
+            self.each(labels[1:], self.further(starts, labels[0], i) if labels else starts)
+
+    def each(self, labels: Sequence[str], starts: dict[str, Value]) -> None:
+        """A loop for each of the outer labels; in them a row or a number of the result."""
+        if labels:
+            with self.loop(self.length[labels[0]]) as loop:
+                self.each(labels[1:], self.further(starts, labels[0], loop.i))
+        elif self.inner not in self.axes[OUT]:
+            total = self.total(self.summed, starts, number(0, self.of))
+            self.store(total, starts[OUT])
+        elif self.summed:
+            with self.loop(self.length[self.inner], free=True) as loop:
+                self.store(number(0, self.of), self.place(starts[OUT], loop.i, self.of), loop.tag)
+            self.rows(self.summed, starts)
+        else:
+            self.row(starts, is_first=True)
+
+    def further(self, starts: dict[str, Value], label: str, i: Value) -> dict[str, Value]:
+        """Where the arrays begin in round `i` of the loop over a label."""
+        found = dict(starts)
+        for name in ARRAYS:
+            if label in self.axes[name]:
+                away = self.two("mul", i, self.step[name, label])
+                found[name] = self.place(starts[name], away, self.of)
+        return found
+
+    def rows(self, summed: Sequence[str], starts: dict[str, Value]) -> None:
+        """Add rows of products to one of the result."""
+        if not summed:
+            self.row(starts)
+            return
+        with self.loop(self.length[summed[0]]) as loop:
+            self.rows(summed[1:], self.further(starts, summed[0], loop.i))
+
+    def row(self, starts: dict[str, Value], is_first: bool = False) -> None:
+        """Add one row, or put it there."""
+        same = self.unmoved(starts)
+        with self.loop(self.length[self.inner], free=True) as loop:
+            made = self.product(same, starts, loop.i, loop.tag)
+            at = self.place(starts[OUT], loop.i, self.of)
+            if not is_first:
+                made = self.two("add", self.load(at, self.of, loop.tag), made)
+            self.store(made, at, loop.tag)
+
+    def total(self, summed: Sequence[str], starts: dict[str, Value], sum: Value) -> Value:
+        """The sum of products, in any order along the inner loop."""
+        label = summed[0] if summed else self.inner
+        same = {} if summed else self.unmoved(starts)
+        with self.loop(self.length[label], [sum], free=not summed) as loop:
+            if summed:
+                further = self.further(starts, label, loop.i)
+                loop.next = [self.total(summed[1:], further, loop.carried[0])]
+            else:
+                x, word = self.product(same, starts, loop.i, loop.tag), "fadd reassoc"
+                loop.next = [self.two(word, loop.carried[0], x)]
+        return loop.ends[0]
+
+    def unmoved(self, starts: dict[str, Value]) -> dict[str, Value]:
+        """The factors that are the same in all rounds of the inner loop."""
+        names = [name for name in ARRAYS[:2] if self.inner not in self.axes[name]]
+        return {name: self.load(starts[name], self.of) for name in names}
+
+    def product(
+        self, same: dict[str, Value], starts: dict[str, Value], i: Value, tag: str
+    ) -> Value:
+        """Of the elements of round `i`."""
+        x, y = (
+            same.get(name) or self.load(self.place(starts[name], i, self.of), self.of, tag)
+            for name in ARRAYS[:2]
+        )
+        return self.two("mul", x, y)

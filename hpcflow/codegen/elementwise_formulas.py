@@ -1,0 +1,292 @@
+"""What an operation does to one element: op -> a function that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.codegen import vector_math
+from hpcflow.codegen.llvm_builder import Lines, Value, number, type_of
+
+Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: not written
+EXACT: dict[str, Formula] = {}  # of the bits that NumPy's have
+CLOSE: dict[str, Formula] = {}  # of 32 bits; a few units in the last place away
+LONG = frozenset({"Erf"})  # those of EXACT that are long
+
+
+def find(type: str, exact: bool) -> Formula | None:
+    """The formula of an operation, if it has one; with `exact` only one of NumPy's very bits."""
+    return EXACT.get(type) or (None if exact else CLOSE.get(type))
+
+
+def formula(type: str, table: dict[str, Formula] = EXACT) -> Callable[[Formula], Formula]:
+    """Decorator: this is the formula of the operation."""
+
+    def add(write: Formula) -> Formula:
+        table[type] = write
+        return write
+
+    return add
+
+
+def _two(type: str, word: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.two(word, x, y)
+
+
+def _compared(type: str, how: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.compare(how, x, y)
+
+
+def _bits(type: str, word: str) -> None:
+    EXACT[type] = lambda b, x, y, **_: b.add(f"{word} {x.type} {x.text}, {y.text}", x.type)
+
+
+def _rounded(type: str, name: str) -> None:
+    EXACT[type] = lambda b, x, **_: b.call(name, x)
+
+
+for _type, _word in {"Add": "add", "Sub": "sub", "Mul": "mul", "BiasAdd": "add"}.items():
+    _two(_type, _word)
+for _type, _word in {
+    **{"Equal": "eq", "NotEqual": "ne", "Less": "lt", "LessEqual": "le"},
+    **{"Greater": "gt", "GreaterEqual": "ge"},
+}.items():
+    _compared(_type, _word)
+for _word in ("And", "Or", "Xor"):
+    _bits(f"Logical{_word}", _word.lower())
+    _bits(f"Bitwise{_word}", _word.lower())
+for _type, _word in {"Floor": "floor", "Ceil": "ceil", "Rint": "rint"}.items():
+    _rounded(_type, _word)
+
+
+def zero(x: Value) -> Value:
+    """0 of the type of a value."""
+    return number(0, x.type)
+
+
+def one(x: Value) -> Value:
+    """1 of the type of a value."""
+    return number(1, x.type)
+
+
+@formula("RealDiv")
+def _divide(b: Lines, x: Value, y: Value, **_: Any) -> Any:
+    return b.two("fdiv", x, y) if x.is_float else None
+
+
+@formula("Neg")
+def _negative(b: Lines, x: Value, **_: Any) -> Value:
+    if x.is_float:
+        return b.add(f"fneg {x.type} {x.text}", x.type)
+    return b.two("sub", zero(x), x)
+
+
+@formula("Abs")
+def _absolute(b: Lines, x: Value, **_: Any) -> Any:
+    return b.call("fabs", x) if x.is_float else _larger(b, x, _negative(b, x))
+
+
+@formula("Sign")
+def _sign(b: Lines, x: Value, **_: Any) -> Value:
+    """Of NaN itself, of -0 0."""
+    below = b.choose(b.compare("lt", x, zero(x)), number(-1, x.type), x)
+    made = b.choose(b.compare("gt", x, zero(x)), one(x), below)
+    return b.choose(b.compare("eq", x, zero(x)), zero(x), made)
+
+
+@formula("Square")
+def _square(b: Lines, x: Value, **_: Any) -> Value:
+    return b.two("mul", x, x)
+
+
+@formula("Sqrt")
+def _root(b: Lines, x: Value, **_: Any) -> Any:
+    return b.call("sqrt", x) if x.is_float else None
+
+
+@formula("Reciprocal")
+def _reciprocal(b: Lines, x: Value, **_: Any) -> Any:
+    return b.two("fdiv", one(x), x) if x.is_float else None
+
+
+@formula("Rsqrt")
+def _reciprocal_root(b: Lines, x: Value, **_: Any) -> Any:
+    return b.two("fdiv", one(x), b.call("sqrt", x)) if x.is_float else None
+
+
+@formula("DivNoNan")
+def _divide_no_nan(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("fdiv", x, y))
+
+
+@formula("MulNoNan")
+def _multiply_no_nan(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    return b.choose(b.compare("eq", y, zero(y)), zero(x), b.two("mul", x, y))
+
+
+@formula("IsNan")
+def _is_nan(b: Lines, x: Value, **_: Any) -> Value:
+    return b.is_nan(x)
+
+
+@formula("IsInf")
+def _is_infinite(b: Lines, x: Value, **_: Any) -> Value:
+    return b.compare("eq", b.call("fabs", x), number(np.inf, x.type))
+
+
+@formula("IsFinite")
+def _is_finite(b: Lines, x: Value, **_: Any) -> Value:
+    return b.compare("lt", b.call("fabs", x), number(np.inf, x.type))
+
+
+@formula("Maximum")
+def _larger(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    """NaN if one is, as NumPy has it."""
+    above = b.compare("gt", x, y)
+    if x.is_float:
+        above = b.add(f"or i1 {above.text}, {b.is_nan(x).text}", "i1")
+    return b.choose(above, x, y)
+
+
+@formula("Minimum")
+def _smaller(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    below = b.compare("lt", x, y)
+    if x.is_float:
+        below = b.add(f"or i1 {below.text}, {b.is_nan(x).text}", "i1")
+    return b.choose(below, x, y)
+
+
+@formula("Relu")
+def _relu(b: Lines, x: Value, **_: Any) -> Value:
+    return _larger(b, x, zero(x))
+
+
+@formula("Relu6")
+def _relu6(b: Lines, x: Value, **_: Any) -> Value:
+    return _smaller(b, _relu(b, x), number(6, x.type))
+
+
+def _masked(b: Lines, g: Value, condition: Value) -> Any:
+    """A product with 0 or 1, which keeps what is not finite."""
+    mask = b.convert(condition, g.type)
+    return mask and b.two("mul", g, mask)
+
+
+@formula("ReluGrad")
+def _relu_grad(b: Lines, g: Value, y: Value, **_: Any) -> Any:
+    return _masked(b, g, b.compare("gt", y, zero(y)))
+
+
+@formula("Relu6Grad")
+def _relu6_grad(b: Lines, g: Value, y: Value, **_: Any) -> Any:
+    above, below = b.compare("gt", y, zero(y)), b.compare("lt", y, number(6, y.type))
+    return _masked(b, g, b.two("and", above, below))
+
+
+@formula("EluGrad")
+def _elu_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
+    return b.two("mul", b.two("add", _smaller(b, y, zero(y)), one(y)), g)
+
+
+@formula("Erf")
+def _erf(b: Lines, x: Value, **_: Any) -> Any:
+    return vector_math.erf(b, x) if x.type == "float" else None
+
+
+@formula("ClipByValue")
+def _clip(b: Lines, x: Value, low: Value, high: Value, **_: Any) -> Value:
+    return _larger(b, _smaller(b, x, high), low)
+
+
+@formula("SquaredDifference")
+def _squared_difference(b: Lines, x: Value, y: Value, **_: Any) -> Value:
+    return _square(b, b.two("sub", x, y))
+
+
+@formula("AddN")
+def _add_n(b: Lines, *given: Value, **_: Any) -> Value:
+    total = given[0]
+    for x in given[1:]:
+        total = b.two("add", total, x)
+    return total
+
+
+@formula("Select")
+def _select(b: Lines, condition: Value, x: Value, y: Value, **_: Any) -> Value:
+    return b.choose(condition, x, y)
+
+
+@formula("LogicalNot")
+def _not(b: Lines, x: Value, **_: Any) -> Value:
+    return b.add(f"xor i1 {x.text}, 1", "i1")
+
+
+@formula("Invert")
+def _invert(b: Lines, x: Value, **_: Any) -> Value:
+    return b.two("xor", x, number(-1, x.type))
+
+
+@formula("Identity")
+def _identity(b: Lines, x: Value, **_: Any) -> Value:
+    return x
+
+
+@formula("Cast")
+def _cast(b: Lines, x: Value, dtype: Any = None, **_: Any) -> Any:
+    wanted = type_of(dtype)
+    return b.convert(x, wanted) if wanted else None
+
+
+@formula("TanhGrad")
+def _tanh_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
+    return b.two("mul", b.two("sub", one(y), b.two("mul", y, y)), g)
+
+
+@formula("SigmoidGrad")
+def _sigmoid_grad(b: Lines, g: Value, y: Value, **_: Any) -> Value:
+    return b.two("mul", b.two("mul", b.two("sub", one(y), y), y), g)
+
+
+def _function(write: Callable[[Lines, Value], Value]) -> Formula:
+    return lambda b, x, **_: write(b, x) if x.type == "float" else None
+
+
+CLOSE.update(
+    {
+        "Exp": _function(vector_math.exp),
+        "Expm1": _function(vector_math.expm1),
+        "Log": _function(vector_math.log),
+        "Log1p": _function(vector_math.log1p),
+        "Tanh": _function(vector_math.tanh),
+        "Sigmoid": _function(vector_math.sigmoid),
+    }
+)
+
+
+@formula("Elu", CLOSE)
+def _elu(b: Lines, x: Value, **_: Any) -> Any:
+    if x.type != "float":
+        return None
+    return _larger(b, x, vector_math.expm1(b, _smaller(b, x, zero(x))))
+
+
+@formula("Pow", CLOSE)
+def _power(b: Lines, x: Value, y: Value, **_: Any) -> Any:
+    return vector_math.power(b, x, y) if x.type == "float" else None
+
+
+@formula("Softplus", CLOSE)
+def _softplus(b: Lines, x: Value, **_: Any) -> Any:
+    if x.type != "float":
+        return None
+    size = b.call("fabs", x)
+    power = vector_math.exp(b, b.add(f"fneg float {size.text}", "float"))
+    return b.two("add", _larger(b, x, zero(x)), vector_math.log1p(b, power))
+
+
+def written(b: Lines, type: str, given: list[Value], attrs: Mapping[str, Any], exact: bool) -> Any:
+    """The value that the operation makes of these, None if it has no formula for them."""
+    write = find(type, exact)
+    return write and write(b, *given, **attrs)

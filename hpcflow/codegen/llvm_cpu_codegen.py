@@ -1,0 +1,377 @@
+"""The text of a kernel of fused operations: loops over the elements of a row, in one over rows.
+
+A kernel is called with NumPy arrays themselves, as Python objects, inputs first. Where an array's
+numbers lie, and its sizes, it reads from the fields that NumPy's headers define
+(`PyArrayObject_fields` of numpy/ndarraytypes.h), so a call hands over nothing else. It returns how
+many numbers are outside of the limits of their operands, if any are; then it does nothing else.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import numpy as np
+
+from hpcflow.codegen import python_call_abi
+from hpcflow.codegen.elementwise_formulas import CLOSE, LONG, written
+from hpcflow.codegen.fused_loop_ir import (
+    COLUMN,
+    COLUMN_SUM,
+    FULL,
+    JOIN,
+    MAX,
+    NUMBER,
+    OF_ROWS,
+    ONE,
+    PLACE,
+    ROW,
+    SUM,
+    Begins,
+    Body,
+    Schedule,
+    Step,
+)
+from hpcflow.codegen.llvm_builder import BYTES, FREE, MEMORY, TYPES, Lines, Value, metadata, number
+from hpcflow.codegen.llvm_loops import Blocks, whole
+
+MOST_KEPT = 1 << 18  # bytes on the stack for values of a row that more than one loop needs
+COSTLY = LONG | CLOSE.keys()
+SHORT = range(8, 97)  # elements of a row: vectors of them are 2 to 7 times as fast as single ones
+VECTOR = 16  # elements of 4 bytes, at most
+PLACES = {COLUMN: "%i", ONE: "0"}  # of what is taken outside the loops over a row
+
+
+def schedule(body: Body) -> Schedule:
+    """The loops of a kernel."""
+    return Schedule(body, COSTLY)
+
+
+def writable(body: Body) -> list[int]:
+    """Operands in whose place the first result may be.
+
+    None of rows that do not fill a vector: each is stored through a mask, after which reading the
+    next one waits until the store has reached the cache (3 to 10 times as slow).
+    """
+    return [] if 0 < body.cols < VECTOR else schedule(body).writable()
+
+
+def text(body: Body, exact: bool) -> str | None:
+    """The kernel in LLVM's language, `@NAME` its function; None if an operation has no formula.
+
+    Arrays lie in C order; a result has its elements, rows or columns as the way of its value says.
+    """
+    if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
+        return None
+    writer = _Nest(body, exact, schedule(body))
+    return writer.text() if writer.write() else None
+
+
+class Writer:
+    """The lines of a kernel; what is around them, and how threads share rows, subclasses know."""
+
+    def __init__(self, body: Body, exact: bool, plan: Schedule) -> None:
+        self.body, self.exact, self.plan = body, exact, plan
+        loops = range(len(self.plan.used))
+        self.entry = Lines("e")
+        self.heads = [Lines(f"h{k}.") for k in (*loops, len(loops))]  # the last behind all loops
+        self.bodies = [Lines(f"v{k}.") for k in loops]
+        self.scalars: dict[int, Value] = {}  # values of which a row has one
+        self.begins: dict[int, Value] = {}  # of operands: where a row begins
+        self.types: dict[int, str] = {}
+        self.kept = 0  # bytes
+
+    # -- from values to lines
+
+    def write(self) -> bool:
+        """Fill the lines; False if an operation has no formula."""
+        body, count = self.body, len(self.body.operands)
+        for i, operand in enumerate(body.operands):
+            type = TYPES[np.dtype(operand.dtype).name]
+            place = PLACES.get(operand.way, "")
+            if operand.begins is not None:
+                self.begins[i] = self.beginning(self.heads[0], operand.begins)
+                place = self.begins[i].text
+            if operand.way in (ONE, COLUMN):
+                lines = self.entry if operand.way == ONE else self.heads[0]
+                self.scalars[i] = lines.load(lines.at(f"%x{i}", place, type), type)
+        for k in range(len(self.heads)):
+            for value, step in enumerate(body.steps, count):
+                if step.way in (COLUMN, ONE) and step.type not in OF_ROWS:
+                    if self.plan.loop[value] == k and not self.scalar(k, value, step):
+                        return False
+            if k < len(self.bodies) and not self.loop(k, self.bodies[k]):
+                return False
+        for y, value in enumerate(body.results):
+            if body.way(value) == COLUMN:
+                self.column(self.heads[self.plan.loop[value]], y, self.scalars[value])
+        return self.kept <= MOST_KEPT
+
+    def beginning(self, lines: Lines, begins: Begins) -> Value:
+        """Where row %i begins in an array."""
+        first, terms = begins
+        found = number(first, "i64")
+        for over, of, stride in terms:
+            place = Value("%i", "i64")
+            if over > 1:
+                place = lines.two("udiv", place, number(over, "i64"))
+            if of:
+                place = lines.two("urem", place, number(of, "i64"))
+            found = lines.two("add", found, lines.two("mul", place, number(stride, "i64")))
+        return found
+
+    def scalar(self, k: int, value: int, step: Step) -> bool:
+        """A value of which a row, or the kernel, has one."""
+        lines = self.entry if step.way == ONE else self.heads[k]
+        if step.type == NUMBER:
+            type = TYPES[np.dtype(step.attrs["dtype"]).name]
+            self.scalars[value] = number(step.attrs["value"], type)
+            return True
+        given = [self.scalars[i] for i in step.inputs]
+        made = written(lines, step.type, given, step.attrs, self.exact)
+        if made is not None:
+            self.scalars[value] = made
+        return made is not None
+
+    def loop(self, k: int, lines: Lines) -> bool:
+        """One loop over the elements of a row."""
+        body, count = self.body, len(self.body.operands)
+        places = {FULL: f"%n{k}", ROW: f"%j{k}"}
+        known: dict[int, Value] = {}
+        for value in sorted(self.plan.used[k]):
+            step = body.step(value)
+            way = body.way(value)
+            if value in self.scalars:
+                known[value] = self.scalars[value]
+            elif step is None:
+                type = TYPES[np.dtype(body.operands[value].dtype).name]
+                place = places[way]
+                if value in self.begins:
+                    place = lines.two("add", self.begins[value], Value(f"%j{k}", "i64")).text
+                at = lines.at(f"%x{value}", place, type)
+                known[value] = lines.load(at, type, FREE)
+            elif self.plan.is_there(k, value):
+                array, way = self.memory(value)
+                type = self.types[value]
+                known[value] = lines.load(lines.at(array, places[way], type), type, FREE)
+            elif step.type == PLACE:
+                known[value] = Value(places[ROW], "i64")
+            else:
+                given = [known[i] for i in step.inputs]
+                made = written(lines, step.type, given, step.attrs, self.exact)
+                if made is None:
+                    return False
+                known[value] = made
+                self.types[value] = made.type
+                if value in self.plan.kept and self.plan.loop[value] == k:
+                    self.keep(lines, value, made, places[ROW])
+        for value in self.plan.roots(k):
+            step = body.step(value)
+            if step is not None and (step.type in OF_ROWS or step.type == COLUMN_SUM):
+                if not self.reduced(k, lines, value, step, known[step.inputs[0]]):
+                    return False
+            elif step is not None and step.type == JOIN:
+                self.join_rows(k, lines, value, [known[i] for i in step.inputs])
+        for y, value in enumerate(body.results):
+            here = (value < count and k == 0) or (value >= count and self.plan.loop[value] == k)
+            if body.way(value) == FULL and here:
+                made = known[value]
+                lines.store(made, lines.at(f"%y{y}", places[FULL], made.type), FREE)
+        return True
+
+    def join_rows(self, k: int, lines: Lines, value: int, parts: list[Value]) -> None:
+        """Store elements of rows that lie side by side."""
+        array, cols = f"%y{self.body.results.index(value)}", self.body.cols
+        row = lines.two("mul", Value("%base", "i64"), number(len(parts), "i64"))
+        for n, part in enumerate(parts):
+            begin = lines.two("add", row, number(n * cols, "i64"))
+            place = lines.two("add", begin, Value(f"%j{k}", "i64")).text
+            lines.store(part, lines.at(array, place, part.type), FREE)
+
+    def memory(self, value: int) -> tuple[str, str]:
+        """Where an earlier loop has put a value, and how its elements lie there."""
+        if value in self.plan.kept and value not in self.plan.results:
+            return f"%kept{value}", ROW
+        return f"%y{self.body.results.index(value)}", FULL
+
+    def keep(self, lines: Lines, value: int, made: Value, place: str) -> None:
+        """Have a later loop find a value that is no result."""
+        if value in self.plan.results:
+            return
+        memory = MEMORY[made.type]
+        self.kept += self.body.cols * 8
+        self.entry.add(f"  %kept{value} = alloca [{self.body.cols} x {memory}], align 64")
+        lines.store(made, lines.at(f"%kept{value}", place, made.type), FREE)
+
+    def column(self, lines: Lines, y: int, made: Value) -> None:
+        """Store a value of which a row has one."""
+        raise NotImplementedError
+
+    def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
+        """Add an element to what a loop makes of a row, or of a column; False if that cannot be."""
+        raise NotImplementedError
+
+
+class _Nest(Writer):
+    """The kernel of a processor: a thread goes over the rows of its range, one after the other."""
+
+    def __init__(self, body: Body, exact: bool, plan: Schedule) -> None:
+        super().__init__(body, exact, plan)
+        self.carried: list[list[str]] = [[] for _ in self.bodies]  # phis of what loops make of rows
+
+    def column(self, lines: Lines, y: int, made: Value) -> None:
+        """Store a value of which a row has one."""
+        lines.store(made, lines.at(f"%y{y}", "%i", made.type))
+
+    def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
+        """Add an element to what a loop makes of a row, or of a column."""
+        if not x.is_float:
+            return False
+        self.types[value] = x.type
+        if step.type == COLUMN_SUM:
+            at = lines.at(f"%s{self.body.results.index(value)}", f"%j{k}", x.type)
+            lines.store(lines.two("add", lines.load(at, x.type, FREE), x), at, FREE)
+            return True
+        name, first = f"%r{value}", number(0 if step.type == SUM else -np.inf, x.type)
+        head = f"  {name} = phi {x.type} [{first.text}, %head{k}], [{name}.next, %loop{k}]"
+        self.carried[k].append(head)
+        if step.type == SUM:
+            lines.add(f"  {name}.next = fadd reassoc {x.type} {name}, {x.text}")
+        else:
+            assert step.type == MAX
+            made = lines.call("maximum", Value(name, x.type), x)
+            lines.lines[-1] = lines.lines[-1].replace(made.text, f"{name}.next", 1)
+        self.scalars[value] = Value(f"{name}.next", x.type)
+        return True
+
+    # -- the whole
+
+    def text(self) -> str:
+        """The function, with what it calls."""
+        cols, bytes = self.body.cols, self.places()[-1]
+        head = Blocks()
+        total = self.total(head)
+        rows = head.add(f"udiv i64 {total.text}, {max(1, cols)}", "i64")
+        self.check(head, rows)
+        grain = 1 if cols else python_call_abi.GRAIN
+        parts = [head, self.entry, *self.heads, *self.bodies]
+        declared = set().union(*(part.declared for part in parts))
+        return python_call_abi.text(
+            {*declared, "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"},
+            head.lines,
+            python_call_abi.Ranges("0", rows.text, total.text, grain, bytes),
+            self.range(),
+            metadata(len(self.bodies), cols in SHORT),
+            self.join() if bytes else (),
+        )
+
+    def total(self, head: Blocks) -> Value:
+        """How many elements there are."""
+        if self.body.size:
+            return whole(self.body.size)
+        ways = [o.way if o.begins is None else "" for o in self.body.operands]
+        ways += [self.body.way(value) for value in self.body.results]
+        head.lines += python_call_abi.objects(
+            ["%whole"], max(i for i, way in enumerate(ways) if way == FULL)
+        )
+        return head.elements("%whole")
+
+    def check(self, head: Blocks, rows: Value) -> None:
+        """Return if numbers of `rows` are outside of the limits of their operands."""
+        for i, operand in enumerate(self.body.operands):
+            if operand.limit:
+                head.lines += python_call_abi.objects([f"%l{i}"], i)
+                type, numbers = TYPES[np.dtype(operand.dtype).name], head.data(f"%l{i}")
+                with head.loop(rows, [whole(0)]) as loop:
+                    given = head.load(head.place(numbers, loop.i, type), type)
+                    wrong = head.add(f"icmp uge {type} {given.text}, {operand.limit}", "i1")
+                    wrong = head.add(f"zext i1 {wrong.text} to i64", "i64")
+                    loop.next = [head.two("add", loop.carried[0], wrong)]
+                head.end_if(head.compare("ne", loop.ends[0], whole(0)), loop.ends[0])
+
+    def range(self) -> list[str]:
+        """What is done with rows from %begin to %end; with those elements, if they are no rows."""
+        arrays = [f"%x{i}" for i in range(len(self.body.operands))]
+        arrays += [f"%y{k}" for k in range(len(self.body.results))]
+        cols, named = self.body.cols, [f"{array}.of" for array in arrays]
+        one = ["  %cols = sub i64 %end, %begin"]
+        one += ["  %some = icmp slt i64 %begin, %end", "  %one = zext i1 %some to i64"]
+        return [
+            *python_call_abi.objects(named),
+            *(line for array in arrays for line in python_call_abi.numbers(array, f"{array}.of")),
+            *self.entry.lines,
+            *self.zeros(),
+            *([f"  %cols = add i64 {cols}, 0"] if cols else one),
+            "  br label %rows",
+            "rows:",
+            f"  %i = phi i64 [{'%begin' if cols else 0}, %entry], [%i1, %next]",
+            f"  %over = icmp sge i64 %i, {'%end' if cols else '%one'}",
+            "  br i1 %over, label %done, label %row",
+            "row:",
+            f"  %base = {'mul i64 %i, %cols' if cols else 'add i64 %begin, 0'}",
+            "  br label %head0",
+            *(line for k in range(len(self.bodies)) for line in self.nest(k)),
+            f"head{len(self.bodies)}:",
+            *self.heads[-1].lines,
+            "  br label %next",
+            "next:",
+            "  %i1 = add nuw nsw i64 %i, 1",
+            "  br label %rows",
+            "done:",
+        ]
+
+    # -- sums of columns: a range has its own side by side
+
+    def sums(self) -> list[int]:
+        """The results that are."""
+        steps = [self.body.step(value) for value in self.body.results]
+        return [y for y, step in enumerate(steps) if step and step.type == COLUMN_SUM]
+
+    def places(self) -> list[int]:
+        """Where each of them begins, in bytes, and where the last one ends."""
+        return list(
+            accumulate((python_call_abi.lines(self.size(y)) for y in self.sums()), initial=0)
+        )
+
+    def size(self, y: int) -> int:
+        """The bytes of one of them."""
+        return self.body.cols * BYTES[self.types[self.body.results[y]]]
+
+    def zeros(self) -> list[str]:
+        """Find the place of each, %s, and begin with zeros there."""
+        found = ["  %own = icmp ne ptr %sums, null"] if self.sums() else []
+        for y, place in zip(self.sums(), self.places(), strict=False):
+            found += [
+                f"  %s{y}.own = getelementptr i8, ptr %sums, i64 {place}",
+                f"  %s{y} = select i1 %own, ptr %s{y}.own, ptr %y{y}",
+                f"  call void @llvm.memset.p0.i64(ptr %s{y}, i8 0, i64 {self.size(y)}, i1 false)",
+            ]
+        return found
+
+    def join(self) -> list[str]:
+        """Add those of a range to the results."""
+        b = Blocks()
+        for y, place in zip(self.sums(), self.places(), strict=False):
+            of = self.types[self.body.results[y]]
+            b.lines += python_call_abi.objects([f"%o{y}"], len(self.body.operands) + y)
+            total, part = b.data(f"%o{y}"), b.at("%sums", str(place), "i8")
+            with b.loop(whole(self.body.cols)) as loop:
+                at = b.place(total, loop.i, of)
+                more = b.load(b.place(part, loop.i, of), of)
+                b.store(b.two("add", b.load(at, of), more), at)
+        return b.lines
+
+    def nest(self, k: int) -> list[str]:
+        """The text of one loop over a row, and of what comes before it."""
+        return [
+            f"head{k}:",
+            *self.heads[k].lines,
+            f"  br label %loop{k}",
+            f"loop{k}:",
+            f"  %j{k} = phi i64 [0, %head{k}], [%j{k}.next, %loop{k}]",
+            *self.carried[k],
+            f"  %n{k} = add i64 %base, %j{k}",
+            *self.bodies[k].lines,
+            f"  %j{k}.next = add nuw nsw i64 %j{k}, 1",
+            f"  %again{k} = icmp ult i64 %j{k}.next, %cols",
+            f"  br i1 %again{k}, label %loop{k}, label %head{k + 1}, !llvm.loop !{2 + k}",
+        ]

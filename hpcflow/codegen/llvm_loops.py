@@ -1,0 +1,168 @@
+"""Loops and branches of generated code, and how it reads the arrays that it is called with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from hpcflow.codegen import python_call_abi
+from hpcflow.codegen.fused_loop_ir import DATA, RANK, SIZES
+from hpcflow.codegen.llvm_builder import Lines, Value, number
+
+BEGIN = Value("%begin", "i64")  # the range of a kernel that a function does
+COUNT = Value("%count", "i64")  # how many there are in it
+
+
+def whole(value: int) -> Value:
+    """A constant of 64 bits."""
+    return number(value, "i64")
+
+
+class Blocks(Lines):
+    """Lines of a function in blocks; the one that is being written is `here`.
+
+    They begin with those that find `arrays`, which the function is called with. Groups of what may
+    be done in any order have numbers behind those of the function `before` in the module.
+    """
+
+    def __init__(self, arrays: Sequence[str] = (), before: Blocks | None = None) -> None:
+        super().__init__()
+        self.here, self.blocks = "entry", 0
+        self.groups: int = before.groups if before else 0
+        self.lines += python_call_abi.objects(arrays)
+
+    def begin(self, label: str) -> None:
+        """A block of that name."""
+        self.lines.append(f"{label}:")
+        self.here = label
+
+    def labels(self, *names: str) -> list[str]:
+        """Names of new blocks."""
+        self.blocks += 1
+        return [f"{name}{self.blocks}" for name in names]
+
+    @contextlib.contextmanager
+    def loop(
+        self, count: Value, carried: Sequence[Value] = (), free: bool = False
+    ) -> Iterator[Loop]:
+        """The body is done `count` times; with `free` in any order, as what is in vectors.
+
+        `carried` are values that each round hands on (`Loop.carry`) to the next.
+        """
+        head, tail, end = self.labels("head", "tail", "end")
+        before = self.here
+        some = self.compare("gt", count, whole(0))
+        self.add(f"  br i1 {some.text}, label %{head}, label %{end}")
+        self.begin(head)
+        at = len(self.lines)
+        if free:
+            self.groups += 1
+        loop = Loop(
+            Value(f"%i_{head}", "i64"),
+            [Value(f"%c{k}_{head}", v.type) for k, v in enumerate(carried)],
+            f", !llvm.access.group !{3 * self.groups}" if free else "",
+        )
+        yield loop
+        self.add(f"  br label %{tail}")
+        self.begin(tail)
+        self.add(f"  %n_{head} = add nuw nsw i64 {loop.i.text}, 1")
+        self.add(f"  %again_{head} = icmp slt i64 %n_{head}, {count.text}")
+        kept = f", !llvm.loop !{3 * self.groups + 1}" if free else ""
+        self.add(f"  br i1 %again_{head}, label %{head}, label %{end}{kept}")
+        phis = [f"  {loop.i.text} = phi i64 [0, %{before}], [%n_{head}, %{tail}]"]
+        for old, now, new in zip(carried, loop.carried, loop.next, strict=True):
+            phis.append(
+                f"  {now.text} = phi {now.type} [{old.text}, %{before}], [{new.text}, %{tail}]"
+            )
+        self.lines[at:at] = phis
+        self.begin(end)
+        loop.ends = [
+            self.add(f"phi {old.type} [{old.text}, %{before}], [{new.text}, %{tail}]", old.type)
+            for old, new in zip(carried, loop.next, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """The body is done if the condition holds."""
+        yes, after = self.labels("yes", "after")
+        self.add(f"  br i1 {condition.text}, label %{yes}, label %{after}")
+        self.begin(yes)
+        yield
+        self.add(f"  br label %{after}")
+        self.begin(after)
+
+    def end_if(self, condition: Value, result: Value) -> None:
+        """Return a whole number to Python if the condition holds."""
+        yes, after = self.labels("return", "after")
+        self.add(f"  br i1 {condition.text}, label %{yes}, label %{after}")
+        self.begin(yes)
+        made = self.add(f"call ptr @PyLong_FromSsize_t(i64 {result.text})", "ptr")
+        self.add(f"  ret ptr {made.text}")
+        self.begin(after)
+
+    # -- memory
+
+    def place(self, base: Value, index: Value, type: str) -> Value:
+        """Where an element lies."""
+        return self.at(base.text, index.text, type)
+
+    def prefetch(self, at: Value, write: bool) -> None:
+        """Have what lies there moved near."""
+        self.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.add(f"  call void @llvm.prefetch.p0(ptr {at.text}, i32 {int(write)}, i32 2, i32 1)")
+
+    # -- arrays of NumPy
+
+    def data(self, array: str) -> Value:
+        """Where an array's numbers begin."""
+        return self.load(self.place(Value(array, "ptr"), whole(DATA), "i8"), "ptr")
+
+    def sizes(self, array: str) -> tuple[Value, Value]:
+        """An array's rank, and where its sizes lie."""
+        where = Value(array, "ptr")
+        rank = self.load(self.place(where, whole(RANK), "i8"), "i32")
+        table = self.load(self.place(where, whole(SIZES), "i8"), "ptr")
+        return self.add(f"sext i32 {rank.text} to i64", "i64"), table
+
+    def size(self, array: str, axis: int) -> Value:
+        """The size of one axis."""
+        return self.load(self.place(self.sizes(array)[1], whole(axis), "i64"), "i64")
+
+    def elements(self, array: str, start: int = 0, stop: int | None = None) -> Value:
+        """The product of the sizes of axes `start` to `stop`."""
+        rank, table = self.sizes(array)
+        axes = self.two("sub", rank, whole(start)) if stop is None else whole(stop - start)
+        with self.loop(axes, [whole(1)]) as loop:
+            axis = self.two("add", loop.i, whole(start))
+            size = self.load(self.place(table, axis, "i64"), "i64")
+            loop.next = [self.two("mul", loop.carried[0], size)]
+        return loop.ends[0]
+
+    def metadata(self) -> list[str]:
+        """What the module says of loops that may be done in any order."""
+        found = []
+        for k in range(3, 3 * self.groups + 1, 3):
+            found.append(f"!{k} = distinct !{{}}")
+            found.append(f"!{k + 1} = distinct !{{!{k + 1}, !{k + 2}}}")
+            found.append(f'!{k + 2} = !{{!"llvm.loop.parallel_accesses", !{k}}}')
+        return found
+
+
+def module(
+    head: Blocks, ranges: python_call_abi.Ranges, body: Blocks, join: Blocks | None = None
+) -> str:
+    """The module of a kernel, as `call.text`; in the body %count tells how large its range is."""
+    lines = ["  %count = sub i64 %end, %begin", *body.lines]
+    declared = head.declared | body.declared
+    return python_call_abi.text(
+        declared, head.lines, ranges, lines, body.metadata(), join.lines if join else ()
+    )
+
+
+class Loop:
+    """One that is being written."""
+
+    def __init__(self, i: Value, carried: list[Value], tag: str) -> None:
+        self.i, self.carried, self.tag = i, carried, tag  # the round, from 0; memory of any order
+        self.next: list[Value] = []  # what the round hands on
+        self.ends: list[Value] = []  # what the last one has handed on

@@ -1,0 +1,292 @@
+"""The text of kernels of max pooling over two axes, channels last, all sizes known.
+
+Each window has some of the data in it. For an element that lies in the padding stands the nearest
+one of the data: it is of the same window, so the largest is the same, and so is the first that is
+as large. A kernel is called with NumPy arrays, as those of `codegen/llvm_cpu_codegen.py`; its
+arrays lie in C
+order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from hpcflow.codegen import python_call_abi
+from hpcflow.codegen.llvm_builder import FREE, metadata, number
+
+
+class Pool(NamedTuple):
+    """x is [batch, *space, channels], y, of an element for each window, [batch, *out, channels]."""
+
+    batch: int
+    space: tuple[int, int]
+    channels: int
+    out: tuple[int, int]
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    before: tuple[int, int]  # padding in front of the data
+
+    @property
+    def pads(self) -> bool:
+        """Whether some windows reach out of the data."""
+        sizes = zip(self.space, self.out, self.window, self.strides, strict=True)
+        return any(self.before) or any((o - 1) * s + k > n for n, o, k, s in sizes)
+
+    @property
+    def apart(self) -> bool:
+        """Whether no two windows share an element."""
+        return all(s >= k for s, k in zip(self.strides, self.window, strict=True))
+
+    @property
+    def covers(self) -> bool:
+        """Whether each element is in exactly one window."""
+        sizes = zip(self.space, self.out, self.window, self.strides, strict=True)
+        return not self.pads and all(n == o * k and s == k for n, o, k, s in sizes)
+
+    @property
+    def taps(self) -> list[tuple[int, int]]:
+        """Row and column of each element of a window."""
+        high, wide = self.window
+        return list(itertools.product(range(high), range(wide)))
+
+
+CLAMPS = [f"declare i64 @llvm.{which}.i64(i64, i64)" for which in ("smin", "smax")]
+ZERO, LOWEST = number(0.0, "float").text, number(float("-inf"), "float").text
+
+
+def largest(pool: Pool) -> str:
+    """x, then y = the largest element of each window, NaN if there is one."""
+    body = []
+    best = LOWEST
+    for i, tap in enumerate(pool.taps):
+        body += _load(f"v{i}", "%x", *_place(pool, tap))
+        body.append(f"  %m{i} = call float @llvm.maximum.f32(float {best}, float %v{i})")
+        best = f"%m{i}"
+    body += [
+        "  %yp = getelementptr float, ptr %y, i64 %to",
+        f"  store float {best}, ptr %yp{FREE}",
+    ]
+    lines = _windows(pool, _channels(pool, body))
+    declared = ["declare float @llvm.maximum.f32(float, float)", *CLAMPS]
+    return _function(pool, declared, ["x", "y"], lines)
+
+
+def gradient(pool: Pool, relu: bool = False, bias: bool = False) -> str:
+    """x, y, g, then what goes back: to the first of the elements that are their window's largest.
+
+    With `relu`, x came out of one and the result is what goes back through that; with `bias`, then
+    also the sums of the result over all but the channels.
+    """
+    body = _given_back(pool, relu, bias)
+    before, behind = [], []
+    if not pool.covers:
+        size = pool.space[0] * pool.space[1] * pool.channels
+        before += [
+            f"  %image = mul i64 %b, {size}",
+            "  %ip = getelementptr float, ptr %d, i64 %image",
+            f"  call void @llvm.memset.p0.i64(ptr %ip, i8 0, i64 {4 * size}, i1 false)",
+        ]
+    if bias:  # sums of one sample each, so that rounding errors do not grow with the batch
+        before.append(_clear("%sample", pool.channels))
+        behind += _total("%total", "%sample", pool.channels)
+    lines = _windows(pool, _channels(pool, body), before, behind)
+    if bias:
+        lines = [*_own_total(pool.channels), *lines]
+    names = ["x", "y", "g", "d", *(["outs"] if bias else [])]
+    declared = ["declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)", *CLAMPS]
+    return _function(pool, declared, names, lines, pool.channels if bias else 0)
+
+
+def _given_back(pool: Pool, relu: bool, bias: bool) -> list[str]:
+    """What goes back of one window in one channel."""
+    body = [*_load("y1", "%y", "%to", 0), *_load("g0", "%g", "%to", 0)]
+    mine = "%g0"
+    if relu:  # a product, which keeps what is not finite, as ReluGrad does
+        body.append(f"  %on = fcmp ogt float %y1, {ZERO}")
+        body.append("  %mask = uitofp i1 %on to float")
+        body.append("  %g1 = fmul float %g0, %mask")
+        mine = "%g1"
+    taken = "false"
+    for i, tap in enumerate(pool.taps):
+        body += [
+            *_load(f"v{i}", "%x", *_place(pool, tap)),
+            f"  %is{i} = fcmp oeq float %v{i}, %y1",
+            f"  %free{i} = xor i1 {taken}, true",
+            f"  %hit{i} = and i1 %is{i}, %free{i}",
+            f"  %t{i} = or i1 {taken}, %hit{i}",
+            f"  %d{i} = select i1 %hit{i}, float {mine}, float {ZERO}",
+            *_address(f"dp{i}", "%d", *_place(pool, tap)),
+        ]
+        value = f"%d{i}"
+        if pool.pads or not pool.apart:
+            body.append(f"  %o{i} = load float, ptr %dp{i}{FREE}")
+            body.append(f"  %s{i} = fadd float %o{i}, %d{i}")
+            value = f"%s{i}"
+        body.append(f"  store float {value}, ptr %dp{i}{FREE}")
+        taken = f"%t{i}"
+    if bias:
+        body += [
+            f"  %all = select i1 {taken}, float {mine}, float {ZERO}",
+            "  %sp = getelementptr float, ptr %sample, i64 %c",
+            f"  %s = load float, ptr %sp{FREE}",
+            "  %more = fadd float %s, %all",
+            f"  store float %more, ptr %sp{FREE}",
+        ]
+    return body
+
+
+def _function(
+    pool: Pool, declared: list[str], names: list[str], lines: list[str], sums: int = 0
+) -> str:
+    """The module; samples are cut into ranges, each with so many sums."""
+    arrays = [f"%{name}" for name in names]
+    found = python_call_abi.objects([f"{array}.of" for array in arrays])
+    found += [line for array in arrays for line in python_call_abi.numbers(array, f"{array}.of")]
+    elements = pool.batch * pool.space[0] * pool.space[1] * pool.channels
+    ranges = python_call_abi.Ranges(
+        "0", str(pool.batch), str(elements), bytes=python_call_abi.lines(4 * sums)
+    )
+    join = [*found, *_total("%outs", "%sums", sums)] if sums else []
+    return python_call_abi.text({*declared}, [], ranges, [*found, *lines], metadata(3), join)
+
+
+def _load(name: str, array: str, at: str, offset: int) -> list[str]:
+    return [
+        *_address(f"a{name}", array, at, offset),
+        f"  %{name} = load float, ptr %a{name}{FREE}",
+    ]
+
+
+def _place(pool: Pool, tap: tuple[int, int]) -> tuple[str, int]:
+    """Where the element of a window lies: so many behind that number."""
+    i, j = tap
+    if pool.pads:
+        return f"%tap{i}.{j}", 0
+    return "%from", (i * pool.space[1] + j) * pool.channels
+
+
+def _clamped(pool: Pool, axis: int, first: str, size: int) -> list[str]:
+    """The places of a window's elements along an axis, %rowI or %colJ, of `size` elements each."""
+    lines, (name, last) = [], (("row", "col")[axis], pool.space[axis] - 1)
+    for k in range(pool.window[axis]):
+        v = f"%{name}{k}"
+        lines += [
+            f"  {v}.at = add i64 {first}, {k - pool.before[axis]}",
+            f"  {v}.low = call i64 @llvm.smax.i64(i64 {v}.at, i64 0)",
+            f"  {v}.in = call i64 @llvm.smin.i64(i64 {v}.low, i64 {last})",
+            f"  {v} = mul nuw nsw i64 {v}.in, {size}",
+        ]
+    return lines
+
+
+def _address(name: str, array: str, at: str, offset: int) -> list[str]:
+    """Where the element of an array is that is `offset` behind `at`."""
+    return [
+        f"  %i{name} = add nuw nsw i64 {at}, {offset}",
+        f"  %{name} = getelementptr float, ptr {array}, i64 %i{name}",
+    ]
+
+
+def _loop(
+    name: str, count: int | str, inside: list[str], hint: str = "", first: int | str = 0
+) -> list[str]:
+    """`inside` for %name from `first` to `count`, which is more; it may hold other loops."""
+    return [
+        f"  br label %{name}.before",
+        f"{name}.before:",
+        f"  br label %{name}.begin",
+        f"{name}.begin:",
+        f"  %{name} = phi i64 [{first}, %{name}.before], [%{name}.next, %{name}.end]",
+        *inside,
+        f"  br label %{name}.end",
+        f"{name}.end:",
+        f"  %{name}.next = add nuw nsw i64 %{name}, 1",
+        f"  %{name}.more = icmp ult i64 %{name}.next, {count}",
+        f"  br i1 %{name}.more, label %{name}.begin, label %{name}.over{hint}",
+        f"{name}.over:",
+    ]
+
+
+def _channels(pool: Pool, body: list[str]) -> list[str]:
+    """A loop over the channels of a window: %from, or %tapI.J each, is in x, %to in y."""
+    begin, before = ["  %to = add nuw nsw i64 %place, %c"], []
+    if pool.pads:
+        for i, j in pool.taps:
+            before.append(f"  %base{i}.{j}.row = add nuw nsw i64 %bx, %row{i}")
+            before.append(f"  %base{i}.{j} = add nuw nsw i64 %base{i}.{j}.row, %col{j}")
+            begin.append(f"  %tap{i}.{j} = add nuw nsw i64 %base{i}.{j}, %c")
+    else:
+        begin.append("  %from = add nuw nsw i64 %window, %c")
+    return [*before, *_loop("c", pool.channels, [*begin, *body], ", !llvm.loop !2")]
+
+
+def _windows(
+    pool: Pool, body: list[str], before: list[str] | None = None, behind: list[str] | None = None
+) -> list[str]:
+    """A loop over samples %b, rows and columns: %window in x, %place in y begin a window's.
+
+    With padding its elements are in rows %rowI and columns %colJ of the sample, %bx.
+    """
+    (height, width), channels = pool.space, pool.channels
+    down, right = pool.strides
+    if pool.pads:
+        high = [f"  %h1 = mul nuw nsw i64 %h, {down}"]
+        high += _clamped(pool, 0, "%h1", width * channels)
+        wide = [f"  %w1 = mul nuw nsw i64 %w, {right}", *_clamped(pool, 1, "%w1", channels)]
+    else:
+        high = [f"  %h1 = mul nuw nsw i64 %h, {down * width * channels}"]
+        high.append("  %hx = add nuw nsw i64 %bx, %h1")
+        wide = [f"  %w1 = mul nuw nsw i64 %w, {right * channels}"]
+        wide.append("  %window = add nuw nsw i64 %hx, %w1")
+    row = [
+        *wide,
+        f"  %w2 = mul nuw nsw i64 %w, {channels}",
+        "  %place = add nuw nsw i64 %hy, %w2",
+    ]
+    sample = [
+        *high,
+        f"  %h2 = mul nuw nsw i64 %h, {pool.out[1] * channels}",
+        "  %hy = add nuw nsw i64 %by, %h2",
+        *_loop("w", pool.out[1], [*row, *body]),
+    ]
+    each = [
+        f"  %bx = mul nuw nsw i64 %b, {height * width * channels}",
+        f"  %by = mul nuw nsw i64 %b, {pool.out[0] * pool.out[1] * channels}",
+        *(before or []),
+        *_loop("h", pool.out[0], sample),
+        *(behind or []),
+    ]
+    return [
+        "  %some = icmp ult i64 %begin, %end",
+        "  br i1 %some, label %samples, label %none",
+        "samples:",
+        *_loop("b", "%end", each, first="%begin"),
+        "  br label %none",
+        "none:",
+    ]
+
+
+def _clear(array: str, count: int) -> str:
+    return f"  call void @llvm.memset.p0.i64(ptr {array}, i8 0, i64 {4 * count}, i1 false)"
+
+
+def _own_total(channels: int) -> list[str]:
+    """Where the sums of a range go, %total, with zeros there; %sample, room for those of one."""
+    return [
+        f"  %sample = alloca float, i64 {channels}, align 64",
+        "  %first = icmp eq ptr %sums, null",
+        "  %total = select i1 %first, ptr %outs, ptr %sums",
+        _clear("%total", channels),
+    ]
+
+
+def _total(total: str, part: str, channels: int) -> list[str]:
+    """Add sums to the total."""
+    body = [
+        *_load("part", part, "%k", 0),
+        *_load("old", total, "%k", 0),
+        "  %new = fadd float %part, %old",
+        f"  store float %new, ptr %aold{FREE}",
+    ]
+    return _loop("k", channels, body, ", !llvm.loop !3")

@@ -1,0 +1,104 @@
+"""What an update does to one element of its variables: op -> a function that writes it.
+
+They compute the very bits of `hpcflow.ops.variables.variable_update_kernels`, which says what the
+formulas are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpcflow.codegen.llvm_builder import Lines, Value, number
+
+# (lines before the loop, lines of its body, values of the variables, other operands, attributes)
+# -> the variables' new values
+Change = Callable[[Lines, Lines, list[Value], list[Value], Mapping[str, Any]], list[Value]]
+UPDATES: dict[str, Change] = {}
+COUNTED = {"ApplyAdam": 3}  # op -> its variable of one element that counts updates
+
+
+def change(type: str) -> Callable[[Change], Change]:
+    """Decorator: this is what the update does."""
+
+    def add(write: Change) -> Change:
+        UPDATES[type] = write
+        return write
+
+    return add
+
+
+@change("Assign")
+def _assign(
+    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
+) -> list[Value]:
+    return given
+
+
+@change("AssignAdd")
+def _add(
+    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
+) -> list[Value]:
+    return [b.two("add", old[0], given[0])]
+
+
+@change("AssignSub")
+def _subtract(
+    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
+) -> list[Value]:
+    return [b.two("sub", old[0], given[0])]
+
+
+@change("ApplyGradientDescent")
+def _descent(
+    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
+) -> list[Value]:
+    rate, g = given
+    return [b.two("sub", old[0], b.two("mul", g, rate))]
+
+
+@change("ApplyMomentum")
+def _momentum(
+    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
+) -> list[Value]:
+    rate, momentum, g = given
+    accum = moved = b.two("add", b.two("mul", old[1], momentum), g)
+    if attrs.get("use_nesterov", False):
+        moved = b.two("add", b.two("mul", accum, momentum), g)
+    return [b.two("sub", old[0], b.two("mul", moved, rate)), accum]
+
+
+@change("ApplyAdam")
+def _adam(
+    h: Lines, b: Lines, old: list[Value], given: list[Value], attrs: Mapping[str, Any]
+) -> list[Value]:
+    x, m, v, count = old
+    *numbers, eps, g = given
+    count = h.two("add", count, number(1, "i64"))
+    t = h.add(f"sitofp i64 {count.text} to double", "double")
+    rate, beta1, beta2 = (_exact(h, c) for c in numbers)
+    unit = number(1, "double")
+    rest1, rest2 = h.two("sub", unit, beta1), h.two("sub", unit, beta2)
+    first, second = (
+        h.two("sub", unit, h.call("pow", h.two("sub", unit, rest), t)) for rest in (rest1, rest2)
+    )
+    rate = h.two("fdiv", h.two("mul", rate, h.call("sqrt", second)), first)
+    rest1, rest2, rate = (_rounded(h, c, x.type) for c in (rest1, rest2, rate))
+    m = b.two("add", m, b.two("mul", b.two("sub", g, m), rest1))
+    v = b.two("add", v, b.two("mul", b.two("sub", b.two("mul", g, g), v), rest2))
+    moved = b.two("fdiv", m, b.two("add", b.call("sqrt", v), eps))
+    return [b.two("sub", x, b.two("mul", moved, rate)), m, v, count]
+
+
+def _exact(h: Lines, x: Value) -> Value:
+    """A scalar in 64 bits."""
+    found = h.convert(x, "double")
+    assert found is not None
+    return found
+
+
+def _rounded(h: Lines, x: Value, type: str) -> Value:
+    """A scalar of 64 bits in a variable's type."""
+    found = h.convert(x, type)
+    assert found is not None
+    return found

@@ -1,0 +1,410 @@
+"""The text of a kernel of fused operations for a GPU, and on which threads it runs.
+
+A kernel takes addresses of arrays, inputs first, then where its sums of columns go, then how many
+elements or rows there are. Threads of a block are so many across, which read memory together, and
+so many down. There are three forms:
+
+FLAT     nothing is summed: each thread takes every so-manieth element
+ROWS     values are made of whole rows: threads side by side have a row, and join what each made of
+         its elements by halves, in memory that the block shares
+COLUMNS  only columns are summed: a thread goes down its column, the block joins what they made
+Rows that are summed are cut into slices; `NAME_join` adds these up. Everything is added in an order
+that sizes alone determine, so a step gives the same bits each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.codegen import variable_update_codegen
+from hpcflow.codegen.fused_loop_ir import (
+    COLUMN,
+    COLUMN_SUM,
+    FULL,
+    MAX,
+    OF_ROWS,
+    ROW,
+    Body,
+    Operand,
+    Schedule,
+    Step,
+)
+from hpcflow.codegen.llvm_builder import TYPES, Lines, Value, metadata, number
+from hpcflow.codegen.llvm_cpu_codegen import Writer
+from hpcflow.codegen.variable_update_codegen import Update
+
+THREADS = 256  # of a block, a power of two
+LINE = 32  # threads whose loads are one
+BLOCKS = 4096  # more threads than a GPU runs at once
+SLICES = 256  # that are summed apart, at most
+DEEP = 8  # rows of a slice that one thread adds up, at least
+MOST = 500  # arrays: CUDA takes 4 KiB of arguments
+FLAT, ROWS, COLUMNS = "flat", "rows", "columns"
+SMALL = 1 << 31  # elements: fewer have numbers of 32 bits, which GPUs divide much faster
+BARRIER = "llvm.nvvm.barrier0"
+SPECIAL = "llvm.nvvm.read.ptx.sreg."
+REGISTERS = {  # numbers that tell a thread where it is
+    **{"tx": "tid.x", "ty": "tid.y", "bx": "ctaid.x", "by": "ctaid.y"},
+    **{"gx": "nctaid.x", "gy": "nctaid.y"},
+}
+DECLARED = {f"declare void @{BARRIER}()"}
+DECLARED |= {f"declare i32 @{SPECIAL}{register}()" for register in REGISTERS.values()}
+
+# x to the whole number n, not negative, by squares: GPUs have no other
+POW = "@llvm.pow.f64"
+POW_DECLARED = f"declare double {POW}(double, double)"
+POWER = """define internal double @power(double %x, double %n) alwaysinline {
+entry:
+  %whole = fptoui double %n to i64
+  br label %loop
+loop:
+  %left = phi i64 [%whole, %entry], [%rest, %loop]
+  %power = phi double [%x, %entry], [%square, %loop]
+  %made = phi double [1.0, %entry], [%chosen, %loop]
+  %bit = trunc i64 %left to i1
+  %more = fmul double %made, %power
+  %chosen = select i1 %bit, double %more, double %made
+  %square = fmul double %power, %power
+  %rest = lshr i64 %left, 1
+  %over = icmp eq i64 %rest, 0
+  br i1 %over, label %done, label %loop
+done:
+  ret double %chosen
+}"""
+
+
+class Launch(NamedTuple):
+    """Blocks, threads of one, elements or rows; `slices` of rows are summed apart."""
+
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    length: int
+    slices: int = 1
+
+
+def form(body: Body) -> str:
+    """Which of the forms the kernel of a body has."""
+    types = {step.type for step in body.steps}
+    if types & {*OF_ROWS} or COLUMN in map(body.way, body.results):
+        return ROWS
+    return COLUMNS if COLUMN_SUM in types else FLAT
+
+
+def launch(body: Body, size: int) -> Launch:
+    """On which threads a kernel runs whose domain has `size` elements."""
+    if form(body) == FLAT:
+        return flat(size)
+    block, rows = _block(body), size // body.cols
+    if form(body) == COLUMNS:
+        columns = _over(body.cols, block[0])
+        slices = min(_over(rows, DEEP * block[1]), SLICES, max(1, BLOCKS // columns))
+        return Launch((columns, slices), block, rows, slices)
+    blocks, summed = _over(rows, block[1]), bool(sums(body))
+    blocks = min(blocks, max(1, SLICES // block[1]) if summed else BLOCKS)
+    return Launch((blocks, 1), block, rows, blocks * block[1] if summed else 1)
+
+
+def flat(size: int) -> Launch:
+    """On which threads a kernel runs that goes over `size` elements one by one."""
+    return Launch((min(_over(size, THREADS), BLOCKS), 1), (THREADS, 1), size)
+
+
+def _block(body: Body) -> tuple[int, int]:
+    """Threads across, no more than twice a row's elements, and down."""
+    most = min(THREADS, LINE) if form(body) == COLUMNS else THREADS
+    wide = min(most, 1 << (body.cols - 1).bit_length())
+    return wide, THREADS // wide
+
+
+def _over(count: int, by: int) -> int:
+    return -(-count // by)
+
+
+def sums(body: Body) -> list[int]:
+    """The results that are sums of columns."""
+    steps = [body.step(value) for value in body.results]
+    return [y for y, step in enumerate(steps) if step and step.type == COLUMN_SUM]
+
+
+def joining(cols: int, dtype: Any) -> Body:
+    """What adds up slices: sums of columns again."""
+    return Body((Operand(dtype, FULL),), (Step(COLUMN_SUM, (0,), {}, ROW),), (1,), cols)
+
+
+def join(body: Body, slices: int) -> Launch:
+    """On which threads the slices of sums are added up."""
+    block = _block(joining(body.cols, None))
+    return Launch((_over(body.cols, block[0]), 1), block, slices)
+
+
+def schedule(body: Body) -> Schedule:
+    """The loops of a kernel: what a later one needs it computes again, in registers."""
+    return Schedule(body, frozenset())
+
+
+def text(body: Body, small: bool) -> str | None:
+    """The module: `@NAME`, and `@NAME_join{y}` for result y, which is a sum of columns.
+
+    None if an operation has no formula. Arrays lie in C order; `small`: of fewer than `SMALL`.
+    """
+    if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
+        return None
+    if len(body.operands) + len(body.results) + len(sums(body)) > MOST:
+        return None
+    kernel = _Grid("@NAME", body, small)
+    if not kernel.write():
+        return None
+    kernels = [kernel]
+    for y in sums(body):
+        of = next(name for name, type in TYPES.items() if type == kernel.types[body.results[y]])
+        one = _Grid(f"@NAME_join{y}", joining(body.cols, of), True)
+        one.write()
+        kernels.append(one)
+    head: set[str] = set().union(*(one.head() for one in kernels))
+    functions = (line for one in kernels for line in one.function())
+    return "\n".join([*sorted(head), *functions, *metadata(0)])
+
+
+def update(of: Update) -> str | None:
+    """The module of an update: `@NAME`, which asks variables that count how far they are.
+
+    Behind it `@NAME_count`, if there are such, lets one thread make them go on.
+    """
+    made, names = (
+        variable_update_codegen.lines(of, exact=False, counted=False),
+        variable_update_codegen.arrays(of),
+    )
+    if made is None or len(names) > MOST:
+        return None
+    head, body = made
+    lines = [*_begin("@NAME", names), *head.lines, *_stride()]
+    lines += [*_rounds("j", "%n.first", "%length", "%n.step", body.lines), "  ret void", "}"]
+    count = Lines("c")
+    for k, (target, times) in enumerate(
+        zip(of.targets, variable_update_codegen.times(of), strict=True)
+    ):
+        if target.counts:
+            at = Value(f"%n{k}", "ptr")
+            count.store(count.two("add", count.load(at, "i64"), number(times, "i64")), at)
+    if count.lines:
+        lines += [*_begin("@NAME_count", names), *count.lines, "  ret void", "}"]
+    declared = DECLARED | head.declared | body.declared
+    text = "\n".join([*sorted(declared - {POW_DECLARED}), *lines, *metadata(0)])
+    return f"{POWER}\n{text.replace(POW, '@power')}" if POW in text else text
+
+
+def _begin(name: str, arrays: list[str]) -> Iterator[str]:
+    """The head of a kernel, and where a thread is."""
+    given = "".join(f"ptr %{array}, " for array in arrays)
+    yield f"define ptx_kernel void {name}({given}i64 %length) {{"
+    for place, register in REGISTERS.items():
+        yield f"  %{place}.32 = call i32 @{SPECIAL}{register}()"
+        yield f"  %{place} = zext i32 %{place}.32 to i64"
+
+
+def _stride() -> Iterator[str]:
+    """The first element of a thread of a flat kernel, and how far the next one is."""
+    yield f"  %begin = mul i64 %bx, {THREADS}"
+    yield "  %n.first = add i64 %begin, %tx"
+    yield f"  %n.step = mul i64 %gx, {THREADS}"
+
+
+class _Grid(Writer):
+    """One function: the lines are those of a processor's kernel, the loops around them are not."""
+
+    def __init__(self, name: str, body: Body, small: bool) -> None:
+        super().__init__(body, False, schedule(body))
+        self.name, self.small, self.form = name, small, form(body)
+        self.wide, self.down = _block(body) if self.form != FLAT else (THREADS, 1)
+        self.shared: set[str] = set()  # types of values that threads hand to each other
+        self.end = Lines("z")  # behind all loops
+
+    # -- values of rows and columns
+
+    def reduced(self, k: int, lines: Lines, value: int, step: Step, x: Value) -> bool:
+        """Add an element to what this thread makes of a row, or of a column."""
+        if not x.is_float:
+            return False
+        self.types[value] = x.type
+        if step.type == COLUMN_SUM and self.form == ROWS:
+            at = lines.at(f"%mine{self.body.results.index(value)}", f"%j{k}", x.type)
+            lines.store(lines.two("add", lines.load(at, x.type), x), at)
+            return True
+        at = Value(f"%r{value}", "ptr")
+        self.entry.add(f"  {at.text} = alloca {x.type}")
+        before = self.entry if step.type == COLUMN_SUM else self.heads[k]
+        before.store(number(-np.inf if step.type == MAX else 0, x.type), at)
+        lines.store(_added(lines, step, lines.load(at, x.type), x), at)
+        if step.type == COLUMN_SUM:
+            made = self.joined(self.end, step, self.end.load(at, x.type), self.down, "ty")
+            place = self.end.add("add i64 %slice, %j0", "i64")
+            array = f"%s{self.body.results.index(value)}"
+            self.only(self.end, "%first", made, array, place.text)
+        else:
+            after = self.heads[k + 1]
+            made = self.joined(after, step, after.load(at, x.type), self.wide, "tx")
+            self.scalars[value] = made
+        return True
+
+    def joined(self, lines: Lines, step: Step, made: Value, many: int, lane: str) -> Value:
+        """What `many` threads have made, those of all numbers `lane`; each of them gets it."""
+        if many == 1:
+            return made
+        type, apart = made.type, 1 if lane == "tx" else self.wide
+        self.shared.add(type)
+        room = f"addrspacecast (ptr addrspace(3) {self.name}_{type} to ptr)"
+        mine = lines.at(room, "%here", type)
+        lines.store(made, mine)
+        lines.add(f"  call void @{BARRIER}()")
+        half = many // 2
+        while half:
+            with self.when(lines, lines.add(f"icmp ult i64 %{lane}, {half}", "i1")):
+                place = lines.add(f"add i64 %here, {half * apart}", "i64")
+                other = lines.load(lines.at(room, place.text, type), type)
+                lines.store(_added(lines, step, lines.load(mine, type), other), mine)
+            lines.add(f"  call void @{BARRIER}()")
+            half //= 2
+        found = lines.load(lines.at(room, f"%zero.{lane}", type), type)
+        lines.add(f"  call void @{BARRIER}()")  # before others use the room again
+        return found
+
+    def column(self, lines: Lines, y: int, made: Value) -> None:
+        """Store a value of which a row has one: one thread does it."""
+        self.only(lines, "%tells", made, f"%y{y}", "%i")
+
+    def only(self, lines: Lines, condition: str, made: Value, array: str, place: str) -> None:
+        """Store a value where a condition holds."""
+        at = lines.at(array, place, made.type)
+        with self.when(lines, Value(condition, "i1")):
+            lines.store(made, at)
+
+    @contextlib.contextmanager
+    def when(self, lines: Lines, condition: Value) -> Iterator[None]:
+        """What is done where a condition holds."""
+        lines.count += 1
+        name = f"{lines.letter}{lines.count}"
+        lines.add(f"  br i1 {condition.text}, label %{name}.yes, label %{name}.after")
+        lines.add(f"{name}.yes:")
+        yield
+        lines.add(f"  br label %{name}.after")
+        lines.add(f"{name}.after:")
+
+    # -- the whole
+
+    def head(self) -> set[str]:
+        """What stands in front of the function."""
+        parts = [self.entry, *self.heads, *self.bodies, self.end]
+        room = "{}_{} = internal addrspace(3) global [{} x {}] undef, align 16"
+        rooms = {room.format(self.name, type, THREADS, type) for type in self.shared}
+        return DECLARED.union(rooms, *(part.declared for part in parts))
+
+    def function(self) -> Iterator[str]:
+        """Its lines."""
+        arrays = [f"x{i}" for i in range(len(self.body.operands))]
+        arrays += [f"y{y}" for y in range(len(self.body.results))]
+        arrays += [f"s{y}" for y in sums(self.body)]
+        yield from _begin(self.name, arrays)
+        yield from self.entry.lines
+        yield from {FLAT: self.flat, ROWS: self.rows, COLUMNS: self.columns}[self.form]()
+        yield "  ret void"
+        yield "}"
+
+    def flat(self) -> Iterator[str]:
+        """Each thread takes every so-manieth element."""
+        kind, cols = "i32" if self.small else "i64", max(1, self.body.cols)
+        yield from _stride()
+        yield from _rounds("n", "%n.first", "%length", "%n.step", self.element(kind, cols))
+
+    def element(self, kind: str, cols: int) -> Iterator[str]:
+        """One element, by its number; those of row and column follow."""
+        yield f"  %n.of = {'trunc i64 %n to i32' if kind == 'i32' else 'add i64 %n, 0'}"
+        yield f"  %i.of = udiv {kind} %n.of, {cols}"
+        yield f"  %j.of = urem {kind} %n.of, {cols}"
+        for new, old in (("i", "i"), ("j0", "j")):
+            word = f"zext i32 %{old}.of to i64" if kind == "i32" else f"add i64 %{old}.of, 0"
+            yield f"  %{new} = {word}"
+        yield "  %n0 = add i64 %n, 0"
+        yield f"  %base = mul i64 %i, {cols}"
+        yield from self.heads[0].lines
+        yield from self.bodies[0].lines
+
+    def rows(self) -> Iterator[str]:
+        """A row for threads side by side; those without one wait where others join theirs."""
+        yield from self.lanes()
+        yield f"  %first.row = mul i64 %bx, {self.down}"
+        yield f"  %rows.apart = mul i64 %gx, {self.down}"
+        yield "  %last = sub i64 %length, 1"
+        yield "  %slot = add i64 %first.row, %ty"
+        yield f"  %slice = mul i64 %slot, {self.body.cols}"
+        for y in sums(self.body):
+            type = self.types[self.body.results[y]]
+            yield f"  %mine{y} = getelementptr {type}, ptr %s{y}, i64 %slice"
+            zero = [f"  %zero{y} = getelementptr {type}, ptr %mine{y}, i64 %z{y}"]
+            zero += [f"  store {type} {number(0, type).text}, ptr %zero{y}"]
+            yield from _rounds(f"z{y}", "%tx", str(self.body.cols), str(self.wide), zero)
+        yield from _rounds("top", "%first.row", "%length", "%rows.apart", self.row())
+
+    def row(self) -> Iterator[str]:
+        """One row, or none."""
+        yield "  %row = add i64 %top, %ty"
+        yield "  %active = icmp slt i64 %row, %length"
+        yield "  %i = select i1 %active, i64 %row, i64 %last"
+        yield f"  %cols = select i1 %active, i64 {self.body.cols}, i64 0"
+        yield "  %leads = icmp eq i64 %tx, 0"
+        yield "  %tells = and i1 %active, %leads"
+        yield f"  %base = mul i64 %i, {self.body.cols}"
+        for k, lines in enumerate(self.bodies):
+            yield from self.heads[k].lines
+            place = f"  %n{k} = add i64 %base, %j{k}"
+            yield from _rounds(f"j{k}", "%tx", "%cols", str(self.wide), [place, *lines.lines])
+        yield from self.heads[-1].lines
+
+    def columns(self) -> Iterator[str]:
+        """A column for each thread across, rows for those down."""
+        yield from self.lanes()
+        yield f"  %left = mul i64 %bx, {self.wide}"
+        yield "  %j0 = add i64 %left, %tx"
+        yield f"  %inside = icmp slt i64 %j0, {self.body.cols}"
+        yield "  %end = select i1 %inside, i64 %length, i64 0"
+        yield "  %leads = icmp eq i64 %ty, 0"
+        yield "  %first = and i1 %inside, %leads"
+        yield f"  %slice = mul i64 %by, {self.body.cols}"
+        yield f"  %top = mul i64 %by, {self.down}"
+        yield "  %i.first = add i64 %top, %ty"
+        yield f"  %rows.apart = mul i64 %gy, {self.down}"
+        place = [f"  %base = mul i64 %i, {self.body.cols}", "  %n0 = add i64 %base, %j0"]
+        inside = [*self.heads[0].lines, *place, *self.bodies[0].lines]
+        yield from _rounds("i", "%i.first", "%end", "%rows.apart", inside)
+        yield from self.end.lines
+
+    def lanes(self) -> Iterator[str]:
+        """Where a thread's element lies in the memory of its block, and where the first ones do."""
+        yield f"  %zero.tx = mul i64 %ty, {self.wide}"
+        yield "  %zero.ty = add i64 %tx, 0"
+        yield "  %here = add i64 %zero.tx, %tx"
+
+
+def _added(lines: Lines, step: Step, x: Value, y: Value) -> Value:
+    """Two values in one: their sum, or the larger."""
+    return lines.call("maximum", x, y) if step.type == MAX else lines.two("add", x, y)
+
+
+def _rounds(name: str, first: str, end: str, step: str, body: Iterable[str]) -> Iterator[str]:
+    """A loop: %name goes from `first` to `end`, which it may not reach, by `step`."""
+    yield f"  br label %{name}.enter"
+    yield f"{name}.enter:"
+    yield f"  %{name}.some = icmp slt i64 {first}, {end}"
+    yield f"  br i1 %{name}.some, label %{name}.loop, label %{name}.done"
+    yield f"{name}.loop:"
+    yield f"  %{name} = phi i64 [{first}, %{name}.enter], [%{name}.next, %{name}.tail]"
+    yield from body
+    yield f"  br label %{name}.tail"
+    yield f"{name}.tail:"
+    yield f"  %{name}.next = add nuw nsw i64 %{name}, {step}"
+    yield f"  %{name}.again = icmp slt i64 %{name}.next, {end}"
+    yield f"  br i1 %{name}.again, label %{name}.loop, label %{name}.done"
+    yield f"{name}.done:"

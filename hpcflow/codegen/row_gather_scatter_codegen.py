@@ -1,0 +1,250 @@
+"""Kernels of rows that an array of indices names: along one axis of an array, `table`.
+
+Each looks at all indices first, and returns how many are outside of the axis if any are; then it
+does nothing else. Rows are taken and changed one after the other, in the order of the indices.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.codegen import python_call_abi
+from hpcflow.codegen.elementwise_formulas import written
+from hpcflow.codegen.fused_loop_ir import ONE, Operand, Step
+from hpcflow.codegen.llvm_builder import BYTES, LINE, TYPES, Value
+from hpcflow.codegen.llvm_loops import BEGIN, COUNT, Blocks, module, whole
+
+AHEAD = 8  # rows that are fetched before their turn: memory answers late
+MOST_LINES = 16  # of a row that are; a processor guesses the others
+CHANGES = {  # name -> operation on an element and what is given for it; "": that replaces it
+    **{"Add": "Add", "Sub": "Sub", "Mul": "Mul", "Div": "RealDiv"},
+    **{"Min": "Minimum", "Max": "Maximum", "Update": ""},
+}
+DTYPES = frozenset(TYPES) - {"bool"}  # of elements that are changed
+INDICES = ("int32", "int64")
+
+
+def lines_of(nbytes: int) -> int:
+    """How many lines of memory of a row of so many bytes are fetched before its turn."""
+    return min(MOST_LINES, -(-nbytes // LINE))
+
+
+def take(itemsize: int, index: str, axis: int, lines: int) -> str:
+    """Called with table, indices, out: out[..., i, ...] = table[..., indices[i], ...].
+
+    Elements have 1, 2, 4, 8 or 16 bytes. It is cut into ranges of the indices.
+    """
+    of, units = f"i{8 * min(itemsize, 8)}", max(1, itemsize // 8)
+    head = Blocks(TAKEN)
+    cut = _Rows(head, index, axis, units).checked()
+    b = Blocks(TAKEN, head)
+    rows = _Rows(b, index, axis, units)
+    table, out = b.data("%table"), b.data("%out")
+    with b.loop(rows.outer) as outer, b.loop(COUNT) as loop:
+        i = b.two("add", BEGIN, loop.i)
+        start = b.place(table, rows.named(outer.i, i), of)
+        rows.fetch(table, outer.i, i, of, lines, write=False)
+        to = b.place(out, rows.given(outer.i, i), of)
+        with b.loop(rows.width, free=True) as inner:
+            value = b.load(b.place(start, inner.i, of), of, inner.tag)
+            b.store(value, b.place(to, inner.i, of), inner.tag)
+    return module(head, cut, b)
+
+
+TAKEN = ("%table", "%indices", "%out")
+
+
+def change(
+    how: str,
+    dtype: str,
+    index: str,
+    axis: int,
+    lines: int,
+    scaled: bool = False,
+    skips: bool = False,
+) -> str:
+    """Called with table, indices, rows: those of the table are changed, as `CHANGES` says, by rows.
+
+    With `scaled` a fourth array has one number by which rows are multiplied before. With `skips`
+    negative indices are of no row. It is cut into ranges of the columns, since an index may come
+    twice.
+    """
+    of, arrays = TYPES[dtype], ("%table", "%indices", "%rows", *["%scale"] * scaled)
+    head = Blocks(arrays)
+    cut = _Rows(head, index, axis).checked(skips, by_columns=True)
+    b = Blocks(arrays, head)
+    rows = _Rows(b, index, axis)
+    table, changes = b.data("%table"), b.data("%rows")
+    factor = b.load(b.data("%scale"), of) if scaled else None
+    with b.loop(rows.outer) as outer, b.loop(rows.count) as loop:
+        rows.fetch(table, outer.i, loop.i, of, lines, write=True, part=COUNT)
+        named = b.compare("ge", rows.index(loop.i), whole(0)) if skips else None
+        with nullcontext() if named is None else b.when(named):
+            start = b.place(table, b.two("add", rows.named(outer.i, loop.i), BEGIN), of)
+            given = b.place(changes, b.two("add", rows.given(outer.i, loop.i), BEGIN), of)
+            with b.loop(COUNT, free=True) as inner:
+                value = b.load(b.place(given, inner.i, of), of, inner.tag)
+                value = value if factor is None else b.two("mul", value, factor)
+                at = b.place(start, inner.i, of)
+                if CHANGES[how]:
+                    old = b.load(at, of, inner.tag)
+                    value = written(b, CHANGES[how], [old, value], {}, True)
+                b.store(value, at, inner.tag)
+    return module(head, cut, b)
+
+
+class Formula(NamedTuple):
+    """What becomes of rows of several tables of one shape, and of one dtype.
+
+    Values have numbers: those of the tables, then operands, then steps. `changes` says for each
+    table how it is changed, and by which value.
+    """
+
+    dtype: Any
+    indices: str
+    operands: tuple[Operand, ...]
+    steps: tuple[Step, ...]
+    changes: tuple[tuple[str, int], ...]
+
+
+def formula(body: Formula, lines: int, exact: bool) -> str | None:
+    """Called with the tables, the indices and the operands; None if an operation has no formula.
+
+    No index comes twice: rows are read before any is changed, and it is cut into ranges of them.
+    """
+    of = TYPES[np.dtype(body.dtype).name]
+    names = [f"%table{t}" for t in range(len(body.changes))]
+    given = [f"%x{k}" for k in range(len(body.operands))]
+    arrays = [*names, "%indices", *given]
+    head = Blocks(arrays)
+    cut = _Rows(head, body.indices, 0, table=names[0]).checked()
+    b = Blocks(arrays, head)
+    tables, places = [b.data(name) for name in names], [b.data(name) for name in given]
+    rows = _Rows(b, body.indices, 0, table=names[0])
+    types = [TYPES[np.dtype(operand.dtype).name] for operand in body.operands]
+    both = list(zip(body.operands, places, types, strict=True))
+    ones = {at: b.load(at, type) for o, at, type in both if o.way == ONE}
+    with b.loop(COUNT) as loop:
+        i = b.two("add", BEGIN, loop.i)
+        for table in tables:
+            rows.fetch(table, whole(0), i, of, lines, write=True)
+        start, beside = rows.named(whole(0), i), rows.given(whole(0), i)
+        starts = [b.place(table, start, of) for table in tables]
+        with b.loop(rows.width, free=True) as inner:
+            at = [b.place(place, inner.i, of) for place in starts]
+            values = [b.load(place, of, inner.tag) for place in at]
+            away = b.two("add", beside, inner.i)
+            for _, place, type in both:
+                one = ones.get(place)
+                value = one or b.load(b.place(place, away, type), type, inner.tag)
+                values.append(value)
+            for step in body.steps:
+                made = written(b, step.type, [values[v] for v in step.inputs], step.attrs, exact)
+                if made is None:
+                    return None
+                values.append(made)
+            for t, (how, v) in enumerate(body.changes):
+                value = values[v]
+                if CHANGES[how]:
+                    value = written(b, CHANGES[how], [values[t], value], {}, True)
+                b.store(value, at[t], inner.tag)
+    return module(head, cut, b)
+
+
+def group(index: str) -> str:
+    """Called with keys, found, inverse: a key is an index, and in its lower 32 bits its place.
+
+    Keys are sorted, and equal indices are a group. found[g] becomes the index of group g,
+    inverse[place] the group of the index that stood there.
+    """
+    arrays = ("%keys", "%found", "%inverse")
+    head = Blocks(arrays)
+    cut = python_call_abi.Ranges("0", "1", head.elements("%keys").text)
+    b = Blocks(arrays)
+    keys, found, inverse = (b.data(a) for a in arrays)
+    many = b.two("mul", b.elements("%keys"), COUNT)
+    with b.loop(many, [whole(-1), whole(-1)]) as loop:
+        group, last = loop.carried
+        key = b.load(b.place(keys, loop.i, "i64"), "i64")
+        row = b.two("ashr", key, whole(32))
+        place = b.two("and", key, whole((1 << 32) - 1))
+        new = b.add(f"zext i1 {b.compare('ne', row, last).text} to i64", "i64")
+        group = b.two("add", group, new)
+        at = b.place(found, group, TYPES[index])
+        if index == "int32":
+            b.store(b.add(f"trunc i64 {row.text} to i32", "i32"), at)
+        else:
+            b.store(row, at)
+        b.store(group, b.place(inverse, place, "i64"))
+        loop.next = [group, row]
+    return module(head, cut, b)
+
+
+class _Rows:
+    """Where the rows of the table begin, and those beside the indices."""
+
+    def __init__(
+        self, b: Blocks, index: str, axis: int, units: int = 1, table: str = "%table"
+    ) -> None:
+        self.b, self.type = b, TYPES[index]
+        self.indices, self.count = b.data("%indices"), b.elements("%indices")
+        self.outer, self.size = b.elements(table, 0, axis), b.size(table, axis)
+        self.width = b.two("mul", b.elements(table, axis + 1), whole(units))
+
+    def index(self, i: Value) -> Value:
+        """One of the indices."""
+        found = self.b.load(self.b.place(self.indices, i, self.type), self.type)
+        return found if self.type == "i64" else self.b.add(f"sext i32 {found.text} to i64", "i64")
+
+    def named(self, outer: Value, i: Value) -> Value:
+        """Where the row begins that the index names."""
+        return self._start(outer, self.size, self.index(i))
+
+    def given(self, outer: Value, i: Value) -> Value:
+        """Where the row begins that lies beside the index."""
+        return self._start(outer, self.count, i)
+
+    def _start(self, outer: Value, size: Value, row: Value) -> Value:
+        b = self.b
+        return b.two("mul", b.two("add", b.two("mul", outer, size), row), self.width)
+
+    def checked(self, skips: bool = False, by_columns: bool = False) -> python_call_abi.Ranges:
+        """Return how many indices are outside, if any are; else how the kernel is cut."""
+        b, word = self.b, "sge" if skips else "uge"
+        with b.loop(self.count, [whole(0)], free=True) as loop:
+            wrong = b.add(f"icmp {word} i64 {self.index(loop.i).text}, {self.size.text}", "i1")
+            wrong = b.add(f"zext i1 {wrong.text} to i64", "i64")
+            loop.next = [b.two("add", loop.carried[0], wrong)]
+        b.end_if(b.compare("ne", loop.ends[0], whole(0)), loop.ends[0])
+
+        elements = b.two("mul", b.two("mul", self.outer, self.count), self.width).text
+        if by_columns:
+            return python_call_abi.Ranges("0", self.width.text, elements, python_call_abi.GRAIN)
+        return python_call_abi.Ranges("0", self.count.text, elements)
+
+    def fetch(
+        self,
+        table: Value,
+        outer: Value,
+        i: Value,
+        of: str,
+        lines: int,
+        write: bool,
+        part: Value | None = None,
+    ) -> None:
+        """Have the row moved near whose turn comes `AHEAD` rows later; of `part`, its columns."""
+        b = self.b
+        last = b.two("sub", self.count, whole(1))
+        later = b.two("add", i, whole(AHEAD))
+        later = b.choose(b.compare("lt", later, last), later, last)
+        start = self.named(outer, later)
+        start = b.place(table, start if part is None else b.two("add", start, BEGIN), of)
+        for k in range(lines):
+            away = whole(k * LINE)
+            if part is not None:
+                inside = b.compare("lt", whole(k * LINE // BYTES[of]), part)
+                away = b.choose(inside, away, whole(0))
+            b.prefetch(b.place(start, away, "i8"), write)

@@ -1,0 +1,188 @@
+"""Operations over rows as steps of a kernel: sums and largest elements of rows, and what they need.
+
+Sums are added up in another order than NumPy's, so all of them are a few units in the last place
+away, and none is used where every bit counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.codegen.fused_loop_ir import (
+    COLUMN,
+    COLUMN_SUM,
+    FULL,
+    MAX,
+    NUMBER,
+    OF_ROWS,
+    ONE,
+    PLACE,
+    ROW,
+    SUM,
+    Body,
+    Operand,
+    Step,
+)
+
+INDEX = np.dtype("int64")
+
+
+class Steps:
+    """Steps that are added one by one; values are numbers, those of operands first."""
+
+    def __init__(self, operands: tuple[Operand, ...], cols: int) -> None:
+        self.operands, self.cols = operands, cols
+        self.steps: list[Step] = []
+        self.ways = [operand.way for operand in operands]
+
+    def __call__(self, type: str, *inputs: int, way: str = "", **attrs: Any) -> int:
+        """Another step; its value."""
+        return self.add(type, inputs, attrs, way or self._way(type, inputs))
+
+    def add(self, type: str, inputs: Sequence[int], attrs: Mapping[str, Any], way: str) -> int:
+        """Another step, with the attributes of an operation; its value."""
+        self.steps.append(Step(type, tuple(inputs), attrs, way))
+        self.ways.append(way)
+        return len(self.ways) - 1
+
+    def number(self, value: float, like: Any) -> int:
+        """A constant of the dtype `like`."""
+        return self(NUMBER, way=ONE, value=value, dtype=like)
+
+    def body(self, results: tuple[int, ...]) -> Body:
+        """All of it; `results` are stored."""
+        return Body(self.operands, tuple(self.steps), results, self.cols)
+
+    def _way(self, type: str, inputs: tuple[int, ...]) -> str:
+        if type in OF_ROWS:
+            return COLUMN
+        if type == COLUMN_SUM:
+            return ROW
+        ways = {self.ways[i] for i in inputs}
+        if ways & {FULL, ROW} or type == PLACE:
+            return FULL
+        return COLUMN if COLUMN in ways else ONE
+
+
+# (steps, dtype, attributes, values of the inputs) -> values of the outputs
+Expansion = Callable[..., tuple[int, ...]]
+EXPANSIONS: dict[str, Expansion] = {}
+
+
+def expansion(type: str) -> Callable[[Expansion], Expansion]:
+    """Decorator: this says what the operation does."""
+
+    def add(write: Expansion) -> Expansion:
+        EXPANSIONS[type] = write
+        return write
+
+    return add
+
+
+def exponentials(s: Steps, x: int) -> tuple[int, int, int]:
+    """x minus the largest of its row, the exponentials of that, and their sum."""
+    shifted = s("Sub", x, s(MAX, x))
+    powers = s("Exp", shifted)
+    return shifted, powers, s(SUM, powers)
+
+
+@expansion("Softmax")
+def _softmax(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+    _, powers, total = exponentials(s, x)
+    return (s("Mul", powers, s("Reciprocal", total)),)
+
+
+@expansion("SoftmaxGrad")
+def _softmax_grad(
+    s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, y: int
+) -> tuple[int, ...]:
+    return (s("Mul", y, s("Sub", g, s(SUM, s("Mul", g, y)))),)
+
+
+@expansion("LogSoftmax")
+def _log_softmax(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+    shifted, _, total = exponentials(s, x)
+    return (s("Sub", shifted, s("Log", total)),)
+
+
+@expansion("LogSoftmaxGrad")
+def _log_softmax_grad(
+    s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, y: int
+) -> tuple[int, ...]:
+    return (s("Sub", g, s("Mul", s("Exp", y), s(SUM, g))),)
+
+
+@expansion("SoftmaxCrossEntropy")
+def _cross_entropy(
+    s: Steps, dtype: Any, attrs: Mapping[str, Any], logits: int, labels: int
+) -> tuple[int, ...]:
+    shifted, powers, total = exponentials(s, logits)
+    whole = s("Mul", s("Log", total), s(SUM, labels))
+    loss = s("Sub", whole, s(SUM, s("Mul", labels, shifted)))
+    return loss, s("Sub", s("Mul", powers, s("Reciprocal", total)), labels)
+
+
+@expansion("SparseSoftmaxCrossEntropy")
+def _sparse_cross_entropy(
+    s: Steps, dtype: Any, attrs: Mapping[str, Any], logits: int, labels: int
+) -> tuple[int, ...]:
+    shifted, powers, total = exponentials(s, logits)
+    label = s("Cast", labels, dtype=INDEX)
+    if attrs.get("device") == "gpu":  # which nobody waits for: what is wrong gives NaN
+        within = s("GreaterEqual", label, s.number(0, INDEX))
+        within = s("LogicalAnd", within, s("Less", label, s.number(s.cols, INDEX)))
+        total = s("Select", within, total, s.number(np.nan, dtype))
+    mine = s("Equal", s(PLACE), label)
+    chosen = s("Select", mine, shifted, s.number(0, dtype))
+    share = s("Mul", powers, s("Reciprocal", total))
+    return s("Sub", s("Log", total), s(SUM, chosen)), s("Sub", share, s("Cast", mine, dtype=dtype))
+
+
+@expansion("Normalize")
+def _normalize(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+    count = s.number(s.cols, dtype)
+    mean = s("RealDiv", s(SUM, x), count)
+    centered = s("Sub", x, mean)
+    variance = s("RealDiv", s(SUM, s("Square", centered)), count)
+    return s("Mul", centered, _scale(s, dtype, attrs, variance)), mean, variance
+
+
+@expansion("NormalizeGrad")
+def _normalize_grad(
+    s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, y: int, variance: int
+) -> tuple[int, ...]:
+    count = s.number(s.cols, dtype)
+    along = s("RealDiv", s(SUM, s("Mul", g, y)), count)
+    rest = s("Sub", s("Sub", g, s("RealDiv", s(SUM, g), count)), s("Mul", y, along))
+    return (s("Mul", rest, _scale(s, dtype, attrs, variance)),)
+
+
+def _scale(s: Steps, dtype: Any, attrs: Mapping[str, Any], variance: int) -> int:
+    return s("Rsqrt", s("Add", variance, s.number(attrs["epsilon"], dtype)))
+
+
+@expansion("Sum")
+@expansion("SumToShape")
+def _sum(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int, *more: int) -> tuple[int, ...]:
+    return (s(SUM if attrs["way"] == COLUMN else COLUMN_SUM, x),)
+
+
+@expansion("Mean")
+def _mean(s: Steps, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+    return (s("RealDiv", s(SUM, x), s.number(s.cols, dtype)),)
+
+
+@expansion("SumGrad")
+@expansion("BroadcastTo")
+def _spread(s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, *more: int) -> tuple[int, ...]:
+    return (s("Identity", g, way=FULL),)
+
+
+@expansion("MeanGrad")
+def _mean_grad(
+    s: Steps, dtype: Any, attrs: Mapping[str, Any], g: int, *more: int
+) -> tuple[int, ...]:
+    return (s("Identity", s("RealDiv", g, s.number(attrs["count"], dtype)), way=FULL),)

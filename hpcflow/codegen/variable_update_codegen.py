@@ -1,0 +1,171 @@
+"""The text of a kernel that updates variables: one loop over a range of their elements.
+
+It is called with the first element and the one behind the last, then for each variable the array
+to fill and the one that holds what it was (the same, if nobody else needs that), then operands,
+then outputs.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.codegen import python_call_abi
+from hpcflow.codegen.elementwise_formulas import written
+from hpcflow.codegen.fused_loop_ir import ONE, Operand, Step
+from hpcflow.codegen.llvm_builder import FREE, TYPES, Lines, Value, metadata, number
+from hpcflow.codegen.optimizer_formulas import UPDATES
+
+
+class Target(NamedTuple):
+    """A variable. One that `counts` updates has one element, of 64 bits, for all others."""
+
+    dtype: Any
+    counts: bool = False
+
+
+class Change(NamedTuple):
+    """An update of variables, the numbers `targets`, by values."""
+
+    type: str
+    targets: tuple[int, ...]
+    inputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+
+
+class Update(NamedTuple):
+    """What a kernel computes; values have the numbers of operands, and behind those of steps.
+
+    `results` are the numbers of the values that it stores, in order.
+    """
+
+    targets: tuple[Target, ...]
+    operands: tuple[Operand, ...]
+    steps: tuple[Step | Change, ...]
+    results: tuple[int, ...]
+
+
+def text(update: Update, exact: bool) -> str | None:
+    """The kernel in LLVM's language, `@NAME` its function; None if an operation has no formula."""
+    written = lines(update, exact, counted=True)
+    if written is None:
+        return None
+    head, body = written
+    return python_call_abi.text(
+        head.declared | body.declared,
+        [
+            *python_call_abi.integer("%first", 0),
+            *python_call_abi.integer("%last", 1),
+            *_counting(update),
+        ],
+        python_call_abi.Ranges("%first", "%last", "%size", python_call_abi.GRAIN),
+        [*_addresses(arrays(update), 2), *head.lines, *LOOP_BEGIN, *body.lines, *LOOP_END],
+        metadata(1),
+    )
+
+
+def arrays(update: Update) -> list[str]:
+    """The names of what a kernel is called with, behind numbers of elements."""
+    found = [f"{kind}{k}" for k in range(len(update.targets)) for kind in ("n", "o")]
+    found += [f"x{i}" for i in range(len(update.operands))]
+    return found + [f"y{i}" for i in range(len(update.results))]
+
+
+def lines(update: Update, exact: bool, counted: bool) -> tuple[Lines, Lines] | None:
+    """What is done before the loop, and for its element %j; None if an operation has no formula.
+
+    `counted`: variables that count updates have gone on already.
+    """
+    dtypes = [*(t.dtype for t in update.targets), *(o.dtype for o in update.operands)]
+    if not all(np.dtype(dtype).name in TYPES for dtype in dtypes):
+        return None
+    head, body = Lines("h"), Lines()
+    now = _variables(update, head, body, counted)
+    values = [_operand(head, body, i, operand) for i, operand in enumerate(update.operands)]
+    for step in update.steps:
+        given = [values[i] for i in step.inputs]
+        if isinstance(step, Step):
+            made = written(body, step.type, given, step.attrs, exact)
+            if made is None:
+                return None
+            values.append(made)
+            continue
+        new = UPDATES[step.type](head, body, [now[k] for k in step.targets], given, step.attrs)
+        for k, value in zip(step.targets, new, strict=True):
+            now[k] = value
+        values.append(NOTHING)
+    for k, target in enumerate(update.targets):
+        if not target.counts:
+            body.store(now[k], body.at(f"%n{k}", "%j", now[k].type), FREE)
+    for i, result in enumerate(update.results):
+        value = values[result]
+        body.store(value, body.at(f"%y{i}", "%j", value.type), FREE)
+    return head, body
+
+
+NOTHING = Value("", "")  # in place of a value of an update, which has none
+LOOP_BEGIN = [
+    "  %some = icmp slt i64 %begin, %end",
+    "  br i1 %some, label %loop, label %over",
+    "loop:",
+    "  %j = phi i64 [%begin, %entry], [%j1, %loop]",
+]
+LOOP_END = [
+    "  %j1 = add nuw nsw i64 %j, 1",
+    "  %again = icmp slt i64 %j1, %end",
+    "  br i1 %again, label %loop, label %over, !llvm.loop !2",
+    "over:",
+]
+
+
+def _addresses(arrays: Sequence[str], first: int) -> list[str]:
+    """Where the numbers of each array begin, arguments from `first` on."""
+    found = python_call_abi.objects([f"%{name}.of" for name in arrays], first)
+    for name in arrays:
+        found += python_call_abi.numbers(f"%{name}", f"%{name}.of")
+    return found
+
+
+def times(update: Update) -> list[int]:
+    """How often each variable is updated."""
+    changes = [step for step in update.steps if isinstance(step, Change)]
+    found = collections.Counter(k for change in changes for k in change.targets)
+    return [found[k] for k in range(len(update.targets))]
+
+
+def _counting(update: Update) -> list[str]:
+    """%size; counts go on before the first range of elements."""
+    lines = Lines("c")
+    lines.add("  %size = sub i64 %last, %first")
+    lines.add("  %starts = icmp eq i64 %first, 0")
+    for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
+        if target.counts:
+            lines.lines += _addresses([f"n{k}"], 2 + 2 * k)
+            at, starts = Value(f"%n{k}", "ptr"), Value("%starts", "i1")
+            more = lines.choose(starts, number(many, "i64"), number(0, "i64"))
+            lines.store(lines.two("add", lines.load(at, "i64"), more), at)
+    return lines.lines
+
+
+def _variables(update: Update, h: Lines, b: Lines, counted: bool) -> list[Value]:
+    """What each variable is before the update."""
+    found = []
+    for k, (target, many) in enumerate(zip(update.targets, times(update), strict=True)):
+        if target.counts:
+            count = h.load(Value(f"%n{k}", "ptr"), "i64")
+            found.append(h.two("sub", count, number(many, "i64")) if counted else count)
+        else:
+            type = TYPES[np.dtype(target.dtype).name]
+            found.append(b.load(b.at(f"%o{k}", "%j", type), type, FREE))
+    return found
+
+
+def _operand(h: Lines, b: Lines, i: int, operand: Operand) -> Value:
+    """A scalar, which is read before the loop, or an element."""
+    type = TYPES[np.dtype(operand.dtype).name]
+    if operand.way == ONE:
+        return h.load(h.at(f"%x{i}", "0", type), type)
+    return b.load(b.at(f"%x{i}", "%j", type), type, FREE)

@@ -1,0 +1,223 @@
+"""Exponentials, logarithms and powers of 32-bit floats as polynomials, which go well in vectors.
+
+Most after the Cephes library (S. L. Moshier, single precision): range reduction, then a minimax
+polynomial. Errors are at most a few units in the last place (tests/native). A product that is
+followed by a sum is one operation, `fma`, on any processor: all compute the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hpcflow.codegen.llvm_builder import Lines, Value, number
+
+LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
+EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1)
+LOG = (
+    *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
+    *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+)
+TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+SMALL = 0.625  # below it tanh is a polynomial
+ONES = 20.0  # above half of it tanh is 1
+LEAST = 1.17549435e-38  # the smallest normal number
+OVER, UNDER = 88.7228394, -87.3365479  # exp is infinity above, and no normal number below
+
+
+# x P(x x) / Q(x x) on [-4, 4], to 4 units in the last place (Eigen's)
+ERF_ABOVE = (
+    *(-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05),
+    *(-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02),
+)
+ERF_BELOW = (
+    *(-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03),
+    *(-7.37332916720468e-03, -1.42647390514189e-02),
+)
+ERF_END = 4.0
+# the logarithm to base 2 of (1 + s) / (1 - s), by s, and 2 to the f: Taylor's, in 64 bits
+LOG2 = tuple(2 / math.log(2) / k for k in range(11, 0, -2))
+EXP2 = tuple(math.log(2) ** k / math.factorial(k) for k in range(7, -1, -1))
+
+
+def f(value: float) -> Value:
+    """A constant of 32 bits."""
+    return number(value, "float")
+
+
+def d(value: float) -> Value:
+    """A constant of 64 bits."""
+    return number(value, "double")
+
+
+def polynomial(b: Lines, x: Value, coefficients: tuple[float, ...]) -> Value:
+    """By Horner's rule, the highest power first."""
+    found = number(coefficients[0], x.type)
+    for c in coefficients[1:]:
+        found = b.call("fma", found, x, number(c, x.type))
+    return found
+
+
+def _bounded(b: Lines, x: Value) -> Value:
+    """x where exp(x) is a normal number, else the last such."""
+    return b.call("minnum", b.call("maxnum", x, f(UNDER)), f(OVER))
+
+
+def _reduced(b: Lines, inside: Value) -> tuple[Value, Value, Value]:
+    """n, r and p so that a bounded x = n log 2 + r and exp(r) = 1 + r + p r r."""
+    n = b.call("floor", b.call("fma", inside, f(LOG2_E), f(0.5)))
+    r = b.call("fma", n, f(-LN2_HIGH), inside)
+    r = b.call("fma", n, f(-LN2_LOW), r)
+    return n, r, b.call("fma", polynomial(b, r, EXP), r, f(0.5))
+
+
+def exp(b: Lines, x: Value) -> Value:
+    """e to the x; 0 where that is no normal number, NaN of NaN."""
+    n, r, p = _reduced(b, _bounded(b, x))
+    near = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
+    # 2^n in two factors, since 2^128 is none
+    whole = b.add(f"fptosi float {n.text} to i32", "i32")
+    half = b.add(f"ashr i32 {whole.text}, 1", "i32")
+    rest = b.two("sub", whole, half)
+    made = b.two("mul", b.two("mul", near, _power(b, half)), _power(b, rest))
+    return _ends(b, x, f(0.0), made)
+
+
+def expm1(b: Lines, x: Value) -> Value:
+    """e to the x, minus 1, near 0 too."""
+    n, r, p = _reduced(b, _bounded(b, x))
+    near = b.call("fma", p, b.two("mul", r, r), r)
+    whole = b.add(f"fptosi float {n.text} to i32", "i32")
+    half = _power(b, b.two("sub", whole, number(1, "i32")))  # 2^n / 2, since 2^128 is none
+    made = b.call("fma", half, near, b.two("sub", half, f(0.5)))
+    return _ends(b, x, f(-1.0), b.two("add", made, made))
+
+
+def _ends(b: Lines, x: Value, least: Value, made: Value) -> Value:
+    """Exponentials with those of very small and large numbers, and of NaN."""
+    made = b.choose(b.compare("lt", x, f(UNDER)), least, made)
+    made = b.choose(b.compare("gt", x, f(OVER)), f(float("inf")), made)
+    return b.choose(b.is_nan(x), x, made)
+
+
+def _power(b: Lines, n: Value) -> Value:
+    """2 to an integer, by its bits."""
+    shifted = b.add(f"shl i32 {b.two('add', n, number(127, 'i32')).text}, 23", "i32")
+    return b.add(f"bitcast i32 {shifted.text} to float", "float")
+
+
+def log(b: Lines, x: Value) -> Value:
+    """The natural logarithm: -infinity of 0, NaN of negative numbers."""
+    tiny = b.compare("lt", x, f(LEAST))
+    normal = b.choose(tiny, b.two("mul", x, f(2.0**25)), x)
+    bits = b.add(f"bitcast float {normal.text} to i32", "i32")
+    exponent = b.add(f"ashr i32 {bits.text}, 23", "i32")
+    exponent = b.two("sub", exponent, number(126, "i32"))
+    n = b.add(f"sitofp i32 {exponent.text} to float", "float")
+    n = b.choose(tiny, b.two("sub", n, f(25.0)), n)
+    kept = b.add(f"and i32 {bits.text}, {0x007FFFFF}", "i32")
+    kept = b.add(f"or i32 {kept.text}, {0x3F000000}", "i32")
+    m = b.add(f"bitcast i32 {kept.text} to float", "float")  # in [0.5, 1)
+    low = b.compare("lt", m, f(0.707106781186547524))
+    n = b.choose(low, b.two("sub", n, f(1.0)), n)
+    m = b.two("sub", b.choose(low, b.two("add", m, m), m), f(1.0))
+    square = b.two("mul", m, m)
+    y = b.two("mul", b.two("mul", polynomial(b, m, LOG), m), square)
+    y = b.call("fma", n, f(LN2_LOW), y)
+    y = b.call("fma", square, f(-0.5), y)
+    y = b.call("fma", n, f(LN2_HIGH), b.two("add", m, y))
+    # of infinity and NaN themselves
+    y = b.choose(b.compare("lt", x, f(float("inf"))), y, x)
+    y = b.choose(b.compare("eq", x, f(0.0)), f(-float("inf")), y)
+    return b.choose(b.compare("lt", x, f(0.0)), f(float("nan")), y)
+
+
+def log1p(b: Lines, x: Value) -> Value:
+    """log(1 + x): what 1 + x loses of x is a factor (W. Kahan)."""
+    whole = b.two("add", x, f(1.0))
+    lost = b.two("sub", whole, f(1.0))
+    made = b.two("mul", log(b, whole), b.two("fdiv", x, lost))
+    made = b.choose(b.compare("eq", lost, f(0.0)), x, made)
+    return b.choose(b.compare("eq", x, f(float("inf"))), x, made)
+
+
+def tanh(b: Lines, x: Value) -> Value:
+    """1 - 2 / (exp(2x) + 1), a polynomial near 0."""
+    square = b.two("mul", x, x)
+    near = b.call("fma", b.two("mul", polynomial(b, square, TANH), square), x, x)
+    size = b.call("fabs", x)
+    n, r, p = _reduced(b, b.call("minnum", b.two("add", size, size), f(ONES)))
+    power = b.call("fma", p, b.two("mul", r, r), b.two("add", r, f(1.0)))
+    whole = b.add(f"fptosi float {n.text} to i32", "i32")
+    power = b.call("fma", power, _power(b, whole), f(1.0))
+    far = b.two("sub", f(1.0), b.two("fdiv", f(2.0), power))
+    far = b.call("copysign", far, x)
+    return b.choose(b.compare("ge", size, f(SMALL)), far, near)
+
+
+def sigmoid(b: Lines, x: Value) -> Value:
+    """1 / (1 + exp(-x))."""
+    power = exp(b, b.add(f"fneg float {x.text}", "float"))
+    return b.two("fdiv", f(1.0), b.two("add", power, f(1.0)))
+
+
+def erf(b: Lines, x: Value) -> Value:
+    """The error function, to the bits of `ops/math/special_function_kernels.py`."""
+    x = b.choose(b.compare("lt", x, f(-ERF_END)), f(-ERF_END), x)
+    x = b.choose(b.compare("gt", x, f(ERF_END)), f(ERF_END), x)
+    square = b.two("mul", x, x)
+    above, below = f(ERF_ABOVE[0]), f(ERF_BELOW[0])
+    for c in ERF_ABOVE[1:]:
+        above = b.two("add", b.two("mul", above, square), f(c))
+    for c in ERF_BELOW[1:]:
+        below = b.two("add", b.two("mul", below, square), f(c))
+    return b.two("fdiv", b.two("mul", x, above), below)
+
+
+def power(b: Lines, x: Value, y: Value) -> Value:
+    """x to the y, computed in 64 bits; what C99 says of zeros, infinities, NaN and signs."""
+    size = b.call("fabs", x)
+    made = _exp2(b, b.two("mul", _double(b, y), _log2(b, _double(b, size))))
+    made = b.add(f"fptrunc double {made.text} to float", "float")
+    made = b.choose(b.compare("eq", size, f(1.0)), f(1.0), made)
+    half = b.two("mul", y, f(0.5))
+    whole = b.compare("eq", b.call("floor", y), y)
+    odd = b.two("and", whole, b.compare("ne", b.call("floor", half), half))
+    made = b.choose(odd, b.call("copysign", made, x), made)
+    finite = b.compare("lt", size, f(float("inf")))
+    real = b.two("or", whole, b.compare("ge", x, f(0.0)))
+    real = b.two("or", real, b.two("xor", finite, number(1, "i1")))
+    made = b.choose(real, made, f(float("nan")))
+    made = b.choose(b.two("or", b.is_nan(x), b.is_nan(y)), f(float("nan")), made)
+    always = b.two("or", b.compare("eq", x, f(1.0)), b.compare("eq", y, f(0.0)))
+    return b.choose(always, f(1.0), made)
+
+
+def _double(b: Lines, x: Value) -> Value:
+    return b.add(f"fpext float {x.text} to double", "double")
+
+
+def _log2(b: Lines, x: Value) -> Value:
+    """The logarithm to base 2 of a number of 32 bits, not negative, given in 64."""
+    bits = b.add(f"bitcast double {x.text} to i64", "i64")
+    # exponent and fraction so that the latter is in [sqrt(1/2), sqrt(2))
+    shifted = b.two("sub", bits, number(0x3FE6A09E667F3BCD, "i64"))
+    exponent = b.add(f"ashr i64 {shifted.text}, 52", "i64")
+    taken = b.add(f"shl i64 {exponent.text}, 52", "i64")
+    m = b.add(f"bitcast i64 {b.two('sub', bits, taken).text} to double", "double")
+    n = b.add(f"trunc i64 {exponent.text} to i32", "i32")
+    n = b.add(f"sitofp i32 {n.text} to double", "double")
+    s = b.two("fdiv", b.two("sub", m, d(1.0)), b.two("add", m, d(1.0)))
+    made = b.call("fma", polynomial(b, b.two("mul", s, s), LOG2), s, n)
+    made = b.choose(b.compare("eq", x, d(0.0)), d(-math.inf), made)
+    return b.choose(b.compare("eq", x, d(math.inf)), d(math.inf), made)
+
+
+def _exp2(b: Lines, x: Value) -> Value:
+    """2 to the x in 64 bits, where that fits into 32."""
+    x = b.call("minnum", b.call("maxnum", x, d(-200.0)), d(200.0))
+    n = b.call("rint", x)
+    whole = b.add(f"fptosi double {n.text} to i32", "i32")
+    wide = b.add(f"sext i32 {b.two('add', whole, number(1023, 'i32')).text} to i64", "i64")
+    scale = b.add(f"shl i64 {wide.text}, 52", "i64")
+    scale = b.add(f"bitcast i64 {scale.text} to double", "double")
+    return b.two("mul", polynomial(b, b.two("sub", x, n), EXP2), scale)

@@ -1,0 +1,53 @@
+"""Which communicator sums over replicas: NCCL between GPUs, windows within a node, MPI else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpcflow.comm.communicator import Communicator
+from hpcflow.errors import CommError
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.settings import Settings
+
+
+def choose(group: Communicator, settings: Settings, on_gpu: bool) -> Communicator:
+    """The communicator for sums over `group`; one line says what was chosen and why. Collective."""
+    from hpcflow.comm.mpi_communicator import MpiCommunicator
+
+    if not isinstance(group, MpiCommunicator) or group.size == 1:
+        return group
+    wanted = settings.comm
+    if on_gpu and wanted in ("auto", "nccl"):
+        from hpcflow.comm.nccl_allreduce import NcclCommunicator
+
+        say_once("sums over replicas: NCCL, for the workers run on GPUs")
+        return NcclCommunicator(group)
+    if wanted == "nccl":
+        raise CommError(
+            "comm=nccl needs workers that run on GPUs", hint="set HPCFLOW_COMM=auto or install cupy"
+        )
+    if wanted == "mpi" or (wanted == "auto" and len(set(group.hosts)) == group.size):
+        say_once("sums over replicas: MPI, " + ("as asked" if wanted == "mpi" else "1 rank a node"))
+        return group
+    from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
+
+    say_once("sums over replicas: shared-memory windows within a node, MPI between nodes")
+    return SharedCommunicator(group)
+
+
+def without_nccl(group: Communicator, settings: Settings) -> Settings:
+    """The settings of a job whose workers run on unlike devices: their sums are made on the hosts.
+
+    Errors: CommError if NCCL was asked for.
+    """
+    if settings.comm == "nccl":
+        raise CommError(
+            "comm=nccl, but not all workers run on GPUs",
+            rank=group.rank,
+            hint="set HPCFLOW_COMM=auto: workers on CPUs and on GPUs then sum on their hosts",
+        )
+    say_once("workers run on unlike devices: their sums are made on the hosts")
+    if settings.comm != "auto":
+        return settings
+    lonely = len(set(group.hosts)) == group.size
+    return dataclasses.replace(settings, comm="mpi" if lonely else "shared")

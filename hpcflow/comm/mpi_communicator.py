@@ -1,0 +1,487 @@
+"""MPI as a Communicator; MPI is started when `world()` is first called."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.comm import mpi_library
+from hpcflow.comm.bruck_allgather import AllGather
+from hpcflow.comm.communicator import GATHER_TAGS, Bucket, Channel, Communicator, Request, Traffic
+from hpcflow.comm.contiguous_buffers import as_bytes, check_rows, flat, read_only
+from hpcflow.comm.mpi_library import bfloat16_sum, misses_any_source, running, thread_level, type_of
+from hpcflow.comm.mpi_request_polling import MpiWatch
+from hpcflow.comm.mpi_requests import (
+    PATIENCE_S,
+    PIECE_BYTES,
+    Failed,
+    PersistentChannel,
+    PiecedChannel,
+    ProbedChannel,
+    Several,
+    Transfer,
+    pieces_of,
+)
+from hpcflow.comm.polling_backoff import calling, finish
+from hpcflow.errors import CommError, DeathError, LaunchError, StallError
+from hpcflow.graph.dtypes import bfloat16
+from hpcflow.platform.rank_logging import logger
+
+COLLECTIVE = ("collective", 0)
+LARGEST_PIECE = 1 << 30  # elements in one call: MPI-3 counts are 32-bit integers
+LET_OTHERS_DIE_S = 0.5
+UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
+
+
+@functools.cache
+def world() -> MpiCommunicator:
+    """All ranks of the job, on a communicator of our own; the first call is collective."""
+    MPI = running()
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise LaunchError(
+            f"MPI gives thread level {thread_level()}, hpcflow needs serialized or more",
+            hint="import hpcflow before anything that initialises MPI, or set "
+            "MPI4PY_RC_THREAD_LEVEL=serialized",
+        )
+    communicator = MpiCommunicator(MPI.COMM_WORLD.Dup())
+    mpi_library.lost = lambda: communicator.lost
+    atexit.register(communicator.close)
+    return communicator
+
+
+class _MpiBucket:
+    """A sum by Iallreduce, out of place: measured twice as fast as in place."""
+
+    def __init__(self, comm: MpiCommunicator, count: int, dtype: np.dtype) -> None:
+        self._comm = comm
+        self._sum = np.zeros(count, dtype)
+        self.input = np.zeros(count, dtype) if comm.size > 1 else self._sum
+        self.output = read_only(self._sum)
+        self._request: Request = Several([])
+
+    def start(self) -> None:
+        if not self._request.test():
+            raise CommError("a bucket was started again before it was done", rank=self._comm.rank)
+        self._comm.traffic.add(COLLECTIVE, self.input.nbytes)
+        if self._comm.size > 1:
+            self._request = self._comm.reduce_into(self.input, self._sum)
+
+    def test(self) -> bool:
+        return self._request.test()
+
+    def close(self) -> None:
+        self.input = self.output = self._sum = np.zeros(0, self._sum.dtype)
+
+
+class MpiCommunicator(Communicator):
+    """The Communicator contract over an mpi4py communicator that is ours alone."""
+
+    def __init__(self, comm: Any, parent: MpiCommunicator | None = None) -> None:
+        self._comm = comm
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.max_tag = running().COMM_WORLD.Get_attr(running().TAG_UB)
+        self.live: set[Transfer] = set()
+        self.channels: set[PersistentChannel] = set()
+        self._children: list[MpiCommunicator] = []
+        self._buried: list[MpiCommunicator] = []  # had members that have died
+        self._parent, self._closed = parent, False
+        self._large: dict[int, Any] = {}
+        self._gathers = 0
+        self._groups: dict[tuple[int, ...], MpiCommunicator] = {}
+        self.watch = MpiWatch(self)
+        if parent is None:
+            self.traffic = Traffic()
+            self._top: Sequence[int] = range(self.size)
+            names = self.all_gather_text(running().Get_processor_name())
+            self.hosts = tuple(map(sys.intern, names))  # a text for each node, not each rank
+        else:
+            self.traffic, self.tolerant = parent.traffic, parent.tolerant
+            ranks = comm.Get_group().Translate_ranks(None, parent._comm.Get_group())
+            self._top = tuple(parent._top[rank] for rank in ranks)
+            self.hosts = tuple(parent.hosts[rank] for rank in ranks)
+
+    def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
+        """Start sending `array`."""
+        request = self._send(array, dest, tag)
+        self.traffic.add((self._top[dest], tag), array.nbytes)
+        return request
+
+    def _send(self, array: np.ndarray, dest: int, tag: int) -> Request:
+        try:
+            request = self._comm.Isend(self._spec(array), dest, tag)
+        except RuntimeError as error:
+            return Failed(self._failure(error, f"send to rank {dest}, tag {tag}"))
+        return Transfer(self, request, array, ("send", dest, tag))
+
+    def send_to_channel(self, array: np.ndarray, dest: int, tag: int) -> Request:
+        """Start sending `array` to a rank that receives it by a channel."""
+        if not self._in_pieces(array, dest):
+            return self.send(array, dest, tag)
+        self.traffic.add((self._top[dest], tag), array.nbytes)
+        return Several([self._send(piece, dest, tag) for piece in pieces_of(as_bytes(array))])
+
+    def recv(self, array: np.ndarray, source: int, tag: int) -> Request:
+        """Start receiving into `array`."""
+        spec = self._spec(array, writable=True)
+        try:
+            request = self._comm.Irecv(spec, self._source(source), tag)
+        except RuntimeError as error:
+            return Failed(self._failure(error, f"receive from rank {source}, tag {tag}"))
+        return Transfer(self, request, array, ("receive", source, tag), running().Status())
+
+    def send_channel(self, array: np.ndarray, dest: int, tag: int) -> Channel:
+        """A persistent send of `array`."""
+        data, tally = as_bytes(array), self.traffic.tally((self._top[dest], tag))
+        if not self._in_pieces(data, dest):
+            return self._send_channel(array, dest, tag, tally)
+        sends = [self._send_channel(piece, dest, tag) for piece in pieces_of(data)]
+        return PiecedChannel(sends, tally=tally)
+
+    def _send_channel(
+        self, array: np.ndarray, dest: int, tag: int, tally: list[int] | None = None
+    ) -> PersistentChannel:
+        request = self._comm.Send_init(self._spec(array), dest, tag)
+        return PersistentChannel(self, request, array, ("send", dest, tag), tally=tally)
+
+    def recv_channel(
+        self, array: np.ndarray, source: int, tag: int, short: bool = False
+    ) -> Channel:
+        """A persistent receive into `array`."""
+        # one that is posted was seen to end without its message when another rank died
+        if source == self.ANY and (self.tolerant or misses_any_source()):
+            return ProbedChannel(self, array, tag)
+        data = as_bytes(array, writable=True)
+        if not self._in_pieces(data, source):
+            return self._recv_channel(array, source, tag, short)
+        pieces = pieces_of(data)
+        first = self._recv_channel(pieces[0], source, tag, short)
+        rest = [self._recv_channel(piece, source, tag) for piece in pieces[1:]]
+        return PiecedChannel([first, *rest], source)
+
+    def _recv_channel(
+        self, array: np.ndarray, source: int, tag: int, short: bool = False
+    ) -> PersistentChannel:
+        spec = self._spec(array, writable=True)
+        request = self._comm.Recv_init(spec, self._source(source), tag)
+        label = ("receive", source, tag)
+        return PersistentChannel(self, request, array, label, running().Status(), short=short)
+
+    def _in_pieces(self, array: np.ndarray, peer: int) -> bool:
+        """Whether a message by channels is cut: both ends say the same."""
+        near = peer != self.ANY and self.hosts[peer] == self.hosts[self.rank]
+        return near and array.nbytes >= 2 * PIECE_BYTES
+
+    def probe(self, source: int, tag: int) -> tuple[int, int] | None:
+        """(source, bytes) of a message that waits to be received, or None."""
+        status = self._probe(source, tag)
+        return None if status is None else (status.Get_source(), self.count_bytes(status))
+
+    def probe_any(self) -> tuple[int, int, int] | None:
+        """(source, tag, bytes) of some message that waits to be received, or None."""
+        status = self._probe(self.ANY, running().ANY_TAG)
+        if status is None:
+            return None
+        return status.Get_source(), status.Get_tag(), self.count_bytes(status)
+
+    def _probe(self, source: int, tag: int) -> Any:
+        status = running().Status()
+        try:
+            return status if self._comm.Iprobe(self._source(source), tag, status) else None
+        except RuntimeError as error:
+            if source == self.ANY and self.met_death(error) is not False:
+                return None
+            raise self._failure(error, f"probe of rank {source}, tag {tag}") from error
+
+    def met_death(self, error: RuntimeError) -> bool | None:
+        """Whether a request that raised `error` met a rank that has died; None if it goes on.
+
+        Who has died then stands in `lost`; a job that is not to survive it does not ask.
+        """
+        MPI = running()
+        kind = error.Get_error_class() if isinstance(error, MPI.Exception) else -1
+        if not self.tolerant or kind not in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
+            return False
+        self.see_deaths()
+        return True if kind == MPI.ERR_PROC_FAILED else None
+
+    def see_deaths(self) -> None:
+        """Take note of who has died, and let receives from any rank go on."""
+        if self._parent is not None:
+            self._parent.see_deaths()
+        failed = self._comm.Get_failed()
+        self._comm.Ack_failed(failed.Get_size())
+        self.lost = tuple(sorted(failed.Translate_ranks(None, self._comm.Get_group())))
+
+    def _failure(self, error: RuntimeError, what: str) -> CommError:
+        kind = DeathError if self.met_death(error) else CommError
+        return kind(f"{what}: {error}", rank=self.rank)
+
+    def count_bytes(self, status: Any) -> int:
+        """Bytes of the message of an MPI status, however many."""
+        return int(status.Get_elements(running().BYTE))
+
+    def bucket(self, count: int, dtype: np.dtype) -> Bucket:
+        """Plain memory, summed by MPI."""
+        type_of(np.dtype(dtype))
+        return _MpiBucket(self, count, np.dtype(dtype))
+
+    def all_reduce(self, array: np.ndarray, op: str = "sum") -> Request:
+        """Combine `array` in place over all ranks."""
+        data = flat(array)
+        self.traffic.add(COLLECTIVE, data.nbytes)
+        return self.reduce_into(None, data, op)
+
+    def reduce_into(
+        self, addend: np.ndarray | None, result: np.ndarray, op: str = "sum"
+    ) -> Request:
+        """Combine `addend` (None: `result` itself) of all ranks into `result`."""
+        MPI, kind = running(), type_of(result.dtype)
+        if op not in ("sum", "max", "min"):
+            raise CommError(f"a reduction by {op!r} is not one of sum, max, min")
+        combine = getattr(MPI, op.upper())
+        if result.dtype == bfloat16:
+            if op != "sum":
+                raise CommError(f"bfloat16 is summed only, not combined by {op!r}")
+            combine, result = bfloat16_sum(), result.view(np.uint16)
+            addend = None if addend is None else addend.view(np.uint16)
+        requests = []
+        for low in range(0, result.size, LARGEST_PIECE):
+            piece = slice(low, low + LARGEST_PIECE)
+            given = MPI.IN_PLACE if addend is None else [addend[piece], kind]
+            start = functools.partial(
+                self._comm.Iallreduce, given, [result[piece], kind], op=combine
+            )
+            requests.append(self._collective("all_reduce", start, (addend, result)))
+        return Several(requests)
+
+    def _collective(self, what: str, start: Callable[[], Any], held: Any) -> Request:
+        """What `start` begins, which uses the memory `held`; it fails when it is tested."""
+        try:
+            return Transfer(self, start(), held, (what, -1, -1))
+        except RuntimeError as error:
+            return Failed(self._failure(error, what))
+
+    def broadcast(self, array: np.ndarray, root: int) -> Request:
+        """Give every rank `root`'s array, in place."""
+        spec = self._spec(array, writable=self.rank != root)
+        if self.rank == root:
+            self.traffic.add(COLLECTIVE, array.nbytes)
+        start = functools.partial(self._comm.Ibcast, spec, root)
+        return self._collective("broadcast", start, array)
+
+    def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
+        """Give every rank the arrays of all ranks, one after the other in `out`."""
+        check_rows(array, out, rows, self.rank)
+        data, target = as_bytes(array), as_bytes(out, writable=True)
+        self.traffic.add(COLLECTIVE, array.nbytes)
+        row = target.size // max(out.shape[0], 1)
+        starts = [0, *(np.cumsum(np.asarray(rows, np.int64)) * row).tolist()]
+        target[starts[self.rank] : starts[self.rank + 1]] = data.reshape(-1)
+        tag = self.max_tag - 1 - self._gathers % GATHER_TAGS  # one order of calls on all ranks
+        self._gathers += 1
+        return AllGather(
+            self.rank,
+            target.reshape(-1),
+            starts,
+            lambda part, dest: self._send(part, dest, tag),
+            lambda part, source: self.recv(part, source, tag),
+        )
+
+    def barrier(self) -> Request:
+        """Done once all ranks have called it."""
+        return Transfer(self, self._comm.Ibarrier(), None, ("barrier", -1, -1))
+
+    def gather_text(self, text: str, root: int = 0) -> list[str] | None:
+        """All ranks' strings on `root`, None elsewhere."""
+        data = np.frombuffer(text.encode(), np.uint8)
+        lengths = np.zeros(self.size if self.rank == root else 0, np.int64)
+        length, what = np.array([data.size]), f"a text of {self.size} ranks"
+        told = self._comm.Igather(length, lengths if self.rank == root else None, root)
+        finish(Transfer(self, told, (length, lengths), ("gather", root, -1)), what=what)
+        joined = np.empty(int(lengths.sum()), np.uint8)
+        target = [joined, lengths, running().BYTE] if self.rank == root else None
+        request = self._comm.Igatherv([data, running().BYTE], target, root)
+        finish(Transfer(self, request, (data, joined, lengths), ("gather", root, -1)), what=what)
+        if self.rank != root:
+            return None
+        pieces = np.split(joined, np.cumsum(lengths)[:-1])
+        return [piece.tobytes().decode() for piece in pieces]
+
+    def broadcast_text(self, text: str | None, root: int = 0) -> str:
+        """`root`'s string everywhere."""
+        data = np.frombuffer((text or "").encode(), np.uint8) if self.rank == root else None
+        length = np.array([0 if data is None else data.size])
+        what, peer = "what one rank decides", self._top[root]
+        finish(self.broadcast(length, root), what=what, peer=peer)
+        buffer = np.empty(length[0], np.uint8) if data is None else data
+        finish(self.broadcast(buffer, root), what=what, peer=peer)
+        return buffer.tobytes().decode()
+
+    def split(self, ranks: Sequence[int]) -> MpiCommunicator | None:
+        """A communicator of `ranks`, numbered in that order; None on the others."""
+        if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(self.size)):
+            raise CommError(f"split: {list(ranks)} are not distinct ranks of {self.size}")
+        mine = self.rank in ranks
+        return self.split_by(0 if mine else -1, list(ranks).index(self.rank) if mine else 0)
+
+    def split_by(self, color: int, key: int) -> MpiCommunicator | None:
+        """One communicator for each `color`, ordered by `key`; None where `color` is negative."""
+        MPI = running()
+        part = self._comm.Split(MPI.UNDEFINED if color < 0 else color, key)
+        if part == MPI.COMM_NULL:
+            return None
+        child = MpiCommunicator(part, self)
+        self._children.append(child)
+        return child
+
+    def without_lost(self) -> MpiCommunicator:
+        """A communicator of those that live, in their order; this one is of no use any more.
+
+        What is in flight on it is left as it is: MPI may still write into that memory, which is
+        therefore kept. Ranks: all that live; blocks until they have come.
+        """
+        self._comm.Revoke()
+        part = MpiCommunicator(self._comm.Shrink(), self._parent or self)
+        if self._parent is not None:
+            self._parent._children.remove(self)
+            self._parent._children.append(part)
+            self._parent._buried.append(self)
+        return part
+
+    def revoke(self) -> None:
+        """Let all calls of others fail that are on this communicator, or on one split from it."""
+        for comm in (self, *self._children):
+            comm._comm.Revoke()
+
+    def all_agree(self, yes: bool) -> bool:
+        """Whether all that live say yes and no other one has died: the same on all; blocks."""
+        try:
+            return bool(self._comm.Agree(int(yes)))
+        except running().Exception:  # for a death, on all
+            return False
+
+    @property
+    def top_ranks(self) -> tuple[int, ...]:
+        """The rank in the communicator that this one was split from, and that from, of each."""
+        return tuple(self._top)
+
+    @property
+    def handle(self) -> Any:
+        """mpi4py's communicator, for a library that talks MPI itself."""
+        return self._comm
+
+    def group_of(self, ranks: Sequence[int]) -> MpiCommunicator:
+        """A communicator of `ranks`, which alone call; it is kept: the same get the same one."""
+        key = tuple(ranks)
+        if key not in self._groups:
+            group = self._comm.Get_group().Incl(key)
+            with calling(f"a communicator of {len(key)} ranks"):
+                made = self._comm.Create_group(group, tag=0)
+            self._groups[key] = MpiCommunicator(made, self)
+        return self._groups[key]
+
+    def nodes(self) -> tuple[int, ...]:
+        """For each rank the first rank that shares memory with it; collective."""
+        local = self._comm.Split_type(running().COMM_TYPE_SHARED, key=self.rank)
+        first = local.Get_group().Translate_ranks([0], self._comm.Get_group())[0]
+        local.Free()
+        table = np.zeros(self.size, np.int64)
+        table[self.rank] = first
+        finish(self.all_reduce(table))
+        return tuple(table.tolist())
+
+    def abort(self, code: int) -> None:
+        """End every rank of the job now."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        mpi_library.abort(code)
+
+    def is_last(self) -> bool:
+        """Whether all others have died; who fails as this rank does may be about to."""
+        late = time.monotonic() + LET_OTHERS_DIE_S
+        while len(self.lost) < self.size - 1 and time.monotonic() < late:
+            with contextlib.suppress(CommError):
+                self.probe(self.ANY, self.max_tag)  # MPI learns of deaths only where it is called
+            time.sleep(0.01)
+        return len(self.lost) == self.size - 1
+
+    def close(self) -> None:
+        """Cancel receives and let go of channels; what `split` made is freed by all its ranks."""
+        if self._closed or running().Is_finalized():
+            return
+        self._release()
+        if self._parent is not None:
+            self._comm.Free()
+
+    def _release(self) -> None:
+        """The local part of `close`, so that a rank that exits cannot hang in MPI's finalize."""
+        if self._closed:
+            return
+        self._closed = True
+        for child in self._children:
+            child._release()
+        flying = [*self.live, *(channel for channel in self.channels if channel.active)]
+        for transfer in flying:
+            transfer.cancel()
+        try:
+            finish(*flying, timeout=PATIENCE_S)
+        except (CommError, StallError):
+            labels = ", ".join(str(transfer) for transfer in flying if transfer.active)
+            if not self.lost:
+                logger.warning("closed while in flight: %s", labels)
+        for channel in list(self.channels):
+            if not channel.active:
+                channel.close()
+        for kind in self._large.values():
+            kind.Free()
+
+    def _source(self, rank: int) -> int:
+        return int(running().ANY_SOURCE) if rank == self.ANY else rank
+
+    def _spec(self, array: np.ndarray, writable: bool = False) -> list[Any]:
+        """How mpi4py is told of `array`: bytes, or one element of a type of that many bytes."""
+        data, MPI = as_bytes(array, writable=writable), running()
+        if data.size < 1 << 31:
+            return [data, MPI.BYTE]
+        kind = self._large.get(data.size)
+        if kind is None:  # MPI-3 has no larger counts, and mpi4py does not step in for all calls
+            units, rest = divmod(data.size, UNIT)
+            unit = MPI.BYTE.Create_contiguous(UNIT)
+            kind = MPI.Datatype.Create_struct([units, rest], [0, units * UNIT], [unit, MPI.BYTE])
+            self._large[data.size] = kind.Commit()
+            unit.Free()
+        return [data, 1, kind]
+
+
+class Window:
+    """Memory of the ranks of `comm`, all on one node, that each of them maps; collective.
+
+    `segments[rank]` are that rank's `nbytes` as bytes. Writes are seen by others after `sync`, a
+    message, and their `sync`.
+    """
+
+    def __init__(self, comm: MpiCommunicator, nbytes: int) -> None:
+        MPI = running()
+        info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # own pages, near their writer
+        self._window = MPI.Win.Allocate_shared(nbytes, 1, info, comm._comm)
+        info.Free()
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+        memories = [self._window.Shared_query(rank)[0] for rank in range(comm.size)]
+        self.segments = [np.frombuffer(memory, np.uint8) for memory in memories]
+
+    def sync(self) -> None:
+        """Order this rank's reads and writes of the window before and after."""
+        self._window.Sync()
+
+    def close(self) -> None:
+        """Unmap; collective; arrays over the segments must not be used any more."""
+        self.segments.clear()
+        self._window.Unlock_all()
+        self._window.Free()

@@ -1,0 +1,287 @@
+"""Buckets on GPUs, summed by NCCL; host arrays go by the communicator beneath.
+
+The only file that imports cupy.cuda.nccl. One rank drives one GPU, and no GPU has two ranks.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.comm.communicator import Bucket, Communicator
+from hpcflow.comm.communicator_wrapper import Delegate
+from hpcflow.comm.polling_backoff import finish
+from hpcflow.errors import CommError, DeviceError, MissingPackageError, StallError
+from hpcflow.platform.install_hints import install_hint
+from hpcflow.platform.rank_logging import logger, say_once, spans
+
+ID_BYTES = 128
+SET_UP_S = 300.0  # NCCL itself waits for ever for a rank that does not come
+ANSWER_S = 10.0  # and for so long more for what rank 0 says of it
+CLOSE_S = 10.0  # for sums on their way, at the end
+ABORT_S = 10.0  # NCCL's abort may hang too; then the job is ended without it
+ROLL_TAG = 1
+DEBUG = "NCCL_DEBUG=INFO tells more"
+_open: weakref.WeakSet[NcclCommunicator] = weakref.WeakSet()
+KINDS = {
+    "float16": "NCCL_FLOAT16",
+    "bfloat16": "NCCL_BFLOAT16",
+    "float32": "NCCL_FLOAT32",
+    "float64": "NCCL_FLOAT64",
+    "int8": "NCCL_INT8",
+    "uint8": "NCCL_UINT8",
+    "int32": "NCCL_INT32",
+    "int64": "NCCL_INT64",
+}
+
+
+def _packages() -> tuple[Any, Any]:
+    try:
+        import cupy
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise MissingPackageError(
+            f"sums between GPUs need CuPy with NCCL: {error}",
+            hint=f"{install_hint('cuda12', 'cuda13')}, or set HPCFLOW_COMM=shared",
+        ) from error
+    return cupy, nccl
+
+
+class NcclCommunicator(Delegate):
+    """The contract of `inner`, but buckets live on the GPU `device` (None: the current one).
+
+    Collective over `inner`. Two ranks on one GPU, or unlike versions of NCCL, are a DeviceError on
+    every rank. `packages` are cupy and its nccl module.
+    """
+
+    def __init__(
+        self,
+        inner: Communicator,
+        device: int | None = None,
+        packages: tuple[Any, Any] | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self.cupy, self.nccl = packages or _packages()
+        self.device = self.cupy.cuda.runtime.getDevice() if device is None else device
+        self._failed = ""
+        self.comm: Any = None
+        self._call_roll()
+        self._check_gpus()
+        with self.cupy.cuda.Device(self.device):
+            self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.comm = self._connect()
+        self._poll_error: Callable[[], object] = getattr(self.comm, "check_async_error", _unknown)
+        if self._poll_error is _unknown:
+            line = "this CuPy does not tell of errors of NCCL: stalls alone will show them"
+            say_once(line, logging.WARNING)
+        _open.add(self)
+
+    def bucket(self, count: int, dtype: np.dtype) -> Bucket:
+        """Device memory, summed in place by NCCL."""
+        name = np.dtype(dtype).name
+        if not hasattr(self.nccl, KINDS.get(name, "")):
+            raise CommError(f"NCCL cannot add arrays of dtype {name}", rank=self.rank)
+        return _NcclBucket(self, count, np.dtype(dtype))
+
+    def over(self, part: Communicator, ranks: Sequence[int]) -> Delegate:
+        """NCCL over a part of the ranks, on the same GPU."""
+        return NcclCommunicator(part, self.device, (self.cupy, self.nccl))
+
+    def check(self) -> None:
+        """CommError once a rank or the network of NCCL has failed; the communicator is aborted."""
+        if not self._failed:
+            try:
+                self._poll_error()
+                return
+            except Exception as error:  # the class is defined in a package that may be absent
+                self._failed = str(error)
+                self.abort_here()
+        raise CommError(f"NCCL failed: {self._failed}", rank=self.rank, hint=DEBUG)
+
+    def abort(self, code: int) -> None:
+        """End every rank of the job now."""
+        self.abort_here()
+        self.inner.abort(code)
+
+    def close(self) -> None:
+        """Destroy NCCL's communicator; collective. One whose sums do not end is aborted."""
+        if self.comm is not None and not self._failed:
+            if self._is_quiet():
+                self.comm.destroy()
+            else:
+                logger.warning("a sum on the GPU did not end in %.0f s: NCCL is aborted", CLOSE_S)
+                self.abort_here()
+        self.comm = None
+        super().close()
+
+    def _is_quiet(self) -> bool:
+        """Whether all sums end within a while."""
+        with self.cupy.cuda.Device(self.device):
+            end = self.cupy.cuda.Event(disable_timing=True)
+            end.record(self.stream)
+        late = time.monotonic() + CLOSE_S
+        while not end.done:
+            if time.monotonic() > late:
+                return False
+            time.sleep(0.001)
+        return True
+
+    def _call_roll(self) -> None:
+        """Rank 0 hears from all, then tells all who have come: nobody waits longer than a while.
+
+        Errors: CommError, on each rank that has come, naming those that have not.
+        """
+        came = self._hear_all() if self.rank == 0 else self._answer_to_roll()
+        if not came.all():
+            there, missing = (np.flatnonzero(came == n).tolist() for n in (1, 0))
+            hosts = ", ".join(sorted({self.hosts[rank] for rank in missing}))
+            raise CommError(
+                f"NCCL cannot start: {spans(missing)} on {hosts} did not come in {SET_UP_S:.0f} s; "
+                f"{spans(there)} did",
+                rank=self.rank,
+                hint="see what those ranks do or say; HPCFLOW_COMM=mpi sums on the hosts",
+            )
+
+    def _answer_to_roll(self) -> np.ndarray:
+        """For each rank whether it came in time, as rank 0 tells; or that rank 0 did not."""
+        came = np.zeros(self.size, np.int8)
+        word = self.inner.send(np.ones(1, np.int8), 0, ROLL_TAG)
+        said = self.inner.recv(came, 0, ROLL_TAG)
+        try:
+            finish(word, said, timeout=SET_UP_S + ANSWER_S, what="the start of NCCL", peer=0)
+        except StallError:
+            return np.array([rank > 0 for rank in range(self.size)], np.int8)
+        return came
+
+    def _hear_all(self) -> np.ndarray:
+        """On rank 0: for each rank whether it came in time; those that came are told."""
+        words = [np.zeros(1, np.int8) for _ in range(self.size)]
+        left = {r: self.inner.recv(words[r], r, ROLL_TAG) for r in range(1, self.size)}
+        late = time.monotonic() + SET_UP_S
+        while left and time.monotonic() < late:
+            left = {rank: request for rank, request in left.items() if not request.test()}
+            time.sleep(0.0005)
+        came = np.array([rank not in left for rank in range(self.size)], np.int8)
+        sends = [self.inner.send(came, int(r), ROLL_TAG) for r in np.flatnonzero(came) if r]
+        with contextlib.suppress(StallError):  # one that has gone meanwhile is missed later
+            finish(*sends, timeout=ANSWER_S, what="the start of NCCL")
+        return came
+
+    def _check_gpus(self) -> None:
+        """Every rank learns all GPUs and versions, so that all raise the same error, or none."""
+        uuid = self.cupy.cuda.runtime.getDeviceProperties(self.device)["uuid"]
+        version = str(self.nccl.get_version())
+        rows = [row.split() for row in self.inner.all_gather_text(f"{bytes(uuid).hex()} {version}")]
+        owners = collections.defaultdict(list)
+        for rank, (gpu, _) in enumerate(rows):
+            owners[gpu].append(rank)
+        for gpu, ranks in owners.items():
+            if len(ranks) > 1:
+                raise DeviceError(
+                    f"ranks {', '.join(map(str, ranks))} share one GPU ({gpu[:8]}, on "
+                    f"{self.hosts[ranks[0]]}), and NCCL needs one for each rank",
+                    rank=self.rank,
+                    hint="start as many ranks on a node as it has GPUs, or set HPCFLOW_COMM=mpi",
+                )
+        if len({version for _, version in rows}) > 1:
+            told = ", ".join(f"rank {rank} {version}" for rank, (_, version) in enumerate(rows))
+            raise DeviceError(f"the ranks have unlike versions of NCCL: {told}", rank=self.rank)
+
+    def _connect(self) -> Any:
+        """NCCL's communicator; all ranks have come before any of them enters NCCL's own wait."""
+        name = np.zeros(ID_BYTES, np.int8)
+        if self.rank == 0:
+            name[:] = self.nccl.get_unique_id()
+        finish(self.inner.broadcast(name, 0), timeout=SET_UP_S, what="setting up NCCL")
+        finish(self.inner.barrier(), timeout=SET_UP_S, what="setting up NCCL")
+        box: list[Any] = []
+
+        def enter() -> None:
+            try:
+                with self.cupy.cuda.Device(self.device):
+                    made = self.nccl.NcclCommunicator(self.size, tuple(name.tolist()), self.rank)
+                box.append(made)
+            except Exception as error:
+                box.append(error)
+
+        thread = threading.Thread(target=enter, name="hpcflow-nccl", daemon=True)
+        thread.start()
+        thread.join(SET_UP_S)
+        if not box or isinstance(box[0], Exception):
+            hosts = ", ".join(sorted(set(self.hosts)))
+            why = f"failed: {box[0]}" if box else f"has not ended in {SET_UP_S:.0f} s"
+            raise CommError(
+                f"NCCL's own start {why}; all of {spans(range(self.size))} came to it, on {hosts}",
+                rank=self.rank,
+                hint=f"{DEBUG}; NCCL_SOCKET_IFNAME names the network",
+            )
+        return box[0]
+
+    def abort_here(self) -> None:
+        """End what this rank's GPU waits for in sums, which are lost; the other ranks' is not."""
+        comm, self.comm = self.comm, None
+        self._failed = self._failed or "it was aborted"
+        _open.discard(self)
+        if comm is None:
+            return
+        helper = threading.Thread(target=comm.abort, daemon=True)
+        helper.start()
+        helper.join(ABORT_S)
+
+
+def abort_all() -> None:
+    """This process ends while others may not: let go of its GPU; from any thread."""
+    for communicator in list(_open):
+        communicator.abort_here()
+
+
+def _unknown() -> None:
+    """A CuPy without ncclCommGetAsyncError."""
+
+
+class _NcclBucket:
+    """A sum in place in device memory, on the communicator's own stream."""
+
+    def __init__(self, comm: NcclCommunicator, count: int, dtype: np.dtype) -> None:
+        self._comm, cuda = comm, comm.cupy.cuda
+        self._kind = getattr(comm.nccl, KINDS[dtype.name])
+        with cuda.Device(comm.device):
+            self.input = self.output = comm.cupy.zeros(count, dtype)
+            self._ready = cuda.Event(disable_timing=True)
+            self._done = cuda.Event(disable_timing=True)
+        self._running = False
+
+    def start(self) -> None:
+        comm, array = self._comm, self.input
+        if self._running:
+            raise CommError("a bucket was started again before it was done", rank=comm.rank)
+        comm.check()
+        comm.traffic.add(("collective", 0), array.nbytes)
+        if not array.size:
+            return
+        self._running = True
+        with comm.cupy.cuda.Device(comm.device):
+            self._ready.record(comm.cupy.cuda.get_current_stream())  # the addend is complete there
+            comm.stream.wait_event(self._ready)
+            pointer, total = array.data.ptr, comm.nccl.NCCL_SUM
+            comm.comm.allReduce(pointer, pointer, array.size, self._kind, total, comm.stream.ptr)
+            self._done.record(comm.stream)
+
+    def test(self) -> bool:
+        if self._running:
+            self._comm.check()
+            self._running = not self._done.done
+        return not self._running
+
+    def close(self) -> None:
+        if self._running:
+            raise CommError("a bucket was closed before it was done", rank=self._comm.rank)
+        self.input = self.output = None

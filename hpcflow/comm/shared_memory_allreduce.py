@@ -1,0 +1,261 @@
+"""Buckets in memory that the ranks of a node share: each sums its share, MPI joins the nodes.
+
+Within a node MPI's allreduce moves every byte several times; here a rank reads the addends where
+they were produced, adds its share of them tile by tile, and writes the sum once for all.
+
+No flag in the shared memory is ever polled: ranks meet by messages, with `Window.sync` before and
+after. A bucket's use goes
+
+    start   the rank's addend is in its own segment
+    meet    all addends are written, and all ranks have read the last sum
+    add     each rank adds its share; with several nodes, into its own segment first, and the ranks
+            of one lane (the same place on each node) combine that share by MPI into the output
+    meet    the whole sum is in the output
+
+Why nobody overwrites what another still reads: the output is written only between the two meetings
+of a use, and a rank comes to the first one only from `start`, after its last reading of the output
+(the contract of Bucket); so at the writing all have read. Another rank's segment is read only
+between the two meetings too; its owner may write it again after `test` said True, that is after the
+second meeting, to which every rank comes when it has added its share. In the lanes' case a rank
+writes its own segment between the meetings, but only its share, which no other rank reads.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from hpcflow.comm.communicator import Bucket, Communicator, Traffic
+from hpcflow.comm.communicator_wrapper import Delegate
+from hpcflow.comm.contiguous_buffers import read_only, share
+from hpcflow.comm.mpi_communicator import COLLECTIVE, MpiCommunicator, Window
+from hpcflow.comm.polling_backoff import finish
+from hpcflow.errors import CommError
+from hpcflow.platform.rank_logging import say_once
+
+TILE = 64 * 1024  # elements added at a time: what stays in a core's cache
+TURN_S = 0.5e-3  # work that one call of test() does
+SMALL_BYTES = 8 * 1024  # up to this MPI is as quick, and takes no mapping
+PAGE = 4096
+SHARED_MEMORY = "/dev/shm"
+SPARE = 0.95  # of the free shared memory is used at most
+
+
+def free_bytes() -> int:
+    """Free shared memory of this node."""
+    state = os.statvfs(SHARED_MEMORY)
+    return state.f_bavail * state.f_frsize
+
+
+class SharedCommunicator(Delegate):
+    """MPI, but buckets of ranks on one node are summed in a shared window.
+
+    `node_of` says on which node a rank is, for tests of several nodes on one; it must not join
+    ranks that share no memory. Where the windows do not fit into free shared memory on some node
+    all ranks use MPI's bucket, and a line says so.
+    """
+
+    inner: MpiCommunicator
+
+    def __init__(self, inner: MpiCommunicator, node_of: Callable[[int], int] | None = None) -> None:
+        super().__init__(inner)
+        self._node_of = node_of
+        nodes = inner.nodes() if node_of is None else [node_of(r) for r in range(inner.size)]
+        numbers = {node: i for i, node in enumerate(sorted(set(nodes)))}
+        sizes = collections.Counter(nodes)
+        self.node_count, self.lanes = len(sizes), min(sizes.values())
+        self._worthwhile = max(sizes.values()) > 1
+        self.local = _part(inner, numbers[nodes[inner.rank]])
+        self.local.traffic = Traffic()  # the messages of meetings are not the user's
+        in_lane = self.node_count > 1 and self.local.rank < self.lanes
+        self.lane = inner.split_by(self.local.rank if in_lane else -1, inner.rank)
+        self._tags = itertools.count()
+        self.buckets: list[_SharedBucket] = []
+        self._active: list[_SharedBucket] = []
+        self.to_reduce: collections.deque[_SharedBucket] = collections.deque()
+
+    def bucket(self, count: int, dtype: np.dtype) -> Bucket:
+        """A sum in shared memory where that pays and fits, else MPI's; collective."""
+        dtype = np.dtype(dtype)
+        nbytes = count * dtype.itemsize
+        if not self._worthwhile or nbytes <= SMALL_BYTES:
+            return self.inner.bucket(count, dtype)
+        need = (self.local.size + 1) * (nbytes + PAGE)
+        fits = np.array([need <= SPARE * free_bytes()], np.int32)
+        finish(self.inner.all_reduce(fits, "min"))
+        if not fits[0]:
+            say_once(
+                f"shared memory ({SHARED_MEMORY}) has no room for more buckets on some node: "
+                "the others are summed by MPI, which is slower"
+            )
+            return self.inner.bucket(count, dtype)
+        tag = next(self._tags)
+        if tag > self.local.max_tag:
+            raise CommError("more shared buckets were made than MPI has tags", rank=self.rank)
+        self.buckets.append(_SharedBucket(self, count, dtype, tag))
+        return self.buckets[-1]
+
+    def over(self, part: Communicator, ranks: Sequence[int]) -> Delegate:
+        """Shared buckets over a part of the ranks."""
+        assert isinstance(part, MpiCommunicator)
+        node_of = self._node_of
+        return SharedCommunicator(part, node_of and (lambda rank: node_of(ranks[rank])))
+
+    def close(self) -> None:
+        """Free buckets and parts; collective."""
+        for bucket in list(self.buckets):
+            bucket.close()
+        self.local.close()
+        if self.lane is not None:
+            self.lane.close()
+        super().close()
+
+    def begin(self, bucket: _SharedBucket) -> None:
+        """Put a bucket among those that `advance` drives, in the order of starting."""
+        self._active.append(bucket)
+        if self.lane is not None:
+            self.to_reduce.append(bucket)
+
+    def advance(self) -> None:
+        """Drive all started buckets, the first started first, for about TURN_S of work."""
+        end = time.perf_counter() + TURN_S
+        for bucket in list(self._active):
+            if bucket.advance(end):
+                self._active.remove(bucket)
+
+
+class _Meeting:
+    """A barrier of zero-byte messages in log2(n) rounds, apart from others by its tag.
+
+    Ranks finish the buckets they have started in any order, so MPI's own barriers, which match in
+    the order called, would mix them up.
+    """
+
+    def __init__(self, comm: MpiCommunicator, tag: int) -> None:
+        empty = np.zeros(0, np.uint8)
+        distances = [1 << i for i in range((comm.size - 1).bit_length())]
+        self._rounds = [
+            (
+                comm.recv_channel(empty, (comm.rank - distance) % comm.size, tag),
+                comm.send_channel(empty, (comm.rank + distance) % comm.size, tag),
+            )
+            for distance in distances
+        ]
+
+    def meet(self) -> Iterator[None]:
+        """Yields until all ranks have come."""
+        for receive, send in self._rounds:
+            receive.start()
+            send.start()
+            while not (receive.test() and send.test()):
+                yield
+
+    def close(self) -> None:
+        for receive, send in self._rounds:
+            receive.close()
+            send.close()
+
+
+class _SharedBucket:
+    """A bucket in a shared window; the module's docstring says how ranks keep apart."""
+
+    def __init__(self, comm: SharedCommunicator, count: int, dtype: np.dtype, tag: int) -> None:
+        self._comm, local = comm, comm.local
+        nbytes = count * dtype.itemsize
+        padded = -(-nbytes // PAGE) * PAGE
+        self._window = Window(local, padded * (2 if local.rank == 0 else 1))
+        segments = self._window.segments
+        self._inputs = [segment[:nbytes].view(dtype) for segment in segments]
+        self._sum = segments[0][padded : padded + nbytes].view(dtype)
+        unit = max(1, PAGE // dtype.itemsize)
+        adds = local.rank < comm.lanes  # nodes of unequal size: as many add as the smallest has
+        self._share = share(count, comm.lanes, local.rank, unit) if adds else slice(0, 0)
+        self._meeting = _Meeting(local, tag)
+        self._steps: Iterator[None] | None = None
+        self._end = 0.0
+        self.input, self.output = self._inputs[local.rank], read_only(self._sum)
+        self.input[:] = 0  # touched by their writers, so that pages lie near them ...
+        self._sum[self._share] = 0
+        finish(local.barrier())  # ... and are counted before the next bucket asks what is free
+
+    def start(self) -> None:
+        if self._steps is not None:
+            raise CommError("a bucket was started again before it was done", rank=self._comm.rank)
+        self._comm.traffic.add(COLLECTIVE, self.input.nbytes)
+        self._steps = self._run()
+        self._comm.begin(self)
+        self._comm.advance()
+
+    def test(self) -> bool:
+        if self._steps is not None:
+            self._comm.advance()
+        return self._steps is None
+
+    def close(self) -> None:
+        if self not in self._comm.buckets:
+            return
+        if self._steps is not None:
+            raise CommError("a bucket was closed before it was done", rank=self._comm.rank)
+        self._comm.buckets.remove(self)
+        self._meeting.close()
+        self._inputs.clear()
+        self.input = self.output = self._sum = np.zeros(0, self._sum.dtype)
+        self._window.close()
+
+    def advance(self, end: float) -> bool:
+        """Go on until something must be waited for or the time is `end`; True when done."""
+        self._end = end
+        steps = self._steps
+        if steps is not None and next(steps, self) is self:
+            self._steps = None
+        return self._steps is None
+
+    def _run(self) -> Iterator[None]:
+        self._window.sync()
+        yield from self._meeting.meet()
+        self._window.sync()
+        if self._comm.lane is None:
+            yield from self._add(self._sum)
+        else:
+            yield from self._add(self.input)
+            yield from self._join_nodes(self._comm.lane)
+        self._window.sync()
+        yield from self._meeting.meet()
+        self._window.sync()
+
+    def _add(self, result: np.ndarray) -> Iterator[None]:
+        """Sum this rank's share of the node's addends into `result`, a tile at a time."""
+        rank = self._comm.local.rank
+        others = self._inputs[rank + 1 :] + self._inputs[:rank]
+        for low in range(self._share.start, self._share.stop, TILE):
+            tile = slice(low, min(low + TILE, self._share.stop))
+            into, addend = result[tile], self.input[tile]
+            for other in others:
+                np.add(addend, other[tile], out=into)
+                addend = into
+            if time.perf_counter() > self._end:
+                yield
+
+    def _join_nodes(self, lane: MpiCommunicator) -> Iterator[None]:
+        """Combine this share over the nodes, in the order in which buckets were started.
+
+        Ranks get here in any order of buckets, but MPI matches collectives by the order of calls.
+        """
+        queue = self._comm.to_reduce
+        while queue[0] is not self:
+            yield
+        queue.popleft()
+        request = lane.reduce_into(self.input[self._share], self._sum[self._share])
+        while not request.test():
+            yield
+
+
+def _part(comm: MpiCommunicator, color: int) -> MpiCommunicator:
+    part = comm.split_by(color, comm.rank)
+    assert part is not None, "the color of a node is not negative"
+    return part

@@ -1,0 +1,167 @@
+"""Where rows come from: arrays, objects with a length and items; see `h5` for HDF5 files."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcflow.errors import DataError
+
+Shape = tuple[int, ...]
+
+
+class Source(Protocol):
+    """Rows that can be read by number, in any order and from any thread.
+
+    `name` is what errors call it. `dtype` and `row_shape` are known after `open`.
+    """
+
+    name: str
+    dtype: np.dtype
+    row_shape: Shape
+
+    def open(self) -> None:
+        """Look at the data; called once or more before all else."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """The rows of these numbers, in their order."""
+
+    def close(self) -> None:
+        """Let go of files; `open` opens them again."""
+
+
+class InMemory:
+    """An array in memory, or mapped from a file."""
+
+    name = "an array"
+
+    def __init__(self, value: Any) -> None:
+        self.array = np.asarray(value)
+        self.is_loose = not isinstance(value, np.ndarray)  # its dtype is none that a user chose
+        self.dtype, self.row_shape = self.array.dtype, self.array.shape[1:]
+
+    def take(self, array: np.ndarray) -> None:
+        """Have these values instead, of another dtype."""
+        self.array, self.dtype = np.ascontiguousarray(array), array.dtype
+
+    def __len__(self) -> int:
+        return len(self.array) if self.array.ndim else 1
+
+    def open(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """A copy of these rows."""
+        return self.array[numbers]
+
+
+class Items:
+    """An object with `__len__` and `__getitem__` whose items are rows, or tuples of `fields` rows.
+
+    Items are asked for one by one, by the threads that read ahead.
+    """
+
+    def __init__(self, items: Any, fields: int | None = None) -> None:
+        self._items, self._fields = items, fields
+        self._last = threading.local()  # the fields of a sample are asked for one after the other
+
+    def fields(self) -> list[Field]:
+        """A source for each field, or one for the items themselves."""
+        return [Field(self, number) for number in range(self._fields or 1)]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def item(self, number: int) -> tuple[np.ndarray, ...]:
+        """One sample.
+
+        Errors: DataError naming it.
+        """
+        what = f"item {number} of {_told(self._items)}"
+        try:
+            found = self._items[number]
+        except Exception as error:
+            raise DataError(
+                f"{what} cannot be read: {type(error).__name__}: {error}",
+                hint="the cause is printed above; items are numbered from 0 to len - 1",
+            ) from error
+        if self._fields is None:
+            return (np.asarray(found),)
+        if not isinstance(found, (tuple, list)) or len(found) != self._fields:
+            raise DataError(
+                f"{what} is no tuple of {self._fields} fields", hint="one for each placeholder"
+            )
+        return tuple(np.asarray(field) for field in found)
+
+    def columns(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """The fields of these samples; remembered for the thread that asked."""
+        last = getattr(self._last, "asked", None)
+        if last is None or last[0] is not numbers:
+            rows = [self.item(int(number)) for number in numbers]
+            try:
+                columns = [np.stack(column) for column in zip(*rows, strict=True)]
+            except ValueError as error:
+                raise DataError(
+                    f"items of {_told(self._items)} differ in shape: {error}",
+                    hint="pad them to one shape",
+                ) from error
+            last = self._last.asked = (numbers, columns)
+        return last[1]
+
+
+class Field:
+    """One field of the items of an object."""
+
+    dtype: np.dtype
+    row_shape: Shape
+
+    def __init__(self, items: Items, number: int) -> None:
+        self._items, self._number = items, number
+        self.name = _told(items._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def open(self) -> None:
+        """Look at the first item."""
+        if len(self):
+            first = self._items.item(0)[self._number]
+            self.dtype, self.row_shape = first.dtype, first.shape
+        else:
+            self.dtype, self.row_shape = np.dtype(np.float32), ()
+
+    def close(self) -> None:
+        """The object is the user's."""
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """These rows, together."""
+        if not len(numbers):
+            return np.empty((0, *self.row_shape), self.dtype)
+        return self._items.columns(numbers)[self._number]
+
+
+def sources_of(value: Any, fields: int | None) -> list[Source]:
+    """`value` as sources: one, or one for each of the `fields` of its items."""
+    if fields is not None:
+        return list(Items(value, fields).fields())
+    if all(hasattr(value, name) for name in ("open", "rows", "close")):
+        return [value]
+    if type(value).__module__.startswith("h5py."):
+        from hpcflow.data.hdf5_rows import hdf5
+
+        return [hdf5(value.file.filename, value.name)]
+    has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    is_stored = hasattr(value, "chunks")  # Zarr and its like: arrays, but larger than memory
+    is_array = isinstance(value, (list, tuple)) or (hasattr(value, "__array__") and not is_stored)
+    return [InMemory(value)] if is_array or not has_items else list(Items(value).fields())
+
+
+def _told(value: Any) -> str:
+    return f"a {type(value).__name__}"

@@ -1,0 +1,401 @@
+"""Batches: what every kind of dataset does between reading rows and feeding them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from hpcflow.data.fork_guard import forbid_forks
+from hpcflow.data.global_batch_sharding import Share, cuts
+from hpcflow.data.placeholder_checks import check_fits, check_key, check_may_vary
+from hpcflow.data.prefetch_threads import Ahead
+from hpcflow.data.speed_weighted_sharding import Balance
+from hpcflow.errors import DataError, HpcflowError, ShapeError
+from hpcflow.graph.graph import Graph, Tensor
+from hpcflow.ops.replicas.replica_ops import replica_share
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.runtime.failure.shard_reassignment import Line, Lines, Place
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.step.feed_and_fetch import as_read, cast
+
+Portion = TypeVar("Portion")
+Columns = Mapping[Tensor, np.ndarray]
+
+
+class Batch(dict[Tensor, np.ndarray]):
+    """One worker's share of a joined batch, ready as a feed_dict.
+
+    `indices` are its samples and `size` is their number, `joined_size` that over all workers, of
+    which its first is number `offset`; `epoch`, and `step` within it, count from 0. `source` is the
+    dataset that dealt it.
+    """
+
+    def __init__(self, feeds: Columns, epoch: int, share: Share, source: Any = None) -> None:
+        super().__init__(feeds)
+        self.indices, self.size = share.indices, len(share.indices)
+        self.joined_size, self.epoch, self.step = share.joined_size, epoch, share.step
+        self.offset, self.line = share.offset, share.line
+        self.source = source
+        self._dealing = getattr(source, "dealing", 0)
+
+    def renew(self) -> None:
+        """Be this worker's share of the same joined batch as it is dealt now.
+
+        It is another one if workers have died since. What else is fed with it stays.
+        """
+        if self.source is None or self._dealing == self.source.dealing:
+            return
+        fresh = self.source.deal_again(self)
+        self.update(fresh)
+        self.__dict__.update(fresh.__dict__)
+
+    def __or__(self, more: Any) -> Batch:  # type: ignore[override]
+        """The same share with more feeds: `batch | {rate: 0.1}` counts as `batch` does."""
+        made = copy.copy(self)
+        made.update(more)
+        return made
+
+    def copy(self) -> Batch:
+        """The same share, the same arrays."""
+        return copy.copy(self)
+
+    def __deepcopy__(self, memo: Any) -> Batch:
+        """The same share of the same dataset, with arrays of its own."""
+        return self | {key: array.copy() for key, array in self.items()}
+
+
+Map = Callable[[Batch], Columns]
+Stand = Place | None | Sequence[Place | None]  # of a worker; of the parts of what it left
+Held = Mapping[int, tuple[Line, Place]]  # a worker's lines by number, the places they go on behind
+
+
+class Heirs(Protocol):
+    """What a training session knows of workers that have died (`train/dead_worker_data.py`)."""
+
+    def deaths(self, dataset: Any) -> int:
+        """How many count for the dealing of `dataset`."""
+        ...
+
+    def lines(self, dataset: Any) -> Lines:
+        """Who draws what of it."""
+        ...
+
+    def inherits(self, dataset: Any, deaths: int, has_drawn: bool) -> bool:
+        """At the end of a worker's batches: whether to deal anew; when not, all are at theirs."""
+        ...
+
+
+class Feeding:
+    """A worker's place among the workers, and its batches: mapped, weighted, read ahead.
+
+    `input_wait_seconds` is how long whoever took batches has waited for them.
+    """
+
+    readers = 1  # threads that read ahead
+    heirs: Heirs | None = None  # of the training session, where workers of servers may die
+
+    def __init__(self, keys: Iterable[Any], batch: int, map: Map | None, context: Context) -> None:
+        self.context, self.batch = context, batch
+        self.replica, self.replicas = context.replica, context.roles.replicas
+        self.input_wait_seconds = 0.0
+        self._map = map
+        self._mapped_bytes = 0  # of a sample, when one has been mapped
+        self._keys = list(keys)
+        for key in self._keys:
+            check_key(key)
+        self._share: Tensor | None = None
+        if context.cluster.mode != "single" and self._keys:
+            self._share = _share_of(self._keys[0].graph)
+        self._balance: Balance | None = None
+        self._numbered: dict[int, int] = {}  # epoch -> the number of its step 0, see `Balance`
+        self._reading: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
+        self._finished: set[int] = set()  # lines that this worker drew when it last came to an end
+        self._last: Batch | None = None  # of those that were taken
+        self.dealing = 0  # how often the workers have become fewer
+        context.followers.add(self)
+        if context.world is not None:
+            forbid_forks()
+
+    @property
+    def _is_synchronous(self) -> bool:
+        """Whether the workers' gradients are joined: a session may choose so after this is made.
+
+        They are also where all others have died, so that batches have what they had.
+        """
+        return self.context.cluster.joins or self.dealing > 0
+
+    @property
+    def balance(self) -> Balance | None:
+        """What deals by speed; None where it was not asked for, or workers are not in step."""
+        return self._balance if self.context.cluster.in_step else None
+
+    @property
+    def keys(self) -> list[Any]:
+        """The placeholders that it deals for."""
+        return self._keys
+
+    @property
+    def shares(self) -> list[int]:
+        """How many samples of a full joined batch each worker gets."""
+        if self.balance is not None:
+            return self.balance.shares
+        return np.diff(cuts(self._full(), self.replicas)).tolist()
+
+    def _full(self) -> int:
+        """The size of a joined batch that is not an epoch's last."""
+        return self.batch
+
+    def _begin_balance(self, lead: int) -> None:
+        """From now on deal by speed; so many batches may be dealt ahead of those taken.
+
+        Errors: HpcflowError where that cannot be.
+        """
+        context = self.context
+        if self._may_inherit:
+            raise HpcflowError(
+                "balance=True with survive=1 and parameter servers: shares by speed are not dealt "
+                "anew when one has died",
+                rank=context.rank,
+                hint="leave out one of both, or the servers",
+            )
+        if context.settings.exact or context.settings.tasks_per_replica > 1:
+            is_exact = context.settings.exact
+            raise HpcflowError(
+                "balance=True deals by measured time, "
+                + ("with exact=1 runs are to be equal" if is_exact else "of one rank a worker"),
+                rank=context.rank,
+                hint=f"leave out {'one of both' if is_exact else '--tasks-per-replica or balance'}",
+            )
+        check_may_vary(self._keys)
+        if self.replicas > 1:
+            self._balance = Balance(self.replicas, self._full(), lead, context.rank)
+
+    def _numbers(self) -> Iterator[int]:
+        """The numbers of the batches that will be dealt: the same on all workers in step."""
+        if self._balance is None:
+            return itertools.count()
+        cluster = self.context.cluster
+        if not cluster.in_step and self.context.is_chief:
+            why = "on asynchronous workers: each draws its own part at its own pace"
+            if cluster.joins:
+                why = f"with sync={cluster.sync}: gradients that come late are dropped"
+            say_once(f"balance=True has no effect {why}")
+        return itertools.count(self._balance.taken)
+
+    def _told(self, samples: str) -> str:
+        most, least = max(self.shares), min(self.shares)
+        each = f"{most}" if most == least else f"{least} or {most}"
+        workers = f"each of {self.replicas} workers" if self.replicas > 1 else "one worker"
+        return f"{samples}; a batch of {self._full():,} is {each} for {workers}"
+
+    def _note_empty(self) -> None:
+        """Say once that some workers of a full batch have no rows."""
+        if self._is_synchronous and min(self.shares) == 0 and self.context.is_chief:
+            say_once(
+                f"a batch of {self._full():,} leaves {self.shares.count(0)} of {self.replicas} "
+                "workers without samples: their steps add nothing; use fewer ranks, or more samples"
+            )
+
+    def _batches(
+        self,
+        portions: Iterator[Portion],
+        load: Callable[[Portion], list[Batch]],
+        ahead: int,
+        what: str,
+    ) -> Iterator[Batch]:
+        """The batches of all portions, loaded by a thread if `ahead` are; waiting is counted."""
+        reader = Ahead(portions, load, ahead, self.readers) if ahead else None
+        if reader is not None:
+            self._reading.add(reader)
+        try:
+            while True:
+                begun = time.perf_counter()
+                if reader is None:
+                    portion = next(portions, None)
+                    loaded = None if portion is None else load(portion)
+                else:
+                    loaded = reader.take(self.context.engine.ledger, what)
+                self.input_wait_seconds += time.perf_counter() - begun
+                if loaded is None:
+                    return
+                loaded.reverse()
+                while loaded:  # let go of each as it is used up
+                    if self.balance is not None:
+                        self.balance.taken += 1
+                    yield self._placed(loaded.pop())
+        finally:
+            if reader is not None:
+                reader.close()
+
+    @property
+    def _may_inherit(self) -> bool:
+        """Whether workers of servers go on with the samples of those that die."""
+        return self.context.settings.survive and self.context.cluster.mode == "ps"
+
+    def replicas_changed(self) -> None:
+        """Workers have died: from now on joined batches are dealt over the others."""
+        self.replica, self.replicas = self.context.replica, self.context.roles.replicas
+        self.dealing += 1
+        if self._balance is not None:  # all begin anew with equal shares, which all know
+            old = self._balance
+            self._balance = Balance(self.replicas, old.batch, old.lead, self.context.rank)
+            self._balance.taken = old.taken
+
+    def deal_again(self, batch: Batch) -> Batch:
+        """This worker's share, as it is now, of the joined batch that `batch` is a share of."""
+        raise NotImplementedError
+
+    def _going_on(
+        self, begin: Callable[[Place, Iterator[int]], Iterator[Batch]]
+    ) -> Iterator[Batch]:
+        """The batches of `begin(...)` behind the last one taken, dealt anew if workers have died.
+
+        `begin` is given (epoch, step) of that batch, and the numbers of all batches.
+        """
+        last, is_over, start = (-1, -1), False, next(self._numbers())
+        while not is_over:
+            dealing, is_over = self.dealing, True
+            batches = begin(last, itertools.count(start))
+            for batch in batches:
+                last = batch.epoch, batch.step
+                self._took(batch.step)
+                yield batch
+                if self.dealing != dealing:
+                    is_over = False
+                    break
+            batches.close()  # type: ignore[attr-defined]
+
+    def _took(self, step: int) -> None:
+        """That batch is in use: those before it will not be dealt again."""
+
+    def _inheriting(self, begin: Callable[[Held], Iterator[Batch]], first: int) -> Iterator[Batch]:
+        """The batches of `begin(...)` of this worker's lines from epoch `first` on.
+
+        Lines that it inherits meanwhile join them; what others had done of these is left out.
+        """
+        before, has_drawn = (first, -1), False
+        last: dict[int, Place] = {}  # line -> place of the last batch taken
+        while True:
+            heirs = self.heirs  # a session may begin after this was called
+            deaths = heirs.deaths(self) if heirs is not None else 0
+            lines = heirs.lines(self) if deaths and heirs is not None else Lines(self.replicas)
+            held = lines.of(self.replica)
+            for number, line in held.items():
+                done = before if number in self._finished else lines.places.get(line, before)
+                last.setdefault(number, max(done, before))
+            batches = begin({number: (line, last[number]) for number, line in held.items()})
+            for batch in batches:
+                last[batch.line], has_drawn = (batch.epoch, batch.step), True
+                yield batch
+                if self.heirs is not None and self.heirs.deaths(self) != deaths:
+                    break
+            else:
+                if self.heirs is None or not self.heirs.inherits(self, deaths, has_drawn):
+                    self._finished = set(last)
+                    return
+            batches.close()  # type: ignore[attr-defined]
+
+    def _placed(self, batch: Batch) -> Batch:
+        """The batch with the place of its samples, if a draw of the graph counts from it by now."""
+        if self._is_synchronous and self._keys:
+            for offset in self._keys[0].graph.get_collection("replica_offset"):
+                batch[offset] = np.array(batch.offset, offset.dtype)
+        self._last = batch
+        return batch
+
+    def copied(self, feeds: Mapping[Any, Any]) -> Batch | None:
+        """The last batch with these feeds, if they have at least one of its arrays."""
+        last = self._last
+        if last is None or not any(feeds.get(key) is array for key, array in last.items()):
+            return None
+        return last | feeds
+
+    def check_unfed(self, feeds: Mapping[Any, Any]) -> None:
+        """Errors: DataError if feeds that are no batch give values to what this dataset deals."""
+        fed = [key.name for key in self._keys if key in feeds]
+        if fed and self._last is not None:
+            raise DataError(
+                f"a step is fed {', '.join(fed)}, which a dataset deals, but no batch of it: its "
+                "samples would not be counted, and a resume would train on them again",
+                rank=self.context.rank,
+                hint="feed the batch that was dealt last, or `batch | {placeholder: value}` of it; "
+                "session.run counts nothing",
+            )
+
+    def close(self) -> None:
+        """End the reading of batches that nobody will take; a later epoch reads anew."""
+        for reader in list(self._reading):
+            reader.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- from rows to feeds
+
+    def _batch(self, columns: Columns, epoch: int, share: Share) -> Batch:
+        batch = Batch(columns, epoch, share, self)
+        if self._map is not None:
+            batch = Batch(self._mapped(self._map, batch), epoch, share, self)
+        if self._share is not None and self._is_synchronous:
+            fraction = len(share.indices) / share.joined_size
+            batch[self._share] = np.array(fraction, self._share.dtype)
+        return batch
+
+    def _mapped(self, map: Map, batch: Batch) -> dict[Tensor, np.ndarray]:
+        """What the user's function makes of a batch, as its placeholders want it."""
+        where = f"map of epoch {batch.epoch}, step {batch.step}, {_samples(batch.indices)}"
+        try:
+            found = dict(map(batch))
+        except HpcflowError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{where}: {type(error).__name__}: {error}",
+                rank=self.context.rank,
+                hint="the cause is printed above; map takes a Batch, {placeholder: rows}, and "
+                "returns the same of the new rows",
+            ) from error
+        for key, value in found.items():
+            check_key(key)
+            array = as_read(key, value)
+            check_fits(key, f"what {where} made", array.dtype, array.shape)
+            if len(array) != batch.size:
+                raise ShapeError(
+                    f"{where} made {len(array)} rows of {batch.size} for {key.name!r}",
+                    hint="map keeps the number of samples: all workers count on it",
+                )
+            found[key] = np.ascontiguousarray(cast(key, array))
+        if batch.size:
+            self._mapped_bytes = sum(array.nbytes for array in found.values()) // batch.size
+        return found
+
+
+def places(last: Sequence[Stand], before: Place) -> list[list[Place]]:
+    """The places of the parts of each worker's share; `before` where nothing was drawn."""
+    found = []
+    for one in last:
+        parts: Any = one if isinstance(one, list) else [one]
+        found.append([before if part is None else (part[0], part[1]) for part in parts])
+    return found
+
+
+def _samples(indices: np.ndarray) -> str:
+    few = ", ".join(map(str, indices[:3].tolist()))
+    return f"samples {few}{', ...' if len(indices) > 3 else ''}"
+
+
+def _share_of(graph: Graph) -> Tensor | None:
+    """The tensor to feed with this replica's fraction; None if no operation can depend on it."""
+    if graph.finalized and not graph.get_collection("replica_share"):
+        return None
+    with graph.as_default():
+        return replica_share()

@@ -1,0 +1,71 @@
+"""Elements as the rows of one array, of equal shapes or filled up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.dataset_functions import Leaf, by_structure
+from hpcflow.errors import GraphError, ShapeError
+from hpcflow.graph.dtypes import as_array, string
+from hpcflow.graph.graph import Tensor
+from hpcflow.graph.static_shape import Shape, as_shape, show
+
+
+def stacked(column: Sequence[np.ndarray], what: str) -> np.ndarray:
+    """Elements of equal shapes in one array; `what` they are is told if the shapes differ."""
+    shapes = {x.shape for x in column}
+    if len(shapes) > 1:
+        told = " and ".join(show(s) for s in sorted(shapes)[:2])
+        raise ShapeError(
+            f"{what} has elements of shapes {told}", hint="padded_batch() makes them equal"
+        )
+    return np.stack(column)
+
+
+def padded(leaf: Leaf, given: Any) -> Shape:
+    """The shape of a component in a padded batch."""
+    wanted = as_shape(given)
+    if leaf.shape is not None and wanted is not None and len(leaf.shape) != len(wanted):
+        raise ShapeError(f"elements {show(leaf.shape)} cannot be padded to {show(wanted)}")
+    return wanted
+
+
+def paddings(structure: Any, leaves: Sequence[Leaf], given: Any) -> list[Any]:
+    """What each component is filled up with, by default 0 or an empty string."""
+    if given is None:
+        return [b"" if leaf.dtype == string else 0 for leaf in leaves]
+    values = by_structure(structure, given)
+    arrays = [as_array(_number(v), leaf.dtype) for v, leaf in zip(values, leaves, strict=True)]
+    if any(a.shape for a in arrays):
+        raise ShapeError("the padding values of padded_batch are scalars")
+    return [a.item() for a in arrays]
+
+
+def _number(given: Any) -> Any:
+    """A padding value, which may be a constant of the graph."""
+    if not isinstance(given, Tensor):
+        return given
+    if given.op.type != "Const":
+        raise GraphError(
+            f"the padding value {given.name!r} is computed", op=given.op.name, hint="give a number"
+        )
+    return given.op.attrs["value"]
+
+
+def padded_rows(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndarray:
+    """Elements in one array, filled up to a shape, or where it has None to the largest."""
+    if any(x.ndim != len(shape) for x in column):
+        found = " and ".join(sorted({show(x.shape) for x in column}))
+        raise ShapeError(f"elements of shapes {found} cannot be padded to {show(shape)}")
+    largest = [max(sizes) for sizes in zip(*(x.shape for x in column), strict=True)]
+    sizes = [n if d is None else d for n, d in zip(largest, shape, strict=True)]
+    if any(n > d for n, d in zip(largest, sizes, strict=True)):
+        raise ShapeError(f"an element of size {largest} does not fit padded_shapes {show(shape)}")
+    rows = np.full((len(column), *sizes), fill, column[0].dtype)
+    for i, x in enumerate(column):
+        place: tuple[Any, ...] = (i, *map(slice, x.shape))
+        rows[place] = x
+    return rows

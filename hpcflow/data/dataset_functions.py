@@ -1,0 +1,226 @@
+"""Functions of tensors, run on one element of a dataset at a time, in a graph of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph import nested_structure
+from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.array.array_ops import constant, placeholder
+from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.session.session import Session
+
+Element = tuple[np.ndarray, ...]  # the leaves of a structure
+Given = dict[Tensor, np.ndarray]  # values of tensors of the graph around
+Begin = Callable[[Given], Iterator[Element]]  # a round of the elements of a dataset
+
+
+class _Inner(Graph):
+    """The graph of a function: tensors from outside that it uses are fed to it, as captures."""
+
+    def __init__(self, outer: Graph) -> None:
+        super().__init__(outer.seed)
+        self.outer = outer
+        self.captures: dict[Tensor, Tensor] = {}  # outer tensor -> its placeholder
+
+    def adopt(self, t: Tensor) -> Tensor:
+        """The tensor of this graph that stands for `t`."""
+        if t.graph is self:
+            return t
+        if t.graph is not self.outer.root and isinstance(self.outer, _Inner):
+            t = self.outer.adopt(t)
+        if t.graph is not self.outer.root:
+            raise GraphError(f"input {t.name!r} is of another graph", op=t.op.name)
+        if t not in self.captures:
+            with self.as_default(), self.control_dependencies(None), self.name_scope(None):
+                made = t.op.attrs["value"] if t.op.type == "Const" else t.constant
+                inner = placeholder(t.dtype, t.shape) if made is None else constant(made, t.dtype)
+            self.captures[t] = inner
+        return self.captures[t]
+
+    def _followed(self, before: Iterable[Operation]) -> tuple[Operation, ...]:
+        return tuple(b for b in before if b.graph is self)
+
+
+class _Function:
+    """A function of the elements of a dataset, called once: a graph of what it computes.
+
+    A tuple is given as several arguments. Tensors from outside have the value they had when the
+    iterator was initialized; random numbers are drawn anew for each element.
+    """
+
+    def __init__(self, function: Callable[..., Any], structure: Any, outer: Graph) -> None:
+        if not callable(function):
+            raise GraphError(f"{function!r} is no function of the elements of a dataset")
+        self.graph = _Inner(outer)
+        with self.graph.as_default():
+            self._params = [placeholder(s.dtype, s.shape) for s in leaves_of(structure)]
+            leaves = leaves_of(structure)
+            parts = [leaf.given(t) for leaf, t in zip(leaves, self._params, strict=True)]
+            given = packed(structure, parts)
+            self._results = self._traced(
+                function(*given) if isinstance(given, tuple) else function(given)
+            )
+        self._session: Session | None = None
+
+    def _traced(self, found: Any) -> list[Tensor]:
+        """The tensors to compute, of what the function gave."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> list[Tensor]:
+        """The tensors from outside whose values it needs."""
+        return [t for t, inner in self.graph.captures.items() if inner.op.type == "Placeholder"]
+
+    def bound(self, given: Given) -> Callable[[Element], Element]:
+        """What computes the results, with the values of the tensors that it needs."""
+        if not self._results:
+            return lambda element: ()
+        if self._session is None:
+            self._session = Session(self.graph, context=_alone())
+        session = self._session
+        fed = {self.graph.captures[t]: given[t] for t in self.needs}
+
+        def call(element: Element) -> Element:
+            feeds = {**fed, **dict(zip(self._params, element, strict=True))}
+            pairs = zip(self._results, session.run(self._results, feeds), strict=True)
+            return tuple(np.asarray(value, t.dtype) for t, value in pairs)
+
+        return call
+
+
+class Traced(_Function):
+    """A function that gives tensors; `structure` has their specs."""
+
+    def _traced(self, found: Any) -> list[Tensor]:
+        found = tensors_of(tuple(found) if isinstance(found, list) else found)
+        results = [self.graph.adopt(t) for t in nested_structure.flatten(found)]
+        self.structure = nested_structure.pack(found, [Leaf(t.dtype, t.shape) for t in results])
+        return results
+
+
+class TracedDataset(_Function):
+    """A function that gives a dataset; `structure` is that of its elements."""
+
+    def _traced(self, found: Any) -> list[Tensor]:
+        if not hasattr(found, "begin") or not hasattr(found, "structure"):
+            raise GraphError(
+                f"the function gave {shown(found)}, which is no dataset",
+                line=user_line(),
+                hint="map() takes functions that give tensors",
+            )
+        self.structure, self._dataset = found.structure, found
+        return [self.graph.adopt(t) for t in found.needs]
+
+    def elements(self, given: Given) -> Callable[[Element], Iterator[Element]]:
+        """What gives the elements of the dataset of an element."""
+        values, dataset = self.bound(given), self._dataset
+        return lambda element: dataset.begin(dict(zip(dataset.needs, values(element), strict=True)))
+
+
+@functools.lru_cache(maxsize=1)
+def _alone_with(settings: Any) -> Context:
+    return Context(settings)
+
+
+def _alone() -> Context:
+    """This rank as a job of its own: functions of elements have no part in the steps of others."""
+    kept = dict(ps=0, tasks_per_replica=1, run_dir="", inject="", profile=False, tensorboard=False)
+    return _alone_with(dataclasses.replace(current().settings, **kept))  # type: ignore[arg-type]
+
+
+# -- structures of specs
+
+
+class Leaf:
+    """The dtype and static shape of one component: no tuple, for tuples are structures."""
+
+    def __init__(self, dtype: np.dtype, shape: Any) -> None:
+        self.dtype, self.shape = dtype, shape
+
+    @property
+    def spec(self) -> Spec:
+        """Both."""
+        return Spec(self.dtype, self.shape)
+
+    def given(self, t: Tensor) -> Any:
+        """What a function of elements is given for the component `t`."""
+        return t
+
+
+class Rows(Leaf):
+    """A component that is a dataset: its elements are the rows of an array.
+
+    `make(t)` is the dataset of the rows of a tensor.
+    """
+
+    def __init__(self, dtype: np.dtype, shape: Any, make: Callable[[Tensor], Any]) -> None:
+        super().__init__(dtype, shape)
+        self._make = make
+
+    def given(self, t: Tensor) -> Any:
+        """A dataset of the rows."""
+        return self._make(t)
+
+
+def leaves_of(structure: Any) -> list[Leaf]:
+    """The components of a structure."""
+    return nested_structure.flatten(structure)
+
+
+def require_tensors(structure: Any, what: str) -> None:
+    """GraphError if components are datasets."""
+    if any(isinstance(leaf, Rows) for leaf in leaves_of(structure)):
+        raise GraphError(
+            f"{what} of windows, which are datasets",
+            line=user_line(),
+            hint="windows.flat_map(lambda w: w.batch(size)) makes tensors of them",
+        )
+
+
+def by_structure(structure: Any, given: Any) -> list[Any]:
+    """What was given for each component: a shape is a leaf, though it is a list or a tuple."""
+    if isinstance(structure, dict):
+        if not isinstance(given, dict) or set(given) != set(structure):
+            raise GraphError(f"{given!r} does not have the structure of an element")
+        return [x for key in sorted(structure) for x in by_structure(structure[key], given[key])]
+    if isinstance(structure, tuple):
+        if not isinstance(given, (tuple, list)) or len(given) != len(structure):
+            raise GraphError(f"{given!r} does not have the structure of an element")
+        return [x for s, g in zip(structure, given, strict=True) for x in by_structure(s, g)]
+    return [given]
+
+
+def packed(structure: Any, values: Sequence[Any]) -> Any:
+    """Values in place of the components of a structure."""
+    return nested_structure.pack(structure, values)
+
+
+def tensors_of(given: Any) -> Any:
+    """A structure of tensors; a list is one tensor, as TensorFlow takes it."""
+    if isinstance(given, dict):
+        return type(given)((key, tensors_of(value)) for key, value in given.items())
+    if isinstance(given, tuple):
+        items = [tensors_of(item) for item in given]
+        return type(given)(*items) if hasattr(given, "_fields") else tuple(items)
+    if given is None:
+        raise GraphError("a function of the elements of a dataset returned None")
+    return convert_to_tensor(given)
+
+
+def require_scalar(traced: Traced, kind: str, what: str) -> None:
+    """DTypeError or ShapeError unless the function gives one scalar of a kind of dtype."""
+    found = leaves_of(traced.structure)
+    if len(found) != 1 or found[0].dtype.kind not in kind:
+        raise DTypeError(f"{what} does not give one value of kind {kind!r}")
+    if found[0].shape not in (None, ()):
+        raise ShapeError(f"{what} gives shape {list(found[0].shape)}, not a scalar")

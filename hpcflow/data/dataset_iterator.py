@@ -1,0 +1,330 @@
+"""Iterators over datasets, as state of the graph: TensorFlow 1's `tf.data.Iterator`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcflow.data.dataset_functions import (
+    Begin,
+    Leaf,
+    by_structure,
+    leaves_of,
+    packed,
+    require_tensors,
+)
+from hpcflow.errors import (
+    DTypeError,
+    FeedError,
+    GraphError,
+    OutOfRangeError,
+    ShapeError,
+    UninitializedError,
+)
+from hpcflow.graph import nested_structure
+from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.dtypes import as_dtype, name_of, string
+from hpcflow.graph.function_body import at_root, innermost
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.static_shape import as_shape, merge
+from hpcflow.ops.array.array_ops import identity
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
+from hpcflow.runtime.state.state_store import state
+from hpcflow.runtime.step.step_instance import Instance
+
+
+class Elements(Protocol):
+    """A dataset: the structure of an element, and where a round of them begins."""
+
+    structure: Any
+    needs: list[Tensor]
+    begin: Begin
+
+
+class Iterator:
+    """Goes through a dataset: each run of what `get_next` gives takes one element.
+
+    State:  of the session, on the rank that runs the script; not in checkpoints.
+    Errors: OutOfRangeError, which ends the step alone, behind the last element; UninitializedError
+            before the initializer has run.
+    """
+
+    def __init__(self, handle: Tensor, structure: Any, initializer: Operation | None) -> None:
+        self._handle, self._structure, self._initializer = handle, structure, initializer
+
+    @staticmethod
+    @also_takes("output_classes")
+    def from_structure(
+        output_types: Any, output_shapes: Any = None, shared_name: str | None = None
+    ) -> Iterator:
+        """An iterator for any dataset of these dtypes and shapes, see `make_initializer`."""
+        structure = _promised(output_types, output_shapes)
+        return Iterator(_handle(None, shared_name), structure, None)
+
+    @staticmethod
+    @also_takes("output_classes")
+    def from_string_handle(
+        string_handle: Any, output_types: Any, output_shapes: Any = None
+    ) -> Iterator:
+        """An iterator that goes on with the one whose `string_handle` is fed in each step.
+
+        `string_handle` is a string scalar, mostly a placeholder. The iterators fed must have these
+        dtypes and shapes.
+        """
+        handle = convert_to_tensor(string_handle)
+        if handle.dtype != string:
+            raise DTypeError(
+                f"{handle.name!r} is {handle.dtype}, not the handle of an iterator",
+                op=handle.op.name,
+                hint="hf.placeholder(hf.string, [])",
+            )
+        return _Feedable(handle, _promised(output_types, output_shapes), None)
+
+    @property
+    def initializer(self) -> Operation:
+        """The operation after which it begins; GraphError for one that needs none."""
+        if self._initializer is None:
+            raise GraphError(
+                "this iterator has no initializer",
+                op=self._handle.op.name,
+                hint="dataset.make_initializable_iterator(), or iterator.make_initializer(dataset)",
+            )
+        return self._initializer
+
+    def make_initializer(self, dataset: Elements, name: str | None = None) -> Operation:
+        """An operation after which it goes through `dataset`, whose elements must fit."""
+        if not hasattr(dataset, "structure") or not hasattr(dataset, "begin"):
+            raise GraphError(
+                f"{dataset!r} is no dataset", hint="hf.data.Dataset.from_tensor_slices"
+            )
+        nested_structure.same(self._structure, dataset.structure, "the iterator and the dataset")
+        pairs = zip(leaves_of(self._structure), leaves_of(dataset.structure), strict=True)
+        for mine, given in pairs:
+            if mine.dtype != given.dtype:
+                raise DTypeError(f"the iterator gives {mine.dtype}, the dataset {given.dtype}")
+            merge(mine.shape, given.shape)
+        return _initializer(self._handle, dataset, name)
+
+    def get_next(self, name: str | None = None) -> Any:
+        """The next element, as tensors in its structure."""
+        made = self._used("IteratorGetNext", self._promise, name or "IteratorGetNext")
+        return packed(self._structure, made.outputs)
+
+    def string_handle(self, name: str | None = None) -> Tensor:
+        """What a step feeds to an iterator that was made by `from_string_handle`, a string scalar.
+
+        Run it in the session that feeds it.
+        """
+        return self._used("IteratorToHandle", {}, name or "IteratorToStringHandle").outputs[0]
+
+    @property
+    def _promise(self) -> dict[str, Any]:
+        """The dtypes and shapes of the components, as attributes."""
+        leaves = leaves_of(self._structure)
+        types, shapes = [leaf.dtype for leaf in leaves], [leaf.shape for leaf in leaves]
+        return {"component_types": tuple(types), "shapes": tuple(shapes)}
+
+    def _used(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
+        """An operation on its state, with what a dataset that is gone through once needs."""
+        once = self._handle.op.attrs["dataset"]
+        graph = innermost(self._handle.graph)
+        with graph.colocate_with(self._handle.op):
+            inputs = [self._handle, *(once.needs if once is not None else ())]
+            return graph.create_op(type, inputs, attrs, name)
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element, in its structure."""
+        return nested_structure.mapped(lambda leaf: leaf.dtype, self._structure)
+
+    @property
+    def output_shapes(self) -> Any:
+        """The static shapes of an element, in its structure."""
+        return packed(self._structure, [leaf.shape for leaf in leaves_of(self._structure)])
+
+    @property
+    def output_classes(self) -> Any:
+        """The classes of an element, in its structure: tensors."""
+        return nested_structure.mapped(lambda leaf: Tensor, self._structure)
+
+
+def get_output_types(dataset_or_iterator: Any) -> Any:
+    """The dtypes of an element, in its structure."""
+    return dataset_or_iterator.output_types
+
+
+def get_output_shapes(dataset_or_iterator: Any) -> Any:
+    """The static shapes of an element, in its structure."""
+    return dataset_or_iterator.output_shapes
+
+
+def get_output_classes(dataset_or_iterator: Any) -> Any:
+    """The classes of an element, in its structure: tensors."""
+    return dataset_or_iterator.output_classes
+
+
+class _Feedable(Iterator):
+    """The iterator whose handle is fed; its own handle is that string."""
+
+    @property
+    def initializer(self) -> Operation:
+        """GraphError: that of the iterator which is fed serves."""
+        raise GraphError(
+            "an iterator that is fed by its handle has no initializer",
+            op=self._handle.op.name,
+            hint="run the initializer of the iterator whose handle is fed",
+        )
+
+    def make_initializer(self, dataset: Elements, name: str | None = None) -> Operation:
+        """GraphError: likewise."""
+        return self.initializer
+
+    def string_handle(self, name: str | None = None) -> Tensor:
+        """What is fed."""
+        return identity(self._handle, name)
+
+    def _used(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
+        return innermost(self._handle.graph).create_op(f"{type}Of", [self._handle], attrs, name)
+
+
+def _promised(output_types: Any, output_shapes: Any) -> Any:
+    """The structure of an element that has these dtypes and shapes."""
+    types = nested_structure.flatten(nested_structure.mapped(as_dtype, output_types))
+    shapes = (
+        [None] * len(types) if output_shapes is None else by_structure(output_types, output_shapes)
+    )
+    if len(types) != len(shapes):
+        raise GraphError(f"{output_shapes!r} are no shapes for {output_types!r}")
+    leaves = [Leaf(t, as_shape(s)) for t, s in zip(types, shapes, strict=True)]
+    return packed(output_types, leaves)
+
+
+def one_shot(dataset: Elements) -> Iterator:
+    """An iterator through it once."""
+    require_tensors(dataset.structure, "an iterator")
+    fed = [t for t in dataset.needs if t.op.type == "Placeholder"]
+    if fed:
+        raise GraphError(
+            f"a one-shot iterator cannot be fed: its dataset is made of {fed[0].name!r}",
+            op=fed[0].op.name,
+            hint="dataset.make_initializable_iterator(); feed the placeholder to its initializer",
+        )
+    return Iterator(_handle(dataset, None), dataset.structure, None)
+
+
+def initializable(dataset: Elements, shared_name: str | None = None) -> Iterator:
+    """An iterator that begins, and begins again, when its `initializer` runs."""
+    require_tensors(dataset.structure, "an iterator")
+    handle = _handle(None, shared_name)
+    return Iterator(handle, dataset.structure, _initializer(handle, dataset, None))
+
+
+def _handle(dataset: Elements | None, shared_name: str | None) -> Tensor:
+    graph = get_default_graph().root
+    attrs = {"dataset": dataset, "shared_name": shared_name}
+    with at_root(graph):
+        return graph.create_op("Iterator", [], attrs, "Iterator").outputs[0]
+
+
+def _initializer(handle: Tensor, dataset: Elements, name: str | None) -> Operation:
+    graph = handle.graph
+    with at_root(graph), graph.colocate_with(handle.op):
+        inputs = [handle, *dataset.needs]
+        return graph.create_op("MakeIterator", inputs, {"dataset": dataset}, name or "MakeIterator")
+
+
+# -- when it runs
+
+
+class _State:
+    """Where an iterator stands."""
+
+    def __init__(self, node: Node) -> None:
+        self.once: Elements | None = node.attrs["dataset"]
+        self.name = node.attrs.get("shared_name") or node.name
+        self._elements: Any = None
+        self._lock = threading.Lock()
+
+    def begin(self, dataset: Elements, values: Sequence[np.ndarray]) -> None:
+        """Go through `dataset`, with the values of the tensors that it needs."""
+        given = {t: np.array(v) for t, v in zip(dataset.needs, values, strict=True)}
+        with self._lock:
+            self._elements = dataset.begin(given)
+
+    def begin_once(self, values: Sequence[np.ndarray]) -> None:
+        """Begin, if it has not and needs no initializer."""
+        if self._elements is None and self.once is not None:
+            self.begin(self.once, values)
+
+    def next(self) -> list[np.ndarray]:
+        """The next element, in arrays of its own."""
+        if self._elements is None:
+            raise UninitializedError(
+                f"the iterator {self.name!r} has not been initialized",
+                hint="session.run(iterator.initializer) first",
+            )
+        with self._lock:
+            found = next(self._elements, None)
+        if found is None:
+            raise OutOfRangeError(f"the iterator {self.name!r} is at the end of its dataset")
+        return [np.array(x) for x in found]
+
+
+state("Iterator")(_State)
+
+
+@waiting("MakeIterator")
+def _make(instance: Instance, node: Node, held: _State, *values: Any) -> Wait:
+    held.begin(node.attrs["dataset"], values)
+    return Over(instance, node)
+
+
+@waiting("IteratorToHandle")
+def _to_handle(instance: Instance, node: Node, held: _State, *values: Any) -> Wait:
+    held.begin_once(values)
+    return Over(instance, node, np.array(held.name.encode(), object))
+
+
+@waiting("IteratorGetNext")
+def _get_next(instance: Instance, node: Node, held: _State, *values: Any) -> Wait:
+    held.begin_once(values)
+    return _given(instance, node, held)
+
+
+@waiting("IteratorGetNextOf")
+def _get_next_of(instance: Instance, node: Node, handle: Any) -> Wait:
+    """The next element of the iterator of this session whose handle is fed."""
+    name = np.asarray(handle, object).item()
+    told = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+    held = instance.compiled.store.known("Iterator", told)
+    if held is None:
+        raise FeedError(
+            f"{told!r} is the handle of no iterator of this session",
+            op=node.name,
+            line=node.line,
+            hint="feed what session.run(iterator.string_handle()) gave in the same session",
+        )
+    return _given(instance, node, held)
+
+
+def _given(instance: Instance, node: Node, held: _State) -> Wait:
+    """The next element, if it is as promised."""
+    found = held.next()
+    for x, spec in zip_longest(found, node.specs):
+        try:
+            if x is None or spec is None:
+                raise ShapeError(f"{len(found)} components, not {len(node.specs)}")
+            if x.dtype != spec.dtype:
+                raise ShapeError(f"{name_of(x.dtype)} is not {name_of(spec.dtype)}")
+            merge(x.shape, spec.shape)
+        except ShapeError as error:
+            raise ShapeError(
+                f"the iterator {held.name!r} gave another element than was promised: {error}",
+                op=node.name,
+            ) from None
+    return Over(instance, node, *found)

@@ -1,0 +1,257 @@
+"""Where elements of TensorFlow 1's datasets come from: arrays, tensors, functions, text files."""
+
+from __future__ import annotations
+
+import glob
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.dataset_counts import Count
+from hpcflow.data.dataset_functions import (
+    Element,
+    Given,
+    Leaf,
+    by_structure,
+    leaves_of,
+    packed,
+    tensors_of,
+)
+from hpcflow.data.dataset_interleave import interleaved
+from hpcflow.data.tf_data import Pipeline
+from hpcflow.errors import DataError, DTypeError, GraphError, ShapeError
+from hpcflow.graph import nested_structure
+from hpcflow.graph.dtypes import as_array, as_dtype, int64, string
+from hpcflow.graph.graph import Tensor
+from hpcflow.graph.static_shape import Shape, as_shape, merge, show
+
+
+def from_tensors(tensors: Any) -> Pipeline:
+    """A dataset of one element, `tensors`."""
+    return _of_arrays(tensors, lambda arrays: [tuple(arrays)], lambda shape: shape, "tensors")
+
+
+def from_tensor_slices(tensors: Any) -> Pipeline:
+    """A dataset of the rows of `tensors`, a tensor, tuple or dict of as many rows each."""
+
+    def rows(arrays: Sequence[np.ndarray]) -> Iterable[Element]:
+        counts = {len(a) for a in arrays}
+        if len(counts) > 1:
+            raise ShapeError(f"from_tensor_slices of {sorted(counts)} rows: as many are needed")
+        return (tuple(a[i, ...] for a in arrays) for i in range(counts.pop() if counts else 0))
+
+    def row(shape: Shape) -> Shape:
+        if shape == ():
+            raise ShapeError("from_tensor_slices of a scalar: rows are needed")
+        return None if shape is None else shape[1:]
+
+    made = _of_arrays(tensors, rows, row, "slices")
+    _check_rows(nested_structure.flatten(_as_data(tensors)))
+    return made
+
+
+def _check_rows(values: Sequence[Any]) -> None:
+    rows: Shape = (None,)
+    for value in values:
+        if value.shape:
+            rows = merge(rows, value.shape[:1])
+
+
+def _of_arrays(
+    tensors: Any,
+    elements: Callable[[Sequence[np.ndarray]], Iterable[Element]],
+    shape_of: Callable[[Shape], Shape],
+    kind: str,
+) -> Pipeline:
+    """A dataset of arrays and of tensors of the graph, which are computed when it begins."""
+    given = _as_data(tensors)
+    values = nested_structure.flatten(given)
+    structure = packed(given, [Leaf(v.dtype, shape_of(v.shape)) for v in values])
+
+    def begin(known: Given) -> Iterator[Element]:
+        return iter(elements([known[v] if isinstance(v, Tensor) else v for v in values]))
+
+    return Pipeline(structure, begin, [v for v in values if isinstance(v, Tensor)], kind)
+
+
+def _as_data(given: Any) -> Any:
+    """Arrays and tensors in the structure of `given`; a list is one array."""
+    if isinstance(given, dict):
+        return type(given)((key, _as_data(value)) for key, value in given.items())
+    if isinstance(given, tuple):
+        items = [_as_data(item) for item in given]
+        return type(given)(*items) if hasattr(given, "_fields") else tuple(items)
+    if isinstance(given, Tensor) or hasattr(given, "as_tensor"):
+        return tensors_of(given)
+    return as_array(given)
+
+
+def range_(*args: Any) -> Pipeline:
+    """The numbers of Python's `range(*args)`, int64 scalars; `args` may be tensors."""
+    bounds = [Count("range", a, -(2**63)) for a in args]
+    if not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and bounds[2].known == 0):
+        raise ShapeError(f"Dataset.range{args} is no range", hint="give (stop) or (start, stop)")
+
+    def begin(given: Given) -> Iterator[Element]:
+        numbers = range(*(bound.of(given) for bound in bounds))
+        return ((np.asarray(n, int64),) for n in numbers)
+
+    return Pipeline(Leaf(int64, ()), begin, [t for b in bounds for t in b.needs], "range")
+
+
+def zip_(datasets: Any) -> Pipeline:
+    """Elements of several datasets together, a structure of them; it ends with the shortest."""
+    parts: list[Pipeline] = nested_structure.flatten(datasets)
+    if not parts or not all(isinstance(part, Pipeline) for part in parts):
+        raise GraphError("Dataset.zip() needs datasets, as a tuple or dict of them")
+
+    def begin(given: Given) -> Iterator[Element]:
+        together = zip(*(part.begin(given) for part in parts), strict=False)
+        return (tuple(chain(*elements)) for elements in together)
+
+    structure = nested_structure.mapped(lambda part: part.structure, datasets)
+    return Pipeline(structure, begin, [t for part in parts for t in part.needs], "zip")
+
+
+def from_generator(
+    generator: Callable[..., Iterable[Any]],
+    output_types: Any,
+    output_shapes: Any = None,
+    args: Sequence[Any] = (),
+) -> Pipeline:
+    """What `generator(*args)` gives, in the structure of `output_types`; called anew each time.
+
+    `args` may be tensors; the generator is given arrays and NumPy's scalars.
+    Errors: DataError, when it runs, for an element of another structure, dtype or shape.
+    """
+    if not callable(generator):
+        raise GraphError(f"from_generator needs a function, not {generator!r}")
+    types = nested_structure.mapped(as_dtype, output_types)
+    shapes = (
+        [None] * len(nested_structure.flatten(types))
+        if output_shapes is None
+        else by_structure(types, output_shapes)
+    )
+    leaves = [
+        Leaf(t, as_shape(s)) for t, s in zip(nested_structure.flatten(types), shapes, strict=True)
+    ]
+
+    given = [_as_data(a) for a in args or ()]
+
+    def begin(known: Given) -> Iterator[Element]:
+        values = [(known[a] if isinstance(a, Tensor) else a)[()] for a in given]
+        return (_fitted(item, types, leaves) for item in generator(*values))
+
+    needs = [a for a in given if isinstance(a, Tensor)]
+    return Pipeline(packed(types, leaves), begin, needs, "generator")
+
+
+def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Pipeline:
+    """The names of the files that match a pattern, or any of a vector of them: string scalars.
+
+    In random order, another one each time, unless `shuffle` is False; then sorted.
+    Errors: DataError, when it runs, if no file matches.
+    """
+    patterns = _of_arrays(file_pattern, lambda arrays: [tuple(arrays)], lambda shape: shape, "")
+    if [leaf.dtype for leaf in leaves_of(patterns.structure)] != [string]:
+        raise DTypeError("list_files() needs a pattern of the names of files, or several")
+
+    def change(elements: Iterator[Element]) -> Iterator[Element]:
+        for (given,) in elements:
+            wanted = given.reshape(-1).tolist()
+            found = sorted({name for pattern in wanted for name in glob.glob(pattern)})
+            if not found:
+                told = ", ".join(repr(p.decode(errors="replace")) for p in wanted)
+                raise DataError(f"no file matches {told}", hint="is the path right?")
+            yield from ((np.array(name, object),) for name in found)
+
+    made = patterns.then("files", change, Leaf(string, ()))
+    return made if shuffle is False else made.shuffle(sys.maxsize, seed)
+
+
+def _fitted(item: Any, types: Any, leaves: Sequence[Leaf]) -> Element:
+    """What a generator gave, as arrays that are as it promised."""
+    values = [item] if not isinstance(types, (tuple, dict)) else _in_structure(item, types)
+    made = []
+    for value, leaf in zip(values, leaves, strict=True):
+        array = as_array(value, leaf.dtype)
+        try:
+            merge(array.shape, leaf.shape)
+        except ShapeError:
+            raise DataError(
+                f"the generator of a dataset gave shape {list(array.shape)}; "
+                f"output_shapes says {show(leaf.shape)}"
+            ) from None
+        made.append(array)
+    return tuple(made)
+
+
+def _in_structure(item: Any, types: Any) -> list[Any]:
+    """The components of an item; what stands for a leaf may be a list of numbers."""
+    if isinstance(types, dict) and isinstance(item, dict) and set(types) == set(item):
+        pairs = [(item[key], types[key]) for key in sorted(types)]
+    elif isinstance(types, tuple) and isinstance(item, (tuple, list)) and len(item) == len(types):
+        pairs = list(zip(item, types, strict=True))
+    else:
+        raise DataError(f"the generator of a dataset gave {item!r}; output_types says {types}")
+    return [x for value, t in pairs for x in ([value] if _is_leaf(t) else _in_structure(value, t))]
+
+
+def _is_leaf(given: Any) -> bool:
+    return not isinstance(given, (tuple, dict))
+
+
+def text_lines(
+    filenames: Any,
+    compression_type: str | None = None,
+    buffer_size: int | None = None,
+    num_parallel_reads: int | None = None,
+) -> Pipeline:
+    """The lines of text files, without their ends, one after the other: string scalars.
+
+    `compression_type` is "GZIP", "ZLIB" or "". Lines of `num_parallel_reads` files come in turn.
+    `buffer_size` changes nothing.
+    Errors: DataError, when it runs, for a file that cannot be read.
+    """
+    kind = compression_type or ""
+    if kind not in ("", "GZIP", "ZLIB"):
+        raise GraphError(
+            f"compression_type={kind!r} of TextLineDataset", hint='give "GZIP", "ZLIB" or ""'
+        )
+    names = _of_arrays(filenames, lambda arrays: [tuple(arrays)], lambda shape: shape, "files")
+    if [leaf.dtype for leaf in leaves_of(names.structure)] != [string]:
+        raise DTypeError("TextLineDataset needs the names of files")
+
+    def change(elements: Iterator[Element]) -> Iterator[Element]:
+        names = (name for (given,) in elements for name in given.reshape(-1).tolist())
+        return interleaved(names, lambda name: _lines(name, kind), num_parallel_reads or 1, 1)
+
+    return names.then("lines", change, Leaf(string, ()))
+
+
+def _lines(name: bytes, kind: str) -> Iterator[Element]:
+    try:
+        with _opened(name, kind) as file:
+            for line in file:
+                text = line.removesuffix(b"\n").replace(b"\r", b"")
+                yield (np.array(text, object),)
+    except (OSError, EOFError, zlib.error) as error:
+        told = getattr(error, "strerror", None) or error
+        raise DataError(f"{name.decode()!r} cannot be read: {told}") from None
+
+
+def _opened(name: bytes, kind: str) -> Any:
+    """A file, decompressed."""
+    if kind == "GZIP":
+        import gzip
+
+        return gzip.open(name, "rb")
+    if kind == "ZLIB":
+        with open(name, "rb") as file:
+            return io.BytesIO(zlib.decompress(file.read()))
+    return open(name, "rb")

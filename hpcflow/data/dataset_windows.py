@@ -1,0 +1,93 @@
+"""Elements in groups: windows, which are datasets themselves, and one value of all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hpcflow.data.dataset_batching import stacked
+from hpcflow.data.dataset_counts import whole
+from hpcflow.data.dataset_functions import (
+    Element,
+    Given,
+    Leaf,
+    Rows,
+    Traced,
+    leaves_of,
+    packed,
+    require_tensors,
+)
+from hpcflow.errors import DTypeError
+from hpcflow.graph import nested_structure
+from hpcflow.graph.graph import Graph, Tensor
+from hpcflow.graph.static_shape import either
+from hpcflow.platform.exception_translation import user_line
+
+Change = Callable[[Iterator[Element]], Iterator[Element]]
+
+
+def windows_of(
+    structure: Any, size: int, shift: int, stride: int, drop: bool, make: Callable[[Tensor], Any]
+) -> tuple[Change, Any]:
+    """What makes windows of elements of this structure, and their structure.
+
+    `make` gives the dataset of the rows of a tensor.
+    """
+    require_tensors(structure, "window()")
+    size, shift, stride = (whole("window", n, 1) for n in (size, shift, stride))
+
+    def wide(leaf: Leaf) -> Rows:
+        rows = None if leaf.shape is None else (size if drop else None, *leaf.shape)
+        return Rows(leaf.dtype, rows, make)
+
+    def change(elements: Iterator[Element]) -> Iterator[Element]:
+        for part in _grouped(elements, size, shift, stride, drop):
+            yield tuple(stacked(column, "a window") for column in zip(*part, strict=True))
+
+    return change, packed(structure, [wide(leaf) for leaf in leaves_of(structure)])
+
+
+def _grouped(
+    elements: Iterator[Element], size: int, shift: int, stride: int, drop: bool
+) -> Iterator[list[Element]]:
+    span, held = (size - 1) * stride + 1, list[Element]()
+    while True:
+        held += itertools.islice(elements, span - len(held))
+        if not held or (drop and len(held) < span):
+            return
+        yield held[::stride]
+        for _ in itertools.islice(elements, max(0, shift - len(held))):
+            pass
+        held = held[shift:]
+
+
+def reduced(
+    structure: Any, initial_state: Any, function: Callable[[Any, Any], Any], graph: Graph
+) -> tuple[Callable[[Iterator[Element], Given], Element], Any, list[Tensor]]:
+    """What makes one state of elements, the structure of the state, and the tensors it needs."""
+    first = Traced(lambda: initial_state, (), graph)
+    state, before = first.structure, None
+    while before is None or _shapes(state) != before:  # shapes that change are not known
+        before = _shapes(state)
+        traced = Traced(function, (state, structure), graph)
+        nested_structure.same(state, traced.structure, "the state before and behind reduce_func")
+        pairs = list(zip(leaves_of(state), leaves_of(traced.structure), strict=True))
+        for old, new in pairs:
+            if old.dtype != new.dtype:
+                raise DTypeError(
+                    f"reduce_func makes {new.dtype} of a state of {old.dtype}", line=user_line()
+                )
+        state = packed(state, [Leaf(a.dtype, either(a.shape, b.shape)) for a, b in pairs])
+
+    def fold(elements: Iterator[Element], given: Given) -> Element:
+        call, found = traced.bound(given), first.bound(given)(())
+        for element in elements:
+            found = call((*found, *element))
+        return found
+
+    return fold, state, [*first.needs, *traced.needs]
+
+
+def _shapes(structure: Any) -> list[Any]:
+    return [leaf.shape for leaf in leaves_of(structure)]

@@ -1,0 +1,129 @@
+"""Checks that data fits its placeholders, before the first step and with words for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.array_rows import InMemory, Source
+from hpcflow.errors import DataError, DTypeError, FeedError, HpcflowError, ShapeError
+from hpcflow.graph.graph import Tensor
+from hpcflow.graph.static_shape import merge, show
+from hpcflow.runtime.step.feed_and_fetch import as_read, cast, castable
+
+
+def joined_batch(batch: int | None, per_rank: int | None, replicas: int) -> int:
+    """The size of the joined batch, of which one of both is given."""
+    if (batch is None) == (per_rank is None):
+        raise HpcflowError(
+            "a dataset takes either batch or batch_per_rank",
+            hint="batch=64 are the samples of one step over all workers",
+        )
+    name, given = ("batch", batch) if per_rank is None else ("batch_per_rank", per_rank)
+    if not isinstance(given, (int, np.integer)) or given < 1:
+        raise HpcflowError(f"{name}={given!r} is not a number of samples", hint="give 1 or more")
+    return int(given) * (1 if per_rank is None else replicas)
+
+
+def check_key(key: Any) -> None:
+    """Keys of data are placeholders."""
+    if not isinstance(key, Tensor):
+        raise FeedError(
+            f"{key!r} is not a tensor", hint="write Dataset({x: images, y: labels}, ...)"
+        )
+
+
+def check_fits(
+    key: Tensor, what: str, dtype: np.dtype, shape: tuple[int, ...], cure: str | None = None
+) -> None:
+    """Check that values of this dtype and shape, one row a sample, can be fed to `key`.
+
+    Errors: DTypeError where feeds are not cast so, ShapeError; `what` names the values.
+    """
+    if not castable(dtype, key.dtype):
+        raise DTypeError(
+            f"{what} for {key.name!r} is {dtype}; the placeholder is {key.dtype}",
+            hint=cure or f"give array.astype({str(key.dtype)!r})",
+            op=key.op.name,
+            line=key.op.line,
+        )
+    try:
+        merge(shape[1:] if shape else None, key.shape and key.shape[1:])
+        fits = bool(shape) and key.shape != ()
+    except ShapeError:
+        fits = False
+    if not fits:
+        raise ShapeError(
+            f"{what} for {key.name!r} has shape {show(shape)}; "
+            f"the placeholder takes {show(key.shape)}, one row a sample",
+            hint=cure or "reshape the array, or the placeholder",
+            op=key.op.name,
+            line=key.op.line,
+        )
+
+
+def fit(key: Tensor, source: Source) -> None:
+    """Check an open source; values that were no array are cast once, here."""
+    if isinstance(source, InMemory):
+        if source.is_loose:
+            source.take(cast(key, as_read(key, source.array)))
+        check_fits(key, "the array", source.dtype, source.array.shape)
+        return
+    shape = (len(source), *source.row_shape)
+    cure = "change the placeholder, or convert rows by Dataset(map=...)"
+    check_fits(key, source.name, source.dtype, shape, cure)
+
+
+def common_length(lengths: Mapping[str, int]) -> int:
+    """The number of samples that all data has."""
+    if not lengths or 0 in lengths.values():
+        raise ShapeError("a dataset without samples", hint="give arrays with at least one row")
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{length:,} for {name!r}" for name, length in lengths.items())
+        raise ShapeError(
+            f"the arrays differ in their number of samples: {told}",
+            hint="row i of each belongs to sample i: give as many rows of all",
+        )
+    return next(iter(lengths.values()))
+
+
+def check_enough(samples: int, replicas: int, rank: int) -> None:
+    """Every worker must have samples in an epoch.
+
+    Errors: DataError.
+    """
+    if samples < replicas:
+        raise DataError(
+            f"{samples:,} samples for {replicas:,} workers: some would have none in any epoch",
+            rank=rank,
+            hint=f"run it on at most {samples:,} workers, or give more samples",
+        )
+
+
+def check_fixed_sizes(keys: Iterable[Tensor], given: set[int]) -> None:
+    """A placeholder with a fixed number of rows must get as many in every batch."""
+    for key in keys:
+        rows = key.shape[0] if key.shape else None
+        if rows is not None and given != {rows}:
+            raise ShapeError(
+                f"placeholder {key.name!r} takes {rows} rows, but a worker's share has "
+                f"{' or '.join(map(str, sorted(given)))}",
+                op=key.op.name,
+                line=key.op.line,
+                hint="make the placeholder's first size None",
+            )
+
+
+def check_may_vary(keys: Iterable[Tensor]) -> None:
+    """Shares that follow the workers' speeds need placeholders of any number of rows."""
+    for key in keys:
+        if key.shape and key.shape[0] is not None:
+            raise ShapeError(
+                f"placeholder {key.name!r} takes {key.shape[0]} rows, but with balance=True the "
+                "number of a worker's samples changes",
+                op=key.op.name,
+                line=key.op.line,
+                hint="make the placeholder's first size None",
+            )

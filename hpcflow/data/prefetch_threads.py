@@ -1,0 +1,129 @@
+"""Threads that read ahead of who takes what they read, in order and within bounds."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from hpcflow.monitoring.wait_ledger import INSIDE, Ledger
+
+PATIENCE_S = 1.0  # a wait for input that is longer stands in the rank's ledger
+LEAVE_S = 1.0  # how long the end waits for threads that are still reading
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+_all: weakref.WeakSet[Ahead[Any, Any]] = weakref.WeakSet()
+
+
+class Ahead(Generic[Task, Result]):
+    """The results of `run(task)` for each task in order, at most `ahead` of them beforehand.
+
+    `threads` threads compute them. What a task raises is raised where its result is taken; then,
+    and by `close`, the threads end. A thread that hangs in a read keeps nobody waiting.
+    """
+
+    def __init__(
+        self, tasks: Iterator[Task], run: Callable[[Task], Result], ahead: int, threads: int = 1
+    ) -> None:
+        self._tasks, self._run, self._ahead = tasks, run, ahead
+        self._changed = threading.Condition()
+        self._results: dict[int, Result | BaseException] = {}
+        self._given = self._taken = 0  # tasks begun, results taken
+        self._is_over = False  # no task is begun any more
+        names = [f"hpcflow-reader-{n}" for n in range(threads)]
+        self._threads = [threading.Thread(target=self._work, name=n, daemon=True) for n in names]
+        for thread in self._threads:
+            thread.start()
+        _all.add(self)
+
+    def take(self, ledger: Ledger | None = None, what: str = "input") -> Result | None:
+        """The next result; None after the last. A long wait is written into the ledger."""
+        with self._changed:
+            if not self._changed.wait_for(self._is_ready, PATIENCE_S):
+                with _inside(ledger, what):
+                    self._changed.wait_for(self._is_ready)
+            if self._taken not in self._results:
+                return None
+            found = self._results.pop(self._taken)
+            self._taken += 1
+            self._changed.notify_all()
+        if isinstance(found, BaseException):
+            self.close()
+            raise found
+        return found
+
+    def _is_ready(self) -> bool:
+        return self._taken in self._results or (self._is_over and self._taken >= self._given)
+
+    def close(self, patience: float = LEAVE_S) -> None:
+        """End the threads; those that do not come back from a read soon are left to it."""
+        with self._changed:
+            self._is_over = True
+            self._given = self._taken
+            self._results.clear()
+            self._changed.notify_all()
+        until = time.monotonic() + patience
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    # -- in the threads
+
+    def _work(self) -> None:
+        while (begun := self._begin()) is not None:
+            number, task = begun
+            try:
+                found: Result | BaseException = self._run(task)
+            except BaseException as error:
+                found = error
+            del task, begun
+            with self._changed:
+                if number < self._given:  # else it was closed meanwhile
+                    self._results[number] = found
+                    self._is_over |= isinstance(found, BaseException)
+                self._changed.notify_all()
+            del found  # so that it is held once, by who takes it
+
+    def _begin(self) -> tuple[int, Task] | None:
+        """The next task and its number, when there is room for its result; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._given - self._taken < self._ahead)
+            if self._is_over:
+                return None
+            number = self._given
+            try:
+                task = next(self._tasks)
+            except StopIteration:
+                self._is_over = True
+                self._changed.notify_all()
+                return None
+            except BaseException as error:
+                self._results[number], self._is_over = error, True
+                self._given += 1
+                self._changed.notify_all()
+                return None
+            self._given += 1
+            return number, task
+
+
+@contextlib.contextmanager
+def _inside(ledger: Ledger | None, what: str) -> Iterator[None]:
+    """Tell other ranks, which may wait for this one, that it waits for input."""
+    if ledger is None:
+        yield
+        return
+    ledger.enter(-1, what, kind=INSIDE)
+    try:
+        yield
+    finally:
+        ledger.leave()
+
+
+@atexit.register
+def _close_all() -> None:
+    for ahead in list(_all):
+        ahead.close(0.2)

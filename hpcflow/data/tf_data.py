@@ -1,0 +1,422 @@
+"""TensorFlow 1's datasets: elements from arrays, mixed, joined and computed, one after the other.
+
+`hf.data.Dataset.from_tensor_slices(...)` and its siblings make one. Every rank that runs the script
+goes through all of its elements; `shard` leaves each its part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.dataset_batching import padded, padded_rows, paddings, stacked
+from hpcflow.data.dataset_counts import Count, whole
+from hpcflow.data.dataset_functions import (
+    Begin,
+    Element,
+    Given,
+    Leaf,
+    Traced,
+    TracedDataset,
+    by_structure,
+    leaves_of,
+    packed,
+    require_scalar,
+    require_tensors,
+)
+from hpcflow.data.dataset_interleave import interleaved
+from hpcflow.data.dataset_iterator import initializable, one_shot
+from hpcflow.data.dataset_options import Options
+from hpcflow.data.dataset_windows import reduced, windows_of
+from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph import nested_structure
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Graph, Tensor, get_default_graph
+from hpcflow.graph.static_shape import either, show
+from hpcflow.platform.exception_translation import shown
+
+
+class Pipeline:
+    """Elements of one structure (tensors, tuples, dicts of them), each time from the beginning.
+
+    Every method gives another dataset; nothing is computed before an iterator asks for elements.
+    """
+
+    def __init__(
+        self, structure: Any, begin: Begin, needs: Iterable[Tensor] = (), kind: str = ""
+    ) -> None:
+        self.structure, self.begin, self.kind = structure, begin, kind
+        self.needs = list(dict.fromkeys(needs))  # tensors of the graph of which it is made
+        self._options = Options()
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{leaf.dtype}{show(leaf.shape)}" for leaf in leaves_of(self.structure))
+        return f"<hf.data dataset {self.kind} of {told}>"
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element, in its structure."""
+        return nested_structure.mapped(lambda leaf: leaf.dtype, self.structure)
+
+    @property
+    def output_shapes(self) -> Any:
+        """The static shapes of an element, in its structure."""
+        return packed(self.structure, [leaf.shape for leaf in leaves_of(self.structure)])
+
+    @property
+    def output_classes(self) -> Any:
+        """The classes of an element, in its structure: tensors."""
+        return nested_structure.mapped(lambda leaf: Tensor, self.structure)
+
+    def then(
+        self,
+        kind: str,
+        change: Callable[[Iterator[Element]], Iterable[Element]],
+        structure: Any = None,
+    ) -> Pipeline:
+        """The dataset whose elements `change` makes of these."""
+        structure = self.structure if structure is None else structure
+        return Pipeline(structure, lambda g: iter(change(self.begin(g))), self.needs, kind)
+
+    def _counted(
+        self,
+        kind: str,
+        counts: Sequence[Count],
+        change: Callable[..., Iterable[Element]],
+        structure: Any = None,
+    ) -> Pipeline:
+        """As `then`, where `change` also needs numbers, which may be known when it begins."""
+        structure = self.structure if structure is None else structure
+
+        def begin(given: Given) -> Iterator[Element]:
+            return iter(change(self.begin(given), *(count.of(given) for count in counts)))
+
+        needs = [t for count in counts for t in count.needs]
+        return Pipeline(structure, begin, [*self.needs, *needs], kind)
+
+    # -- fewer, more, others
+
+    def take(self, count: int) -> Pipeline:
+        """The first `count` elements; -1 is all."""
+        return self._counted(
+            "take",
+            [Count("take", count, -1)],
+            lambda it, n: itertools.islice(it, None if n == -1 else n),
+        )
+
+    def skip(self, count: int) -> Pipeline:
+        """Without the first `count` elements; -1 leaves none."""
+        return self._counted(
+            "skip",
+            [Count("skip", count, -1)],
+            lambda it, n: () if n == -1 else itertools.islice(it, n, None),
+        )
+
+    def shard(self, num_shards: int, index: int) -> Pipeline:
+        """Every `num_shards`-th element, from number `index` on: one part for each rank."""
+
+        def change(elements: Iterator[Element], at: int, of: int) -> Iterator[Element]:
+            if at >= of:
+                raise ShapeError(f"shard {at} of {of}")
+            return itertools.islice(elements, at, None, of)
+
+        at, of = Count("shard", index, 0), Count("shard", num_shards, 1)
+        if at.known is not None and of.known is not None:
+            change(iter(()), at.known, of.known)
+        return self._counted("shard", [at, of], change)
+
+    def repeat(self, count: int | None = None) -> Pipeline:
+        """The elements `count` times, again and again if that is None or -1."""
+        times = Count("repeat", -1 if count is None else count, -1)
+
+        def begin(given: Given) -> Iterator[Element]:
+            number = times.of(given)
+            for _ in itertools.count() if number == -1 else range(number):
+                some = False
+                for element in self.begin(given):
+                    some = True
+                    yield element
+                if not some:
+                    return
+
+        return Pipeline(self.structure, begin, [*self.needs, *times.needs], "repeat")
+
+    def concatenate(self, dataset: Pipeline) -> Pipeline:
+        """These elements, then those of another dataset, of the same structure and dtypes."""
+        nested_structure.same(self.structure, dataset.structure, "datasets to concatenate")
+        pairs = list(zip(leaves_of(self.structure), leaves_of(dataset.structure), strict=True))
+        if any(a.dtype != b.dtype for a, b in pairs):
+            raise DTypeError(f"{self} and {dataset} cannot be concatenated: dtypes differ")
+        made = packed(self.structure, [Leaf(a.dtype, either(a.shape, b.shape)) for a, b in pairs])
+
+        def begin(given: Given) -> Iterator[Element]:
+            return itertools.chain(self.begin(given), dataset.begin(given))
+
+        return Pipeline(made, begin, [*self.needs, *dataset.needs], "concatenate")
+
+    def shuffle(
+        self,
+        buffer_size: int,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = None,
+    ) -> Pipeline:
+        """In random order: each drawn among the next `buffer_size` elements.
+
+        The order follows from the graph's seed and `seed`, the same on every rank; it is another
+        each time unless `reshuffle_each_iteration` is False.
+        """
+        key = [get_default_graph().seed or 0, 0 if seed is None else whole("seed", seed, 0) + 1]
+        times = itertools.count() if reshuffle_each_iteration is not False else itertools.repeat(0)
+
+        def change(elements: Iterator[Element], size: int) -> Iterator[Element]:
+            drawn = np.random.default_rng([*(abs(k) for k in key), next(times)])
+            held = list(itertools.islice(elements, size))
+            for new in elements:
+                at = int(drawn.integers(len(held)))
+                yield held[at]
+                held[at] = new
+            for at in drawn.permutation(len(held)):
+                yield held[at]
+
+        return self._counted("shuffle", [Count("shuffle", buffer_size, 1)], change)
+
+    def cache(self, filename: str = "") -> Pipeline:
+        """The elements of the first time, which are kept in memory once all have been asked for."""
+        if filename:
+            raise GraphError("cache() keeps elements in memory", hint="give no filename")
+        kept: list[Element] = []
+        whole = False
+
+        def begin(given: Given) -> Iterator[Element]:
+            nonlocal whole
+            if whole:
+                yield from kept
+                return
+            found = []
+            for element in self.begin(given):
+                found.append(element)
+                yield element
+            kept[:], whole = found, True
+
+        return Pipeline(self.structure, begin, self.needs, "cache")
+
+    def prefetch(self, buffer_size: int) -> Pipeline:
+        """The same elements; they are computed when they are asked for."""
+        return self._counted("prefetch", [Count("prefetch", buffer_size, -1)], lambda it, n: it)
+
+    def apply(self, transformation_func: Callable[[Pipeline], Pipeline]) -> Pipeline:
+        """`transformation_func` of it."""
+        made = transformation_func(self)
+        if not isinstance(made, Pipeline):
+            raise GraphError(f"apply() needs a function that gives a dataset, not {made!r}")
+        return made
+
+    # -- joined
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Pipeline:
+        """Several elements of equal shapes in one, along a new first axis.
+
+        The last one may have fewer, unless `drop_remainder`.
+        """
+        return self._batched(batch_size, drop_remainder, None, None)
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+    ) -> Pipeline:
+        """As `batch` of elements whose sizes differ: they are padded with zeros, or other values.
+
+        `padded_shapes` has a shape for each component, by default its own; a size of None or -1 is
+        that of the largest element in a batch. `padding_values` has a value for each.
+        """
+        leaves = leaves_of(self.structure)
+        shapes: list[Any] = [leaf.shape for leaf in leaves]
+        if padded_shapes is not None:
+            given = by_structure(self.structure, padded_shapes)
+            shapes = [padded(leaf, s) for leaf, s in zip(leaves, given, strict=True)]
+        if None in shapes:
+            raise ShapeError("padded_batch needs the rank of each component", hint="padded_shapes")
+        return self._batched(
+            batch_size, drop_remainder, shapes, paddings(self.structure, leaves, padding_values)
+        )
+
+    def _batched(
+        self, batch_size: int, drop: bool, shapes: list[Any] | None, fills: list[Any] | None
+    ) -> Pipeline:
+        require_tensors(self.structure, "batch()")
+        size, leaves = Count("batch", batch_size, 1), leaves_of(self.structure)
+        rows = [leaf.shape for leaf in leaves] if shapes is None else shapes
+        made = [
+            Leaf(leaf.dtype, None if s is None else (size.known if drop else None, *s))
+            for leaf, s in zip(leaves, rows, strict=True)
+        ]
+
+        def change(elements: Iterator[Element], most: int) -> Iterator[Element]:
+            while part := list(itertools.islice(elements, most)):
+                if drop and len(part) < most:
+                    return
+                columns = zip(*part, strict=True)
+                if shapes is None or fills is None:
+                    yield tuple(stacked(column, "a batch") for column in columns)
+                else:
+                    facts = zip(columns, shapes, fills, strict=True)
+                    yield tuple(padded_rows(*fact) for fact in facts)
+
+        return self._counted("batch", [size], change, packed(self.structure, made))
+
+    # -- computed
+
+    def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None) -> Pipeline:
+        """`map_func` of each element, a function of tensors that gives tensors.
+
+        A tuple is given as several arguments. It may use tensors and variables of the graph around:
+        their values are those when the iterator was initialized. `num_parallel_calls` is taken for
+        TensorFlow's sake: the order is that of the elements.
+        """
+        traced = Traced(map_func, self.structure, _root())
+
+        def begin(given: Given) -> Iterator[Element]:
+            return map(traced.bound(given), self.begin(given))
+
+        return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], "map")
+
+    def filter(self, predicate: Callable[..., Any]) -> Pipeline:
+        """The elements of which `predicate`, a function of tensors, is true."""
+        return self._chosen("filter", predicate, filter)
+
+    def _chosen(
+        self, kind: str, predicate: Callable[..., Any], choose: Callable[..., Iterator[Element]]
+    ) -> Pipeline:
+        traced = Traced(predicate, self.structure, _root())
+        require_scalar(traced, "b", f"the predicate of {kind}()")
+
+        def begin(given: Given) -> Iterator[Element]:
+            holds = traced.bound(given)
+            return choose(lambda element: bool(holds(element)[0]), self.begin(given))
+
+        return Pipeline(self.structure, begin, [*self.needs, *traced.needs], kind)
+
+    def flat_map(self, map_func: Callable[..., Any]) -> Pipeline:
+        """The elements of the datasets that `map_func` makes of each element, one by one."""
+        return self._nested("flat_map", map_func, 1, 1)
+
+    def interleave(
+        self,
+        map_func: Callable[..., Any],
+        cycle_length: int | None = None,
+        block_length: int = 1,
+        num_parallel_calls: int | None = None,
+    ) -> Pipeline:
+        """The elements of the datasets that `map_func` makes of `cycle_length` elements in turn.
+
+        Of each `block_length` follow each other; one that is at its end is replaced when it is its
+        turn again. `cycle_length` is 10 by default. `num_parallel_calls` changes nothing.
+        """
+        cycle = whole("interleave", 10 if cycle_length in (None, -1) else cycle_length, 1)
+        return self._nested("interleave", map_func, cycle, whole("interleave", block_length, 1))
+
+    def _nested(self, kind: str, map_func: Callable[..., Any], cycle: int, block: int) -> Pipeline:
+        traced = TracedDataset(map_func, self.structure, _root())
+
+        def begin(given: Given) -> Iterator[Element]:
+            return interleaved(self.begin(given), traced.elements(given), cycle, block)
+
+        return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], kind)
+
+    def enumerate(self, start: int = 0) -> Pipeline:
+        """Each element with its number before it, from `start` on."""
+        first = whole("enumerate", start, -(2**63))
+        made = (Leaf(int64, ()), self.structure)
+
+        def change(elements: Iterator[Element]) -> Iterator[Element]:
+            return ((np.asarray(i, int64), *x) for i, x in enumerate(elements, first))
+
+        return self.then("enumerate", change, made)
+
+    def unbatch(self) -> Pipeline:
+        """The rows of each element, one by one."""
+        require_tensors(self.structure, "unbatch()")
+        leaves = leaves_of(self.structure)
+        if any(leaf.shape == () for leaf in leaves):
+            raise ShapeError("unbatch() of scalars: rows are needed")
+        made = [Leaf(leaf.dtype, None if leaf.shape is None else leaf.shape[1:]) for leaf in leaves]
+
+        def change(elements: Iterator[Element]) -> Iterator[Element]:
+            for element in elements:
+                if len({len(x) for x in element}) > 1:
+                    raise ShapeError("unbatch() of components with different numbers of rows")
+                yield from (tuple(x[i, ...] for x in element) for i in range(len(element[0])))
+
+        return self.then("unbatch", change, packed(self.structure, made))
+
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
+    ) -> Pipeline:
+        """Datasets of `size` elements each, every `stride`-th; the next begins `shift` later.
+
+        Windows go to functions, which are given a dataset for each component:
+        `dataset.window(3, 1).flat_map(lambda w: w.batch(3))`. The elements of one have equal
+        shapes. `shift` is `size` by default; the last windows are smaller, or are left out.
+        """
+        shift = size if shift is None else shift
+        told = windows_of(self.structure, size, shift, stride, drop_remainder, _rows_of)
+        return self.then("window", *told)
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """`reduce_func(state, element)` over all elements, from `initial_state` on: tensors.
+
+        Each run goes through the dataset anew; of variables those values count that they had
+        before the first run. No placeholder may feed it.
+        """
+        fold, state, needs = reduced(self.structure, initial_state, reduce_func, _root())
+
+        def begin(given: Given) -> Iterator[Element]:
+            yield fold(self.begin(given), given)
+
+        whole_of = Pipeline(state, begin, [*self.needs, *needs], "reduce")
+        return one_shot(whole_of.repeat()).get_next()
+
+    def with_options(self, options: Options) -> Pipeline:
+        """The same: options of TensorFlow's runtime change nothing."""
+        if not isinstance(options, Options):
+            raise GraphError(f"with_options() takes hf.data.Options(), not {shown(options)}")
+        made = Pipeline(self.structure, self.begin, self.needs, self.kind)
+        made._options = options
+        return made
+
+    def options(self) -> Options:
+        """Those that were given last to this dataset."""
+        return self._options
+
+    def take_while(self, predicate: Callable[..., Any]) -> Pipeline:
+        """The elements before the first of which `predicate`, a function of tensors, is false."""
+        return self._chosen("take_while", predicate, itertools.takewhile)
+
+    # -- iterators
+
+    def make_one_shot_iterator(self) -> Any:
+        """An iterator through it once; it needs no initializer, and no placeholder may feed it."""
+        return one_shot(self)
+
+    def make_initializable_iterator(self, shared_name: str | None = None) -> Any:
+        """An iterator that begins, and begins again, when its `initializer` runs."""
+        return initializable(self, shared_name)
+
+
+# -- helpers
+
+
+def _root() -> Graph:
+    return get_default_graph().root
+
+
+def _rows_of(t: Tensor) -> Pipeline:
+    """The rows of a tensor."""
+    row = Leaf(t.dtype, None if t.shape is None else t.shape[1:])
+    return Pipeline(row, lambda g: ((g[t][i, ...],) for i in range(len(g[t]))), [t], "window")

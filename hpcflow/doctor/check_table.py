@@ -1,0 +1,39 @@
+"""The table of checks: each is a function from what all ranks found to findings, without MPI."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from hpcflow.doctor import node_checks as node
+from hpcflow.doctor import startup_checks as start
+from hpcflow.doctor.rank_facts import Finding, Job
+
+Run = Callable[[Job], list[Finding]]
+CHECKS: tuple[tuple[str, Run], ...] = (
+    ("python", start.python),
+    ("packages", start.packages),
+    ("launcher", start.launcher),
+    ("MPI", start.library),
+    ("libmpi", start.libmpi),
+    ("thread level", start.thread_level),
+    ("ULFM", start.ulfm),
+    ("CUDA-aware", start.cuda_aware),
+    ("HDF5", start.hdf5),
+    ("kernels", start.kernels),
+    ("cores", node.cores),
+    ("BLAS", node.blas),
+    ("speed", node.speed),
+    ("GPUs", node.gpus),
+    ("GPU kernels", node.gpu_kernels),
+    ("disk", node.disk),
+    ("clocks", node.clock),
+    ("network", node.links),
+)
+
+
+def judge(job: Job) -> list[Finding]:
+    """All findings, in the table's order."""
+    return [
+        dataclasses.replace(finding, check=name) for name, run in CHECKS for finding in run(job)
+    ]

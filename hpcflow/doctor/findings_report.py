@@ -1,0 +1,66 @@
+"""The findings as one page or as JSON, and the exit code they mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Finding, Job, some
+
+MARKS = {OK: "ok   ", WARN: "warn ", ERROR: "ERROR"}
+
+
+def fold(findings: list[Finding]) -> list[tuple[Finding, list[str]]]:
+    """Findings that differ only in the node, once, with all their nodes."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for row in findings:
+        rows.setdefault((row.check, row.level, row.what, row.fix), []).append(row.node)
+    return [(Finding(level, "", what, fix, check), nodes)
+            for (check, level, what, fix), nodes in rows.items()]  # fmt: skip
+
+
+def as_text(job: Job, findings: list[Finding]) -> str:
+    """One row a finding, the line that would fix it below; the worst again at the end."""
+    ranks, nodes = len(job.ranks), len(job.nodes)
+    lines = [f"hpcflow doctor: {_count(ranks, 'rank')} on {_count(nodes, 'node')}"]
+    wide = max((len(row.check) for row in findings), default=0)
+    for row, where in fold(findings):
+        at = f"{some(where)}: " if any(where) else ""
+        lines.append(f"  {MARKS[row.level]}  {row.check:<{wide}}  {at}{row.what}")
+        if row.fix:
+            lines.append(f"  {'':5}  {'':<{wide}}  fix: {row.fix}")
+    return "\n".join([*lines, verdict(findings), ""])
+
+
+def verdict(findings: list[Finding]) -> str:
+    """What it comes to, in one line that names the odd nodes."""
+    bad = {level: [f for f in findings if f.level == level] for level in (ERROR, WARN)}
+    odd = dict.fromkeys(f.node for rows in bad.values() for f in rows if f.node)
+    told = [_count(len(rows), word) for word, rows in
+            (("error", bad[ERROR]), ("warning", bad[WARN])) if rows]  # fmt: skip
+    end = "a job would not run" if bad[ERROR] else "a job would run"
+    return f"{', '.join(told) or 'nothing is wrong'}{_of(odd)}: {end}"
+
+
+def _of(nodes: dict[str, None]) -> str:
+    return f" on {some(nodes)}" if nodes else ""
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def as_json(job: Job, findings: list[Finding]) -> str:
+    """Findings and facts, for programs; `format` changes when a field's meaning does."""
+    data = {
+        "format": 1,
+        "ok": exit_code(findings) == 0,
+        "findings": [dataclasses.asdict(row) for row in findings],
+        **dataclasses.asdict(job),
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """1 if a job could not run."""
+    return int(any(row.level == ERROR for row in findings))

@@ -1,0 +1,78 @@
+"""Do kernels of NVIDIA's libraries compute what the plain ones do? Each is run on small arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcflow.doctor.rank_facts import Agreement
+from hpcflow.kernels.kernel_registry import Kernel, Node, Wish, choose, find
+
+EPSILON = {"float32": 2**-23, "float64": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
+ROUNDINGS = 16  # of a dtype, by norm
+STRAIGHT = {"transpose_a": False, "transpose_b": False}
+TURNED = {"transpose_a": True, "transpose_b": True}
+SLIDING: dict[str, Any] = {"strides": (2, 2), "dilations": (1, 1), "padding": "SAME"}
+SLIDING |= {"first": False, "groups": 1}
+X, W, Y = (4, 12, 12, 16), (3, 3, 16, 32), (4, 6, 6, 32)
+Sizes = tuple[int, ...]
+PRODUCTS: list[tuple[str, dict[str, Any], list[Sizes], Sizes]] = [
+    ("MatMul", STRAIGHT, [(64, 48), (48, 80)], (64, 80)),
+    ("MatMul", TURNED, [(3, 48, 64), (3, 80, 48)], (3, 64, 80)),
+    ("MatMulBias", {**STRAIGHT, "relu": False}, [(64, 48), (48, 80), (80,)], (64, 80)),
+    ("MatMulBias", {**STRAIGHT, "relu": True}, [(64, 48), (48, 80), (80,)], (64, 80)),
+]
+CONVOLUTIONS: list[tuple[str, dict[str, Any], list[Sizes], Sizes]] = [
+    ("Conv", SLIDING, [X, W], Y),
+    ("ConvBias", {**SLIDING, "relu": False}, [X, W, (32,)], Y),
+    ("ConvBias", {**SLIDING, "relu": True}, [X, W, (32,)], Y),
+    ("ConvInputGrad", {**SLIDING, "shape": X}, [Y, W], X),
+    ("ConvFilterGrad", {**SLIDING, "shape": W}, [X, Y], W),
+]
+CASES = {"cublaslt": PRODUCTS, "cudnn": CONVOLUTIONS}
+
+
+def agreements(xp: Any) -> list[Agreement]:
+    """What each library did on the current GPU; `xp` is CuPy."""
+    return [_agreement(xp, provider) for provider in CASES]
+
+
+def _agreement(xp: Any, provider: str) -> Agreement:
+    found = Agreement(provider)
+    for type, attrs, shapes, shape in CASES[provider]:
+        for dtype, epsilon in EPSILON.items():
+            title = ", ".join([f"{type} of {dtype}", *(n for n in attrs if attrs[n] is True)])
+            rng = np.random.default_rng(len(title))
+            inputs = [rng.standard_normal(s).astype(dtype) for s in shapes]
+            node = Node(type, attrs, inputs, [np.full(shape, np.nan, dtype)])
+            try:
+                kernel, refused = choose(node, "gpu", Wish((provider,)))
+                if refused:
+                    found.refused[title] = refused[0][1]
+                    continue
+                apart = _apart(_by_gpu(xp, kernel, node), _by_plain(node))
+                if not apart <= ROUNDINGS * epsilon:  # NaN is not
+                    found.wrong[title] = f"{apart:.1g} off"
+            except Exception as error:  # whatever it is, it belongs on the page
+                found.wrong[title] = f"{error.__class__.__name__}: {error}".splitlines()[0]
+            found.run += 1
+    return found
+
+
+def _by_gpu(xp: Any, kernel: Kernel, node: Node) -> np.ndarray:
+    out = xp.asarray(node.outputs[0])
+    kernel.make(xp, node)(*(xp.asarray(x) for x in node.inputs), out)
+    return out.get()
+
+
+def _by_plain(node: Node) -> np.ndarray:
+    """By NumPy, in float64."""
+    inputs, outputs = ([x.astype(np.float64) for x in xs] for xs in (node.inputs, node.outputs))
+    wide = Node(node.type, node.attrs, inputs, outputs)
+    find(node.type, "cpu").make(np, wide)(*inputs, *outputs)
+    return outputs[0]
+
+
+def _apart(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted))

@@ -1,0 +1,147 @@
+"""The network, timed: each pair of nodes, a ring and a sum over all, and how the clocks differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcflow.comm import mpi_communicator
+from hpcflow.comm.communicator import Communicator
+from hpcflow.comm.mpi_communicator import MpiCommunicator
+from hpcflow.comm.polling_backoff import finish
+from hpcflow.doctor.rank_facts import Facts, Job, Link
+
+PATIENCE_S = 60.0  # for one message; a link that is slower is as good as none
+TRIPS = 30
+SMALLEST, LARGEST = 1 << 18, 1 << 25  # bytes of a message that measures bandwidth
+LONG_S = 0.05  # a message that takes this long measures well
+SUMMED = 1 << 20
+ALL_PAIRS = 64  # nodes; among more, each is timed against 63 others
+TAG = 7
+
+
+def rounds(n: int, most: int) -> Iterator[list[tuple[int, int]]]:
+    """Pairs of 0..n-1, disjoint within a round, so that all nodes are busy; each pair once."""
+    seats = [*range(n)] + ([-1] if n % 2 else [])
+    for _ in range(min(most, len(seats) - 1)):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+        yield [(min(p), max(p)) for p in pairs if -1 not in p]
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+
+
+def exchange(comm: Communicator, to: int, source: int, out: np.ndarray, into: np.ndarray) -> float:
+    """Seconds to send `out` and receive `into` at the same time."""
+    begun = time.perf_counter()
+    requests = comm.recv(into, source, TAG), comm.send(out, to, TAG)
+    finish(*requests, timeout=PATIENCE_S, what=f"a message to rank {to}")
+    return time.perf_counter() - begun
+
+
+def time_pair(comm: Communicator) -> tuple[float, float, float]:
+    """Between the two ranks of `comm`: latency, bytes a second each way, seconds of a sum."""
+    peer = 1 - comm.rank
+    small, reply = np.zeros(1), np.zeros(1)
+    trips = [exchange(comm, peer, peer, small, reply) for _ in range(TRIPS)]
+    count, best = SMALLEST, 0.0
+    while True:
+        out, into = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
+        seconds = np.array([min(exchange(comm, peer, peer, out, into) for _ in range(2))])
+        finish(comm.all_reduce(seconds, "max"))
+        best = max(best, count / float(seconds[0]))
+        if seconds[0] > LONG_S or count >= LARGEST:
+            break
+        count *= 4
+    return min(trips), best, min(time_sum(comm) for _ in range(2))
+
+
+def time_sum(comm: Communicator) -> float:
+    """Seconds of a sum of a megabyte over all ranks of `comm`."""
+    data = np.zeros(SUMMED // 4, np.float32)
+    finish(comm.barrier())
+    begun = time.perf_counter()
+    finish(comm.all_reduce(data), timeout=PATIENCE_S, what="a sum")
+    return time.perf_counter() - begun
+
+
+def time_pairs(leaders: MpiCommunicator, nodes: list[str]) -> list[tuple[str, str, list[float]]]:
+    """This rank's own rows; every leader calls it, `nodes` in the order of their ranks."""
+    mine = []
+    for pairs in rounds(leaders.size, ALL_PAIRS - 1):
+        color = next((i for i, pair in enumerate(pairs) if leaders.rank in pair), -1)
+        pair = leaders.split_by(color, leaders.rank)
+        if pair is None:
+            continue
+        a, b = pairs[color]
+        found = list(time_pair(pair))
+        pair.close()
+        if leaders.rank == a:
+            mine.append((nodes[a], nodes[b], found))
+    return mine
+
+
+def time_ring(leaders: Communicator) -> float:
+    """Seconds in which every node passes a megabyte to the next."""
+    out, into = np.zeros(SUMMED, np.uint8), np.zeros(SUMMED, np.uint8)
+    following, before = (leaders.rank + 1) % leaders.size, (leaders.rank - 1) % leaders.size
+    finish(leaders.barrier())
+    spans = [exchange(leaders, following, before, out, into) for _ in range(3)]
+    longest = np.array([min(spans)])
+    finish(leaders.all_reduce(longest, "max"))
+    return float(longest[0])
+
+
+def clock_offsets(leaders: Communicator) -> tuple[float, float]:
+    """This node's clock minus the first one's, and how exactly that is known; all leaders call."""
+    best = (0.0, 0.0)
+    for other in range(1, leaders.size):
+        if leaders.rank == 0:
+            for _ in range(TRIPS // 3):
+                finish(leaders.send(np.array([time.time()]), other, TAG), timeout=PATIENCE_S)
+                finish(leaders.recv(np.zeros(1), other, TAG), timeout=PATIENCE_S)
+        elif leaders.rank == other:
+            best = _clock_against_first(leaders)
+    return best
+
+
+def _clock_against_first(leaders: Communicator) -> tuple[float, float]:
+    """The trip with the least delay says most: its half is the error."""
+    found, before = [], None
+    for _ in range(TRIPS // 3):
+        theirs = np.zeros(1)
+        finish(leaders.recv(theirs, 0, TAG), timeout=PATIENCE_S)
+        now = time.time()
+        if before is not None:  # they sent it after they had our last answer
+            found.append(((before + now) / 2 - theirs[0], (now - before) / 2))
+        before = time.time()
+        finish(leaders.send(np.zeros(1), 0, TAG), timeout=PATIENCE_S)
+    offset, within = min(found, key=lambda row: row[1])
+    return float(offset), float(within)
+
+
+def gather(mine: Facts) -> Job | None:
+    """Time the network and bring all ranks' facts together on rank 0; every rank calls it."""
+    world = mpi_communicator.world()
+    nodes = [text.strip() for text in world.all_gather_text(mine.node)]
+    firsts = {node: nodes.index(node) for node in nodes}
+    leaders = world.split(list(firsts.values()))
+    rows, together = [], {}
+    if leaders is not None and leaders.size > 1:
+        rows = time_pairs(leaders, list(firsts))
+        together["ring"] = time_ring(leaders)
+        mine.clock_s, mine.clock_within_s = clock_offsets(leaders)
+    finish(world.barrier())
+    if world.size > 1:
+        together["allreduce"] = min(time_sum(world) for _ in range(3))
+    told = world.gather_text(json.dumps([dataclasses.asdict(mine), rows]))
+    if told is None:
+        return None
+    found = [json.loads(text) for text in told]
+    ranks = [Facts.from_data(facts) for facts, _ in found]
+    links = [Link(a, b, *values) for _, theirs in found for a, b, values in theirs]
+    skipped = f"; each node with {ALL_PAIRS - 1} others" if len(firsts) > ALL_PAIRS else ""
+    return Job(ranks, links, together, skipped)

@@ -1,0 +1,281 @@
+"""Is each node fit: cores, GPUs, disks, clock; and is any node or link unlike the others."""
+
+from __future__ import annotations
+
+from hpcflow.doctor.rank_facts import (
+    ERROR,
+    OK,
+    WARN,
+    Agreement,
+    Facts,
+    Finding,
+    Job,
+    Link,
+    Place,
+    middle,
+    size,
+    some,
+)
+from hpcflow.doctor.startup_checks import mpi_of, mpirun_or_srun
+from hpcflow.launch.time_limit import span
+from hpcflow.platform.install_hints import install_hint
+
+LEAST_DISK = 100e6  # free bytes below which a run will soon end
+LEAST_SHARED = 64e6  # bytes of shared memory for each rank of a node
+CLOCK_S = 0.5  # files of the run get times that make builds and readers wrong
+SLOW = 0.5  # of the median bandwidth
+LATE, LATE_S = 4.0, 100e-6  # times the median latency, and at least so much
+
+
+def cores(job: Job) -> list[Finding]:
+    """How many CPUs each rank may use; fewer than others, or too many threads, is told."""
+    usual = middle(len(rank.cpus) for rank in job.ranks)
+    found = []
+    for node in job.nodes:
+        ranks = job.on(node)
+        few = [rank for rank in ranks if len(rank.cpus) * 2 <= usual]
+        if few:
+            who = some(f"rank {rank.rank}" for rank in few)
+            of = f"of the node's {few[0].node_cpus} CPUs, ranks elsewhere {usual:.0f}"
+            what = f"{who} may use {len(few[0].cpus)} {of}"
+            found.append(Finding(WARN, node, what, _more_cores(few[0], usual)))
+            continue
+        warned = next((rank for rank in ranks if rank.threads_warning), None)
+        if warned is not None:
+            what = f"rank {warned.rank}: {warned.threads_warning}"
+            found.append(Finding(WARN, node, what, _more_cores(warned, 0)))
+    common = job.by_node(lambda rank: (len(rank.cpus), rank.node_cpus))[0][0]
+    each = f"{common[0]} of the node's {common[1]} CPUs for each rank"
+    return [Finding(OK, "", each), *found]
+
+
+def _more_cores(rank: Facts, cpus: float) -> str:
+    count = f"{cpus:.0f}" if cpus else "N"
+    if mpirun_or_srun(rank) == "srun":
+        return f"srun --cpus-per-task={count} --cpu-bind=cores ..."
+    if rank.launcher and mpi_of(rank) == "Open MPI":
+        return "mpirun --bind-to none ..., and no taskset around it"
+    return "mpirun -bind-to none ..., and no taskset around it"
+
+
+def blas(job: Job) -> list[Finding]:
+    """Threads of each rank, whether its BLAS keeps to them, and whether a node has CPUs for all."""
+    (name, number, why), _ = job.by_node(lambda r: (r.blas, r.threads, r.threads_why))[0]
+    threads = f"{number} thread{'' if number == 1 else 's'} a rank ({why})"
+    found = [Finding(OK, "", f"{name}, {threads}" if name else threads)]
+    for node in job.nodes:
+        ranks = job.on(node)
+        more = [rank for rank in ranks if rank.blas_threads > rank.threads]
+        if more:
+            who = some(f"rank {rank.rank}" for rank in more)
+            what = f"{who}: BLAS has {more[0].blas_threads} threads, not {more[0].threads}"
+            fix = f"export OMP_NUM_THREADS={more[0].threads} in the job script"
+            found.append(Finding(WARN, node, what, fix))
+        total = sum(rank.threads for rank in ranks)
+        cpus = len({cpu for rank in ranks for cpu in rank.cpus}) or ranks[0].node_cpus
+        if total > cpus:
+            noun = "rank" if len(ranks) == 1 else "ranks"
+            what = f"{len(ranks)} {noun} with {total} threads share {cpus} CPUs"
+            fewer = max(1, cpus // len(ranks))
+            fix = f"export OMP_NUM_THREADS={fewer}"
+            if len(ranks) > cpus:
+                fix = f"start at most {cpus} ranks on each node"
+            found.append(Finding(WARN, node, what, fix))
+    return found
+
+
+def speed(job: Job) -> list[Finding]:
+    """What a rank of each node can compute and copy; a node far below the others is told."""
+    kinds = {"gemm": ("float32 products", "GFLOP/s"), "copies": ("copies in memory", "GB/s")}
+    found, usual = [], []
+    for field, (name, unit) in kinds.items():
+        each = {n: middle(getattr(rank, field) / 1e9 for rank in job.on(n)) for n in job.nodes}
+        median = middle(each.values())
+        usual.append(f"{name} {median:.3g} {unit}")
+        for node, rate in each.items():
+            if rate < SLOW * median:
+                what = f"{name} {rate:.3g} {unit} a rank, the median of all nodes is {median:.3g}"
+                fix = "look for other processes on the node; else leave it out (--exclude)"
+                found.append(Finding(WARN, node, what, fix))
+    return [Finding(OK, "", f"{', '.join(usual)} a rank"), *found]
+
+
+def gpus(job: Job) -> list[Finding]:
+    """Which GPU each rank would take; two ranks on one, or a GPU that nothing can use, is told."""
+    found = []
+    for node in job.nodes:
+        ranks = job.on(node)
+        first = ranks[0]
+        if first.gpu_error:
+            fix = "check nvidia-smi on the node and CUDA_VISIBLE_DEVICES"
+            found.append(Finding(ERROR, node, f"cupy finds no GPU: {first.gpu_error}", fix))
+        elif first.gpu_files and not first.gpus:
+            fix = install_hint("cuda12", "cuda13")
+            what = f"{first.gpu_files} GPUs are here, but cupy is not installed: CPUs will be used"
+            found.append(Finding(WARN, node, what, fix))
+        shared = [gpu for gpu in {r.gpu for r in ranks if r.gpu} if _users(ranks, gpu) > 1]
+        for gpu in shared:
+            who = some(f"rank {r.rank}" for r in ranks if r.gpu == gpu)
+            fix = f"{mpirun_or_srun(first)} with one rank for each GPU (srun --gpus-per-task=1)"
+            found.append(Finding(ERROR, node, f"{who} would share {gpu}, NCCL refuses that", fix))
+    bound = [f"rank {r.rank} {r.gpu}" for r in job.ranks if r.gpu]
+    if not found:
+        found = [Finding(OK, "", some(bound, 8) if bound else "none; CPUs will be used")]
+    return found
+
+
+def gpu_kernels(job: Job) -> list[Finding]:
+    """Whether what libraries compute on each node's GPUs is what plain kernels do."""
+    found = []
+    for node in job.nodes:
+        for one in (one for rank in job.on(node) for one in rank.agreements):
+            for title, why in one.wrong.items():
+                fix = "run with --set kernels=plain, and install other versions of the library"
+                found.append(Finding(ERROR, node, f"{one.provider}: {title}: {why}", fix))
+    told = [_agreement(one) for rank in job.ranks for one in rank.agreements]
+    return [*(row for i, row in enumerate(told) if row not in told[:i]), *found]
+
+
+def _agreement(one: Agreement) -> Finding:
+    """What a library has computed, and what it has refused for which reasons."""
+    reasons: dict[str, list[str]] = {}
+    for title, why in one.refused.items():
+        reasons.setdefault(why, []).append(title)
+    refused = "; ".join(f"not {some(titles)}: {why}" for why, titles in reasons.items())
+    if not one.run:
+        return Finding(WARN, "", f"{one.provider} serves nothing, CuPy does: {'; '.join(reasons)}")
+    right = f"{one.run - len(one.wrong)} of {one.run} compute what plain kernels do"
+    return Finding(OK, "", f"{one.provider}: {right}{'; ' if refused else ''}{refused}")
+
+
+def _users(ranks: list[Facts], gpu: str) -> int:
+    return sum(rank.gpu == gpu for rank in ranks)
+
+
+def disk(job: Job) -> list[Finding]:
+    """Can the run directory, TMPDIR, HOME and shared memory be written, and what is free."""
+    found = []
+    for name in dict.fromkeys(place.name for rank in job.ranks for place in rank.places):
+        bad = [
+            row
+            for node in job.nodes
+            if (row := _worst(node, [_place(r, name) for r in job.on(node)], len(job.on(node))))
+        ]
+        places = [place for rank in job.ranks if (place := _place(rank, name))]
+        least = min(places, key=lambda place: place.free)
+        if not bad:
+            found.append(Finding(OK, "", f"{name} {least.path}: {size(least.free)} free"))
+        found += bad
+    return found
+
+
+def _place(rank: Facts, name: str) -> Place | None:
+    return next((place for place in rank.places if place.name == name), None)
+
+
+def _worst(node: str, places: list[Place | None], ranks: int) -> Finding | None:
+    """The finding about the one folder of a node that is worst off, None if all are well."""
+    there = [place for place in places if place is not None]
+    if not there:
+        return None
+    place = min(there, key=lambda place: (not place.problem, place.free))
+    where = f"{place.name} {place.path}"
+    if place.name == "HOME":
+        what = f"{where}: {place.problem}; hpcflow writes nothing there"
+        return Finding(OK, node, what) if place.problem else None
+    if place.problem:
+        return Finding(ERROR, node, f"{where}: {place.problem}", _elsewhere(place))
+    if place.name == "shared memory":
+        if place.free >= LEAST_SHARED * ranks:
+            return None
+        what = f"{where}: {size(place.free)} free for {ranks} ranks; sums will go by messages"
+        return Finding(WARN, node, what, _elsewhere(place))
+    if place.free >= LEAST_DISK:
+        return None
+    return Finding(WARN, node, f"{where}: {size(place.free)} free", _elsewhere(place))
+
+
+def _elsewhere(place: Place) -> str:
+    if place.name == "TMPDIR":
+        return "export TMPDIR=/some/node-local/folder with space, or empty this one"
+    if place.name == "shared memory":
+        return "rm dead jobs' leftovers in /dev/shm; in a container --shm-size=8g or --ipc=host"
+    return "hpcflow run --run-dir /a/folder/on/scratch, or ask for quota"
+
+
+def clock(job: Job) -> list[Finding]:
+    """Clocks that differ make the times of logs and files meaningless."""
+    found, most = [], 0.0
+    for node in job.nodes:
+        rank = job.on(node)[0]
+        most = max(most, abs(rank.clock_s))
+        if abs(rank.clock_s) - rank.clock_within_s > CLOCK_S:
+            way = "ahead of" if rank.clock_s > 0 else "behind"
+            what = f"{span(abs(rank.clock_s))} {way} {job.nodes[0]}"
+            fix = "chronyc tracking; tell the site's staff that its clock is not kept"
+            found.append(Finding(WARN, node, what, fix))
+    if not found and len(job.nodes) > 1:
+        within = max(rank.clock_within_s for rank in job.ranks)
+        found = [Finding(OK, "", f"within {span(max(most, within))} of each other")]
+    return found
+
+
+def links(job: Job) -> list[Finding]:
+    """The timed network, and the node or pair that is unlike the median."""
+    found = []
+    if job.links:
+        speed = middle(link.bytes_per_s for link in job.links)
+        late = middle(link.latency_s for link in job.links)
+        total = middle(link.allreduce_s for link in job.links)
+        what = (
+            f"{len(job.links)} pairs of nodes, median {size(speed)}/s each way, {span(late)}; "
+            f"sum of 1 MiB {span(total)}{job.skipped}"
+        )
+        found.append(Finding(OK, "", what))
+    told = {"ring": f"a ring over {len(job.nodes)} nodes", "allreduce": "a sum over all ranks"}
+    rows = [f"1 MiB by {told[name]} {span(seconds)}" for name, seconds in job.together.items()]
+    if rows:
+        found.append(Finding(OK, "", ", ".join(rows)))
+    return found + slow_links(job.links, job.nodes) + late_links(job.links, job.nodes)
+
+
+FIX_LINK = "leave it out (srun --exclude={}), and show the site's staff this page"
+
+
+def slow_links(links: list[Link], nodes: list[str]) -> list[Finding]:
+    """Nodes whose best link is below half of the usual best; then pairs of the others."""
+    best = {n: max((li.bytes_per_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
+    usual = middle(best.values())
+    odd = [node for node in nodes if best[node] < SLOW * usual]
+    found = [
+        Finding(
+            WARN,
+            node,
+            f"no link faster than {size(best[node])}/s, the median of all nodes is {size(usual)}/s",
+            FIX_LINK.format(node),
+        )
+        for node in odd
+    ]
+    sound = [link for link in links if link.a not in odd and link.b not in odd]
+    speed = middle(link.bytes_per_s for link in sound) if sound else 0.0
+    for link in sound:
+        if link.bytes_per_s < SLOW * speed:
+            what = f"{size(link.bytes_per_s)}/s to {link.b}, the median of pairs is {size(speed)}/s"
+            found.append(Finding(WARN, link.a, what, FIX_LINK.format(link.b)))
+    return found
+
+
+def late_links(links: list[Link], nodes: list[str]) -> list[Finding]:
+    """Nodes whose least latency is far above the usual."""
+    least = {n: min((li.latency_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
+    usual = middle(least.values())
+    return [
+        Finding(
+            WARN,
+            node,
+            f"no message faster than {span(seconds)}, the median of all nodes is {span(usual)}",
+            FIX_LINK.format(node),
+        )
+        for node, seconds in least.items()
+        if seconds > LATE * usual + LATE_S
+    ]

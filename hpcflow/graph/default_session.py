@@ -1,0 +1,65 @@
+"""The default session of each thread: what `Tensor.eval` and `Operation.run` run in."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from hpcflow.errors import FetchError
+from hpcflow.platform.exception_translation import shown
+
+_local = threading.local()
+
+
+def _stack() -> list[Any]:
+    if not hasattr(_local, "sessions"):
+        _local.sessions = []
+    return _local.sessions
+
+
+def get_default_session() -> Any:
+    """The innermost session made default in this thread, None if there is none."""
+    stack = _stack()
+    return stack[-1] if stack else None
+
+
+@contextlib.contextmanager
+def as_default(session: Any) -> Iterator[Any]:
+    """Make `session` the default one in this thread; it may end before those made later."""
+    stack = _stack()
+    stack.append(session)
+    try:
+        yield session
+    finally:
+        remove_last(stack, session)
+
+
+def remove_last(stack: list[Any], item: Any) -> None:
+    """Take the topmost `item` itself out of a stack; one of another thread is not in it."""
+    for i in reversed(range(len(stack))):
+        if stack[i] is item:
+            del stack[i]
+            return
+
+
+def chosen(session: Any, graph: object, what: str) -> Any:
+    """`session`, or the default one, to compute `what` of `graph` in.
+
+    Errors: FetchError if there is none, or it is another graph's.
+    """
+    found = get_default_session() if session is None else session
+    if found is None:
+        raise FetchError(
+            f"{what} needs a session, and none is the default",
+            hint="use it within `with hf.Session():`, or give session=",
+        )
+    if not hasattr(found, "run"):
+        raise FetchError(f"{shown(found)} is not a session", hint="give an hf.Session")
+    if found.graph is not graph:
+        raise FetchError(
+            f"{what} belongs to another graph than the {'default ' * (session is None)}session",
+            hint="make the session with hf.Session(graph)",
+        )
+    return found

@@ -1,0 +1,78 @@
+"""Names of devices: `/job:worker/task:3/gpu:0`, each part optional in a constraint."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+from hpcflow.errors import PlacementError
+from hpcflow.platform.exception_translation import shown
+
+_PART = re.compile(
+    r"/?(?:job:(?P<job>[a-zA-Z_]\w*)|replica:\d{1,9}|task:(?P<task>\d{1,9})"
+    r"|(?:device:)?(?P<kind>(?!(?:job|task|replica)\b)[a-zA-Z]\w*)(?::(?P<index>\d{1,9}|\*))?)",
+)
+
+
+class DeviceName(NamedTuple):
+    """A device or, with parts missing, a constraint on devices."""
+
+    job: str | None = None
+    task: int | None = None
+    kind: str | None = None
+    index: int | None = None  # type: ignore[assignment]  # hides tuple.index, which nobody needs
+
+    def __str__(self) -> str:
+        text = f"/job:{self.job}" if self.job is not None else ""
+        text += f"/task:{self.task}" if self.task is not None else ""
+        if self.kind is not None:
+            text += f"/{self.kind}" + (f":{self.index}" if self.index is not None else "")
+        return text
+
+    @property
+    def host(self) -> str:
+        """The task alone: `/job:ps/task:0`."""
+        return str(self._replace(kind=None, index=None))
+
+    def within(self, outer: DeviceName) -> DeviceName:
+        """This constraint inside the scope `outer`: its own parts win."""
+        job, task = (self.job, self.task) if self.job is not None else (outer.job, self.task)
+        if self.job is None and self.task is None:
+            task = outer.task
+        kind, index = (
+            (self.kind, self.index) if self.kind is not None else (outer.kind, outer.index)
+        )
+        return DeviceName(job, task, kind, index)
+
+    def matches(self, device: DeviceName) -> bool:
+        """True if `device` satisfies this constraint."""
+        return all(mine is None or mine == its for mine, its in zip(self, device, strict=True))
+
+
+def parse(text: str) -> DeviceName:
+    """Read a device name; TensorFlow's `/replica:0` and `/device:GPU:0` are accepted."""
+    if not isinstance(text, str):
+        raise PlacementError(f"{shown(text)} is not a device name", hint="give a text")
+    return _parsed(text)
+
+
+@functools.lru_cache(maxsize=4096)  # plans ask for the same few names again and again
+def _parsed(text: str) -> DeviceName:
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None or part.end() == at:
+            raise PlacementError(
+                f"{text!r} is not a device name", hint="write /job:ps/task:0/cpu:0 or a part of it"
+            )
+        found.update({k: v for k, v in part.groupdict().items() if v is not None})
+        at = part.end()
+    index = found.get("index")
+    return DeviceName(
+        found.get("job"),
+        int(found["task"]) if "task" in found else None,
+        found["kind"].lower() if "kind" in found else None,
+        int(index) if index not in (None, "*") else None,
+    )

@@ -1,0 +1,189 @@
+"""Static shapes: a tuple of sizes, None where a size is unknown; None alone if even the rank is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hpcflow.errors import MALFORMED, ShapeError
+from hpcflow.platform.exception_translation import shown, user_line
+
+Shape: TypeAlias = "tuple[int | None, ...] | None"
+MOST_BYTES = 1 << 47  # that a process can address
+
+
+class Spec(NamedTuple):
+    """What is known of a tensor before it is computed; `value` if it is a known constant."""
+
+    dtype: np.dtype
+    shape: Shape
+    value: np.ndarray | None = None
+
+    @property
+    def known(self) -> bool:
+        """True if every size is known."""
+        return is_known(self.shape)
+
+    @property
+    def sized(self) -> bool:
+        """True if it is known how many bytes the value has: strings have their own lengths."""
+        return is_known(self.shape) and self.dtype.kind != "O"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value; 0 where they are not known."""
+        return self.dtype.itemsize * size_of(self.shape) if self.sized else 0
+
+
+def as_shape(given: Any) -> Shape:
+    """A shape from None, an int, or an iterable of ints, Nones and -1 (unknown)."""
+    if given is None or getattr(given, "dims", given) is None:  # also TensorShape(None)
+        return None
+    if isinstance(given, (int, np.integer)):
+        given = (given,)
+    try:
+        dims = tuple(None if d == -1 else d for d in as_sizes(given))
+        check_sizes(dims)
+    except ShapeError as error:
+        error.line = error.line or user_line()
+        raise
+    return dims
+
+
+def check_sizes(shape: Shape, itemsize: int = 1) -> None:
+    """ShapeError if a size is negative, or if the elements would fill more than any memory."""
+    count = itemsize
+    for d in shape or ():
+        if d is not None:
+            if d < 0:
+                raise ShapeError(f"shape {show(shape)} has a negative size")
+            count *= d
+    if count > MOST_BYTES:
+        raise ShapeError(f"shape {show(shape)} is of {count} bytes, more than any memory has")
+
+
+def as_sizes(given: Any) -> tuple[int | None, ...]:
+    """Sizes as ints, None where one is None; ShapeError if `given` is no list of them."""
+    try:
+        if isinstance(given, (str, bytes)):
+            raise TypeError("a text is no list")
+        sizes = (getattr(d, "value", d) for d in given)  # of a Dimension
+        return tuple(None if d is None else _as_size(d) for d in sizes)
+    except MALFORMED:
+        raise ShapeError(
+            f"{shown(given)} is not a shape", hint="use a list such as [None, 784]"
+        ) from None
+
+
+def _as_size(given: Any) -> int:
+    if isinstance(given, (str, bytes)) or int(given) != given or not -(2**63) <= given < 2**63:
+        raise ValueError("no whole number that 64 bits hold")
+    return int(given)
+
+
+def is_known(shape: Shape) -> bool:
+    """True if the rank and every size is known."""
+    return shape is not None and None not in shape
+
+
+def known(shape: Shape) -> tuple[int, ...]:
+    """`shape` where every size is known; ShapeError otherwise."""
+    if shape is None or None in shape:
+        raise ShapeError(f"shape {show(shape)} is not known")
+    return shape  # type: ignore[return-value]
+
+
+def size_of(shape: Shape) -> int:
+    """Elements of a known shape."""
+    assert shape is not None
+    count = 1
+    for d in shape:
+        assert d is not None
+        count *= d
+    return count
+
+
+def sizes_along(axis: int, shapes: Iterable[Shape]) -> tuple[int, ...] | None:
+    """The size of each shape along an axis that all have; None where one is not known."""
+    found = [None if shape is None else shape[axis] for shape in shapes]
+    return None if None in found else tuple(found)  # type: ignore[arg-type]
+
+
+def merge(a: Shape, b: Shape) -> Shape:
+    """What two descriptions of one tensor say together; ShapeError if they contradict."""
+    if a is None or b is None:
+        return b if a is None else a
+    if len(a) != len(b):
+        raise ShapeError(f"shapes {show(a)} and {show(b)} have different ranks")
+    return tuple(_merge_dim(x, y, a, b) for x, y in zip(a, b, strict=True))
+
+
+def narrowed(known: Shape, given: Any, op: Any) -> Shape:
+    """A shape that `op` gave with what the user adds to it; ShapeError if it contradicts."""
+    told = as_shape(given)
+    try:
+        return merge(known, told)
+    except ShapeError:
+        raise ShapeError(
+            f"{op.name!r} is {show(known)} and cannot be {show(told)}",
+            op=op.name,
+            line=user_line(),
+            hint=f"it was made at {op.line}",
+        ) from None
+
+
+def either(a: Shape, b: Shape) -> Shape:
+    """What is known of a value that has one of two shapes."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
+def _merge_dim(x: int | None, y: int | None, a: Shape, b: Shape) -> int | None:
+    if x is not None and y is not None and x != y:
+        raise ShapeError(f"shapes {show(a)} and {show(b)} do not agree")
+    return y if x is None else x
+
+
+def broadcast(shapes: Iterable[Shape]) -> Shape:
+    """The shape NumPy's broadcasting gives; ShapeError if the sizes do not fit."""
+    shapes = list(shapes)
+    if any(s is None for s in shapes):
+        return None
+    rank = max((len(s) for s in shapes if s is not None), default=0)
+    out: list[int | None] = []
+    for axis in range(-rank, 0):
+        dims = [s[axis] for s in shapes if s is not None and len(s) >= -axis]
+        fixed = {d for d in dims if d not in (None, 1)}
+        if len(fixed) > 1:
+            raise ShapeError(
+                f"shapes {' and '.join(map(show, shapes))} cannot be broadcast together"
+            )
+        if fixed:
+            out.append(fixed.pop())
+        else:
+            out.append(None if None in dims else 1)
+    return tuple(out)
+
+
+def normalize_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Axes as sorted non-negative ints; None means all; ShapeError if one is out of range."""
+    if axis is None:
+        return tuple(range(rank))
+    axes = [axis] if isinstance(axis, (int, np.integer)) else list(axis)
+    for a in axes:
+        if not -rank <= a < rank:
+            raise ShapeError(f"axis {a} is out of range for rank {rank}")
+    found = sorted({int(a) % rank for a in axes})
+    if len(found) != len(axes):
+        raise ShapeError(f"axes {axes} name one axis twice")
+    return tuple(found)
+
+
+def show(shape: Shape) -> str:
+    """`[?, 784]`: a shape as messages print it."""
+    if shape is None:
+        return "[unknown rank]"
+    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"

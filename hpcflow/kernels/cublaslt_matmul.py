@@ -1,0 +1,283 @@
+"""Matrix products by cuBLASLt, with a bias and a relu in the same pass.
+
+The one file that loads the library. CuPy's own cuBLAS refuses to be captured in a CUDA graph, and
+has no such products. The library thinks in columns: of arrays as they lie it computes c' = b' a'.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import threading
+from collections.abc import Callable
+from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.errors import KernelError
+from hpcflow.kernels import cuda_provider
+from hpcflow.kernels.cuda_provider import ALIGNED, Sizes
+from hpcflow.kernels.kernel_registry import Node, fast
+
+NAME = "cublaslt"
+TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # of elements
+FLOAT, DOUBLE, TF32 = 68, 70, 77  # what is computed in
+OF_A, OF_B, EPILOGUE, BIAS = 3, 4, 7, 8  # attributes of a product
+PLAIN, WITH_BIAS, WITH_BIAS_RELU = 1, 4, 6  # epilogues
+BATCH, STRIDE = 5, 6  # attributes of a layout
+WORKSPACE, REDUCTION, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # attributes of a preference
+IN_COMPUTE_TYPE = 2  # parts of a sum are kept in what is computed in, and added in one order
+MOST = 32 << 20  # bytes of scratch memory, as NVIDIA advises for Hopper
+
+
+class _Algorithm(ctypes.Structure):
+    _fields_ = [("data", c_uint64 * 8)]
+
+
+class _Found(ctypes.Structure):
+    _fields_ = [
+        ("algorithm", _Algorithm),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", c_int * 4),
+    ]
+
+
+P = c_void_p
+SIGNATURES = {
+    "Create": [P],
+    "MatmulDescCreate": [P, c_int, c_int],
+    "MatmulDescSetAttribute": [P, c_int, P, c_size_t],
+    "MatrixLayoutCreate": [P, c_int, c_uint64, c_uint64, c_int64],
+    "MatrixLayoutSetAttribute": [P, c_int, P, c_size_t],
+    "MatmulPreferenceCreate": [P],
+    "MatmulPreferenceSetAttribute": [P, c_int, P, c_size_t],
+    "MatmulAlgoGetHeuristic": [P, P, P, P, P, P, P, c_int, P, P],
+    "Matmul": [P, P, P, P, P, P, P, P, P, P, P, P, P, P, c_size_t, P],
+    **{f"{kind}Destroy": [P] for kind in ("MatmulDesc", "MatrixLayout", "MatmulPreference")},
+}
+
+
+def absent() -> str:
+    """Why the library cannot be used here, "" if it can."""
+    why = cuda_provider.absent()
+    return why or (
+        "" if _loaded() is not None else f"libcublasLt is not found: {cuda_provider.INSTALL}"
+    )
+
+
+def version() -> str:
+    """Which library it is, and for which GPU; it must not be absent."""
+    return f"{library().cublasLtGetVersion()} {cuda_provider.processor()}"
+
+
+@functools.cache
+def _loaded() -> Any:
+    lib = cuda_provider.load("cublasLt")
+    if lib is not None:
+        for name, types in SIGNATURES.items():
+            getattr(lib, f"cublasLt{name}").argtypes = types
+        lib.cublasLtGetVersion.restype = c_size_t
+        lib.cublasLtGetStatusString.restype = ctypes.c_char_p
+    return lib
+
+
+def library() -> Any:
+    """The library; it must not be absent."""
+    return _loaded()
+
+
+def check(status: int, what: str) -> None:
+    """Raise KernelError unless `status`, what a function returned, is success."""
+    if status:
+        told = library().cublasLtGetStatusString(status).decode()
+        raise KernelError(f"cuBLASLt: {what}: {told}")
+
+
+@functools.cache
+def context() -> int:
+    """The library's handle of this rank's GPU; any thread may use it."""
+    made = c_void_p()
+    check(library().cublasLtCreate(byref(made)), "start")
+    assert made.value is not None
+    return made.value
+
+
+class Handle:
+    """A descriptor of the library, destroyed with this one; `kind` names its type."""
+
+    def __init__(self, kind: str, *arguments: Any) -> None:
+        self.kind, made = kind, c_void_p()
+        check(getattr(library(), f"cublasLt{kind}Create")(byref(made), *arguments), kind)
+        self.value, self.destroy = made.value, getattr(library(), f"cublasLt{kind}Destroy")
+
+    def set(self, attribute: int, value: Any) -> None:
+        """Set an attribute to a number of ctypes."""
+        function = getattr(library(), f"cublasLt{self.kind}SetAttribute")
+        size = ctypes.sizeof(value)
+        check(function(self.value, attribute, byref(value), size), f"{self.kind} {attribute}")
+
+    def __del__(self) -> None:
+        if hasattr(self, "destroy"):
+            self.destroy(self.value)
+
+
+class Product(NamedTuple):
+    """c = a b, plus bias, then relu: the shapes of arrays, which of a and b are turned."""
+
+    dtype: str
+    turns: tuple[bool, bool]
+    a: Sizes
+    b: Sizes
+    c: Sizes
+    bias: bool
+    relu: bool
+    tf32: bool
+
+    @property
+    def lead(self) -> tuple[int, int, int]:
+        """How many matrices a, b and c are."""
+        a, b, c = (math.prod(shape[:-2]) for shape in (self.a, self.b, self.c))
+        return a, b, c
+
+    @property
+    def joined(self) -> bool:
+        """Whether one b serves all of a: then the rows of a are of one matrix."""
+        a, b, c = self.lead
+        return b == 1 and a == c and not self.turns[0]
+
+
+class Descriptors:
+    """What the library is told of a product: no GPU is needed to say it."""
+
+    def __init__(self, of: Product, aligned: int, most: int) -> None:
+        wide = of.dtype == "float64"
+        compute = DOUBLE if wide else TF32 if of.tf32 and of.dtype == "float32" else FLOAT
+        self.product = Handle("MatmulDesc", compute, TYPES["float64" if wide else "float32"])
+        for name, turned in ((OF_A, of.turns[1]), (OF_B, of.turns[0])):
+            self.product.set(name, c_int32(turned))
+        ends = (WITH_BIAS_RELU if of.relu else WITH_BIAS) if of.bias else PLAIN
+        self.product.set(EPILOGUE, c_int32(ends))
+        if of.bias:
+            self.product.set(BIAS, c_void_p(aligned))  # any of this alignment, for the choice
+        self.a, self.b, self.c = map(_layout, (of,) * 3, (of.a, of.b, of.c))
+        self.preference = Handle("MatmulPreference")
+        self.preference.set(WORKSPACE, c_uint64(most))
+        self.preference.set(REDUCTION, c_uint32(IN_COMPUTE_TYPE))
+        for name in ALIGNMENTS:
+            self.preference.set(name, c_uint32(aligned))
+
+
+def _layout(of: Product, shape: Sizes) -> Handle:
+    """Rows in memory are columns to the library; of matrices used often the stride is 0."""
+    rows, columns = shape[-2:]
+    own, count = math.prod(shape[:-2]), of.lead[2]
+    if of.joined:
+        rows, own, count = rows * own, 1, 1
+    made = Handle("MatrixLayout", TYPES[of.dtype], columns, rows, columns)
+    made.set(BATCH, c_int32(count))
+    made.set(STRIDE, c_int64(rows * columns if own == count else 0))
+    return made
+
+
+class Plan:
+    """A product and the algorithm that the library advises, for arrays that begin `aligned`."""
+
+    def __init__(self, of: Product, aligned: int = ALIGNED, most: int = MOST) -> None:
+        self.descriptors = d = Descriptors(of, aligned, most)
+        self.of, self.lock = of, threading.Lock()
+        number = ctypes.c_double if of.dtype == "float64" else ctypes.c_float
+        self.one, self.zero = number(1), number(0)
+        found, count = _Found(), c_int()
+        status = library().cublasLtMatmulAlgoGetHeuristic(
+            context(), d.product.value, d.b.value, d.a.value, d.c.value, d.c.value,
+            d.preference.value, 1, byref(found), byref(count),
+        )  # fmt: skip
+        check(status or found.state, "the choice of an algorithm")
+        if not count.value:
+            raise KernelError("cuBLASLt: it has no algorithm for it")
+        self.algorithm, self.bytes = found.algorithm, found.workspace
+
+    def run(self, stream: int, room: int, a: int, b: int, c: int, bias: int = 0) -> None:
+        """Start the product of arrays at these addresses; `room` is that of the scratch memory."""
+        d = self.descriptors
+        with self.lock:
+            if self.of.bias:
+                d.product.set(BIAS, c_void_p(bias))
+            status = library().cublasLtMatmul(
+                context(), d.product.value, byref(self.one), b, d.b.value, a, d.a.value,
+                byref(self.zero), c, d.c.value, c, d.c.value, byref(self.algorithm),
+                room or None, self.bytes, stream,
+            )  # fmt: skip
+        check(status, "a product")
+
+    @functools.cached_property
+    def keeps_nan(self) -> bool:
+        """Whether its relu is NaN where that is."""
+        of = self.of
+        return cuda_provider.keeps_nan(of.dtype, (of.a, of.b, of.c), self.bytes, self.run)
+
+
+@functools.lru_cache(maxsize=4096)
+def planned(of: Product) -> Plan | str:
+    """The plan of a product, or why the library has none."""
+    try:
+        return Plan(of)
+    except KernelError as error:
+        return error.message
+
+
+# -- rows
+
+
+def _product(node: Node) -> Product:
+    attrs, dtype = node.attrs, node.inputs[0].dtype.name
+    a, b, c = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
+    turns = attrs["transpose_a"], attrs["transpose_b"]
+    bias, relu = node.type == "MatMulBias", attrs.get("relu", False)
+    return Product(dtype, turns, a, b, c, bias, relu, node.tf32)
+
+
+def _refuses(node: Node) -> str:
+    if why := cuda_provider.unfit((*node.inputs[:2], node.outputs[0]), TYPES):
+        return why
+    of = _product(node)
+    if not {of.lead[0], of.lead[1]} <= {1, of.lead[2]}:
+        return "its matrices are broadcast along some axes"
+    return cuda_provider.refusal(planned(of), of.relu)
+
+
+def _plan(node: Node) -> Plan:
+    return cuda_provider.there(planned(_product(node)))
+
+
+def _scratch(node: Node) -> list[tuple[Any, Sizes]]:
+    nbytes = _plan(node).bytes
+    return [(np.uint8, (nbytes,))] if nbytes else []
+
+
+def _row(type: str) -> None:
+    @fast(NAME, type, "out", on="gpu", refuses=_refuses, scratch=_scratch)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        of, usual = _product(node), _plan(node)
+
+        @functools.cache
+        def odd() -> Plan:
+            """For arrays that begin anywhere, as rows of others do; it needs no more memory."""
+            return Plan(of, np.dtype(node.inputs[0].dtype).itemsize, usual.bytes)
+
+        def run(*arrays: Any, room: Any = ()) -> None:
+            a, b, *bias, c = cuda_provider.dense(xp, *arrays)
+            places = [x.data.ptr for x in (a, b, c, *bias)]
+            plan = odd() if any(place % ALIGNED for place in places) else usual
+            address, _held = cuda_provider.workspace(xp, plan.bytes, room[0] if room else None)
+            plan.run(cuda_provider.stream(xp), address, *places)
+
+        return run
+
+
+_row("MatMul")
+_row("MatMulBias")

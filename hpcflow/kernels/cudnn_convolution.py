@@ -1,0 +1,287 @@
+"""Convolutions by cuDNN, in all three directions, with a bias and a relu in the same pass.
+
+The one file that imports the package `cudnn` (nvidia-cudnn-frontend). Images stay as they lie;
+filters, which lie as [*kernel, channels, filters], are brought in each call into the order that the
+library knows: filters first, their channels where the images have theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.errors import KernelError
+from hpcflow.kernels import cuda_provider
+from hpcflow.kernels.cuda_provider import ALIGNED, Sizes
+from hpcflow.kernels.kernel_registry import Node, fast
+from hpcflow.kernels.onednn_convolution import (
+    Geometry,
+    channels_second,
+    geometry,
+    padding,
+    ungrouped,
+)
+
+NAME = "cudnn"
+TYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF", "bfloat16": "BFLOAT16"}
+MOST = 512 << 20  # bytes of scratch memory
+X, W, Y, BIAS = 1, 2, 3, 4  # names of arrays in a plan
+_own = threading.local()  # of each thread: its handle, and the stream that it runs on
+
+
+def absent() -> str:
+    """Why the library cannot be used here, "" if it can."""
+    return cuda_provider.absent() or _loaded()[1]
+
+
+def version() -> str:
+    """Which library it is, and for which GPU; it must not be absent."""
+    return f"{library().__version__} {library().backend_version()} {cuda_provider.processor()}"
+
+
+@functools.cache
+def _loaded() -> tuple[Any, str]:
+    if importlib.util.find_spec("cudnn") is None:
+        return None, f"nvidia-cudnn-frontend is not installed: {cuda_provider.INSTALL}"
+    if cuda_provider.load("cublasLt") is None:  # which the frontend ends the process without
+        return None, f"libcublasLt is not found: {cuda_provider.INSTALL}"
+    try:
+        import cudnn
+
+        cudnn.backend_version()
+    except (ImportError, OSError, RuntimeError) as error:
+        return None, f"cudnn: {str(error).splitlines()[0]}"
+    return cudnn, ""
+
+
+def library() -> Any:
+    """The package; it must not be absent."""
+    return _loaded()[0]
+
+
+def handle(stream: int) -> int:
+    """This thread's handle, which from now on runs on `stream`."""
+    if not hasattr(_own, "handle"):
+        _own.handle, _own.stream = library().create_handle(), None
+    if _own.stream != stream:
+        library().set_stream(handle=_own.handle, stream=stream)
+        _own.stream = stream
+    return _own.handle
+
+
+class Convolution(NamedTuple):
+    """A direction, `kind`, of y = x * w; the shapes are those of arrays as they lie."""
+
+    kind: str
+    dtype: str
+    of: Geometry
+    x: Sizes
+    w: Sizes
+    y: Sizes
+    bias: bool = False
+    relu: bool = False
+    tf32: bool = False
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axes of the filters in the order that the library knows."""
+        *kernel, channels, filters = range(len(self.w))
+        return (filters, channels, *kernel) if self.of.first else (filters, *kernel, channels)
+
+    @property
+    def filters(self) -> Sizes:
+        """The shape of filters in that order."""
+        return tuple(self.w[axis] for axis in self.order)
+
+
+def graph(conv: Convolution, **where: Any) -> Any:
+    """The library's graph of a convolution, with a plan; `where`: for which GPU.
+
+    Errors: KernelError, where it has no plan.
+    """
+    lib = library()
+    kind = getattr(lib.data_type, TYPES[conv.dtype])
+    sums = lib.data_type.DOUBLE if conv.dtype == "float64" else lib.data_type.FLOAT
+    try:
+        made = lib.pygraph(
+            io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, **where
+        )
+        _describe(made, conv, kind)
+        made.validate()
+        made.build_operation_graph()
+        made.create_execution_plans([lib.heur_mode.A, lib.heur_mode.FALLBACK])
+        made.deselect_numeric_notes([getattr(lib.numerical_note, n) for n in _unwanted(conv)])
+        made.deselect_workspace_greater_than(MOST)
+        made.check_support()
+        made.build_plans()
+    except (RuntimeError, lib.cudnnGraphNotSupportedError) as error:
+        raise KernelError(f"cuDNN: {str(error).splitlines()[0]}") from error
+    return made
+
+
+def _unwanted(conv: Convolution) -> list[str]:
+    """Notes of plans that round otherwise than sums of 32 bits do, or in each run otherwise."""
+    strict = conv.dtype == "float32" and not conv.tf32
+    always = ["NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION"]
+    return [*always, "TENSOR_CORE", "DOWN_CONVERT_INPUTS"] if strict else always
+
+
+def _describe(made: Any, conv: Convolution, kind: Any) -> None:
+    """Say which arrays there are and what is computed of them."""
+    of, count = conv.of, conv.w[-1]
+    before, after = padding(of, conv.x, conv.w[:-2], conv.y)
+    moves = {
+        "pre_padding": _two(before, 0),
+        "post_padding": _two(after, 0),
+        "stride": _two(of.strides, 1),
+        "dilation": _two(of.dilations, 1),
+    }
+    shapes = {X: conv.x, W: conv.filters, Y: conv.y}
+    lying = {name: _lying(shape, of.first) for name, shape in shapes.items()}
+    ones = [1] * (len(lying[Y]["dim"]) - 2)
+    lying[BIAS] = {"dim": [1, count, *ones], "stride": [count, 1, *(count for _ in ones)]}
+
+    def given(name: int) -> Any:
+        return made.tensor(name=str(name), data_type=kind, **lying[name]).set_uid(name)
+
+    if conv.kind == "ConvInputGrad":
+        name, out = X, made.conv_dgrad(loss=given(Y), filter=given(W), **moves)
+    elif conv.kind == "ConvFilterGrad":
+        name, out = W, made.conv_wgrad(image=given(X), loss=given(Y), **moves)
+    else:
+        name, out = Y, made.conv_fprop(image=given(X), weight=given(W), **moves)
+    if conv.bias:
+        out = made.bias(input=out, bias=given(BIAS))
+    if conv.relu:
+        out = made.relu(input=out)
+    out.set_output(True).set_data_type(kind).set_uid(name)
+    out.set_dim(lying[name]["dim"]).set_stride(lying[name]["stride"])
+
+
+def _lying(shape: Sizes, first: bool) -> dict[str, list[int]]:
+    """Sizes and strides of an array, channels second; of one spatial axis it makes two."""
+    sizes, strides = channels_second(shape, first)
+    if len(sizes) == 3:
+        sizes = (*sizes[:2], 1, sizes[2])
+        strides = (*strides[:2], strides[2] * sizes[3], strides[2])
+    return {"dim": list(sizes), "stride": list(strides)}
+
+
+def _two(numbers: Sizes, missing: int) -> list[int]:
+    """One number for each spatial axis, of which there are two at least."""
+    return [missing, *numbers] if len(numbers) == 1 else list(numbers)
+
+
+class Plan:
+    """A convolution ready to run, and the scratch memory that it needs beside its filters'."""
+
+    def __init__(self, conv: Convolution) -> None:
+        self.conv = conv
+        self.graph = graph(conv, handle=handle(cuda_provider.stream(cuda_provider.cupy())))
+        self.bytes = int(self.graph.get_workspace_size())
+
+    def run(self, stream: int, room: int, places: dict[int, int]) -> None:
+        """Start it on the arrays at these addresses; `room` is that of the scratch memory."""
+        self.graph.execute(places, room, handle=handle(stream))
+
+    @functools.cached_property
+    def keeps_nan(self) -> bool:
+        """Whether its relu is NaN where that is."""
+        conv = self.conv
+
+        def run(stream: int, room: int, *places: int) -> None:
+            self.run(stream, room, dict(zip((X, W, Y, BIAS), places, strict=True)))
+
+        return cuda_provider.keeps_nan(conv.dtype, (conv.x, conv.filters, conv.y), self.bytes, run)
+
+
+@functools.lru_cache(maxsize=4096)
+def planned(conv: Convolution) -> Plan | str:
+    """The plan of a convolution, or why the library has none."""
+    try:
+        return Plan(conv)
+    except KernelError as error:
+        return error.message
+
+
+# -- rows
+
+ROLES = {  # which arrays a kernel is given, its output last
+    "Conv": (X, W, Y),
+    "ConvInputGrad": (Y, W, X),
+    "ConvFilterGrad": (X, Y, W),
+    "ConvBias": (X, W, BIAS, Y),
+}
+
+
+def _convolution(node: Node) -> Convolution:
+    biased = node.type == "ConvBias"
+    roles = ROLES["Conv" if biased else node.type]
+    specs = (*node.inputs[:2], node.outputs[0])
+    shapes = {name: tuple(s.shape) for name, s in zip(roles, specs, strict=True)}
+    kind, dtype = "Conv" if biased else node.type, node.inputs[0].dtype.name
+    ends = biased, node.attrs.get("relu", False), node.tf32
+    return Convolution(kind, dtype, geometry(node.attrs), shapes[X], shapes[W], shapes[Y], *ends)
+
+
+def _refuses(node: Node) -> str:
+    if why := cuda_provider.unfit((*node.inputs[:2], node.outputs[0]), TYPES):
+        return why
+    if why := ungrouped(geometry(node.attrs)):
+        return why
+    if len(node.attrs["strides"]) > 3:
+        return "it has more than three axes"
+    conv = _convolution(node)
+    return cuda_provider.refusal(planned(conv), conv.relu)
+
+
+def _plan(node: Node) -> Plan:
+    return cuda_provider.there(planned(_convolution(node)))
+
+
+def _scratch(node: Node) -> list[tuple[Any, Sizes]]:
+    """The filters in the library's order, then what the plan needs."""
+    nbytes, filters = _plan(node).bytes, _convolution(node).filters
+    return [(node.inputs[0].dtype, filters), *([(np.uint8, (nbytes,))] if nbytes else [])]
+
+
+def _placed(xp: Any, x: Any) -> Any:
+    """The array, or a copy that lies as the library wants it."""
+    fits = x.flags.c_contiguous and x.data.ptr % ALIGNED == 0
+    return x if fits else xp.array(x, order="C", copy=True)
+
+
+def _row(type: str) -> None:
+    @fast(NAME, type, "out", on="gpu", refuses=_refuses, scratch=_scratch)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        plan, conv, roles = _plan(node), _convolution(node), ROLES[type]
+
+        def run(*arrays: Any, room: Any = ()) -> None:
+            inputs = arrays[: len(roles) - 1]  # behind them there may be a shape
+            given = dict(zip(roles, (*inputs, arrays[-1]), strict=True))
+            inner = room[0] if room else xp.empty(conv.filters, given[W].dtype)
+            w, bits = (x.view(f"u{x.itemsize}") for x in (given[W], inner))  # whatever they mean
+            w = w.transpose(conv.order)
+            if type != "ConvFilterGrad":
+                xp.copyto(bits, w)
+            lying = {name: _placed(xp, x) for name, x in given.items() if name != W}
+            places = {name: x.data.ptr for name, x in lying.items()} | {W: inner.data.ptr}
+            address, _held = cuda_provider.workspace(
+                xp, plan.bytes, room[1] if len(room) > 1 else None
+            )
+            plan.run(cuda_provider.stream(xp), address, places)
+            if type == "ConvFilterGrad":
+                xp.copyto(w, bits)
+            elif lying[roles[-1]] is not arrays[-1]:
+                xp.copyto(arrays[-1], lying[roles[-1]])
+
+        return run
+
+
+for _type in ROLES:
+    _row(_type)

@@ -1,0 +1,70 @@
+"""The kernels of `Fused`: several operations in one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.codegen import kernel_cache, ptx_codegen
+from hpcflow.codegen.python_call_abi import plain
+from hpcflow.errors import RangeError
+from hpcflow.kernels.kernel_registry import Node, fast
+from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
+
+
+@fast("llvm", "Fused", "out", on="cpu", exact=True)
+def _fused(xp: Any, node: Node) -> Callable[..., Any]:
+    loose, run = node.attrs["loose"], kernel_cache.builtin(node.attrs["text"])
+    operands, labels = node.attrs["body"].operands, node.attrs["labels"]
+    if not loose and not labels:
+        return run
+
+    def call(*arrays: Any) -> None:
+        given = list(arrays)
+        for i in loose:
+            given[i] = plain(given[i])
+        if run(*given):
+            for i, op, line in labels:
+                try:
+                    check_indices(np, given[i], operands[i].limit, "label")
+                except RangeError as error:
+                    error.op, error.line = op, line
+                    raise
+
+    return call
+
+
+def _slices(node: Node) -> Sequence[tuple[Any, tuple[int, ...]]]:
+    """Sums of columns, each of some of the rows, that are still to be added up."""
+    body, size = node.attrs["body"], node.attrs["size"]
+    slices = ptx_codegen.launch(body, size).slices
+    sums = ptx_codegen.sums(body) if slices > 1 else []
+    return [(node.outputs[y].dtype, (slices, body.cols)) for y in sums]
+
+
+@fast("llvm", "Fused", "out", on="gpu", scratch=_slices)
+def _fused_on_gpu(xp: Any, node: Node) -> Callable[..., Any]:
+    """It allocates and copies nothing, and waits for nothing: a CUDA graph may hold it."""
+    body, loose, text = node.attrs["body"], node.attrs["loose"], node.attrs["text"]
+    how, sums, rooms = (
+        ptx_codegen.launch(body, node.attrs["size"]),
+        ptx_codegen.sums(body),
+        _slices(node),
+    )
+    run = kernel_cache.on_gpu(xp.cuda, text)
+    joins = [kernel_cache.on_gpu(xp.cuda, text, f"_join{y}") for y in sums] if rooms else []
+    last, first = ptx_codegen.join(body, how.slices), len(node.inputs)
+
+    def call(*arrays: Any, room: Any = None) -> None:
+        given = list(arrays)
+        for i in loose:
+            given[i] = xp.ascontiguousarray(given[i])
+        made = [given[first + y] for y in sums]
+        parts = room or [xp.empty(shape, dtype) for dtype, shape in rooms] or made
+        run(how.grid, how.block, (*given, *parts, how.length))
+        for join, part, whole in zip(joins, parts, made, strict=False):
+            join(last.grid, last.block, (part, whole, whole, last.length))
+
+    return call

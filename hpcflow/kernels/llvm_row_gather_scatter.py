@@ -1,0 +1,254 @@
+"""Generated kernels of rows that indices name: taken, changed in place, added up.
+
+They do what the plain ones do, row by row in the order of the indices, to the last bit; only the
+sums of segments NumPy makes in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hpcflow.codegen import row_gather_scatter_codegen
+from hpcflow.codegen.fused_loop_ir import FULL
+from hpcflow.codegen.kernel_cache import builtin
+from hpcflow.codegen.python_call_abi import plain
+from hpcflow.errors import ShapeError
+from hpcflow.kernels.kernel_registry import Node, Tiled, fast
+from hpcflow.ops.array.slice_concat_gather_kernels import SCATTER_BLOCK, check_indices
+from hpcflow.ops.variables.sparse_row_update_kernels import (
+    UFUNCS,
+    check_rows,
+    equal_rows_summed,
+    shaped,
+)
+
+
+def _moves(node: Node) -> str:
+    """Why rows of a table, the first input, are not taken by generated code."""
+    dtype, indices = node.outputs[0].dtype, node.inputs[1].dtype
+    if dtype.hasobject or dtype.itemsize not in (1, 2, 4, 8, 16):
+        return f"elements of {dtype}"
+    return "" if indices.name in row_gather_scatter_codegen.INDICES else f"indices of {indices}"
+
+
+def _changes(node: Node, dtype: np.dtype) -> str:
+    """Why rows of that dtype are not changed by generated code."""
+    indices = node.inputs[1].dtype
+    if dtype.name not in row_gather_scatter_codegen.DTYPES:
+        return f"elements of {dtype}"
+    return "" if indices.name in row_gather_scatter_codegen.INDICES else f"indices of {indices}"
+
+
+def _lines(shape: tuple[int | None, ...], itemsize: int) -> int:
+    """Of a row of that shape; one of unknown size is taken for a short one."""
+    known = None not in shape
+    return row_gather_scatter_codegen.lines_of(math.prod(shape) * itemsize) if known else 4  # type: ignore[arg-type]
+
+
+# -- taken
+
+
+@fast("llvm", "ReadRows", "out", on="cpu", refuses=_moves, exact=True)
+def _read_rows(xp: Any, node: Node) -> Callable[..., Any]:
+    return _taker(node, 0, tuple(node.attrs["shape"][1:]), "rows: index")
+
+
+def _no_gather(node: Node) -> str:
+    if node.attrs.get("batch_dims", 0):
+        return "indices of each of a batch"
+    return "a table of unknown rank" if node.inputs[0].shape is None else _moves(node)
+
+
+@fast("llvm", "Gather", "out", on="cpu", refuses=_no_gather, exact=True)
+def _gather(xp: Any, node: Node) -> Callable[..., Any]:
+    shape = node.inputs[0].shape
+    axis = node.attrs["axis"] % len(shape)
+    return _taker(node, axis, shape[axis + 1 :], "gather: index")
+
+
+def _taker(node: Node, axis: int, row: tuple[int | None, ...], what: str) -> Callable[..., Any]:
+    size, index = node.outputs[0].dtype.itemsize, node.inputs[1].dtype.name
+    take = builtin(row_gather_scatter_codegen.take(size, index, axis, _lines(row, size)))
+
+    def run(table: Any, indices: Any, out: Any) -> None:
+        if take(plain(table), plain(indices), out):
+            check_indices(np, indices, table.shape[axis], what)
+
+    return run
+
+
+# -- changed
+
+
+def _scatter(how: str) -> None:
+    def refuses(node: Node) -> str:
+        dtype = np.dtype(node.attrs["dtype"])
+        if how == "Div" and dtype.kind in "iu":
+            return "integers are divided and cut"
+        return _changes(node, dtype)
+
+    @fast("llvm", f"Scatter{how}", "update", on="cpu", refuses=refuses, tiles=True, exact=True)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        dtype, index = np.dtype(node.attrs["dtype"]), node.inputs[1].dtype.name
+        lines = _lines(tuple(node.attrs["shape"][1:]), dtype.itemsize)
+        is_scaled = len(node.inputs) > 3
+        change = builtin(
+            row_gather_scatter_codegen.change(how, dtype.name, index, 0, lines, scaled=is_scaled)
+        )
+
+        def tiles(var: Any, indices: Any, updates: Any, *scale: Any) -> Iterator[None]:
+            width = math.prod(var.shape[1:])
+            need = (*indices.shape, *var.shape[1:])
+            given = plain(shaped(np, updates, indices.size, width, need))
+            at, factor = plain(indices).reshape(-1), [plain(x) for x in scale]
+            step = max(1, SCATTER_BLOCK // max(1, width))
+            if at.size > step:  # none is changed if the index of one is wrong
+                check_indices(np, at, var.shape[0], "scatter: index")
+            for i in range(0, at.size, step):
+                if change(var, at[i : i + step], given[i : i + step], *factor):
+                    check_indices(np, at, var.shape[0], "scatter: index")
+                yield
+
+        return Tiled(tiles)
+
+
+for _how in ("Update", *UFUNCS):
+    _scatter(_how)
+
+
+# -- added up
+
+
+def _no_grad(node: Node) -> str:
+    if node.attrs.get("batch_dims", 0):
+        return "indices of each of a batch"
+    if node.outputs[0].shape is None:
+        return "a table of unknown rank"
+    return _changes(node, node.outputs[0].dtype)
+
+
+@fast("llvm", "GatherGrad", "out", on="cpu", refuses=_no_grad, exact=True)
+def _gather_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
+    axis = node.attrs["axis"] % len(shape)
+    lines = _lines(shape[axis + 1 :], dtype.itemsize)
+    add = builtin(
+        row_gather_scatter_codegen.change("Add", dtype.name, node.inputs[1].dtype.name, axis, lines)
+    )
+
+    def run(g: Any, indices: Any, *more: Any) -> None:
+        out = more[-1]
+        out.fill(0)
+        g = g.reshape((*out.shape[:axis], *indices.shape, *out.shape[axis + 1 :]))
+        if add(out, plain(indices), plain(g)):
+            check_indices(np, indices, out.shape[axis], "gather: index")
+
+    return run
+
+
+def _segments(kind: str, how: str, empty: int) -> None:
+    def refuses(node: Node) -> str:
+        if node.inputs[1].shape is None:
+            return "indices of unknown rank"
+        return _changes(node, node.outputs[0].dtype)
+
+    exact = how != "Add"
+
+    @fast("llvm", f"UnsortedSegment{kind}", "out", on="cpu", refuses=refuses, exact=exact)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
+        lines = _lines((None,) if shape is None else shape[1:], dtype.itemsize)
+        text = row_gather_scatter_codegen.change(
+            how, dtype.name, node.inputs[1].dtype.name, 0, lines, skips=True
+        )
+        change = builtin(text)
+
+        def run(data: Any, ids: Any, num: Any, out: Any) -> None:
+            out.fill(empty)
+            data = data.reshape((*ids.shape, *out.shape[1:]))
+            if change(out, plain(ids), plain(data)):
+                check_indices(np, ids[ids >= 0], out.shape[0], "segment number")
+
+        return run
+
+
+_segments("Sum", "Add", 0)
+_segments("Prod", "Mul", 1)
+
+
+def _no_sum(node: Node) -> str:
+    return _changes(node, node.inputs[0].dtype)
+
+
+@fast("llvm", "SumEqualRows", "new", on="cpu", refuses=_no_sum, exact=True)
+def _sum_equal_rows(xp: Any, node: Node) -> Callable[..., Any]:
+    values, index = node.inputs[0], node.inputs[1].dtype.name
+    lines = _lines((None,) if values.shape is None else values.shape[1:], values.dtype.itemsize)
+    grouped = builtin(row_gather_scatter_codegen.group(index))
+    add = builtin(row_gather_scatter_codegen.change("Add", values.dtype.name, "int64", 0, lines))
+    take = builtin(row_gather_scatter_codegen.take(values.dtype.itemsize, "int64", 0, lines))
+
+    def run(values: Any, indices: Any) -> tuple[Any, Any, Any]:
+        check_rows(values, indices)
+        keys = sort_keys(indices)
+        if keys is None:
+            return equal_rows_summed(np, values, indices)
+        found, inverse = np.empty_like(indices), np.empty(indices.shape, np.int64)
+        grouped(keys, found, inverse)
+        count = int(inverse[keys[-1] & LOW]) + 1
+        if count == indices.size:
+            summed = np.empty(values.shape, values.dtype)
+            take(plain(values), keys & LOW, summed)
+        else:
+            summed = np.zeros((count, *values.shape[1:]), values.dtype)
+            add(summed, inverse, plain(values))
+        return summed, found[:count], inverse
+
+    return run
+
+
+LOW = (1 << 32) - 1
+
+
+def sort_keys(indices: np.ndarray) -> np.ndarray | None:
+    """The indices and, in the lower 32 bits, their places, sorted; None if that takes more bits."""
+    if not indices.size or indices.size > LOW or indices.min() < 0 or indices.max() > LOW >> 1:
+        return None
+    keys = indices.astype(np.int64)
+    keys <<= 32
+    keys |= np.arange(indices.size)
+    keys.sort()
+    return keys
+
+
+# -- formulas
+
+
+def _formula(tables: int) -> None:
+    @fast("llvm", f"UpdateRows{tables}", "update", on="cpu", exact=True)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        body = node.attrs["body"]
+        change = builtin(node.attrs["text"])
+        full = [tables + 1 + k for k, one in enumerate(body.operands) if one.way == FULL]
+
+        def run(*arrays: Any) -> None:
+            given = [*arrays[:tables], *map(plain, arrays[tables:])]
+            first, indices = given[0], given[tables]
+            for i in full:
+                if given[i].shape != (*indices.shape, *first.shape[1:]):
+                    raise ShapeError(
+                        f"the updates are {list(given[i].shape)}; these indices need "
+                        f"{[*indices.shape, *first.shape[1:]]}"
+                    )
+            if change(*given):
+                check_indices(np, indices, first.shape[0], "scatter: index")
+
+        return run
+
+
+for _tables in range(1, 7):
+    _formula(_tables)

@@ -1,0 +1,325 @@
+"""Convolutions by oneDNN, in all three directions: NHWC or NCHW, filters HWIO.
+
+Filters are brought into the layout that suits the primitive in each call, which costs a few percent
+of it. Of NHWC nothing else is copied; NCHW, for which the library has slow primitives only, is
+brought into blocks of channels and back.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.errors import KernelError
+from hpcflow.kernels import onednn_library
+from hpcflow.kernels.kernel_registry import Node, fast, find
+from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Programs, Step
+from hpcflow.kernels.sliding_window_views import Windows
+
+FORWARD, DIRECT = 64, 1  # a forward pass of training; the algorithm
+FEW = 5  # channels: blocks of sixteen of fewer are mostly empty, their gradient is slower than gemm
+Sizes = tuple[int, ...]
+
+
+class Geometry(NamedTuple):
+    """A convolution, hashable: `padding` is SAME, VALID or pairs."""
+
+    strides: Sizes
+    dilations: Sizes
+    padding: Any
+    first: bool
+    groups: int
+
+
+class Sliding:
+    """The descriptors of one convolution: x, w and y as they lie, and how windows move.
+
+    `inner` are those of x and y that the primitive has: any, where channels come first.
+    """
+
+    def __init__(self, of: Geometry, x: Sizes, w: Sizes, y: Sizes) -> None:
+        before, after = padding(of, x, w[:-2], y)
+        gaps = [d - 1 for d in of.dilations]
+        self.moves = tuple(
+            onednn_library.dims(sizes) for sizes in (of.strides, gaps, before, after)
+        )
+        self.x = onednn_library.strided(*channels_second(x, of.first))
+        self.y = onednn_library.strided(*channels_second(y, of.first))
+        self.w = onednn_library.strided(*_filters_first(w, of.groups))
+        self.free = onednn_library.free_layout(_filters_first(w, of.groups)[0])
+        lying = (self.x, self.y)
+        sizes = (channels_second(shape, True)[0] for shape in (x, y))
+        self.few = x[1 if of.first else -1] < FEW
+        self.inner = tuple(map(onednn_library.free_layout, sizes)) if of.first else lying
+
+    def forward(self, bias: Handle | None = None, relu: bool = False) -> Handle:
+        """The forward primitive's descriptor; the two others take it as a hint."""
+        x, y = self.inner
+        return onednn_library.create(
+            "primitive_desc", "dnnl_convolution_forward_primitive_desc_create",
+            onednn_library.engine(),
+            FORWARD, DIRECT, x, self.free, bias, y, *self.moves, onednn_library.attributes(relu),
+        )  # fmt: skip
+
+    def back_to_input(self) -> Handle:
+        """The descriptor of the gradient by the input."""
+        x, y = (self.x, self.y) if self.few else self.inner
+        return onednn_library.create(
+            "primitive_desc", "dnnl_convolution_backward_data_primitive_desc_create",
+            onednn_library.engine(), DIRECT, x, self.free, y, *self.moves, self.forward(),
+            onednn_library.attributes(),
+        )  # fmt: skip
+
+    def back_to_filters(self) -> Handle:
+        """The descriptor of the gradient by the filters."""
+        x, y = self.inner
+        return onednn_library.create(
+            "primitive_desc", "dnnl_convolution_backward_weights_primitive_desc_create",
+            onednn_library.engine(), DIRECT, x, self.free, None, y, *self.moves, self.forward(),
+            onednn_library.attributes(),
+        )  # fmt: skip
+
+
+def padding(of: Any, x: Sizes, window: Sizes, y: Sizes) -> tuple[Sizes, Sizes]:
+    """Elements added before and after each spatial axis of x for these windows."""
+    space, out = (s[2:] if of.first else s[1:-1] for s in (x, y))
+    windows = Windows(of._asdict(), space, window, out)
+    reach = zip(windows.reach, space, windows.before, strict=True)
+    return windows.before, tuple(max(0, r - n - before) for r, n, before in reach)
+
+
+def channels_second(shape: Sizes, first: bool) -> tuple[Sizes, Sizes]:
+    """Logical sizes [batch, channels, *space] of an array of this shape, and its strides."""
+    axes = range(len(shape)) if first else (0, len(shape) - 1, *range(1, len(shape) - 1))
+    strides = onednn_library.packed(shape)
+    return tuple(shape[i] for i in axes), tuple(strides[i] for i in axes)
+
+
+def _filters_first(shape: Sizes, groups: int) -> tuple[Sizes, Sizes]:
+    """Logical sizes [groups, filters, channels, *kernel] of [*kernel, channels, filters]."""
+    *kernel, channels, filters = shape
+    *steps, step, _ = onednn_library.packed(shape)
+    if groups == 1:
+        return (filters, channels, *kernel), (1, step, *steps)
+    each = filters // groups
+    return (groups, each, channels, *kernel), (each, 1, step, *steps)
+
+
+class _Lines:
+    """A program in the making: `primitive`, and reorders before and behind it."""
+
+    def __init__(self, primitive: Handle) -> None:
+        self.primitive = primitive
+        self.given: list[Place] = []
+        self.memories: dict[int, Place] = {}
+        self.before: list[Step] = []
+        self.behind: list[Step] = []
+
+    def reads(self, argument: int, lying: Handle, what: int = 0) -> None:
+        """The next array given is read; `what` asks for the layout it has inside."""
+        given, inner = self._places(lying, what)
+        if inner is not given:
+            self.before.append(_copy(given, inner))
+        self.memories[argument] = inner
+
+    def writes(self, argument: int, lying: Handle, what: int) -> None:
+        """The next array given is written."""
+        given, inner = self._places(lying, what)
+        if inner is not given:
+            self.behind.append(_copy(inner, given))
+        self.memories[argument] = inner
+
+    def _places(self, lying: Handle, what: int) -> tuple[Place, Place]:
+        given = Place(lying)
+        self.given.append(given)
+        wanted = onednn_library.layout_of(self.primitive, what) if what else lying
+        return given, given if onednn_library.equal(wanted, lying) else Place(wanted)
+
+    def program(self) -> Program:
+        """All lines, over the arrays in the order in which they were given."""
+        middle = Step(self.primitive, self.memories)
+        return Program(self.given, [*self.before, middle, *self.behind])
+
+
+def _copy(source: Place, dest: Place) -> Step:
+    arguments = {onednn_library.SRC: source, onednn_library.DST: dest}
+    return Step(onednn_library.reorder(source.layout, dest.layout), arguments)
+
+
+def forward(
+    of: Geometry, x: Sizes, w: Sizes, y: Sizes, bias: bool = False, relu: bool = False
+) -> Program:
+    """x, w, with `bias` one number a filter, then y = the convolution, plus bias, then relu."""
+    sliding = Sliding(of, x, w, y)
+    each = onednn_library.strided(w[-1:], (1,)) if bias else None
+    lines = _Lines(sliding.forward(each, relu))
+    lines.reads(onednn_library.SRC, sliding.x, onednn_library.OF_SRC)
+    lines.reads(onednn_library.WEIGHTS, sliding.w, onednn_library.OF_WEIGHTS)
+    if each is not None:
+        lines.reads(onednn_library.BIAS, each)
+    lines.writes(onednn_library.DST, sliding.y, onednn_library.OF_DST)
+    if relu:
+        lines.memories[onednn_library.POST_OP | onednn_library.WEIGHTS] = onednn_library.zero_slope(
+            len(x)
+        )
+    return lines.program()
+
+
+def input_gradient(of: Geometry, y: Sizes, w: Sizes, x: Sizes) -> Program:
+    """g of y's shape, w, then the gradient by x."""
+    sliding = Sliding(of, x, w, y)
+    lines = _Lines(sliding.back_to_input())
+    lines.reads(onednn_library.DIFF_DST, sliding.y, onednn_library.OF_DIFF_DST)
+    lines.reads(onednn_library.WEIGHTS, sliding.w, onednn_library.OF_WEIGHTS)
+    lines.writes(onednn_library.DIFF_SRC, sliding.x, onednn_library.OF_DIFF_SRC)
+    return lines.program()
+
+
+def filter_gradient(of: Geometry, x: Sizes, y: Sizes, w: Sizes) -> Program:
+    """x, g of y's shape, then the gradient by w."""
+    sliding = Sliding(of, x, w, y)
+    lines = _Lines(sliding.back_to_filters())
+    lines.reads(onednn_library.SRC, sliding.x, onednn_library.OF_SRC)
+    lines.reads(onednn_library.DIFF_DST, sliding.y, onednn_library.OF_DIFF_DST)
+    lines.writes(onednn_library.DIFF_WEIGHTS, sliding.w, onednn_library.OF_DIFF_WEIGHTS)
+    return lines.program()
+
+
+# -- rows
+
+
+def hashable(padding: Any) -> Any:
+    """The attribute `padding` of a row: SAME, VALID or a tuple of pairs."""
+    return padding if isinstance(padding, str) else tuple(map(tuple, padding))
+
+
+def geometry(attrs: dict[str, Any]) -> Geometry:
+    """What the attributes of a row say."""
+    steps = tuple(attrs["strides"]), tuple(attrs["dilations"])
+    return Geometry(*steps, hashable(attrs["padding"]), bool(attrs["first"]), attrs["groups"])
+
+
+def unfit(specs: Sequence[Any], axes: int) -> str:
+    """Why arrays of these specs, with so many spatial axes, are not for oneDNN."""
+    dtype = next((s.dtype for s in specs if s.dtype != np.float32), None)
+    if dtype is not None:
+        return f"its arrays are {dtype}, not float32"
+    if axes > 3:
+        return "it has more than three axes"
+    empty = any(s.shape is not None and 0 in s.shape for s in specs)
+    return "it is empty" if empty else ""
+
+
+def ungrouped(of: Geometry) -> str:
+    """Why a convolution of so many groups is not for a library, "" if it is."""
+    return "" if of.groups else "only the step tells its groups"
+
+
+def sizes_known(specs: Sequence[Any]) -> bool:
+    """Whether all shapes are known before the step."""
+    return all(s.shape is not None and None not in s.shape for s in specs)
+
+
+def no_fast_one(make: Callable[[], Handle]) -> str:
+    """Why the primitive whose descriptor `make` creates is not worth calling, "" if it is."""
+    try:
+        name = onednn_library.implementation(make())
+    except KernelError as error:
+        return str(error)
+    return "oneDNN has no fast implementation for it" if name.startswith("ref") else ""
+
+
+def _refuses(kind: str) -> Callable[[Node], str]:
+    def refuses(node: Node) -> str:
+        specs, of = [*node.inputs[:2], node.outputs[0]], geometry(node.attrs)
+        why = unfit(specs, len(of.strides)) or ungrouped(of)
+        if why or not sizes_known(specs):
+            return why
+        return _slow(kind, of, *(tuple(s.shape) for s in specs))
+
+    return refuses
+
+
+@functools.lru_cache(maxsize=1024)
+def _slow(kind: str, of: Geometry, a: Sizes, b: Sizes, c: Sizes) -> str:
+    """Why these convolutions are better not made by oneDNN, asked of the library itself."""
+    x, w, y = {"Conv": (a, b, c), "ConvInputGrad": (c, b, a), "ConvFilterGrad": (a, c, b)}[kind]
+    if kind == "ConvInputGrad" and w[-2] == of.groups == 1:
+        return "a gradient of a single channel is slower there"
+    sliding = Sliding(of, x, w, y)
+    primitives = {
+        "Conv": sliding.forward,
+        "ConvInputGrad": sliding.back_to_input,
+        "ConvFilterGrad": sliding.back_to_filters,
+    }
+    return no_fast_one(primitives[kind])
+
+
+def _scratch(program: Callable[..., Program]) -> Callable[[Node], Any]:
+    """The memory that the program of a node uses while it runs."""
+
+    def scratch(node: Node) -> Any:
+        shapes = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
+        return onednn_library.scratch(program, geometry(node.attrs), *shapes)
+
+    return scratch
+
+
+def _is_spoiled(of: Geometry, filters: Any) -> bool:
+    """Whether what is not finite may meet padding, which the library leaves out or not.
+
+    The plain kernel takes it for zeros. `filters` may be the gradient by them, which is not finite
+    where that by the results is not.
+    """
+    pads = of.padding != "VALID" and any(size > 1 for size in filters.shape[:-2])
+    return pads and not math.isfinite(np.add.reduce(filters, axis=None))
+
+
+def _row(kind: str, program: Callable[..., Program], watched: int | None = None) -> None:
+    """`watched` is the argument with the filters, or the gradient by them."""
+
+    @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind), scratch=_scratch(program))
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        of, programs = geometry(node.attrs), Programs(program)
+        plain = find(kind, "cpu").make(xp, node)
+
+        def run(a: Any, b: Any, *more: Any, room: Any = ()) -> None:
+            out = more[-1]
+            if not (a.size and b.size and out.size):
+                out.fill(0)
+                return
+            programs.run((of, a.shape, b.shape, out.shape), a, b, out, room=room)
+            if watched is not None and _is_spoiled(of, (a, b, out)[watched]):
+                plain(a, b, *more)
+
+        return run
+
+
+_row("Conv", forward, watched=1)
+_row("ConvInputGrad", input_gradient)
+_row("ConvFilterGrad", filter_gradient, watched=2)
+
+
+BIASED = {relu: functools.partial(forward, bias=True, relu=relu) for relu in (False, True)}
+
+
+def _of_biased(node: Node) -> Any:
+    return _scratch(BIASED[node.attrs["relu"]])(node)
+
+
+@fast(NAME, "ConvBias", "out", on="cpu", refuses=_refuses("Conv"), scratch=_of_biased)
+def _conv_bias(xp: Any, node: Node) -> Callable[..., Any]:
+    of, programs = geometry(node.attrs), Programs(BIASED[node.attrs["relu"]])
+    plain = find("ConvBias", "cpu").make(xp, node)
+
+    def run(x: Any, w: Any, bias: Any, out: Any, room: Any = ()) -> None:
+        if out.size:
+            programs.run((of, x.shape, w.shape, out.shape), x, w, bias, out, room=room)
+            if _is_spoiled(of, w):
+                plain(x, w, bias, out)
+
+    return run

@@ -1,0 +1,405 @@
+"""The oneDNN library by ctypes: descriptors, primitives, and programs of them that run on arrays.
+
+The one file that loads the library. It is found beside this Python (the package onednn-cpu-gomp),
+or by the system's loader. All handles are freed with the Python objects that hold them. Any thread
+may create and run; a program is run by one thread at a time (`Programs` sees to it).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import math
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.codegen import thread_team
+from hpcflow.errors import KernelError
+from hpcflow.platform import cpu_threads
+from hpcflow.platform.install_hints import install_hint
+
+NAME = "onednn"
+FILE = "libdnnl.so.3"
+STATUS = ("success", "out of memory", "invalid arguments", "unimplemented", "last impl reached",
+          "runtime error", "not required")  # fmt: skip
+OPENMP, SEQUENTIAL = 2, 1  # what the library may run its threads by
+MAX_DIMS, FLOAT, ANY_LAYOUT = 12, 3, 1
+# arguments of an execution
+SRC, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCH = 1, 17, 33, 41, 64, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
+POST_OP = 32768  # times the number of the operation that follows, from 1
+# what a primitive descriptor is asked for
+IMPLEMENTATION, OF_SRC, OF_DIFF_SRC, OF_WEIGHTS, OF_DIFF_WEIGHTS = 8, 129, 130, 131, 132
+OF_DST, OF_DIFF_DST, OF_WORKSPACE, OF_SCRATCH = 133, 134, 135, 136
+ALIGNED = 64  # bytes: a cache line
+MANY = 32  # kinds of programs of one kernel: of as many shapes
+
+_lock = threading.Lock()
+_own = threading.local()  # of each thread: its scratch memory
+
+
+class _Version(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+        ("patch", ctypes.c_int),
+        ("hash", ctypes.c_char_p),
+        ("cpu_runtime", ctypes.c_uint),
+    ]
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [("argument", ctypes.c_int), ("memory", ctypes.c_void_p)]
+
+
+# -- the library
+
+
+def absent() -> str:
+    """Why the library cannot be used here; "" if it can."""
+    if several() and importlib.util.find_spec("threadpoolctl") is None:
+        return f"beside it BLAS may have one thread only: {install_hint('fast')}"
+    with _lock:
+        return _loaded()[1]
+
+
+def several() -> bool:
+    """Whether this rank has more than one thread: then they all are the library's."""
+    return cpu_threads.chosen().threads > 1
+
+
+@functools.cache
+def _loaded() -> tuple[Any, str]:
+    for place in (os.path.join(sys.prefix, "lib", FILE), FILE):
+        try:
+            lib = ctypes.CDLL(place)
+            break
+        except OSError:
+            continue
+    else:
+        return None, f"{FILE} is not found: {install_hint('fast')}"
+    lib.dnnl_version.restype = ctypes.POINTER(_Version)
+    version = lib.dnnl_version().contents
+    if version.cpu_runtime not in (OPENMP, SEQUENTIAL):
+        return None, f"{lib._name} does not run its threads by OpenMP: their number cannot be set"
+    thread_team.use(lib)
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    lib.dnnl_primitive_execute.argtypes = [pointer, pointer, number, pointer]
+    lib.dnnl_primitive_desc_query_md.argtypes = [pointer, number, number]
+    lib.dnnl_primitive_desc_query_md.restype = pointer
+    lib.dnnl_memory_desc_get_size.argtypes = [pointer]
+    lib.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+    lib.dnnl_memory_desc_equal.argtypes = [pointer, pointer]
+    lib.dnnl_memory_set_data_handle.argtypes = [pointer, pointer]
+    return lib, ""
+
+
+def version() -> str:
+    """Which library it is; it must not be absent."""
+    found = library().dnnl_version().contents
+    return f"{found.major}.{found.minor}.{found.patch} {found.hash.decode()}"
+
+
+def library() -> Any:
+    """The library; it must not be absent."""
+    lib, why = _loaded()
+    if lib is None:
+        raise KernelError(f"oneDNN: {why}")
+    return lib
+
+
+def check(status: int, what: str) -> None:
+    """Raise KernelError unless `status`, what a function returned, is success."""
+    if status:
+        told = STATUS[status] if status < len(STATUS) else str(status)
+        raise KernelError(f"oneDNN: {what}: {told}")
+
+
+class Handle:
+    """An object of the library, destroyed with this one; `kind` is the end of its type's name."""
+
+    __slots__ = ("__weakref__", "destroy", "value")
+
+    def __init__(self, kind: str, value: int) -> None:
+        self.value = value
+        self.destroy = getattr(library(), f"dnnl_{kind}_destroy")
+        self.destroy.argtypes = [ctypes.c_void_p]
+
+    def __del__(self) -> None:
+        self.destroy(self.value)
+
+
+def create(kind: str, function: str, *arguments: Any) -> Handle:
+    """What a function makes whose first argument is where its handle goes."""
+    return Handle(kind, _created(function, *arguments))
+
+
+def _created(function: str, *arguments: Any) -> int:
+    made = ctypes.c_void_p()
+    given = [ctypes.c_void_p(a.value) if isinstance(a, Handle) else a for a in arguments]
+    check(getattr(library(), function)(ctypes.byref(made), *given), function)
+    assert made.value is not None
+    return made.value
+
+
+def engine() -> Any:
+    """The CPU, which what this thread makes runs on, by the threads of this rank."""
+    if not hasattr(_own, "threads"):
+        _own.threads = cpu_threads.chosen().threads
+        use_threads(_own.threads)
+    return _cpu()
+
+
+@functools.cache
+def _cpu() -> Any:
+    """Once a process; never destroyed, for others may be destroyed after it."""
+    return ctypes.c_void_p(_created("dnnl_engine_create", 1, ctypes.c_size_t(0)))
+
+
+# -- descriptors: logical sizes are [batch, channels, *space] and [filters, channels, *kernel]
+
+
+def dims(sizes: Sequence[int]) -> Any:
+    """Sizes as the library takes them."""
+    return (ctypes.c_int64 * MAX_DIMS)(*sizes)
+
+
+def strided(sizes: Sequence[int], strides: Sequence[int]) -> Handle:
+    """A float32 array of these sizes, whose elements lie `strides` elements apart."""
+    function = "dnnl_memory_desc_create_with_strides"
+    return create("memory_desc", function, len(sizes), dims(sizes), FLOAT, dims(strides))
+
+
+def free_layout(sizes: Sequence[int]) -> Handle:
+    """A float32 array of these sizes in whatever layout suits the primitive."""
+    function = "dnnl_memory_desc_create_with_tag"
+    return create("memory_desc", function, len(sizes), dims(sizes), FLOAT, ANY_LAYOUT)
+
+
+def packed(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a C-contiguous array."""
+    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+
+
+def layout_of(primitive: Handle, what: int) -> Handle:
+    """The descriptor that a primitive descriptor has chosen for one of its arrays."""
+    found = library().dnnl_primitive_desc_query_md(primitive.value, what, 0)
+    return create("memory_desc", "dnnl_memory_desc_clone", ctypes.c_void_p(found))
+
+
+def nbytes(layout: Handle) -> int:
+    """The bytes of an array of this layout."""
+    return library().dnnl_memory_desc_get_size(layout.value)
+
+
+def equal(a: Handle, b: Handle) -> bool:
+    """Whether two descriptors are the same."""
+    return bool(library().dnnl_memory_desc_equal(a.value, b.value))
+
+
+def implementation(primitive: Handle) -> str:
+    """The name of what would run, as `brgconv:avx512_core`; `ref` is slow."""
+    name = ctypes.c_char_p()
+    query = library().dnnl_primitive_desc_query
+    status = query(ctypes.c_void_p(primitive.value), IMPLEMENTATION, 0, ctypes.byref(name))
+    check(status, "the name of an implementation")
+    return (name.value or b"").decode()
+
+
+@functools.cache
+def attributes(relu: bool = False) -> Handle:
+    """Attributes of a primitive: its scratch memory is ours; with `relu` it ends in max(x, 0).
+
+    That is a product of what is negative with a weight that is 0, for the library's own relu makes
+    0 of NaN. This one makes NaN of -inf, where max(x, 0) is 0.
+    """
+    made = create("primitive_attr", "dnnl_primitive_attr_create")
+    lib, value = library(), ctypes.c_void_p(made.value)
+    check(lib.dnnl_primitive_attr_set_scratchpad_mode(value, 1), "scratchpad mode")
+    if relu:
+        after = create("post_ops", "dnnl_post_ops_create")
+        check(lib.dnnl_post_ops_append_prelu(ctypes.c_void_p(after.value), 0), "prelu")
+        check(lib.dnnl_primitive_attr_set_post_ops(value, ctypes.c_void_p(after.value)), "post-ops")
+    return made
+
+
+def reorder(source: Handle, dest: Handle) -> Handle:
+    """The descriptor of the primitive that copies from one layout to another."""
+    function = "dnnl_reorder_primitive_desc_create"
+    return create("primitive_desc", function, source, engine(), dest, engine(), attributes())
+
+
+# -- programs
+
+
+class Step:
+    """One primitive of a program: which memory each of its arguments is."""
+
+    def __init__(self, primitive: Handle, memories: dict[int, Place]) -> None:
+        self.primitive, self.memories = primitive, memories
+
+
+class Place:
+    """A memory of a program: an array that the caller gives, a value that is kept, or scratch."""
+
+    def __init__(self, layout: Handle, kept: np.ndarray | None = None) -> None:
+        address = kept.ctypes.data if kept is not None else None
+        self.layout, self.kept = layout, kept
+        function = "dnnl_memory_create"
+        self.memory = create("memory", function, layout, engine(), ctypes.c_void_p(address))
+        self.holds: Callable[[], Any] = _nothing  # the array that it points at
+        self.offset = 0  # bytes from where its array, or the scratch memory, begins
+
+    def point(self, address: int) -> None:
+        """From now on the memory is there."""
+        check(library().dnnl_memory_set_data_handle(self.memory.value, address), "set_data_handle")
+
+
+def _nothing() -> None:
+    return None
+
+
+def zero_slope(axes: int) -> Place:
+    """The argument POST_OP | WEIGHTS of a primitive that ends in a relu."""
+    return Place(strided((1,) * axes, (1,) * axes), np.zeros(1, np.float32))
+
+
+class Program:
+    """Primitives one after the other on the arrays `given`; what else they use is scratch.
+
+    They are made when it first runs: before, it tells how many `bytes` of scratch it needs.
+    """
+
+    def __init__(self, given: Sequence[Place], steps: Sequence[Step]) -> None:
+        self.given, self.steps, self.bytes = list(given), list(steps), 0
+        for step in steps:
+            room = layout_of(step.primitive, OF_SCRATCH)
+            if nbytes(room):
+                step.memories[SCRATCH] = Place(room)
+        places = dict.fromkeys(place for step in steps for place in step.memories.values())
+        self.scratch = [p for p in places if p not in self.given and p.kept is None]
+        for place in self.scratch:
+            place.offset = self.bytes
+            self.bytes += -(-nbytes(place.layout) // ALIGNED) * ALIGNED
+        self.room: Callable[[], Any] = _nothing  # where its scratch lies
+        self.execute = library().dnnl_primitive_execute
+
+    @functools.cached_property
+    def calls(self) -> list[tuple[Any, Any, int, Any, Any]]:
+        """The arguments of each execution, and what they point at."""
+        stream = create("stream", "dnnl_stream_create", engine(), ctypes.c_uint(1))
+        return [self._call(step, stream) for step in self.steps]
+
+    @staticmethod
+    def _call(step: Step, stream: Handle) -> tuple[Any, Any, int, Any, Any]:
+        made = create("primitive", "dnnl_primitive_create", step.primitive)
+        arguments = (_Argument * len(step.memories))(
+            *[_Argument(which, place.memory.value) for which, place in step.memories.items()]
+        )
+        held = (made, stream, arguments)
+        return made.value, stream.value, len(arguments), ctypes.addressof(arguments), held
+
+    def run(self, arrays: Sequence[np.ndarray], room: np.ndarray | None = None) -> None:
+        """Run on arrays of the layouts of the places given; `room` is scratch.
+
+        Those that are not contiguous are copied first.
+        """
+        copies = []
+        for place, array in zip(self.given, arrays, strict=True):
+            if place.holds() is not array:
+                if not array.flags.c_contiguous:
+                    array = np.ascontiguousarray(array)
+                    copies.append(array)
+                place.point(array.ctypes.data + place.offset)
+                place.holds = weakref.ref(array)
+        if self.bytes:
+            if room is None or room.nbytes < self.bytes:
+                room = _scratch(self.bytes)
+            if room is not self.room():
+                self.room, first = weakref.ref(room), room.ctypes.data
+                for place in self.scratch:
+                    place.point(first + place.offset)
+        execute = self.execute
+        for primitive, stream, count, arguments, _ in self.calls:
+            status = execute(primitive, stream, count, arguments)
+            if status:
+                check(status, "execution")
+
+
+def _scratch(size: int) -> np.ndarray:
+    """At least `size` bytes of this thread's own."""
+    room = getattr(_own, "room", None)
+    if room is None or room.nbytes < size:
+        block = np.empty(size + ALIGNED, np.uint8)
+        start = -block.ctypes.data % ALIGNED
+        room = _own.room = block[start : start + size]
+    return room
+
+
+def use_threads(number: int) -> None:
+    """The primitives that this thread runs use so many threads.
+
+    If they are several, BLAS has none beside them: threads of two pools, which look for work for a
+    while before they rest, take each other's cores.
+    """
+    lib = library()
+    if number > 1:
+        _one_pool()
+    if hasattr(lib, "omp_set_num_threads"):
+        lib.omp_set_num_threads(number)
+
+
+@functools.cache
+def _one_pool() -> None:
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1, user_api="blas")
+    thread_team.alone()
+
+
+def kernel(make: Callable[..., Program], *key: Hashable) -> Callable[..., None]:
+    """What runs `make(*key)` on arrays; threads do not share a program.
+
+    `room` is what `scratch` asked for; without it, scratch memory of the thread serves.
+    """
+    idle: list[Program] = []
+
+    def run(*arrays: np.ndarray, room: Sequence[np.ndarray] = ()) -> None:
+        try:
+            program = idle.pop()
+        except IndexError:
+            program = make(*key)
+        program.run(arrays, *room)
+        idle.append(program)
+
+    return run
+
+
+class Programs:
+    """Kernels by what they are made for, made when first asked for."""
+
+    def __init__(self, make: Callable[..., Program]) -> None:
+        self.make = make
+        self.kernels: dict[Hashable, Callable[..., None]] = {}
+
+    def run(self, key: tuple, *arrays: np.ndarray, room: Sequence[np.ndarray] = ()) -> None:
+        """Run `make(*key)` on the arrays."""
+        if len(self.kernels) > MANY:
+            self.kernels.clear()
+        if key not in self.kernels:
+            self.kernels[key] = kernel(self.make, *key)
+        self.kernels[key](*arrays, room=room)
+
+
+@functools.lru_cache(maxsize=1024)
+def scratch(make: Callable[..., Program], *key: Hashable) -> list[tuple[Any, tuple[int, ...]]]:
+    """What `make(*key)` uses while it runs, as the rows of kernels tell it."""
+    size = make(*key).bytes
+    return [(np.uint8, (size,))] if size else []

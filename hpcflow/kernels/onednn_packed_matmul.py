@@ -1,0 +1,109 @@
+"""Products with weights that were packed before: by oneDNN in the layout it likes best.
+
+Where oneDNN does not serve, weights are packed as they are. Both rows refuse alike, so that what
+the one makes is what the other takes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import KernelError
+from hpcflow.kernels import onednn_library
+from hpcflow.kernels.kernel_registry import Node, fast, kernel
+from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Step
+
+Sizes = tuple[int, ...]
+
+
+@kernel("Packed", "out", moves=True)
+def _packed(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda w, out: xp.copyto(out, w)
+
+
+@kernel("PackedMatMul", "out")
+def _product(xp: Any, node: Node) -> Callable[..., Any]:
+    matmul = xp.matmul
+    if node.attrs["transpose_b"]:
+        return lambda a, w, out: matmul(a, w.T, out)
+    return matmul
+
+
+def _primitive(rows: int, w: Sizes, turned: bool) -> tuple[Handle, Handle, Handle, Handle]:
+    """The product of `rows` rows with w, or its transpose: of all, the rows, w, the result."""
+    sizes, strides = (w[::-1], (1, w[1])) if turned else (w, (w[1], 1))
+    left, made = (onednn_library.strided((rows, n), (n, 1)) for n in sizes)
+    given = onednn_library.strided(sizes, strides)
+    found = onednn_library.create(
+        "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn_library.engine(),
+        left, onednn_library.free_layout(sizes), None, made, onednn_library.attributes(),
+    )  # fmt: skip
+    return found, left, given, made
+
+
+def pack(rows: int, w: Sizes, turned: bool) -> Program:
+    """w, then w packed."""
+    primitive, _, given, _ = _primitive(rows, w, turned)
+    layout = onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS)
+    places = [Place(given), Place(layout)]
+    memories = {onednn_library.SRC: places[0], onednn_library.DST: places[1]}
+    return Program(places, [Step(onednn_library.reorder(given, layout), memories)])
+
+
+def product(rows: int, w: Sizes, turned: bool) -> Program:
+    """Rows, w packed, then their product."""
+    primitive, left, _, made = _primitive(rows, w, turned)
+    places = [
+        Place(left),
+        Place(onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS)),
+        Place(made),
+    ]
+    names = (onednn_library.SRC, onednn_library.WEIGHTS, onednn_library.DST)
+    return Program(places, [Step(primitive, dict(zip(names, places, strict=True)))])
+
+
+def _key(node: Node) -> tuple[int, Sizes, bool]:
+    w = node.inputs[-1].shape  # the weights, packed or not
+    return node.attrs["rows"], tuple(w), bool(node.attrs["transpose_b"])
+
+
+def _refuses(node: Node) -> str:
+    if any(s.dtype != np.float32 for s in node.inputs):
+        return "its arrays are not of float32"
+    return _unfit(*_key(node))
+
+
+@functools.lru_cache(maxsize=1024)
+def _unfit(rows: int, w: Sizes, turned: bool) -> str:
+    """Why weights of this shape are not packed for products of so many rows."""
+    if 0 in w or rows == 0:
+        return "it is empty"
+    try:
+        primitive = _primitive(rows, w, turned)[0]
+    except KernelError as error:
+        return str(error)
+    if onednn_library.implementation(primitive).startswith("ref"):
+        return "oneDNN has no fast implementation for it"
+    if (
+        onednn_library.nbytes(onednn_library.layout_of(primitive, onednn_library.OF_WEIGHTS))
+        != 4 * w[0] * w[1]
+    ):
+        return "packed it would take more room"
+    return ""
+
+
+def _row(type: str, program: Callable[..., Program]) -> None:
+    @fast(
+        NAME, type, "out", on="cpu", refuses=_refuses,
+        scratch=lambda node: onednn_library.scratch(program, *_key(node)),
+    )  # fmt: skip
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        return onednn_library.kernel(program, *_key(node))
+
+
+_row("Packed", pack)
+_row("PackedMatMul", product)

@@ -1,0 +1,169 @@
+"""Pooling by oneDNN: the mean of windows, and the gradients of mean and largest.
+
+Not the largest itself, in which oneDNN loses a NaN. Its gradient is found by pooling once more: the
+library then knows the first of the largest elements of each window.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.kernels import onednn_library
+from hpcflow.kernels.kernel_registry import Node, fast, find
+from hpcflow.kernels.onednn_convolution import (
+    FORWARD,
+    Sizes,
+    channels_second,
+    hashable,
+    no_fast_one,
+    padding,
+    sizes_known,
+    unfit,
+)
+from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Programs, Step
+
+LARGEST, MEAN_WITH_PADDING, MEAN = 0x1FF, 0x2FF, 0x3FF
+
+
+class Pooling(NamedTuple):
+    """A pooling, hashable: `kind` is the library's algorithm, `padding` SAME, VALID or pairs."""
+
+    kind: int
+    window: Sizes
+    strides: Sizes
+    dilations: Sizes
+    padding: Any
+    first: bool
+
+
+class Windowed:
+    """The descriptors of one pooling of x to y."""
+
+    def __init__(self, of: Pooling, x: Sizes, y: Sizes) -> None:
+        self.kind = of.kind
+        gaps = [d - 1 for d in of.dilations]
+        sizes = (of.strides, of.window, gaps, *padding(of, x, of.window, y))
+        self.moves = tuple(map(onednn_library.dims, sizes))
+        self.x = onednn_library.strided(*channels_second(x, of.first))
+        self.y = onednn_library.strided(*channels_second(y, of.first))
+
+    def forward(self) -> Handle:
+        """The forward primitive's descriptor; the other takes it as a hint."""
+        return onednn_library.create(
+            "primitive_desc", "dnnl_pooling_forward_primitive_desc_create",
+            onednn_library.engine(),
+            FORWARD, self.kind, self.x, self.y, *self.moves, onednn_library.attributes(),
+        )  # fmt: skip
+
+    def back(self, forward: Handle) -> Handle:
+        """The descriptor of the gradient."""
+        return onednn_library.create(
+            "primitive_desc", "dnnl_pooling_backward_primitive_desc_create",
+            onednn_library.engine(),
+            self.kind, self.x, self.y, *self.moves, forward, onednn_library.attributes(),
+        )  # fmt: skip
+
+
+def mean(of: Pooling, x: Sizes, y: Sizes) -> Program:
+    """x, then y = the means."""
+    windowed = Windowed(of, x, y)
+    given = [Place(windowed.x), Place(windowed.y)]
+    memories = {onednn_library.SRC: given[0], onednn_library.DST: given[1]}
+    return Program(given, [Step(windowed.forward(), memories)])
+
+
+def mean_gradient(of: Pooling, y: Sizes, x: Sizes) -> Program:
+    """g of y's shape, then the gradient by x."""
+    windowed = Windowed(of, x, y)
+    given = [Place(windowed.y), Place(windowed.x)]
+    memories = {onednn_library.DIFF_DST: given[0], onednn_library.DIFF_SRC: given[1]}
+    return Program(given, [Step(windowed.back(windowed.forward()), memories)])
+
+
+def largest_gradient(of: Pooling, x: Sizes, y: Sizes) -> Program:
+    """x, g of y's shape, then the gradient by x."""
+    windowed = Windowed(of, x, y)
+    forward = windowed.forward()
+    given = [Place(windowed.x), Place(windowed.y), Place(windowed.x)]
+    places, again = (
+        Place(onednn_library.layout_of(forward, onednn_library.OF_WORKSPACE)),
+        Place(windowed.y),
+    )
+    found = {
+        onednn_library.SRC: given[0],
+        onednn_library.DST: again,
+        onednn_library.WORKSPACE: places,
+    }
+    back = {
+        onednn_library.DIFF_DST: given[1],
+        onednn_library.DIFF_SRC: given[2],
+        onednn_library.WORKSPACE: places,
+    }
+    return Program(given, [Step(forward, found), Step(windowed.back(forward), back)])
+
+
+# -- rows
+
+
+def _pooling(node: Node) -> Pooling:
+    attrs = node.attrs
+    kind = LARGEST
+    if node.type.startswith("AvgPool"):
+        kind = MEAN_WITH_PADDING if attrs["count_include_pad"] else MEAN
+    steps = tuple(attrs["window"]), tuple(attrs["strides"]), tuple(attrs["dilations"])
+    return Pooling(kind, *steps, hashable(attrs["padding"]), bool(attrs["first"]))
+
+
+def _refuses(node: Node) -> str:
+    x, y = node.inputs[0], node.outputs[0]
+    if node.type != "AvgPool":
+        x, y = y, node.inputs[-1] if node.type == "MaxPoolGrad" else x
+    of = _pooling(node)
+    why = unfit((x, y), len(of.window))
+    if why or not sizes_known((x, y)):
+        return why or "its sizes are known only in the step"
+    return _slow(of, tuple(x.shape), tuple(y.shape), node.type.endswith("Grad"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _slow(of: Pooling, x: Sizes, y: Sizes, gradient: bool) -> str:
+    space, out = (s[2:] if of.first else s[1:-1] for s in (x, y))
+    before = padding(of, x, of.window, y)[0]
+    axes = zip(space, out, before, of.window, of.strides, of.dilations, strict=True)
+    if any(b > (k - 1) * d or (o - 1) * s - b >= n for n, o, b, k, s, d in axes):
+        return "some of its windows have nothing but padding"
+    windowed = Windowed(of, x, y)
+    if gradient:
+        return no_fast_one(lambda: windowed.back(windowed.forward()))
+    return no_fast_one(windowed.forward)
+
+
+def _row(type: str, program: Callable[..., Program], given: Callable[[Any], Any]) -> None:
+    """The row of an op; `given` are those of its inputs and output that the program takes."""
+
+    def scratch(node: Node) -> Any:
+        a, b, *_ = given([*node.inputs, node.outputs[0]])
+        return onednn_library.scratch(program, _pooling(node), tuple(a.shape), tuple(b.shape))
+
+    @fast(NAME, type, "out", on="cpu", refuses=_refuses, scratch=scratch)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        of, programs = _pooling(node), Programs(program)
+        plain = find(type, "cpu").make(xp, node)
+
+        def run(*arrays: Any, room: Any = ()) -> None:
+            if of.kind == LARGEST and np.isnan(np.add.reduce(arrays[1], axis=None)):
+                plain(*arrays)  # the library takes another element than NaN for the largest
+                return
+            a, b, *more = given(arrays)
+            programs.run((of, a.shape, b.shape), a, b, *more, room=room)
+
+        return run
+
+
+_row("AvgPool", mean, lambda arrays: (arrays[0], arrays[-1]))
+_row("AvgPoolGrad", mean_gradient, lambda arrays: (arrays[0], arrays[-1]))
+_row("MaxPoolGrad", largest_gradient, lambda arrays: (arrays[0], arrays[2], arrays[3]))

@@ -1,0 +1,85 @@
+"""Products of matrices that lie at any strides in their operands and in the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.codegen.python_call_abi import plain
+from hpcflow.kernels import onednn_library
+from hpcflow.kernels.kernel_registry import Node, fast, kernel
+from hpcflow.kernels.onednn_convolution import no_fast_one, unfit
+from hpcflow.kernels.onednn_library import NAME, Handle, Place, Program, Step
+from hpcflow.kernels.onednn_matmul import slow
+
+Lay = tuple[int, tuple[int, ...], tuple[int, ...]]  # the first element, sizes, strides
+
+
+def view(xp: Any, x: Any, lay: Lay) -> Any:
+    """The elements of a C-contiguous array that lie so in it."""
+    start, sizes, strides = lay
+    steps = [step * x.itemsize for step in strides]
+    return xp.lib.stride_tricks.as_strided(x.reshape(-1)[start:], sizes, steps)
+
+
+def _begin(xp: Any, before: Any, out: Any) -> None:
+    """Have in the result what others have written of it, if it does not lie there."""
+    if not xp.may_share_memory(before, out):
+        xp.copyto(out, before)
+
+
+@kernel("StridedMatMul", "out")
+def _product(xp: Any, node: Node) -> Callable[..., Any]:
+    lays = node.attrs["lays"]
+
+    def run(a: Any, b: Any, *rest: Any) -> None:
+        for before in rest[:-1]:
+            _begin(xp, before, rest[-1])
+        arrays = (xp.ascontiguousarray(a), xp.ascontiguousarray(b), rest[-1])
+        xp.matmul(*(view(xp, x, lay) for x, lay in zip(arrays, lays, strict=True)))
+
+    return run
+
+
+def _primitive(*layouts: Handle) -> Handle:
+    return onednn_library.create(
+        "primitive_desc", "dnnl_matmul_primitive_desc_create", onednn_library.engine(),
+        *layouts[:2], None, layouts[2], onednn_library.attributes(),
+    )  # fmt: skip
+
+
+def _layouts(*lays: Lay) -> list[Handle]:
+    return [onednn_library.strided(sizes, strides) for _, sizes, strides in lays]
+
+
+def program(a: Lay, b: Lay, c: Lay) -> Program:
+    """The arrays in which a, b and c lie; c = a b."""
+    layouts = _layouts(a, b, c)
+    given = [Place(layout) for layout in layouts]
+    for place, (start, *_) in zip(given, (a, b, c), strict=True):
+        place.offset = 4 * start
+    names = (onednn_library.SRC, onednn_library.WEIGHTS, onednn_library.DST)
+    return Program(given, [Step(_primitive(*layouts), dict(zip(names, given, strict=True)))])
+
+
+def _refuses(node: Node) -> str:
+    """Why a product of matrices at strides is not for oneDNN."""
+    sizes = [sizes for _, sizes, _ in node.attrs["lays"]]
+    if why := unfit((*node.inputs[:2], node.outputs[0]), 0) or slow(False, False, *sizes):
+        return why
+    return no_fast_one(lambda: _primitive(*_layouts(*node.attrs["lays"])))
+
+
+@fast(
+    NAME, "StridedMatMul", "out", on="cpu", refuses=_refuses,
+    scratch=lambda node: onednn_library.scratch(program, *node.attrs["lays"]),
+)  # fmt: skip
+def _matmul(xp: Any, node: Node) -> Callable[..., Any]:
+    multiply = onednn_library.kernel(program, *node.attrs["lays"])
+
+    def run(a: Any, b: Any, *rest: Any, room: Any = ()) -> None:
+        for before in rest[:-1]:
+            _begin(xp, before, rest[-1])
+        multiply(plain(a), plain(b), rest[-1], room=room)
+
+    return run

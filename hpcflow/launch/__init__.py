@@ -1,0 +1,1 @@
+"""How ranks start: launcher detection, mpirun and its hosts, SLURM, time limits."""

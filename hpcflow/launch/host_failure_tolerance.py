@@ -1,0 +1,309 @@
+"""A job of several hosts, started by mpirun of Open MPI 5, of which one may die.
+
+PRRTE, Open MPI's launcher, ends the job when the daemon of a host is lost, with exit code 0, which
+`hpcflow run` makes 86. With `--survive` mpirun runs under a *supervisor*, this process. Each rank
+keeps a *line* to it, which the kernel cuts when the rank ends, however it does; before that the
+rank tells its exit code. mpirun starts the daemons of other hosts through relays (`ssh_relay.py`),
+which hide a loss from it. It then waits for the lost ranks for ever: when all lines are cut the job
+is over, and it is ended.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import dataclasses
+import hmac
+import os
+import resource
+import secrets
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from hpcflow.errors import ABORTED, LaunchError
+from hpcflow.launch import ssh_relay
+from hpcflow.launch.launcher_detection import Start, has_ulfm
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from hpcflow.launch.mpirun_supervisor import Mpirun
+LET_DAEMONS_END_S = 2.0  # those of hosts that live
+OTHER_DESCRIPTORS = 64  # of the process that has a line to each rank
+MOST_LINE = 4096  # bytes of a line: a token, a word and a name
+SIOCGIFCONF = 0x8912  # Linux's question for its interfaces
+LOST = (  # what mpirun says then
+    b"lost communication with a remote daemon",
+    b"daemon failed to report back",
+    b"died unexpectedly",
+)
+
+AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
+HOSTFILES = ("PRTE_MCA_prte_default_hostfile", "PBS_NODEFILE")
+# What makes Open MPI fit to lose a host: addresses of all ranks are known from the start (asking
+# for one later asks the dead daemon), ranks tell each other of deaths, all daemons speak with
+# mpirun, not through each other. Sums over hosts by `han` crash when a member has died.
+OPTIONS = (
+    *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
+    *("--mca", "mpi_add_procs_cutoff", "1000000", "--mca", "mpi_ft_propagator_with_rbcast", "1"),
+    *("--mca", "coll", "^han"),
+)
+
+
+def spread(start: Start, file: str) -> Start:
+    """The same start on the hosts of a hostfile.
+
+    Errors: LaunchError if there is no such file, or the launcher takes none.
+    """
+    if not os.path.isfile(file):
+        raise LaunchError(
+            f"--hostfile {file}: no such file",
+            hint="a line for each host: nid1 slots=4 (MPICH: nid1:4)",
+        )
+    if not start.why.startswith("mpirun"):
+        raise LaunchError(
+            f"--hostfile: {start.why} places the ranks itself",
+            hint="leave --hostfile out: SLURM knows the hosts of its job",
+        )
+    option = "--hostfile" if "Open MPI" in start.why else "-f"
+    return dataclasses.replace(start, argv=[start.argv[0], option, file, *start.argv[1:]])
+
+
+def are_several(start: Start, file: str | None) -> bool:
+    """Whether `start` is by mpirun of Open MPI 5 on hosts that a file names, or SLURM."""
+    named = file or any(start.env.get(name) for name in HOSTFILES) or by_slurm(start) > 1
+    return bool(named) and start.why.startswith("mpirun of Open MPI") and has_ulfm(start)
+
+
+def by_slurm(start: Start) -> int:
+    """The number of nodes of the SLURM allocation that mpirun will use by itself; 0: none."""
+    nodes = start.env.get("SLURM_JOB_NUM_NODES", "1") if "SLURM_JOB_ID" in start.env else "0"
+    return int(nodes) if nodes.isdecimal() else 1
+
+
+def watched(mpirun: Mpirun) -> int:
+    """Wait for mpirun of Open MPI 5 on several hosts, and copy its stderr, a pipe, to ours.
+
+    Returns its exit code, but 86 where it has told of a lost host and means to end with 0.
+    """
+    has_lost, said = False, b""
+    assert mpirun.process.stderr is not None
+    while data := os.read(mpirun.process.stderr.fileno(), ssh_relay.MOST):
+        os.write(2, data)
+        said = said[-100:] + data
+        has_lost = has_lost or any(words in said for words in LOST)
+    return mpirun.wait() or (ABORTED if has_lost else 0)
+
+
+def supervised(start: Start, ranks: int, run: Callable[[Start], Mpirun]) -> int:
+    """`run` mpirun on hosts of which one may die; the exit code of the job, which goes on then.
+
+    SLURM's hosts it needs all, for there mpirun starts its daemons by srun.
+    """
+    supervisor, env = Supervisor(ranks), dict(start.env)
+    env[ssh_relay.SUPERVISOR] = supervisor.where
+    options = ["-x", ssh_relay.SUPERVISOR]
+    if not by_slurm(start):
+        env[ssh_relay.AGENT] = next((env[name] for name in AGENTS if env.get(name)), "ssh")
+        through = f"{sys.executable} -I -S {os.path.abspath(ssh_relay.__file__)}"
+        radix = ["--prtemca", "rml_base_radix", str(max(ranks, 64))]
+        options += ["--prtemca", "plm_ssh_agent", through, *radix, *OPTIONS]
+    start = dataclasses.replace(start, argv=[start.argv[0], *options, *start.argv[1:]], env=env)
+    mpirun = run(start).process
+    try:
+        return supervisor.run(mpirun)
+    finally:
+        supervisor.close()
+        if mpirun.poll() is None:
+            mpirun.kill()
+            mpirun.wait()
+            start.sweep(mpirun.pid)
+
+
+class Supervisor:
+    """Counts the `ranks` that still run, and says what becomes of the job when a host is gone."""
+
+    def __init__(self, ranks: int) -> None:
+        allow_descriptors(ranks)
+        self._ranks = ranks
+        self._token = secrets.token_hex(16)
+        self._listener = socket.create_server(("0.0.0.0", 0), backlog=1024)
+        port = self._listener.getsockname()[1]
+        self.where = f"{','.join(addresses())}:{port}:{self._token}"
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._listener, selectors.EVENT_READ)
+        self._names: dict[socket.socket, str] = {}  # of those that have said who they are
+        self._said: dict[socket.socket, bytes] = {}  # what they have said since
+        self._codes: dict[int, int] = {}  # rank -> the exit code that it told
+        self._come = 0  # ranks
+        self.lost: list[str] = []  # hosts
+
+    def run(self, mpirun: subprocess.Popen[bytes]) -> int:
+        """Until the job is over; its exit code."""
+        while mpirun.poll() is None and not self.is_over:
+            self.turn()
+        mpirun.terminate()
+        late = time.monotonic() + LET_DAEMONS_END_S
+        while (mpirun.poll() is None or self._left) and time.monotonic() < late:
+            self.turn()
+        returned = mpirun.poll()
+        if returned and not self.lost:
+            return returned if returned > 0 else 128 - returned
+        return self.code
+
+    def close(self) -> None:
+        """Cut all lines."""
+        for one in (self._listener, *self._said):
+            one.close()
+        self._ready.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether mpirun waits for the ranks of a lost host alone."""
+        return bool(self.lost) and not self._left
+
+    @property
+    def _left(self) -> int:
+        return sum(name.startswith("rank ") for name in self._names.values())
+
+    @property
+    def code(self) -> int:
+        """The job's exit code where mpirun's says nothing: the chief's; 86 if it has told none."""
+        if not self._come:
+            return 0  # no rank of ours: the script is no Python program that hpcflow runs
+        return self._codes.get(0, max(self._codes.values(), default=0) or ABORTED)
+
+    def turn(self) -> None:
+        """Hear what is said now."""
+        for key, _ in self._ready.select(ssh_relay.LOOK_S):
+            one = key.fileobj
+            assert isinstance(one, socket.socket)
+            if one is self._listener:
+                new = ssh_relay.watched(self._listener.accept()[0])
+                new.setblocking(False)
+                self._said[new] = b""
+                self._ready.register(new, selectors.EVENT_READ)
+            else:
+                self._hear(one)
+
+    def _hear(self, one: socket.socket) -> None:
+        try:
+            data = one.recv(MOST_LINE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._said[one] = (self._said[one] + data).split(b"\n")
+        fits = len(self._said[one]) <= MOST_LINE
+        if not all([self._is_heard(one, line) for line in lines]) or not data or not fits:
+            self._ready.unregister(one)
+            self._names.pop(one, None)
+            del self._said[one]
+            one.close()
+
+    def _is_heard(self, one: socket.socket, line: bytes) -> bool:
+        """Whether whoever says `line` may say more."""
+        words = line.decode(errors="replace").split()
+        if one in self._names:  # a rank that ends
+            rank = int(self._names[one].split()[1])
+            if words and words[0].isdecimal():
+                self._codes[rank] = int(words[0])
+            return True
+        if len(words) != 3 or not hmac.compare_digest(words[0].encode(), self._token.encode()):
+            return False
+        _, what, name = words
+        if what == "rank" and name.isdecimal():
+            self._names[one], self._come = f"rank {name}", self._come + 1
+            one.send(b"\n")
+            return True
+        if what == "gone":
+            one.send(b"\n" + (ssh_relay.HOLD if self._holds(name) else b"e"))
+        return False
+
+    def _holds(self, host: str) -> bool:
+        """Whether the job is to go on without `host`, whose daemon is gone."""
+        if not self._left:  # a daemon that ends when all is over
+            return False
+        goes_on = self._come == self._ranks
+        what = "the others go on if they can" if goes_on else "the job, which still starts, ends"
+        print(f"hpcflow: host {host} is lost: {what}", file=sys.stderr, flush=True)
+        self.lost.append(host)
+        return goes_on
+
+
+def allow_descriptors(ranks: int) -> None:
+    """Let this process have a line of each rank: it is a descriptor, of which 1,024 are usual.
+
+    Errors: LaunchError if the system allows too few.
+    """
+    need = ranks + OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and need > hard:
+        raise LaunchError(
+            f"--survive on several hosts: {ranks} ranks take {need} file descriptors of the "
+            f"process that starts them, which may have {hard}",
+            hint=f"ulimit -Hn {need}, as the system's administrator allows, or leave --survive out",
+        )
+    if soft != resource.RLIM_INFINITY and need > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+
+
+def addresses() -> list[str]:
+    """This host's IPv4 addresses, those that only itself can reach last."""
+    import fcntl
+
+    entry = struct.calcsize("16s16s8x")  # a name, an address
+    buffer = array.array("B", bytes(128 * entry))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        ask = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
+        told = fcntl.ioctl(any_socket.fileno(), SIOCGIFCONF, ask)
+    size = struct.unpack("iP", told)[0]
+    found = [socket.inet_ntoa(buffer[at + 20 : at + 24]) for at in range(0, size, entry)]
+    return sorted(found, key=lambda address: address.startswith("127."))
+
+
+class Line:
+    """A rank's line to the supervisor; without one it does nothing.
+
+    When it is cut from there the kernel ends the rank: one that mpirun has left behind would sleep
+    or compute on.
+    """
+
+    def __init__(self, rank: int, environ: Mapping[str, str] = os.environ) -> None:
+        where = environ.get(ssh_relay.SUPERVISOR)
+        self._connection = ssh_relay.call(where, f"rank {rank}") if where else None
+        self.code = 0
+        if self._connection is not None:
+            os.register_at_fork(after_in_child=self._connection.close)
+            self._is_to_kill(True)
+            atexit.register(self._end)  # behind all that is registered after it
+        elif where:
+            print(
+                f"hpcflow: rank {rank} cannot reach {where.rpartition(':')[0]}, where the job "
+                "was started: it will not survive a host",
+                file=sys.stderr,
+            )
+
+    def _is_to_kill(self, cut: bool) -> None:
+        """Whether this process ends when the line is cut; it hears nothing else by it."""
+        import fcntl
+
+        assert self._connection is not None
+        fd = self._connection.fileno()
+        fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC if cut else flags & ~os.O_ASYNC)
+
+    def _end(self) -> None:
+        assert self._connection is not None
+        self._is_to_kill(False)
+        with contextlib.suppress(OSError):
+            self._connection.sendall(f"{self.code}\n".encode())

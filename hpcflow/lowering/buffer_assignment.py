@@ -1,0 +1,503 @@
+"""Where each value of a part lives: in a reused buffer, a bucket, a message's buffer, or fresh."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from hpcflow.graph.static_shape import Spec, is_known, size_of
+from hpcflow.lowering import arena_allocation, update_tiling
+from hpcflow.lowering.arena_allocation import Block, Life
+from hpcflow.lowering.concat_in_place import slots
+from hpcflow.lowering.segments_between_waits import Strand, home, over, users
+from hpcflow.lowering.update_tiling import Group
+from hpcflow.ops.replicas.replica_ops import parcel_layout
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, within
+from hpcflow.plan.ir.program import Node, Part, Ref, shape_is_told
+
+BUILT_IN = {"Const", "Feed", "NoOp", "ReadVariable", "Assign", "Send", "Recv", "Copy", "Parcel"}
+
+
+@dataclasses.dataclass
+class Storage:
+    """The result of `assign`: an expression for every value, and what its names are bound to."""
+
+    part: Part
+    number: dict[str, int]
+    expr: dict[Ref, str] = dataclasses.field(default_factory=dict)
+    binds: dict[str, tuple] = dataclasses.field(default_factory=dict)
+    blocks: list[Block] = dataclasses.field(default_factory=list)
+    arenas: dict[str, int] = dataclasses.field(default_factory=dict)  # device -> bytes
+    fresh: set[Ref] = dataclasses.field(default_factory=set)  # allocated anew in every step
+    shared: set[str] = dataclasses.field(default_factory=set)  # names used over several strands
+    assigned: dict[str, list[str]] = dataclasses.field(
+        default_factory=dict
+    )  # node -> names it sets
+    pinned: dict[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # read -> until "use" or "step"
+    after: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # node -> statements
+
+    # initial values that are to be variables -> who takes them
+    owned: dict[Ref, str] = dataclasses.field(default_factory=dict)
+    boxes: list[str] = dataclasses.field(default_factory=list)  # names of the values of waits
+    parcels: dict[str, int] = dataclasses.field(default_factory=dict)  # Parcel -> its block
+    joins: dict[str, int] = dataclasses.field(default_factory=dict)  # Concat, Pack -> its block
+    places: dict[str, list[tuple[Spec, int]]] = dataclasses.field(default_factory=dict)
+
+    def variable(self, ref: Ref) -> str:
+        """The name bound to the variable, or other state, behind a handle."""
+        name = f"v{self.number[ref.node]}"
+        self.binds[name] = ("var", ref.node)
+        return name
+
+    def variable_behind(self, ref: Ref) -> str:
+        """The variable whose memory a value is, "None" if it is nobody's."""
+        node = self.part.nodes[ref.node]
+        return self.variable(node.inputs[0]) if node.type == "ReadVariable" else "None"
+
+    def fixed(self, ref: Ref) -> bool:
+        """True if the value always lies at one address of the instance, in a buffer of its own."""
+        return self.binds.get(self.expr[ref], ("",))[0] in ("buffer", "recv", "viewof")
+
+    def static(self, node: Node) -> bool:
+        """True if the sizes of all outputs are known before the step."""
+        return all(is_known(spec.shape) for spec in node.specs)
+
+    def parcel(self, node: Node) -> int:
+        """The block of a Parcel, which is its alone: values are written there before its turn."""
+        if node.name not in self.parcels:
+            self.parcels[node.name] = len(self.blocks)
+            life = Life(node.specs[0].nbytes, 0, -1, None)
+            self.blocks.append(Block(node.device, life, [Ref(node.name)]))
+        return self.parcels[node.name]
+
+    def slot(self, node: Node, index: int) -> str:
+        """The name of the place in a Parcel where its input `index` goes."""
+        name, (spec, start) = f"p{self.number[node.name]}_{index}", self._places(node)[index]
+        block = self.parcel(node)
+        self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
+        return name
+
+    def joined(self, node: Node, index: int) -> str:
+        """The name of the place in a Concat or Pack where its input `index` goes."""
+        name, (spec, start) = f"j{self.number[node.name]}_{index}", self._places(node)[index]
+        block = self.joins[node.name]
+        self.binds[name] = ("buffer", node.device, block, spec.dtype, spec.shape, start)
+        return name
+
+    def _places(self, node: Node) -> list[tuple[Spec, int]]:
+        """The inputs of a Parcel, Concat or Pack, each with the byte where it begins there."""
+        if node.name not in self.places:
+            specs = [self.part.spec(ref) for ref in node.inputs]
+            if node.type == "Parcel":
+                starts = parcel_layout(specs)[0]
+            else:
+                starts = list(accumulate((spec.nbytes for spec in specs[:-1]), initial=0))
+            self.places[node.name] = list(zip(specs, starts, strict=True))
+        return self.places[node.name]
+
+    def bucket_input(self, node: str, index: int) -> str:
+        """The name of the place in a bucket where input `index` of a collective goes."""
+        return f"w{self.number[node]}_{index}"
+
+
+def assign(
+    part: Part,
+    strands: list[Strand],
+    info: Callable[[Node], Any],
+    groups: Mapping[str, Group] | None = None,
+) -> Storage:
+    """Decide where every value of `part` lives; `groups` are those of its nodes, if they have one.
+
+    The scratch values of a group have one tile.
+    """
+    return _Assigner(part, strands, info, groups or {}).run()
+
+
+def has_kernel(node: Node) -> bool:
+    """True if a kernel computes its outputs."""
+    made = node.type not in BUILT_IN and node.type not in FRAMES
+    return made and not node.row.waits and not node.is_state
+
+
+class _Assigner:
+    def __init__(
+        self,
+        part: Part,
+        strands: list[Strand],
+        info: Callable[[Node], Any],
+        groups: Mapping[str, Group],
+    ) -> None:
+        self.part, self.strands, self.info, self.groups = part, strands, info, groups
+        self.scratch = {ref for group in groups.values() for ref in group.scratch}
+        loops = [group for group in groups.values() if group.loop is not None]
+        self.nowhere = {ref for group in loops for ref in group.scratch}
+        self.home = home(strands)
+        self.users = users(part)
+        self.fetched = set(part.fetches)
+        self.written_inside = {
+            node.name: {n.inputs[i].node for n in within({"": node}) for i in n.row.writes}
+            for node in part.nodes.values()
+            if node.type in FRAMES
+        }
+        self.store = Storage(part, {name: i for i, name in enumerate(part.nodes)})
+        self.root: dict[Ref, Ref] = {}  # the value whose memory this one is
+        self.block_of: dict[Ref, int] = {}
+
+    def run(self) -> Storage:
+        for node in self.part.nodes.values():
+            self.find_initial(node)
+        self.slots = slots(self.part, self.is_whole, self.fits_slot)
+        for node in self.part.nodes.values():
+            self.find_roots(node)
+        self.ends = self.find_ends()
+        for node in self.part.nodes.values():
+            self.place(node)
+        self.lay_out()
+        return self.store
+
+    def lay_out(self) -> None:
+        """Give each block its place in the arena of its device."""
+        before = over(self.part, self.strands)
+        for device in sorted({block.device for block in self.store.blocks}):
+            blocks = [block for block in self.store.blocks if block.device == device]
+            starts, self.store.arenas[device] = arena_allocation.lay_out(
+                [b.life for b in blocks], before
+            )
+            for block, start in zip(blocks, starts, strict=True):
+                block.start = start
+
+    # -- which memory a value is, and until when
+
+    def find_roots(self, node: Node) -> None:
+        for ref in (Ref(node.name, i) for i in range(len(node.specs))):
+            slot = self.slots.get(ref)
+            self.root[ref] = ref if slot is None else Ref(slot.node)
+        if has_kernel(node) and self.info(node).form == "view":
+            self.root[Ref(node.name)] = self.root[node.inputs[0]]
+
+    def find_initial(self, node: Node) -> None:
+        """An initial value that nobody else uses becomes the variable: it is made in memory of its
+        own, also by several operations, each in place of the last.
+        """
+        if node.type != "Assign" or not node.attrs.get("initial"):
+            return
+        ref: Ref | None = node.inputs[1]
+        while ref is not None and self.takes_last(node, ref) and ref not in self.fetched:
+            maker = self.part.nodes[ref.node]
+            if not has_kernel(maker) or not self.store.static(maker) or ref.index:
+                return
+            if (maker.device, self.home[maker.name]) != (node.device, self.home[node.name]):
+                return
+            info = self.info(maker)
+            if info.form not in ("ufunc", "out"):
+                return
+            self.store.owned[ref] = node.name
+            spec, node = maker.specs[0], maker
+            sources = [maker.inputs[i] for i in info.inplace[: len(maker.inputs)]]
+            sources = [r for r in sources if self.part.spec(r)[:2] == spec[:2]]
+            ref = sources[0] if sources and maker.inputs.count(sources[0]) == 1 else None
+
+    def takes_last(self, node: Node, ref: Ref) -> bool:
+        """Whether others that use a value only give variables their initial values, by copies."""
+        *others, last = self.users[ref]
+        copies = (self.part.nodes[name] for name in others)
+        return last == node.name and all(
+            n.type == "Assign" and n.attrs.get("initial") and self.home[n.name] == self.home[last]
+            for n in copies
+        )
+
+    def find_ends(self) -> dict[Ref, dict[int, int] | None]:
+        """For each root the last place in each strand where its memory is used.
+
+        None: only the end of the step frees it.
+        """
+        found: dict[Ref, dict[int, int] | None] = {}
+        for ref, root in self.root.items():
+            names = self.users.get(ref, [])
+            held = any(self.holds(self.part.nodes[n]) for n in names)
+            inside = all(n in self.home for n in (*names, ref.node))
+            if held or not inside or self.part.nodes[root.node].row.waits or ref in self.fetched:
+                found[root] = None
+            if (ends := found.setdefault(root, {})) is None:
+                continue
+            for name in (*names, ref.node):
+                strand, place = self.home[name], self.store.number[self.until(name, root)]
+                ends[strand] = max(place, ends.get(strand, 0))
+        return found
+
+    def until(self, name: str, root: Ref) -> str:
+        """The node with whose end the use of a value by `name` ends: a group takes it till then."""
+        group = self.groups.get(name)
+        return name if group is None or root in self.scratch else group.last
+
+    @staticmethod
+    def holds(node: Node) -> bool:
+        """True if the node goes on using its inputs after its turn."""
+        return node.type == "Send" or (node.row.waits and not node.row.collective)
+
+    # -- placing
+
+    def place(self, node: Node) -> None:
+        store, n = self.store, self.store.number[node.name]
+        if node.type == "Const":
+            self.bind(Ref(node.name), f"c_{n}", ("const", node.name))
+        elif node.type == "Feed":
+            index = self.part.feeds.index(node.name)
+            far = any(self.home[u] != 0 for u in self.users.get(Ref(node.name), []))
+            store.expr[Ref(node.name)] = f"g{index}" if far else f"f{index}"
+            if far:
+                store.shared.add(f"g{index}")
+        elif node.type == "Parcel":
+            block = self.store.parcel(node)
+            spec = node.specs[0]
+            what = ("buffer", node.device, block, spec.dtype, spec.shape, 0)
+            self.bind(Ref(node.name), f"p{n}", what)
+        elif node.type == "Recv" and node.specs[0].sized:
+            self.bind(Ref(node.name), f"i{n}", ("recv", node.name))
+        elif node.row.collective:
+            for i in range(len(node.specs)):
+                box = "[0]" if node.type == "AllGather" else ""  # it comes in memory of its own
+                self.bind(Ref(node.name, i), f"o{n}_{i}{box}", ("bucket_out", node.name, i))
+        elif node.type in ("ReadVariable", "Copy"):
+            self.name(node, Ref(node.name))
+            if node.type == "Copy" or self.fetched_from(node):
+                self.store.fresh.add(Ref(node.name))  # a fetched variable is copied when it is read
+            else:
+                self.pin(node)
+        elif node.row.waits:
+            self.place_awaited(node, n)
+        elif node.type in FRAMES:
+            for ref in (Ref(node.name, i) for i in range(len(node.specs))):
+                self.name(node, ref)
+                self.store.fresh.add(ref)
+        elif has_kernel(node):
+            self.place_computed(node)
+
+    def place_awaited(self, node: Node, n: int) -> None:
+        """The values of a wait, or of a message of unknown size, are put in boxes when it ends."""
+        for i in range(len(node.specs)):
+            self.bind(Ref(node.name, i), f"i{n}_{i}[0]", ("box", node.name, i))
+            self.store.boxes.append(f"i{n}_{i}[0]")
+
+    def bind(self, ref: Ref, name: str, what: tuple) -> None:
+        self.store.expr[ref] = name
+        self.store.binds[name.removesuffix("[0]")] = what
+
+    def name(self, node: Node, ref: Ref) -> None:
+        """A Python name for a value that the strand's code assigns."""
+        text = f"x{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
+        self.store.expr[ref] = text
+        self.store.assigned.setdefault(node.name, []).append(text)
+        if any(self.home[u] != self.home[node.name] for u in self.users.get(ref, [])):
+            self.store.shared.add(text)
+
+    def place_computed(self, node: Node) -> None:
+        info = self.info(node)
+        if info.form == "view":
+            self.place_view(node)
+            return
+        for i in range(len(node.specs)):
+            ref = Ref(node.name, i)
+            if ref in self.nowhere:
+                continue
+            bucket = self.bucket_for(ref)
+            static = self.store.static(node) and node.specs[i].sized
+            if info.form not in ("ufunc", "out") or not static:
+                self.name(node, ref)
+                self.store.fresh.add(ref)
+            elif ref in self.store.owned:
+                self.place_owned(node, ref, info)
+            elif ref in self.fetched:
+                self.name(node, ref)
+                self.store.fresh.add(ref)
+            elif bucket:
+                self.bind(ref, self.store.bucket_input(*bucket), ("bucket_in", *bucket))
+            elif parcel := self.parcel_for(ref):
+                self.store.expr[ref] = self.store.slot(*parcel)
+            elif slot := self.slots.get(ref):
+                self.open_join(self.part.nodes[slot.node])
+                self.store.expr[ref] = self.store.joined(self.part.nodes[slot.node], slot.place)
+            else:
+                self.place_in_block(node, ref, info)
+        if info.form == "out" and self.store.static(node) and node.name not in self.groups:
+            self.place_scratch(node, info.scratch)
+
+    def place_scratch(self, node: Node, specs: Sequence[Spec]) -> None:
+        """Memory that a kernel uses while it runs, and nobody else then."""
+        place = self.store.number[node.name]
+        strand, buffers = self.home[node.name], []
+        for spec in specs:
+            buffers.append(("buffer", node.device, len(self.store.blocks), *spec[:2], 0))
+            life = Life(spec.nbytes, strand, place, {strand: place})
+            self.store.blocks.append(Block(node.device, life, []))
+        if buffers:
+            self.store.binds[f"h{place}"] = ("room", node.name, tuple(buffers))
+
+    def place_owned(self, node: Node, ref: Ref, info: Any) -> None:
+        """An initial value in memory of its own: that of an input that is one, else fresh."""
+        sources = [node.inputs[i] for i in info.inplace[: len(node.inputs)]]
+        owned = next((r for r in sources if r in self.store.owned), None)
+        if owned is None:
+            self.name(node, ref)
+            self.store.fresh.add(ref)
+        else:
+            self.store.expr[ref] = self.store.expr[owned]
+
+    def place_view(self, node: Node) -> None:
+        ref, source = Ref(node.name), self.store.expr[node.inputs[0]]
+        told = shape_is_told(node, self.part.spec)
+        if source in self.store.binds and is_known(node.specs[0].shape) and not told:
+            n = self.store.number[node.name]
+            self.bind(ref, f"b{n}", ("viewof", node.name, source))
+        else:
+            self.name(node, ref)
+
+    def bucket_for(self, ref: Ref) -> tuple[str, int] | None:
+        """The collective that alone uses a value: it can be produced in the bucket itself."""
+        names = self.users.get(ref, [])
+        if len(names) != 1 or not self.part.nodes[names[0]].row.collective:
+            return None
+        node = self.part.nodes[names[0]]
+        if node.type == "AllGather" or node.inputs.count(ref) != 1:
+            return None
+        if node.device != self.part.nodes[ref.node].device:
+            return None
+        return node.name, node.inputs.index(ref)
+
+    def parcel_for(self, ref: Ref) -> tuple[Node, int] | None:
+        """The parcel a value travels in, if it can be produced there."""
+        for name in self.users.get(ref, []):
+            node = self.part.nodes[name]
+            if node.type == "Parcel" and node.device == self.part.nodes[ref.node].device:
+                return node, node.inputs.index(ref)
+        return None
+
+    def is_whole(self, node: Node) -> bool:
+        """Whether the one value of a node lies in a block of its own."""
+        ref, info = Ref(node.name), self.info(node)
+        if info.form != "out" or not self.store.static(node) or not node.specs[0].sized:
+            return False
+        elsewhere = ref in self.fetched or ref in self.store.owned or node.name in self.groups
+        return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
+
+    def fits_slot(self, ref: Ref, node: Node) -> bool:
+        """Whether a value can be produced where `node` joins it with others."""
+        maker = self.part.nodes[ref.node]
+        if not has_kernel(maker) or self.info(maker).form not in ("ufunc", "out"):
+            return False
+        if not self.store.static(maker) or not maker.specs[ref.index].sized:
+            return False
+        if (maker.device, self.home[maker.name]) != (node.device, self.home[node.name]):
+            return False
+        elsewhere = ref in self.fetched or ref in self.store.owned or ref in self.scratch
+        return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
+
+    def open_join(self, node: Node) -> None:
+        """Give a Concat or Pack its block, from the first value on that is produced in it."""
+        if node.name not in self.store.joins:
+            ref, makers = Ref(node.name), [r.node for r in node.inputs if r in self.slots]
+            start = min(self.begins(self.part.nodes[name], False) for name in makers)
+            life = Life(node.specs[0].nbytes, self.home[node.name], start, self.ends[ref])
+            self.block_of[ref] = self.store.joins[node.name] = len(self.store.blocks)
+            self.store.blocks.append(Block(node.device, life, [ref]))
+
+    def place_in_block(self, node: Node, ref: Ref, info: Any) -> None:
+        if node.name in self.store.joins:
+            whole, joined = node.specs[0], self.store.joins[node.name]
+            what = ("buffer", node.device, joined, whole.dtype, whole.shape, 0)
+            self.bind(ref, f"b{self.store.number[node.name]}", what)
+            return
+        spec, tile = node.specs[ref.index], ref in self.scratch
+        if tile:
+            spec = Spec(spec.dtype, (update_tiling.TILE,))
+        block = self.inherited(node, ref, info)
+        life = Life(spec.nbytes, self.home[node.name], self.begins(node, tile), self.ends[ref])
+        if block is None:
+            block = len(self.store.blocks)
+            self.store.blocks.append(Block(node.device, life, [ref]))
+        else:
+            self.store.blocks[block].values.append(ref)
+            self.store.blocks[block].life = self.store.blocks[block].life.then(life.ends)
+        self.block_of[ref] = block
+        name = f"b{self.store.number[node.name]}" + (f"_{ref.index}" if ref.index else "")
+        self.bind(ref, name, ("buffer", node.device, block, spec.dtype, spec.shape, 0))
+
+    def begins(self, node: Node, tile: bool) -> int:
+        """The first place where a value of `node` is written: groups go over theirs many times."""
+        group = self.groups.get(node.name)
+        return self.store.number[node.name if group is None or tile else group.nodes[0]]
+
+    def inherited(self, node: Node, ref: Ref, info: Any) -> int | None:
+        """The block of an input that dies here and may be overwritten while it is read."""
+        if ref.index or size_of(node.specs[ref.index].shape) == 1:
+            return None  # NumPy is three times slower in place on a single element
+        here = {self.home[node.name]: self.store.number[node.name]}
+        for i in info.inplace[: len(node.inputs)]:
+            source = node.inputs[i]
+            root, spec = self.root[source], self.part.spec(source)
+            mine = node.specs[ref.index]
+            whole = self.part.spec(root).nbytes == mine.nbytes
+            same = spec.dtype == mine.dtype and spec.shape == mine.shape and whole
+            same = same and (ref in self.scratch) == (root in self.scratch)
+            if same and self.ends[root] == here and root in self.block_of:
+                if sum(self.root[r] == root for r in node.inputs) == 1:
+                    return self.block_of.pop(root)
+        return None
+
+    # -- pins
+
+    def pin(self, node: Node) -> None:
+        """Pin the version a read sees, unless no update can come before its last use."""
+        ref = Ref(node.name)
+        text, var = self.store.expr[ref], self.store.variable(node.inputs[0])
+        number = self.store.number
+        uses = [u for r in self.views(ref) for u in self.users.get(r, [])]
+        mine = self.users.get(ref, [])  # a send of the read itself pins on its own
+        held = [self.part.nodes[u] for u in uses]
+        held = [u for u in held if self.holds(u) and not (u.type == "Send" and u.name in mine)]
+        if held or any(self.home[u] != self.home[node.name] for u in uses):
+            self.store.pinned[node.name] = "step"
+            self.store.shared.add(text)
+        elif uses:
+            last = max(uses, key=number.__getitem__)
+            writes = self.later_writes(node)
+            overwritten = number[last] in writes and self.mixes(self.part.nodes[last], ref)
+            if overwritten or any(w < number[last] for w in writes):
+                self.store.pinned[node.name] = "use"
+                self.store.shared.add(text)  # a step that fails before its last use ends the pin
+                ends = [f"{var}.unpin({text})", f"{text} = None"]
+                self.store.after.setdefault(last, []).extend(ends)
+
+    def mixes(self, update: Node, ref: Ref) -> bool:
+        """Whether an update may read elements of what was read, `ref`, that it has changed."""
+        if update.type in FRAMES or update.row.by_rows:
+            return True
+        return any(r != ref and self.root.get(r) == ref for r in update.inputs)
+
+    def views(self, ref: Ref) -> list[Ref]:
+        """The values that lie in the memory of `ref`, itself among them."""
+        return [r for r, root in self.root.items() if root == ref]
+
+    def fetched_from(self, node: Node) -> bool:
+        """True if a read is fetched, or a view of it that an update would change first."""
+        ref = Ref(node.name)
+        if ref in self.fetched:
+            return True
+        return bool(self.later_writes(node) and not self.fetched.isdisjoint(self.views(ref)))
+
+    def later_writes(self, read: Node) -> list[int]:
+        """The numbers of the updates of a variable behind a read of it."""
+        handle, number = read.inputs[0], self.store.number
+        found = []
+        for name in self.users.get(handle, []):
+            node = self.part.nodes[name]
+            if number[name] > number[read.name]:
+                found += [number[name] for i in node.row.writes if node.inputs[i] == handle]
+        for name, written in self.written_inside.items():
+            if handle.node in written and number[name] > number[read.name]:
+                found.append(number[name])
+        return found

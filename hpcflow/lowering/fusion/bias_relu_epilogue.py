@@ -1,0 +1,90 @@
+"""A bias and a relu behind a product or a convolution become a part of it, if a kernel does that.
+
+The result is then written once, instead of once a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hpcflow.graph.static_shape import Spec
+from hpcflow.lowering.segments_between_waits import Strand, home, users
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import exchange
+
+ENDED = {"MatMul": "MatMulBias", "Conv": "ConvBias"}  # what becomes what
+
+Serves = Callable[[Node, list[Spec]], bool]
+
+
+def with_epilogues(part: Part, strands: list[Strand], serves: Serves) -> Part:
+    """The part with a node in place of each product or convolution, its bias and its relu.
+
+    Only where nobody else uses what is between them, all are of one strand and one device, and
+    `serves` says that a kernel better than the plain one computes the new node, given the specs of
+    its inputs. Rounding may change.
+    """
+    taken, where = users(part), home(strands)
+    controlled = {c for node in part.nodes.values() for c in node.control}
+    new: dict[str, Node] = {}
+    gone: dict[str, str] = {}
+    for first in part.nodes.values():
+        if first.type not in ENDED or first.attrs.get("first"):
+            continue
+        chain = [first]
+        for follows in (_bias, _relu):
+            node = _only_user(chain[-1], part, taken)
+            if node is None or chain[-1].name in controlled or not follows(node, chain[-1], part):
+                break
+            if (node.device, where[node.name]) != (first.device, where[first.name]):
+                break
+            chain.append(node)
+        for made, replaced in _joined(chain):
+            if serves(made, [part.spec(ref) for ref in made.inputs]):
+                new[made.name] = made
+                gone.update({node.name: made.name for node in replaced[:-1]})
+                break
+    return exchange(part, new, {}, gone)
+
+
+def _only_user(node: Node, part: Part, taken: dict[Ref, list[str]]) -> Node | None:
+    names = taken.get(Ref(node.name), [])
+    fetched = any(ref.node == node.name for ref in part.fetches)
+    return part.nodes[names[0]] if len(names) == 1 and not fetched else None
+
+
+def _bias(node: Node, before: Node, part: Part) -> bool:
+    """Whether `node` adds a vector along the last axis."""
+    if node.type not in ("BiasAdd", "Add") or node.inputs.count(Ref(before.name)) != 1:
+        return False
+    if node.type == "BiasAdd" and node.inputs[0] != Ref(before.name):
+        return False
+    value, vector = before.specs[0], part.spec(_other(node, before))
+    shapes = value.shape, vector.shape, node.specs[0].shape
+    if shapes[0] is None or shapes[1] is None or shapes[2] != shapes[0]:
+        return False
+    return len(shapes[1]) == 1 and shapes[1] == shapes[0][-1:] and None not in shapes[1]
+
+
+def _relu(node: Node, before: Node, part: Part) -> bool:
+    return node.type == "Relu"
+
+
+def _other(node: Node, before: Node) -> Ref:
+    return next(ref for ref in node.inputs if ref != Ref(before.name))
+
+
+def _joined(chain: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
+    """The node that does what the chain does, and the chain; then the same without the relu."""
+    first = chain[0]
+    for length in range(len(chain), 1, -1):
+        replaced = chain[:length]
+        before = {c: None for node in replaced for c in node.control}
+        made = replaced[-1].but(
+            type=ENDED[first.type],
+            inputs=(*first.inputs, _other(chain[1], first)),
+            control=tuple(before),
+            attrs={**first.attrs, "relu": length == 3},
+            line=first.line,
+        )
+        yield made, replaced

@@ -1,0 +1,321 @@
+"""Operations that compute element by element, or row by row, become one.
+
+Nodes of one segment with one iteration space (`iteration_space.py`: so many elements, in rows) are
+put side by side where nothing depends on their order (`fusion_clustering.py`). Those of them that
+have values in common become one node `Fused`. Its attribute `body` says what it computes, `text`
+is the LLVM code that `codegen/llvm_cpu_codegen.py` writes, `names` and `types` are those of its
+operations in the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from hpcflow.codegen import elementwise_formulas
+from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ROW, Operand
+from hpcflow.codegen.row_op_decomposition import EXPANSIONS, Steps
+from hpcflow.graph.static_shape import known, size_of
+from hpcflow.lowering.fusion import kernel_dedup, recompute
+from hpcflow.lowering.fusion.fusion_clustering import Item, Items, clusters, in_sequence
+from hpcflow.lowering.fusion.iteration_space import (
+    IGNORED,
+    Domain,
+    Lengths,
+    Reading,
+    common,
+    read,
+    steps_of,
+)
+from hpcflow.lowering.fusion.update_fusion import Writer
+from hpcflow.lowering.segments_between_waits import Strand, home, users
+from hpcflow.lowering.strided_layout import SEEN, Lay, packed, seen, without_unused
+from hpcflow.lowering.update_tiling import grouped, is_loose
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import exchange, topological
+from hpcflow.platform import cpu_threads
+
+Infos = Callable[[Part], Callable[[Node], Any]]
+MOST = 400  # operations of one kernel: compiling more takes long
+# faster by one loop even if nothing is beside them
+ALONE = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE, *EXPANSIONS}) - {
+    *("Sum", "SumToShape", "Mean", "SumGrad", "MeanGrad", "BroadcastTo", "Pow")
+}
+SUMS = frozenset(("Sum", "SumToShape", "Mean"))  # so are these, if they are of many elements,
+COPIES = SEEN - {"Rows", "Identity"}  # a view, and what may be part of a kernel itself
+MOST_AROUND = 4  # times what is read: a value of which a window is read lives as long as that
+SHORTEST = 16  # elements of a row of a window that is read where it lies
+LARGE = 1 << 15  # so many, and all other operations where a kernel runs on several threads
+
+
+def fuse(
+    part: Part, strands: list[Strand], infos: Infos, exact: bool, kinds: Collection[str] = ("cpu",)
+) -> Part:
+    """The part with its elementwise nodes fused; with `exact` only what changes no bit.
+
+    `infos(part)` tells of a node of that part which form its kernel has, `kinds` on which kinds of
+    devices there are kernels of several operations.
+    """
+    found = _Finder(part, strands, infos, exact, kinds)
+    if not found.readings:
+        return part
+    made: list[Made] = []
+    gone: dict[str, str] = {}
+    orders: list[list[str]] = []
+    for strand in strands:
+        items = Items(part, Domain.joined)
+        for name in strand.nodes:
+            found.put(items, part.nodes[name])
+        order: list[str] = []
+        groups = [group for item in items.items for group in found.groups(item)]
+        for names in found.remade(groups):
+            new = found.nodes(names)
+            gone.update((n, one.node.name) for one in new for n in one.names if n != one.node.name)
+            order += [name for name in names if name not in gone]
+            made += new
+        orders.append(order)
+    part, had = found.part, {ref.node for ref in found.users}
+    position = {name: i for i, name in enumerate(part.nodes)}
+    inside = [pair for order in orders for pair in pairwise(order)]
+    values = {old: new for one in made for old, new in one.values.items()}
+    part = exchange(part, {one.node.name: one.node for one in made}, values, gone)
+    names = topological(part.nodes, position.__getitem__, inside)
+    part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
+    return without_unused(part, had)
+
+
+class _Finder:
+    """What may be fused with what."""
+
+    def __init__(
+        self,
+        part: Part,
+        strands: list[Strand],
+        infos: Infos,
+        exact: bool,
+        kinds: Collection[str],
+    ) -> None:
+        self.part, self.infos, self.exact = part, infos, exact
+        self.info = infos(part)
+        self.users, self.home = users(part), home(strands)
+        others = grouped(part, strands, self.info, Writer(exact, kinds))
+        self.readings: dict[str, Reading] = {}
+        for name, node in part.nodes.items():
+            if name not in others and node.kind in kinds:
+                reading = read(part, node, exact)
+                if reading is not None:
+                    self.readings[name] = reading
+        self.settled: dict[str, Reading] = {}  # in the domain where a node is put
+        self.domains: dict[str, Domain] = {}
+
+    def put(self, items: Items, node: Node) -> None:
+        """Put a node with others of its domain, or with those whose rows it tells something of."""
+        reading = self.readings.get(node.name)
+        if reading is None:
+            items.add(node)
+            return
+        choices = [*self._with_others(node, reading), (reading, self._domain(node, reading))]
+        for choice, domain in choices:
+            behind = self._behind(node, choice)
+            last = domain is choices[-1][1]
+            closes = ROW in choice.outputs
+            if last or items.reaches(node, domain, behind):
+                items.add(node, [domain], closes, behind)
+                self.settled[node.name], self.domains[node.name] = choice, domain
+                return
+
+    def _domain(self, node: Node, reading: Reading) -> Domain:
+        return Domain(reading.size, reading.cols, node.device, self.home[node.name])
+
+    def _with_others(self, node: Node, reading: Reading) -> Iterator[tuple[Reading, Domain]]:
+        """The node among those that make values of rows which it takes."""
+        for ref in node.inputs:
+            if ref.node in self.settled and self._way(ref) == COLUMN:
+                domain, (cols,) = self.domains[ref.node], self.settled[ref.node].cols
+                for choice in (reading.by_rows(cols), reading.with_rows(cols)):
+                    if choice is not None and choice.size == domain.size:
+                        yield choice, domain._replace(cols=choice.cols)
+
+    def _way(self, ref: Ref) -> str:
+        """How a value lies in the domain where its node is put."""
+        return self.settled[ref.node].outputs[ref.index] if ref.node in self.settled else ""
+
+    def _behind(self, node: Node, reading: Reading) -> list[str]:
+        """Nodes whose values this one takes in another way than they are made."""
+        pairs = zip(node.inputs, reading.inputs, strict=True)
+        return [r.node for r, way in pairs if way != IGNORED and self._way(r) not in ("", way)]
+
+    def groups(self, item: Item) -> Iterator[list[str]]:
+        """The nodes of an item, side by side: those together that one kernel can make."""
+        if item.first:
+            yield item.first
+        if item.key is None:
+            yield item.nodes
+            return
+        for i in range(0, len(item.nodes), MOST):
+            yield from in_sequence(self.part, list(_connected(self.part, item.nodes[i : i + MOST])))
+
+    def remade(self, groups: list[list[str]]) -> list[list[str]]:
+        """The groups of a strand, those to be kernels with what they compute again."""
+        places = [k for k, names in enumerate(groups) if self.is_kernel(names)]
+        part, new = recompute.remade(self.part, [groups[k] for k in places], self.settled)
+        if part is not self.part:
+            self.part, self.users, self.info = part, users(part), self.infos(part)
+        made = dict(zip(places, new, strict=True))
+        return [made.get(k, names) for k, names in enumerate(groups)]
+
+    def is_kernel(self, names: list[str]) -> bool:
+        """Whether nodes that belong together are worth a kernel."""
+        if not self.settled.keys() >= set(names):
+            return False
+        type, size = self.part.nodes[names[0]].type, self.settled[names[0]].size
+        if len(names) > 1 or type in ALONE:
+            return True
+        if type in SUMS and self.settled[names[0]].cols == (size,):
+            return True  # of few elements, all of them, as a loss: NumPy takes ten times as long
+        return size >= LARGE and (type in SUMS or cpu_threads.chosen().threads > 1)
+
+    def nodes(self, names: list[str]) -> list[Made]:
+        """The node that does what these do; several if its kernel were too large, none if slow."""
+        if not self.is_kernel(names):
+            return []
+        if not any(FULL in self.settled[n].outputs + self.settled[n].inputs for n in names):
+            for name in names:  # they tell something of rows that are elsewhere
+                self.settled[name] = self.readings[name]
+        made = self.node(names)
+        if made is not None:
+            return [made]
+        return [one for name in names if (one := self.node([name])) is not None]
+
+    def node(self, names: list[str]) -> Made | None:
+        """The node that does what these do, they, and where their values are then."""
+        nodes, mine = [self.part.nodes[name] for name in names], set(names)
+        cols, on_gpu = self.length(names), nodes[0].kind == "gpu"
+        given = {node.name: list(self.given(node, cols)) for node in nodes}
+        outside = dict.fromkeys(g for of in given.values() for g in of if g.ref.node not in mine)
+        if any(g.operand.limit for of in given.values() for g in of if g not in outside):
+            return None  # labels that nobody could check
+        taken = {g: i for i, g in enumerate(outside)}
+        steps = Steps(tuple(g.operand for g in taken), cols)
+        value: dict[Ref, int] = {}
+        for node in nodes:
+            reading = self.settled[node.name]
+            operands = [value[g.ref] if g.ref in value else taken[g] for g in given[node.name]]
+            made = steps_of(steps, node, reading, operands)
+            value.update({Ref(node.name, i): made[i] for i in range(len(made))})
+        kept = [ref for ref in value if self.leaves(ref, mine)]
+        kept.sort(key=lambda ref: self._way(ref) != FULL)  # the first may be in place of an operand
+        size = max(self.settled[name].size for name in names)
+        body = steps.body(tuple(value[ref] for ref in kept))
+        if all(way != FULL for way in map(self._way, kept)):
+            if all(g.operand.way != FULL or g.operand.begins for g in taken):
+                body = body._replace(size=size)
+        written = None
+        if kept:
+            written = (
+                kernel_dedup.on_gpu(body, size) if on_gpu else kernel_dedup.kernel(body, self.exact)
+            )
+        if written is None:
+            return None
+        inputs = [g.ref for g in taken]
+        attrs = {
+            "body": body,
+            "names": tuple(names),
+            "text": written.text,
+            "loose": tuple(
+                i for i, ref in enumerate(inputs) if is_loose(self.part, ref, self.info)
+            ),
+            "inplace": written.inplace,
+            "types": tuple(node.type for node in nodes),
+            "size": size,
+            "labels": tuple(
+                (taken[g], n.name, n.line) for n in nodes for g in given[n.name] if g.operand.limit
+            ),
+        }
+        last = nodes[-1]
+        control = dict.fromkeys(c for n in nodes for c in n.control if c not in mine)
+        specs = tuple(self.part.spec(ref) for ref in kept)
+        fused = last.but(
+            type="Fused", inputs=tuple(inputs), control=tuple(control), attrs=attrs, specs=specs
+        )
+        return Made(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(kept)})
+
+    def length(self, names: list[str]) -> int:
+        """Of the rows of a kernel, 0 if it has none: that of a window if any length will do."""
+        cols: Lengths | None = ()
+        for name in names:
+            cols = None if cols is None else common(cols, self.settled[name].cols)
+        assert cols is not None  # they are of one domain
+        if cols:
+            return cols[0]
+        mine, runs = set(names), [0]
+        for node in (self.part.nodes[name] for name in names):
+            for ref, way in zip(node.inputs, self.settled[node.name].inputs, strict=True):
+                if ref.node not in mine and way == FULL:
+                    root, lay = self.seen(ref, node)
+                    runs += [lay.run()] if root != ref else []
+        return min((run for run in runs if run >= SHORTEST), default=0)
+
+    def seen(self, ref: Ref, node: Node) -> tuple[Ref, Lay]:
+        """What a value is a window of, or has in another order, and its lay there."""
+        root, lay = seen(self.part, ref, node.device, COPIES)
+        if (
+            node.kind != "cpu"
+            or lay.is_packed()
+            or self.part.nodes[root.node].type == "ReadVariable"
+            or size_of(known(self.part.spec(root).shape)) > MOST_AROUND * size_of(lay.sizes)
+        ):
+            return ref, packed(lay.sizes)
+        return root, lay
+
+    def given(self, node: Node, cols: int) -> Iterator[Given]:
+        """What a node takes, with rows of that length."""
+        reading = self.settled[node.name]
+        checks = node.type == "SparseSoftmaxCrossEntropy" and node.kind != "gpu"
+        for i, (ref, (way, begins)) in enumerate(zip(node.inputs, reading.ways(cols), strict=True)):
+            if way == IGNORED:
+                continue
+            root, dtype = ref, self.part.spec(ref).dtype
+            if way == FULL and cols and not begins:
+                root, lay = self.seen(ref, node)
+                found = lay.by_rows(cols)
+                if root != ref and found is not None and found[0] == FULL:
+                    begins = found[1]
+                else:
+                    root = ref
+            limit = reading.cols[0] if checks and i == 1 else 0  # labels
+            yield Given(root, Operand(dtype, way, limit, begins))
+
+    def leaves(self, ref: Ref, mine: set[str]) -> bool:
+        """Whether somebody else needs a value, or nobody any of its node, which is still to run."""
+        outputs = (Ref(ref.node, i) for i in range(len(self.part.nodes[ref.node].specs)))
+        if not any(self.users.get(one) for one in outputs):
+            return True
+        return ref in self.part.fetches or not mine.issuperset(self.users.get(ref, ()))
+
+
+class Given(NamedTuple):
+    """A value that a kernel takes, or makes for itself, and how."""
+
+    ref: Ref
+    operand: Operand
+
+
+class Made(NamedTuple):
+    """A node in place of others, and where the values of those are then."""
+
+    node: Node
+    names: list[str]
+    values: dict[Ref, Ref]
+
+
+def _connected(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
+    """The names in groups, each of nodes that values lead from one to the other."""
+
+    def values(name: str) -> Iterator[Ref]:
+        yield from (Ref(name, i) for i in range(len(part.nodes[name].specs)))
+        yield from part.nodes[name].inputs
+
+    return clusters(names, values)

@@ -1,0 +1,65 @@
+"""The gradients of max pooling, of the relu before it and of the bias before that become one.
+
+The way back is then gone over once: a result that is as large as the input of the pooling is
+neither masked nor summed in passes of their own.
+"""
+
+from __future__ import annotations
+
+from hpcflow.graph.static_shape import normalize_axes
+from hpcflow.lowering.fusion.bias_relu_epilogue import Serves
+from hpcflow.lowering.segments_between_waits import Strand, home, users
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import exchange
+
+
+def with_pool_gradients(part: Part, strands: list[Strand], serves: Serves) -> Part:
+    """The part with a MaxPoolReluGrad in place of a MaxPoolGrad, its ReluGrad and the sum of that.
+
+    Only where nobody else uses what is between the first two, all are of one strand and one device,
+    and `serves` says that a kernel better than the plain one computes the new node.
+    """
+    taken, where = users(part), home(strands)
+    fixed = {c for node in part.nodes.values() for c in node.control}
+    fixed |= {ref.node for ref in part.fetches}
+    made: dict[str, Node] = {}
+    values: dict[Ref, Ref] = {}  # of nodes that are gone
+    for first in part.nodes.values():
+        names = taken.get(Ref(first.name), [])
+        if first.type != "MaxPoolGrad" or first.attrs["first"] or len(names) != 1:
+            continue
+        relu = part.nodes[names[0]]
+        masks = relu.type == "ReluGrad" and relu.inputs == (Ref(first.name), first.inputs[0])
+        if not masks or first.name in fixed or not _beside(relu, first, where):
+            continue
+        sums = [part.nodes[name] for name in taken.get(Ref(relu.name), [])]
+        sums = [
+            n
+            for n in sums
+            if _is_bias(n, relu) and n.name not in fixed and _beside(n, first, where)
+        ]
+        node = relu.but(
+            type="MaxPoolReluGrad",
+            inputs=first.inputs,
+            control=tuple(dict.fromkeys((*first.control, *relu.control))),
+            attrs={**first.attrs, "bias": bool(sums)},
+            specs=(*relu.specs, *(n.specs[0] for n in sums[:1])),
+        )
+        if serves(node, [part.spec(ref) for ref in node.inputs]):
+            made[relu.name] = node
+            values[Ref(first.name)] = Ref(relu.name)
+            values.update({Ref(n.name): Ref(relu.name, 1) for n in sums})
+    return exchange(part, made, values, {old.node: new.node for old, new in values.items()})
+
+
+def _beside(a: Node, b: Node, where: dict[str, int]) -> bool:
+    return a.device == b.device and where[a.name] == where[b.name]
+
+
+def _is_bias(node: Node, of: Node) -> bool:
+    """Whether a node sums a value over all axes but the last."""
+    shape = of.specs[0].shape
+    if node.type != "Sum" or node.control or node.attrs["keepdims"] or shape is None:
+        return False
+    rank = len(shape)
+    return normalize_axes(node.attrs["axis"], rank) == tuple(range(rank - 1))

@@ -1,0 +1,149 @@
+"""What one kernel would hand to a later one is computed there again, where that moves less memory.
+
+The gradient of a formula needs what the formula has computed on the way. Large values are written
+to memory and read again, while those that they were made of are there already: a kernel then
+computes them anew from these, in registers (Chen et al. 2016, "Training Deep Nets with Sublinear
+Memory Cost", has the same for whole layers).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from hpcflow.codegen.fused_loop_ir import FULL
+from hpcflow.codegen.row_op_decomposition import EXPANSIONS
+from hpcflow.graph.static_shape import size_of
+from hpcflow.lowering.fusion.iteration_space import Lengths, Reading, common
+from hpcflow.lowering.segments_between_waits import users
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import unused
+
+LARGE = 1 << 20  # bytes of a value: smaller ones are in the cache still when they are needed
+MOST = 16  # operations that are done again for each value
+
+
+def remade(
+    part: Part, groups: Sequence[list[str]], readings: dict[str, Reading]
+) -> tuple[Part, list[list[str]]]:
+    """The part and its groups, kernels to be, with nodes that compute again what others have.
+
+    `readings` tell of each node how its values lie; those of new nodes are added.
+    """
+    work = _Work(part, [list(names) for names in groups], readings)
+    for k in range(len(groups)):
+        for j in sorted({work.owner[r.node] for r in work.operands(k) if r.node in work.owner}):
+            if j != k:
+                work.remake(j, k)
+    return work.part, work.groups
+
+
+class _Work:
+    def __init__(self, part: Part, groups: list[list[str]], readings: dict[str, Reading]) -> None:
+        self.part, self.groups, self.readings = part, groups, readings
+        self.owner = {name: k for k, names in enumerate(groups) for name in names}
+        self.users = users(part)
+
+    def operands(self, k: int) -> list[Ref]:
+        """The values of elements that a group takes from others."""
+        found: dict[Ref, None] = {}
+        for name in self.groups[k]:
+            node, ways = self.part.nodes[name], self.readings[name].inputs
+            for ref, way in zip(node.inputs, ways, strict=True):
+                if way == FULL and self.owner.get(ref.node) != k:
+                    found[ref] = None
+        return list(found)
+
+    def remake(self, source: int, dest: int) -> None:
+        """Have `dest` compute what it takes from `source`, if that moves less."""
+        operands = self.operands(dest)
+        wanted = [ref for ref in operands if self.is_only_for(ref, source, dest)]
+        made: dict[str, None] = {}
+        leaves: set[Ref] = set()
+        given: list[Ref] = []
+        for ref in wanted:
+            found = self.formula(ref, source, dest, set(wanted))
+            if found is not None:
+                given.append(ref)
+                made.update(dict.fromkeys(found[0]))
+                leaves |= found[1]
+        more = leaves - set(operands)
+        one_domain = self.have_one_domain([*made, *self.groups[dest]])
+        if given and one_domain and len(more) < len(given) and len(made) <= MOST * len(given):
+            self.copy([n for n in self.groups[source] if n in made], given, dest)
+
+    def is_only_for(self, ref: Ref, source: int, dest: int) -> bool:
+        """Whether a large value of one group is needed by no more than another."""
+        node = self.part.nodes[ref.node]
+        spec = node.specs[ref.index]
+        if self.owner.get(ref.node) != source or ref in self.part.fetches or not spec.known:
+            return False
+        if spec.nbytes < LARGE or size_of(spec.shape) != self.readings[node.name].size:
+            return False
+        return all(self.owner.get(name) in (source, dest) for name in self.users[ref])
+
+    def formula(
+        self, ref: Ref, source: int, dest: int, wanted: set[Ref]
+    ) -> tuple[list[str], set[Ref]] | None:
+        """The nodes that make a value of `source`, and the values of elements they begin with.
+
+        None if there is one among them that cannot be done again.
+        """
+        nodes: dict[str, None] = {}
+        leaves: set[Ref] = set()
+        stack = [ref]
+        while stack:
+            ref = stack.pop()
+            node = self.part.nodes[ref.node]
+            if node.type in EXPANSIONS or node.row.stateful:
+                return None
+            nodes[node.name] = None
+            reading = self.readings[node.name]
+            for other, way in zip(node.inputs, reading.inputs, strict=True):
+                if way != FULL:
+                    continue
+                inside = self.owner.get(other.node) == source
+                stays = other not in wanted and not self.is_hidden(other, source)
+                if inside and not stays:
+                    if other.node not in nodes:
+                        stack.append(other)
+                elif self.part.nodes[other.node].type == "ReadVariable":
+                    return None  # it may have changed
+                else:
+                    leaves.add(other)
+        return list(nodes), leaves
+
+    def have_one_domain(self, names: Sequence[str]) -> bool:
+        """Whether nodes can be in one kernel: on one device, with rows of one length."""
+        cols: Lengths | None = ()
+        for name in names:
+            cols = None if cols is None else common(cols, self.readings[name].cols)
+        sizes = {self.readings[name].size for name in names}
+        devices = {self.part.nodes[name].device for name in names}
+        return cols is not None and len(sizes) == 1 == len(devices)
+
+    def is_hidden(self, ref: Ref, source: int) -> bool:
+        """Whether a value never leaves the group that makes it."""
+        names = self.users.get(ref, ())
+        return ref not in self.part.fetches and all(self.owner.get(n) == source for n in names)
+
+    def copy(self, names: Sequence[str], given: Sequence[Ref], dest: int) -> None:
+        """Put copies of nodes in front of a group, which takes the values `given` from them."""
+        nodes = dict(self.part.nodes)
+        new = {name: unused(f"{name}/again", nodes) for name in names}
+        for name in names:
+            node = nodes[name]
+            nodes[new[name]] = node.but(name=new[name], inputs=_moved(node, new), control=())
+            self.readings[new[name]] = self.readings[name]
+            self.owner[new[name]] = dest
+        instead = {ref: Ref(new[ref.node], ref.index) for ref in given}
+        for name in self.groups[dest]:
+            node = nodes[name]
+            nodes[name] = node.taking(instead)
+        self.groups[dest] = [*new.values(), *self.groups[dest]]
+        self.part = dataclasses.replace(self.part, nodes=nodes)
+        self.users = users(self.part)
+
+
+def _moved(node: Node, new: Mapping[str, str]) -> tuple[Ref, ...]:
+    return tuple(Ref(new.get(ref.node, ref.node), ref.index) for ref in node.inputs)

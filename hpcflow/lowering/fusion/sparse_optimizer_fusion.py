@@ -1,0 +1,214 @@
+"""An optimizer's formula over the rows that a gradient has becomes one loop over them.
+
+What the graph says is: read some rows of a variable and of its slots, compute with them, put other
+rows in their place. Where no row is named twice, and all else is computed element by element, one
+node `UpdateRows1`, `UpdateRows2`, ... (by its number of tables) does that in place, row by row. Its
+attribute `text` says how, as `hpcflow.codegen.row_gather_scatter_codegen` writes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from hpcflow.codegen import elementwise_formulas, row_gather_scatter_codegen
+from hpcflow.codegen.fused_loop_ir import FULL, ONE, Operand, Step
+from hpcflow.codegen.llvm_builder import TYPES
+from hpcflow.graph.static_shape import is_known, size_of
+from hpcflow.lowering.segments_between_waits import users
+from hpcflow.ops.variables.sparse_row_update_ops import MOST_TABLES
+from hpcflow.plan.ir.control_flow_nodes import FRAMES
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import behind_cycles, topological
+
+PREFIX = "Scatter"
+
+
+def fuse_rows(part: Part, exact: bool) -> Part:
+    """The part with one node for the formula of each variable; with `exact` of the same bits."""
+    groups: dict[tuple[Any, ...], list[Node]] = {}
+    for node in part.nodes.values():
+        if _is_change(node):
+            key = node.inputs[1], node.device, node.attrs["dtype"], tuple(node.attrs["shape"])
+            groups.setdefault(key, []).append(node)
+    for changes in groups.values():
+        made = _Group(part, changes, exact).made()
+        part = part if made is None else made
+    return part
+
+
+def _is_change(node: Node) -> bool:
+    """Whether rows are changed of which none is named twice, by a formula that may be fused."""
+    if not node.type.startswith(PREFIX) or not node.attrs.get("distinct") or len(node.inputs) != 3:
+        return False
+    return (
+        node.type.removeprefix(PREFIX) in row_gather_scatter_codegen.CHANGES
+        and "/cpu:" in node.device
+    )
+
+
+class _Group:
+    """The changes of several tables by the same indices, and what they alone need."""
+
+    def __init__(self, part: Part, changes: list[Node], exact: bool) -> None:
+        self.part, self.changes, self.exact = part, changes, exact
+        self.indices = changes[0].inputs[1]
+        self.handles = [node.inputs[0] for node in changes]
+        self.dtype, self.row = changes[0].attrs["dtype"], tuple(changes[0].attrs["shape"][1:])
+        self.mine = {node.name for node in changes} | self.alone()
+
+    def made(self) -> Part | None:
+        """The part with one node in place of them; None if that would not be the same."""
+        index = self.part.spec(self.indices).dtype.name
+        steps = [n for n in self.part.nodes.values() if n.name in self.mine and self.is_step(n)]
+        if not steps or len(set(self.handles)) < len(self.handles) or not self.in_order():
+            return None
+        if len(self.handles) > MOST_TABLES or index not in row_gather_scatter_codegen.INDICES:
+            return None
+        if self.dtype.name not in row_gather_scatter_codegen.DTYPES:
+            return None
+        node = self.node(steps, index)
+        return None if node is None else self.replaced(node)
+
+    # -- what belongs to it
+
+    def alone(self) -> set[str]:
+        """What only these changes need, of what can be done row by row."""
+        found: set[str] = set()
+        stack = [node.inputs[2].node for node in self.changes]
+        while stack:
+            node = self.part.nodes[stack.pop()]
+            if node.name not in found and (self.is_step(node) or self.is_read(node)):
+                found.add(node.name)
+                stack += [ref.node for ref in node.inputs]
+        takers, last = users(self.part), {node.name for node in self.changes}
+        fetched = {ref.node for ref in self.part.fetches}
+        while True:
+            outer = {
+                name
+                for name in found
+                if name in fetched or not found | last >= set(takers.get(Ref(name), ()))
+            }
+            if not outer:
+                return found
+            found -= outer
+
+    def is_read(self, node: Node) -> bool:
+        """Whether a node reads these rows of one of the tables."""
+        return (
+            node.type == "ReadRows"
+            and node.inputs[1] == self.indices
+            and (node.inputs[0] in self.handles)
+        )
+
+    def is_step(self, node: Node) -> bool:
+        """Whether a node computes rows element by element."""
+        if elementwise_formulas.find(node.type, self.exact) is None or len(node.specs) != 1:
+            return False
+        ways = [self.way(ref) for ref in node.inputs]
+        return self.way(Ref(node.name)) == FULL and None not in ways and FULL in ways
+
+    def way(self, ref: Ref) -> str | None:
+        """How elements of a value go with those of the rows; None if in no way."""
+        spec = self.part.spec(ref)
+        if spec.dtype.name not in TYPES:
+            return None
+        if is_known(spec.shape) and size_of(spec.shape) == 1:
+            return ONE
+        alike = spec.shape is not None and len(spec.shape) == 1 + len(self.row)
+        return FULL if alike and tuple(spec.shape[1:]) == self.row else None  # type: ignore[index]
+
+    # -- whether and how it is done at once
+
+    def in_order(self) -> bool:
+        """Whether nobody else comes in between: the tables change where the last of them does."""
+        names = list(self.part.nodes)
+        at = {name: i for i, name in enumerate(names)}
+        end = max(at[node.name] for node in self.changes)
+        for change, handle in zip(self.changes, self.handles, strict=True):
+            for node in self.part.nodes.values():
+                if handle not in node.inputs or node.name == change.name:
+                    continue
+                if node.type in FRAMES:  # which may change it
+                    return False
+                if node.name in self.mine:
+                    if at[node.name] > at[change.name]:
+                        return False
+                elif at[change.name] < at[node.name] < end:
+                    return False
+                elif node.inputs.index(handle) in node.row.writes and at[node.name] < end:
+                    reads = [n for n in self.mine if handle in self.part.nodes[n].inputs]
+                    if any(at[n] < at[node.name] for n in reads):
+                        return False
+        return True
+
+    def node(self, steps: list[Node], index: str) -> Node | None:
+        """The node that does all."""
+        number: dict[Ref, int] = {}
+        for node in (self.part.nodes[name] for name in self.mine):
+            if self.is_read(node):
+                number[Ref(node.name)] = self.handles.index(node.inputs[0])
+        values = [ref for node in steps for ref in node.inputs]
+        values += [node.inputs[2] for node in self.changes]
+        given = [r for r in dict.fromkeys(values) if r not in number and r.node not in self.mine]
+        operands: list[Operand] = []
+        for ref in given:
+            spec, way = self.part.spec(ref), self.way(ref)
+            if way is None:
+                return None
+            number[ref] = len(self.handles) + len(operands)
+            operands.append(Operand(spec.dtype, way))
+        written = []
+        for node in steps:
+            written.append(Step(node.type, tuple(number[r] for r in node.inputs), node.attrs))
+            number[Ref(node.name)] = len(self.handles) + len(operands) + len(written) - 1
+        changes = [(n.type.removeprefix(PREFIX), number[n.inputs[2]]) for n in self.changes]
+        body = row_gather_scatter_codegen.Formula(
+            self.dtype, index, tuple(operands), tuple(written), tuple(changes)
+        )
+        text = row_gather_scatter_codegen.formula(
+            body,
+            row_gather_scatter_codegen.lines_of(size_of(self.row) * self.dtype.itemsize),
+            self.exact,
+        )
+        if text is None:
+            return None
+        own = [self.part.nodes[name] for name in self.part.nodes if name in self.mine]
+        control = dict.fromkeys(c for n in own for c in n.control if c not in self.mine)
+        attrs = {**self.changes[-1].attrs, "body": body, "text": text}
+        return self.changes[-1].but(
+            type=f"UpdateRows{len(self.handles)}",
+            inputs=(*self.handles, self.indices, *given),
+            control=tuple(control),
+            attrs={**attrs, "names": tuple(n.name for n in own)},
+        )
+
+    def replaced(self, made: Node) -> Part | None:
+        """The part with the node in place of these, in an order that respects its edges."""
+        place = {name: i for i, name in enumerate(self.part.nodes)}
+        nodes: dict[str, Node] = {}
+        for name, node in self.part.nodes.items():
+            if name == made.name:
+                nodes[name] = made
+            elif name not in self.mine:
+                control = [new for c in node.control for new in self.instead(c, made)]
+                nodes[name] = node.but(control=tuple(dict.fromkeys(control)))
+        if behind_cycles(nodes):  # something in between waits for a part of it
+            return None
+        order = topological(nodes, place.__getitem__)
+        return dataclasses.replace(self.part, nodes={name: nodes[name] for name in order})
+
+    def instead(self, name: str, made: Node) -> Iterator[str]:
+        """What to wait for in place of a node: the update, or what a value was computed from."""
+        changes = {change.name for change in self.changes}
+        stack, seen = [name], set[str]()
+        while stack:
+            name = stack.pop()
+            if name not in self.mine:
+                yield name
+            elif name in changes:
+                yield made.name
+            elif name not in seen:
+                seen.add(name)
+                stack += reversed(self.part.nodes[name].before())

@@ -1,0 +1,122 @@
+"""Updates of rows without copies of what is given for them.
+
+A number that all rows are multiplied by becomes an input of the update. Rows that several reads of
+a table gave, joined one after the other, are given piece by piece: as they are applied one after
+the other too, the table becomes the same, to the last bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from hpcflow.lowering.segments_between_waits import users
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import SAME_ORDER, unused
+
+
+def without_copies(part: Part) -> Part:
+    """The part with updates of rows that take scales and pieces."""
+    rewriter = _Rewriter(part)
+    nodes = {new.name: new for node in part.nodes.values() for new in rewriter.instead(node)}
+    if not rewriter.taken:
+        return part
+    used: set[str] = set()
+    for name, node in reversed(list(nodes.items())):
+        if name in rewriter.taken and name not in used:
+            del nodes[name]
+        else:
+            used |= {ref.node for ref in node.inputs}
+    return dataclasses.replace(part, nodes=nodes)
+
+
+class _Rewriter:
+    """`taken` are the nodes that updates no longer need."""
+
+    def __init__(self, part: Part) -> None:
+        self.part, self.users, self.taken = part, users(part), set[str]()
+        self.ordered = {name for node in part.nodes.values() for name in node.control}
+        self.ordered |= {ref.node for ref in part.fetches}
+        self.names = set(part.nodes)
+
+    def instead(self, node: Node) -> Iterator[Node]:
+        """What does the same as a node."""
+        if node.type.startswith("Scatter") and node.row.by_rows:
+            yield from self.pieces(*self.scaled(node))
+        else:
+            yield node
+
+    def scaled(self, node: Node) -> tuple[Node, Node]:
+        """The update with the number as an input that its rows are multiplied by.
+
+        And the node that alone takes these rows in the part as it was.
+        """
+        product = self.only_for(node.inputs[2], node, "Mul")
+        if product is None or len(node.inputs) > 3:
+            return node, node
+        for rows, number in (product.inputs, product.inputs[::-1]):
+            same = (
+                self.part.spec(rows)[:2] == product.specs[0][:2]
+                and self.part.spec(number).shape == ()
+            )
+            if same and product.specs[0].dtype.kind == "f" and self.is_computed(rows):
+                self.taken.add(product.name)
+                inputs = (*node.inputs[:2], rows, number)
+                control = dict.fromkeys((*node.control, *product.control))
+                return node.but(inputs=inputs, control=tuple(control)), product
+        return node, node
+
+    def pieces(self, node: Node, user: Node) -> Iterator[Node]:
+        """An update for each piece of its rows, in their order; the last has its name."""
+        handle, indices, values, *scale = node.inputs
+        whole, places = self.joined(values, user), self.joined(indices, None)
+        if whole is None or places is None or not self.fit(whole, places):
+            yield node
+            return
+        self.taken |= {whole.name, places.name} - self.ordered
+        before = dict.fromkeys((*node.control, *whole.control, *places.control))
+        count = len(whole.inputs)
+        for k, (at, rows) in enumerate(zip(places.inputs, whole.inputs, strict=True)):
+            name = node.name if k == count - 1 else self.name(f"{node.name}/piece_")
+            inputs = (handle, at, rows, *scale)
+            yield node.but(name=name, inputs=inputs, control=tuple(before))
+            before = {name: None, **before}
+
+    def name(self, stem: str) -> str:
+        """A name for a new node."""
+        name = unused(stem, self.names)
+        self.names.add(name)
+        return name
+
+    def joined(self, ref: Ref, user: Node | None) -> Node | None:
+        """The node that joins a value along its first axis, for this user alone if one is given."""
+        node = self.only_for(ref, user, "Concat") if user else self.part.nodes[ref.node]
+        shape = self.part.spec(ref).shape
+        if node is None or node.type != "Concat" or shape is None:
+            return None
+        return node if node.attrs["axis"] % len(shape) == 0 else None
+
+    def fit(self, whole: Node, places: Node) -> bool:
+        """Whether each piece of the rows has its own piece of the indices."""
+        if len(whole.inputs) != len(places.inputs) or not all(map(self.is_computed, whole.inputs)):
+            return False
+        for rows, at in zip(whole.inputs, places.inputs, strict=True):
+            shape, told = self.part.spec(rows).shape, self.part.spec(at).shape
+            if shape is None or told is None or len(told) != 1:
+                return False
+            if None in shape[:1] or shape[:1] != told:
+                return False
+        return True
+
+    def only_for(self, ref: Ref, user: Node, type: str) -> Node | None:
+        """The node of that type that makes a value for this user alone, on its device."""
+        node = self.part.nodes[ref.node]
+        alone = self.users[ref] == [user.name] and ref.node not in self.ordered
+        return node if node.type == type and alone and node.device == user.device else None
+
+    def is_computed(self, ref: Ref) -> bool:
+        """Whether a value has memory of its own: no variable, which the update might change."""
+        node = self.part.nodes[ref.node]
+        while node.type in SAME_ORDER:
+            node = self.part.nodes[node.inputs[0].node]
+        return node.type != "ReadVariable"

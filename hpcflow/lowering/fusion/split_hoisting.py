@@ -1,0 +1,154 @@
+"""What is computed element by element, and then split, is split before it is computed.
+
+The gates of a recurrent cell are columns of one product to which a bias is added. As parts, they
+are computed by the loop that goes on with them, which reads each where it lies in the product.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpcflow.codegen import elementwise_formulas
+from hpcflow.graph.static_shape import Spec, is_known, known, size_of
+from hpcflow.lowering.segments_between_waits import cut, home, users
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import unused
+
+
+def split_first(part: Part, exact: bool) -> Part:
+    """The part with no values that are computed element by element to be split by nodes that do so.
+
+    Only on CPUs, and where nodes of the same kind go on with all parts: loops are generated for
+    them, with `exact` such as change no bit.
+    """
+    if not any(node.type == "Split" for node in part.nodes.values()):
+        return part
+    return _Rewriter(part, exact).run()
+
+
+class _Rewriter:
+    def __init__(self, part: Part, exact: bool) -> None:
+        self.part, self.exact = part, exact
+        self.users, self.home = users(part), home(cut(part))
+        self.followed = {c for node in part.nodes.values() for c in node.control}
+        self.fetched = set(part.fetches)
+        self.instead: dict[str, list[Node]] = {}  # of a node
+        self.behind: dict[str, list[Node]] = {}  # parts of its values
+        self.parts: dict[tuple[Ref, int, int], list[Ref]] = {}  # that others take, too
+        self.values: dict[Ref, Ref] = {}
+        self.names = set(part.nodes)
+        self.position = {name: i for i, name in enumerate(part.nodes)}
+
+    def run(self) -> Part:
+        """All of them."""
+        for node in self.part.nodes.values():
+            if node.type == "Split" and self.goes_on(node):
+                ref, shape = node.inputs[0], known(node.specs[0].shape)
+                if self.moves(ref, node):
+                    axis, count = node.attrs["axis"] % len(shape) - len(shape), len(node.specs)
+                    for name in self.chain(ref, axis):
+                        self.compute(name, axis, count)
+                    parts = self.parts[ref, axis, count]
+                    self.values.update({Ref(node.name, i): parts[i] for i in range(count)})
+                    self.instead[node.name] = []
+        nodes = {}
+        for name, old in self.part.nodes.items():
+            for node in (*self.instead.get(name, [old]), *self.behind.get(name, ())):
+                nodes[node.name] = node.taking(self.values)
+        return dataclasses.replace(self.part, nodes=nodes)
+
+    def goes_on(self, split: Node) -> bool:
+        """Whether the parts are known, alike, and computed with where they are made."""
+        shapes = [spec.shape for spec in split.specs]
+        if len(split.inputs) > 1 or len(set(shapes)) > 1 or not self.is_plain(split):
+            return False
+        takers = [self.users.get(Ref(split.name, i), []) for i in range(len(shapes))]
+        return all(takers) and all(
+            self.is_elementwise(self.part.nodes[name]) and self.home[name] == self.home[split.name]
+            for names in takers
+            for name in names
+        )
+
+    def is_plain(self, node: Node) -> bool:
+        """Whether it stands in no order but that of its values, which are known and not fetched."""
+        refs = [Ref(node.name, i) for i in range(len(node.specs))]
+        shapes = [spec.shape for spec in (*node.specs, *map(self.part.spec, node.inputs))]
+        if node.control or node.name in self.followed or node.kind != "cpu":
+            return False
+        return self.fetched.isdisjoint(refs) and all(is_known(s) and size_of(s) for s in shapes)
+
+    def is_elementwise(self, node: Node) -> bool:
+        return elementwise_formulas.find(node.type, self.exact) is not None
+
+    def moves(self, ref: Ref, taker: Node) -> bool:
+        """Whether a value is computed element by element, where its parts are needed alone."""
+        node = self.part.nodes[ref.node]
+        if not self.is_elementwise(node) or not self.is_plain(node):
+            return False
+        here = (node.device, self.home[node.name]) == (taker.device, self.home[taker.name])
+        return here and set(self.users[ref]) == {taker.name}
+
+    def chain(self, ref: Ref, axis: int) -> list[str]:
+        """The nodes that are computed in parts for a value, in their order."""
+        found, stack = {ref.node: None}, [ref.node]
+        while stack:
+            node = self.part.nodes[stack.pop()]
+            for one in node.inputs:
+                if self.has_parts(one, axis) and self.moves(one, node) and one.node not in found:
+                    found[one.node] = None
+                    stack.append(one.node)
+        return sorted(found, key=self.position.__getitem__)
+
+    def has_parts(self, ref: Ref, axis: int) -> bool:
+        """Whether a value is not the same for all parts along an axis, counted from the end."""
+        shape = known(self.part.spec(ref).shape)
+        return -axis <= len(shape) and shape[axis] != 1
+
+    def compute(self, name: str, axis: int, count: int) -> None:
+        """Have a node's value computed in parts."""
+        node, ref = self.part.nodes[name], Ref(name)
+        given = [self.parts_of(one, axis, count) for one in node.inputs]
+        spec = self.part_spec(ref, axis, count)
+        names = [self.name(node.name) for _ in range(count)]
+        self.instead[node.name] = [
+            node.but(name=name, inputs=tuple(of[i] for of in given), specs=(spec,))
+            for i, name in enumerate(names)
+        ]
+        self.parts[ref, axis, count] = [Ref(name) for name in names]
+
+    def parts_of(self, ref: Ref, axis: int, count: int) -> list[Ref]:
+        """The parts of what is taken by a node that is computed in parts."""
+        if not self.has_parts(ref, axis):
+            return [ref] * count
+        key = (ref, axis, count)
+        if key not in self.parts:
+            self.parts[key] = self.taken(ref, axis, count)
+        return self.parts[key]
+
+    def taken(self, ref: Ref, axis: int, count: int) -> list[Ref]:
+        """The parts of a value that is there as a whole: views of it along the first axis."""
+        node, spec = self.part.nodes[ref.node], self.part_spec(ref, axis, count)
+        n = known(spec.shape)[axis]
+        made = node.but(inputs=(ref,), control=(), specs=(spec,))
+        if -axis == len(known(spec.shape)):
+            rows = [{"start": i * n, "stop": i * n + n} for i in range(count)]
+            new = [made.but(name=self.name(node.name), type="Rows", attrs=at) for at in rows]
+        else:
+            attrs = {"axis": axis, "sizes": (n,) * count}
+            name = self.name(node.name)
+            new = [made.but(name=name, type="Split", attrs=attrs, specs=(spec,) * count)]
+        self.behind.setdefault(ref.node, []).extend(new)
+        return [Ref(one.name, i) for one in new for i in range(len(one.specs))]
+
+    def name(self, whole: str) -> str:
+        """A name for a part of what that node makes."""
+        name = unused(f"{whole}/part", self.names)
+        self.names.add(name)
+        return name
+
+    def part_spec(self, ref: Ref, axis: int, count: int) -> Spec:
+        """Of one of several parts of a value."""
+        spec = self.part.spec(ref)
+        shape = list(known(spec.shape))
+        shape[axis] //= count
+        return Spec(spec.dtype, tuple(shape))

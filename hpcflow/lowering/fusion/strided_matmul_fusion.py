@@ -1,0 +1,247 @@
+"""Products of matrices read their operands where they lie, and write where their result is to lie.
+
+Between the heads of attention and what they are parts of stand Transposes, Splits and Concats that
+copy. A product that takes matrices at any strides needs none of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hpcflow.graph.static_shape import Spec, is_known, known, size_of, sizes_along
+from hpcflow.lowering.segments_between_waits import cut, home, users
+from hpcflow.lowering.strided_layout import Lay, axes_of, packed, seen, without_unused
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import SAME_ORDER, exchange
+
+JOINS = frozenset(("Concat", "Pack"))
+REARRANGED = JOINS | SAME_ORDER | {"Transpose"}  # what may be done to a product's result
+
+Serves = Callable[[Node, list[Spec]], bool]
+
+
+def with_strides(part: Part, serves: Serves) -> Part:
+    """The part with `StridedMatMul` for products of batches of matrices that others rearrange.
+
+    Only where `serves` says that a kernel better than the plain one computes the new node, given
+    the specs of its inputs. Rounding may change.
+    """
+    products = [n for n in part.nodes.values() if n.type in ("MatMul", "Einsum")]
+    if any(len(node.specs[0].shape or ()) > 2 for node in products):
+        return _Rewriter(part, serves).run()
+    return part
+
+
+class Way(NamedTuple):
+    """How a product's result comes to lie in another value, by nodes that nobody else needs."""
+
+    lay: Lay | None  # of its matrices; None: they lie in no such way
+    nodes: tuple[Node, ...]  # the last has the value
+    join: Node | None = None  # that makes the value of several, this one being one
+
+
+class _Rewriter:
+    def __init__(self, part: Part, serves: Serves) -> None:
+        self.part, self.serves = part, serves
+        self.users, self.home = users(part), home(cut(part))
+        self.followed = {c for node in part.nodes.values() for c in node.control}
+        self.fetched = set(part.fetches)
+        self.new: dict[str, Node] = {}
+        self.values: dict[Ref, Ref] = {}
+        self.gone: dict[str, str] = {}
+
+    def run(self) -> Part:
+        """All products, those first that are joined to one array."""
+        products = [n for n in self.part.nodes.values() if self.is_product(n)]
+        ways = {n.name: self.way(n) for n in products}
+        joined: dict[str, list[Node]] = {}
+        for node in products:
+            if (join := ways[node.name].join) is not None:
+                joined.setdefault(join.name, []).append(node)
+        for name, nodes in joined.items():
+            if len(nodes) != len(self.part.nodes[name].inputs) or not self.join(nodes, ways):
+                ways.update({n.name: self.way(n, join=False) for n in nodes})
+        for node in products:
+            if node.name not in self.new:
+                self.alone(node, ways[node.name])
+        return self.done() if self.new else self.part
+
+    def is_product(self, node: Node) -> bool:
+        """Whether it is a product of batches of matrices, of known sizes, on a CPU."""
+        if node.type not in ("MatMul", "Einsum") or "/cpu:" not in node.device:
+            return False
+        shapes = [spec.shape for spec in (*map(self.part.spec, node.inputs), *node.specs)]
+        if not all(is_known(s) and size_of(s) and len(known(s)) > 2 for s in shapes):
+            return False
+        return node.type == "MatMul" or _is_matrices(node, [known(s) for s in shapes])
+
+    # -- where operands lie
+
+    def operand(self, node: Node, i: int) -> tuple[Ref, Lay | None]:
+        """The value that a product reads, and how its matrices lie there."""
+        ref = node.inputs[i]
+        root, lay = seen(self.part, ref, node.device)
+        made = _matrices(node, i, lay)
+        if made is None or lay.is_packed() or 1 not in made.strides[-2:]:
+            return ref, _matrices(node, i, packed(known(self.part.spec(ref).shape)))
+        return root, made
+
+    # -- where results are to lie
+
+    def way(self, node: Node, join: bool = True) -> Way:
+        """How far a product's result is only rearranged."""
+        nodes = [node]
+        while (after := self.only_user(nodes[-1], node)) is not None:
+            if after.type not in JOINS:
+                nodes.append(after)
+                continue
+            if join and after.inputs.count(Ref(nodes[-1].name)) == 1:
+                lay = self.back(_place(after, nodes[-1], self.part), nodes)
+                if lay is not None:
+                    return Way(lay, tuple(nodes), after)
+            break
+        while len(nodes) > 1:
+            lay = self.back(packed(known(nodes[-1].specs[0].shape)), nodes)
+            if lay is not None and any(n.type == "Transpose" for n in nodes):
+                return Way(lay, tuple(nodes))
+            nodes.pop()
+        return Way(self.back(packed(known(node.specs[0].shape)), nodes), (node,))
+
+    def back(self, lay: Lay | None, nodes: Sequence[Node]) -> Lay | None:
+        """How the matrices of a product lie where the value of the last node is to lie so."""
+        first = _back(lay, nodes, self.part)
+        made = None if first is None else _matrices(nodes[0], 2, first)
+        return made if made is not None and 1 in made.strides[-2:] else None
+
+    def only_user(self, node: Node, product: Node) -> Node | None:
+        """The node that alone takes a value, to rearrange it or to join it, beside the product."""
+        names = self.users.get(Ref(node.name), [])
+        if len(names) != 1 or Ref(node.name) in self.fetched:
+            return None
+        after = self.part.nodes[names[0]]
+        if after.type not in REARRANGED:
+            return None
+        if after.type not in JOINS and after.inputs[0] != Ref(node.name):  # it is a shape
+            return None
+        if after.control or after.name in self.followed or after.device != product.device:
+            return None
+        if node is not product and node.name in self.followed:
+            return None
+        same = self.home.get(after.name) == self.home.get(product.name)
+        return after if same and is_known(after.specs[0].shape) else None
+
+    # -- new nodes
+
+    def made(self, node: Node, way: Way, whole: Node, into: Sequence[Ref] = ()) -> Node | None:
+        """The product that writes its part of the value of `whole`; None if nobody serves it."""
+        (a, lay_a), (b, lay_b), lay = self.operand(node, 0), self.operand(node, 1), way.lay
+        if lay_a is None or lay_b is None or lay is None:
+            return None
+        if lay.strides[-1] != 1:  # of columns side by side: the transposed product
+            (a, lay_a), (b, lay_b), lay = (b, lay_b.swapped()), (a, lay_a.swapped()), lay.swapped()
+        lays = tuple(map(tuple, (lay_a, lay_b, lay)))
+        attrs = {"lays": lays, "shape": whole.specs[0].shape, "inplace": (2,) if into else ()}
+        inputs = (a, b, *into)
+        made = node.but(type="StridedMatMul", inputs=inputs, attrs=attrs, specs=whole.specs)
+        specs = [self.part.spec(a), self.part.spec(b), *(whole.specs[0] for _ in into)]
+        return made if self.serves(made, specs) else None
+
+    def alone(self, node: Node, way: Way) -> None:
+        """A product that reads and writes by strides, if that spares a copy."""
+        reads = any(self.operand(node, i)[0] != node.inputs[i] for i in (0, 1))
+        if not reads and len(way.nodes) == 1 and node.type == "MatMul":
+            return
+        if (made := self.made(node, way, way.nodes[-1])) is not None:
+            self.put([made], way.nodes[1:])
+
+    def join(self, products: list[Node], ways: dict[str, Way]) -> bool:
+        """Products one after the other, each of which writes its part of what all are joined to."""
+        join = ways[products[0].name].join
+        assert join is not None
+        new: list[Node] = []
+        for node in products:
+            into = [Ref(one.name) for one in new[-1:]]
+            made = self.made(node, ways[node.name], join, into)
+            if made is None:
+                return False
+            new.append(made)
+        gone = [n for node in products for n in ways[node.name].nodes[1:]]
+        self.put(new, [*gone, join])
+        return True
+
+    def put(self, new: Sequence[Node], gone: Sequence[Node]) -> None:
+        """New nodes by their names; the last of them has the value of the last one that is gone."""
+        self.new.update({node.name: node for node in new})
+        if gone:
+            self.values[Ref(gone[-1].name)] = Ref(new[-1].name)
+        self.gone.update({node.name: new[-1].name for node in gone})
+
+    def done(self) -> Part:
+        """The new part, without the nodes whose values were needed by products alone."""
+        part = exchange(self.part, self.new, self.values, self.gone)
+        return without_unused(part, {ref.node for ref in self.users})
+
+
+def _labels(node: Node) -> tuple[list[str], list[str]]:
+    """The terms of an Einsum, the result's last; its labels: joint, of rows, inner, of columns."""
+    left, _, out = node.attrs["equation"].partition("->")
+    terms = [*left.split(","), out]
+    a, b = terms[:2]
+    rows = "".join(c for c in out if c in a and c not in b)
+    columns = "".join(c for c in out if c in b and c not in a)
+    joint = "".join(c for c in out if c in a and c in b)
+    return terms, [joint, rows, "".join(c for c in a if c not in out), columns]
+
+
+def _is_matrices(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether an Einsum is a product of batches of matrices."""
+    if len(shapes) != 3 or "." in node.attrs["equation"]:
+        return False
+    terms, (joint, rows, inner, columns) = _labels(node)
+    wanted = [joint + rows + inner, joint + inner + columns, joint + rows + columns]
+    if not (joint and rows and inner and columns):
+        return False
+    if any(sorted(t) != sorted(w) for t, w in zip(terms, wanted, strict=True)):
+        return False
+    pairs = zip("".join(terms), (n for shape in shapes for n in shape), strict=True)
+    return len(set(pairs)) == len(set("".join(terms)))  # none is broadcast
+
+
+def _matrices(node: Node, i: int, lay: Lay) -> Lay | None:
+    """How the matrices lie of operand `i` of a product, or of its result, which is number 2."""
+    if node.type == "MatMul":
+        turned = i < 2 and node.attrs["transpose_b" if i else "transpose_a"]
+        return lay.swapped() if turned else lay
+    terms, (joint, rows, inner, columns) = _labels(node)
+    pair = [(rows, inner), (inner, columns), (rows, columns)][i]
+    size = dict(zip(terms[i], lay.sizes, strict=True))
+    turned = lay.turned([terms[i].index(c) for c in joint + pair[0] + pair[1]])
+    flat = (math.prod(size[c] for c in labels) for labels in pair)
+    return turned.reshaped([*(size[c] for c in joint), *flat])
+
+
+def _back(lay: Lay | None, nodes: Sequence[Node], part: Part) -> Lay | None:
+    """How the value of the first node lies where that of the last is to lie so."""
+    for node in reversed(nodes[1:]):
+        if lay is None:
+            return None
+        if node.type == "Transpose":
+            perm = axes_of(node)
+            lay = lay.turned([perm.index(i) for i in range(len(perm))])
+        else:
+            lay = lay.reshaped(known(part.spec(node.inputs[0]).shape))
+    return lay
+
+
+def _place(join: Node, node: Node, part: Part) -> Lay | None:
+    """How a value lies in what it is joined to; None along the first axis (concat_in_place)."""
+    lay = packed(known(join.specs[0].shape))
+    axis, index = join.attrs["axis"] % len(lay.sizes), join.inputs.index(Ref(node.name))
+    if not axis:
+        return None
+    if join.type == "Pack":
+        return lay.at(axis, index)
+    before = sizes_along(axis, (part.spec(ref).shape for ref in join.inputs[: index + 1]))
+    return None if before is None else lay.part(axis, sum(before[:-1]), before[-1])

@@ -1,0 +1,117 @@
+"""Updates in generated loops: what a loop computes, and which nodes are in one together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from hpcflow.codegen import elementwise_formulas
+from hpcflow.codegen.fused_loop_ir import FULL, ONE, Operand, Step
+from hpcflow.codegen.optimizer_formulas import COUNTED, UPDATES
+from hpcflow.codegen.variable_update_codegen import Change, Target, Update
+from hpcflow.graph.static_shape import is_known
+from hpcflow.lowering.fusion import kernel_dedup
+from hpcflow.lowering.fusion.fusion_clustering import clusters
+from hpcflow.plan.ir.program import Node, Part, Ref
+
+
+class Described(NamedTuple):
+    """A loop, and what it is given: handles of variables, operands, results, in its order."""
+
+    update: Update
+    text: str | None  # None: an operation has no formula
+    handles: tuple[Ref, ...]
+    operands: tuple[Ref, ...]
+    results: tuple[Ref, ...]
+
+
+def shape_of(node: Node) -> Any:
+    """The shape of what a node computes or updates."""
+    return tuple(node.attrs["shape"]) if node.type in UPDATES else node.specs[0].shape
+
+
+class Writer:
+    """Tells of nodes whether a loop over all elements can be generated.
+
+    By what their types are, and for devices of these `kinds`.
+    """
+
+    def __init__(self, exact: bool, kinds: Collection[str]) -> None:
+        self.exact, self.kinds = exact, kinds
+        self._known: dict[str, bool] = {}
+
+    def __call__(self, part: Part, node: Node) -> bool:
+        """Whether it can for this node."""
+        if node.name not in self._known:
+            self._known[node.name] = self._writes(part, node)
+        return self._known[node.name]
+
+    def _writes(self, part: Part, node: Node) -> bool:
+        if node.kind not in self.kinds:
+            return False
+        if node.type not in UPDATES and elementwise_formulas.find(node.type, self.exact) is None:
+            return False
+        shape = shape_of(node)
+        if not shape or not is_known(shape) or not math.prod(shape):
+            return False
+        given = [part.spec(ref) for ref in node.inputs]
+        if not all(s.shape in ((), shape) for s in given):
+            return False
+        return described(part, [node], [], self.exact).text is not None
+
+
+def described(part: Part, nodes: Sequence[Node], results: Sequence[Ref], exact: bool) -> Described:
+    """The loop of nodes of one shape, which makes the values `results` for others."""
+    mine = {node.name for node in nodes}
+    targets: dict[Ref, Target] = {}
+    operands: dict[Ref, Operand] = {}
+    for node in nodes:
+        for i, ref in enumerate(node.inputs):
+            if i in node.row.writes:
+                counts = COUNTED.get(node.type) == i
+                dtype = part.nodes[ref.node].attrs["dtype"]
+                targets.setdefault(ref, Target(dtype, counts))
+            elif ref.node not in mine:
+                spec = part.spec(ref)
+                way = FULL if spec.shape == shape_of(node) else ONE
+                operands.setdefault(ref, Operand(spec.dtype, way))
+    place = {ref: k for k, ref in enumerate(targets)}
+    number = {ref: i for i, ref in enumerate(operands)}
+    steps: list[Step | Change] = []
+    for node in nodes:
+        writes = node.row.writes
+        given = tuple(number[r] for i, r in enumerate(node.inputs) if i not in writes)
+        if node.type in UPDATES:
+            of = tuple(place[node.inputs[i]] for i in writes)
+            steps.append(Change(node.type, of, given, node.attrs))
+        else:
+            number[Ref(node.name)] = len(operands) + len(steps)
+            steps.append(Step(node.type, given, node.attrs))
+        number.setdefault(Ref(node.name), len(operands) + len(steps) - 1)
+    update = Update(
+        tuple(targets.values()),
+        tuple(operands.values()),
+        tuple(steps),
+        tuple(number[ref] for ref in results),
+    )
+    on_gpu = nodes[0].kind == "gpu"
+    text = kernel_dedup.update_on_gpu(update) if on_gpu else kernel_dedup.update(update, exact)
+    return Described(update, text, tuple(targets), tuple(operands), tuple(results))
+
+
+def apart(part: Part, names: Sequence[str]) -> Iterator[list[str]]:
+    """Nodes of one shape in groups that share no element and need no order between them."""
+    inside = set(names)
+
+    def shared(name: str) -> Iterator[Any]:
+        node = part.nodes[name]
+        yield name
+        yield from (c for c in node.control if c in inside)
+        for i, ref in enumerate(node.inputs):
+            if i in node.row.writes:
+                yield ref
+            elif part.spec(ref).shape == shape_of(node):
+                yield ref.node if ref.node in inside else ref
+
+    return clusters(names, shared)

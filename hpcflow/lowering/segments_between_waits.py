@@ -1,0 +1,126 @@
+"""Cut a task's part into strands: straight-line pieces between waits, run when theirs are over."""
+
+from __future__ import annotations
+
+import dataclasses
+import graphlib
+
+import numpy as np
+
+from hpcflow.plan.ir.program import Node, Part, Ref
+
+ALL = 2**61  # the place behind all of a strand
+
+
+@dataclasses.dataclass(frozen=True)
+class Strand:
+    """Nodes that no wait can come between, in the global order.
+
+    It may run once the wait nodes `waits` are over and the strands `after` have run. Strand 0 waits
+    for nothing. `fetches` are the positions of the fetched values it hands to the user.
+    """
+
+    nodes: tuple[str, ...]
+    waits: tuple[str, ...]
+    after: tuple[int, ...]
+    fetches: tuple[int, ...] = ()
+
+
+def cut(part: Part) -> list[Strand]:
+    """The strands of a part.
+
+    Two nodes share a strand exactly if they depend, however remotely, on the same waits: so none is
+    delayed by a wait that it does not need (the first law of DESIGN: order and deadlock).
+    """
+    masks = _waits_of(part)
+    members: dict[int, list[str]] = {0: []}
+    for name, node in part.nodes.items():
+        if not (node.type == "Recv"):  # a receive is posted when the step starts, by no strand
+            members.setdefault(masks[name], []).append(name)
+    handed: dict[int, list[int]] = {}
+    for i, ref in enumerate(part.fetches):
+        mask = _after(part.nodes[ref.node], masks)
+        handed.setdefault(mask, []).append(i)
+        members.setdefault(mask, [])
+    number = {mask: i for i, mask in enumerate(members)}
+    return [
+        _strand(part, masks, number, mask, names, handed.get(mask, []))
+        for mask, names in members.items()
+    ]
+
+
+def _waits_of(part: Part) -> dict[str, int]:
+    """For each node the set of waits that must be over before it can start, as a bit mask."""
+    masks: dict[str, int] = {}
+    bit: dict[str, int] = {}
+    for name, node in part.nodes.items():
+        if node.row.waits:
+            bit[name] = 1 << len(bit)
+    for name, node in part.nodes.items():
+        mask = 0
+        for before in node.before():
+            mask |= masks[before] | bit.get(before, 0)
+        masks[name] = mask
+    masks.update({f"{name} is over": masks[name] | b for name, b in bit.items()})
+    return masks
+
+
+def _after(node: Node, masks: dict[str, int]) -> int:
+    """The waits behind the values of `node`: its own too, if it is one."""
+    return masks[f"{node.name} is over"] if node.row.waits else masks[node.name]
+
+
+def _strand(
+    part: Part,
+    masks: dict[str, int],
+    number: dict[int, int],
+    mask: int,
+    names: list[str],
+    fetches: list[int],
+) -> Strand:
+    waits: dict[str, None] = {}
+    after: dict[int, None] = {}
+    sources = [b for name in names for b in part.nodes[name].before()]
+    sources += [part.fetches[i].node for i in fetches]
+    for before in sources:
+        node = part.nodes[before]
+        if node.row.waits:
+            waits[before] = None
+        elif masks[before] != mask:
+            after[number[masks[before]]] = None
+    return Strand(tuple(names), tuple(waits), tuple(after), tuple(fetches))
+
+
+def home(strands: list[Strand]) -> dict[str, int]:
+    """The number of the strand in which each node runs (or starts, if it is a wait)."""
+    return {name: i for i, s in enumerate(strands) for name in s.nodes}
+
+
+def over(part: Part, strands: list[Strand]) -> np.ndarray:
+    """[i, j]: the number of the last node of strand j that is over when strand i begins.
+
+    ALL if the whole strand is, -1 if maybe nothing. A wait that is over was begun where it stands;
+    not so a receive, which is posted before the step.
+    """
+    number = {name: i for i, name in enumerate(part.nodes)}
+    where = home(strands)
+    begun = [[w for w in s.waits if part.nodes[w].type != "Recv"] for s in strands]
+    before = {i: {*s.after, *(where[w] for w in begun[i])} for i, s in enumerate(strands)}
+    found = np.full((len(strands), len(strands)), -1, np.int64)
+    for i in graphlib.TopologicalSorter(before).static_order():
+        for j in before[i]:
+            np.maximum(found[i], found[j], out=found[i])
+        for wait in begun[i]:
+            j = where[wait]
+            found[i, j] = max(found[i, j], number[wait])
+        found[i, list(strands[i].after)] = ALL
+    return found
+
+
+def users(part: Part) -> dict[Ref, list[str]]:
+    """The nodes that take each value, in the global order."""
+    found: dict[Ref, list[str]] = {}
+    for node in part.nodes.values():
+        for ref in node.inputs:
+            found.setdefault(ref, []).append(node.name)
+    return found

@@ -1,0 +1,197 @@
+"""How the elements of an array lie in the memory of another: from where on, and how far apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
+
+from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ONE, ROW, Begins
+from hpcflow.graph.static_shape import is_known, known
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.ir.program_rewriting import SAME_ORDER
+
+# operations of which the outputs are their input, parts of it, or that in another order
+SEEN = frozenset((*SAME_ORDER, "Transpose", "Rows", "Split", "Unpack", "StridedSlice"))
+
+
+class Lay(NamedTuple):
+    """An array of `sizes`, whose elements begin at `start` and lie `strides` apart, in elements."""
+
+    start: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def is_packed(self) -> bool:
+        """Whether the elements lie one behind the other in C order."""
+        expected, pairs = packed(self.sizes), zip(self.sizes, self.strides, strict=True)
+        return all(n == 1 or s == e for (n, s), e in zip(pairs, expected.strides, strict=True))
+
+    def turned(self, perm: Sequence[int]) -> Lay:
+        """With the axes in the order of `perm`."""
+        sizes = tuple(self.sizes[i] for i in perm)
+        return Lay(self.start, sizes, tuple(self.strides[i] for i in perm))
+
+    def swapped(self) -> Lay:
+        """With the last two axes swapped."""
+        return self.turned([*range(len(self.sizes) - 2), -1, -2])
+
+    def part(self, axis: int, first: int, count: int) -> Lay:
+        """`count` places of an axis from `first` on."""
+        sizes = (*self.sizes[:axis], count, *self.sizes[axis + 1 :])
+        return Lay(self.start + first * self.strides[axis], sizes, self.strides)
+
+    def at(self, axis: int, place: int) -> Lay:
+        """One place of an axis, without the axis."""
+        one = self.part(axis, place, 1)
+        return one.turned([i for i in range(len(self.sizes)) if i != axis])
+
+    def reshaped(self, shape: Sequence[int]) -> Lay | None:
+        """The elements in another shape; None if no strides say where they lie then."""
+        runs: list[tuple[int, int]] = []  # how many elements lie alike, and how far apart
+        for n, stride in zip(self.sizes, self.strides, strict=True):
+            if n == 1:
+                continue
+            if runs and runs[-1][1] == n * stride:
+                runs[-1] = (runs[-1][0] * n, stride)
+            else:
+                runs.append((n, stride))
+        strides: list[int] = []
+        for n in reversed(shape):
+            if n == 1:
+                strides.append(1)
+                continue
+            count, stride = runs.pop()
+            if count % n:
+                return None
+            strides.append(stride)
+            if count > n:
+                runs.append((count // n, n * stride))
+        return Lay(self.start, tuple(shape), tuple(reversed(strides)))
+
+    def broadcast(self, shape: Sequence[int]) -> Lay:
+        """With the elements repeated to this shape, as of arithmetic."""
+        more = len(shape) - len(self.sizes)
+        sizes, strides = (1,) * more + self.sizes, (0,) * more + self.strides
+        spread = (s if n == m else 0 for n, m, s in zip(sizes, shape, strides, strict=True))
+        return Lay(self.start, tuple(shape), tuple(spread))
+
+    def run(self) -> int:
+        """How many elements at the end lie side by side."""
+        count = 1
+        for n, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
+            if n > 1 and stride != count:
+                break
+            count *= n
+        return count
+
+    def by_rows(self, cols: int) -> tuple[str, Begins | None] | None:
+        """How the elements go with rows of `cols`, and where rows begin if the way says not where.
+
+        None: a row is not of elements side by side, nor of one.
+        """
+        axis, count = len(self.sizes), 1
+        while axis and count < cols:
+            axis -= 1
+            count *= self.sizes[axis]
+        inside = Lay(0, self.sizes[axis:], self.strides[axis:])
+        along = inside.run() == cols
+        pairs = zip(inside.sizes, inside.strides, strict=True)
+        if count != cols or not (along or all(n == 1 or not stride for n, stride in pairs)):
+            return None
+        terms: list[tuple[int, int, int]] = []
+        over = 1
+        for n, stride in zip(self.sizes[:axis][::-1], self.strides[:axis][::-1], strict=True):
+            if n > 1 and terms and stride == terms[-1][1] * terms[-1][2]:
+                terms[-1] = (terms[-1][0], terms[-1][1] * n, terms[-1][2])
+            elif n > 1:
+                terms.append((over, n, stride))
+            over *= n
+        terms = [(a, 0 if a * n == over else n, s) for a, n, s in terms if s]
+        if not self.start and not terms:
+            return ROW if along else ONE, None
+        if not self.start and terms == [(1, 0, cols if along else 1)]:
+            return FULL if along else COLUMN, None
+        return FULL if along else COLUMN, (self.start, tuple(terms))
+
+    def picked(self, key: Sequence[tuple[Any, ...]]) -> Lay | None:
+        """What a key of `StridedSlice` picks, if it is of numbers and runs forward."""
+        places = sum(part[0] in ("at", "slice") for part in key)
+        lay, axis = self, 0
+        for kind, *told in key or (("rest",),):
+            if kind == "rest":
+                axis += len(self.sizes) - places
+            elif kind == "at" and isinstance(told[0], int):
+                lay = lay.at(axis, told[0] % lay.sizes[axis])
+            elif kind == "slice" and not any(isinstance(v, tuple) for v in told):
+                start, stop, step = slice(*told).indices(lay.sizes[axis])
+                if step != 1 or start >= stop:
+                    return None
+                lay, axis = lay.part(axis, start, stop - start), axis + 1
+            else:
+                return None
+        return lay
+
+
+def packed(shape: Sequence[int]) -> Lay:
+    """An array of this shape in C order."""
+    sizes = tuple(shape)
+    return Lay(0, sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))))
+
+
+def seen(part: Part, ref: Ref, device: str, types: Set[str] = SEEN) -> tuple[Ref, Lay]:
+    """What a value on a device is part of, by operations of `types`, and how it lies there."""
+    chain, node = [ref], part.nodes[ref.node]
+    while node.type in types and not node.control and node.device == device:
+        plain = len(node.inputs) == 1 or node.type in SAME_ORDER
+        if not plain or not is_known(part.spec(node.inputs[0]).shape):
+            break
+        chain.append(node.inputs[0])
+        node = part.nodes[node.inputs[0].node]
+    root = chain.pop()
+    lay = packed(known(part.spec(root).shape))
+    for ref in reversed(chain):
+        made = through(part.nodes[ref.node], ref.index, lay)
+        if made is None:  # no strides say how it lies there
+            root, made = ref, packed(known(part.spec(ref).shape))
+        lay = made
+    return root, lay
+
+
+def axes_of(node: Node) -> list[int]:
+    """The axes of its input in the order in which a Transpose has them."""
+    rank, perm = len(known(node.specs[0].shape)), node.attrs["perm"]
+    return [axis % rank for axis in (reversed(range(rank)) if perm is None else perm)]
+
+
+def through(node: Node, index: int, lay: Lay) -> Lay | None:
+    """How output `index` of a node lies where its input lies so."""
+    shape, attrs = known(node.specs[index].shape), node.attrs
+    if node.type == "Transpose":
+        return lay.turned(axes_of(node))
+    if node.type == "Rows":
+        return lay.part(0, attrs["start"], shape[0])
+    if node.type == "StridedSlice":
+        return lay.picked(attrs["key"])
+    if node.type in SAME_ORDER:
+        return lay.reshaped(shape)
+    axis = attrs["axis"] % len(lay.sizes)
+    if node.type == "Unpack":
+        return lay.at(axis, index)
+    before = sum(known(spec.shape)[axis] for spec in node.specs[:index])
+    return lay.part(axis, before, shape[axis])
+
+
+def without_unused(part: Part, had: Set[str]) -> Part:
+    """The part without rearranged values that nobody takes any more; `had` are those that were."""
+    nodes = dict(part.nodes)
+    uses = Counter(ref.node for node in nodes.values() for ref in node.inputs)
+    uses.update(ref.node for ref in part.fetches)
+    uses.update(c for node in nodes.values() for c in node.control)
+    for name, node in reversed(list(nodes.items())):
+        if node.type in SEEN and name in had and not uses[name]:
+            uses.subtract(ref.node for ref in node.inputs)
+            del nodes[name]
+    return dataclasses.replace(part, nodes=nodes)

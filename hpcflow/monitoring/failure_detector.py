@@ -1,0 +1,197 @@
+"""Who of this node's ranks has died without a word, seen by the kernel's own notice of it.
+
+A launcher names a process at best. Here the ledgers say which rank that was, what it did, and the
+file `next` beside them what to do. Ranks of other nodes are watched by the ranks there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.monitoring.failure_json import now
+from hpcflow.monitoring.wait_ledger import Entry, read_all, read_one
+
+LOOK_S = 0.5  # for ranks that have opened their ledger since
+LET_SIGNAL_COME_S = 0.05  # who dies of a signal that all were sent is no news
+NEXT = "next"  # beside the ledgers: a line for the checkpoint, then what can be done
+DIED = "died"  # beside the ledgers: a rank has told of a death
+GONE = "is gone without a word (killed, out of memory, or crashed outside Python)"
+UNSAVED = (
+    "start it again; nothing was saved: TrainingSession(checkpoints=DIR, resume=True) lets the "
+    "same command go on where it was"
+)
+
+
+class Deaths:
+    """Calls `tell` with the ranks of this node that have died, from a thread of its own.
+
+    A rank that has left in order, or has said why it ends, is none of them.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, host: str, rank: int, tell: Callable[[list[Entry]], None]
+    ) -> None:
+        self._watched = Watched(directory, host, rank)
+        self._tell = tell
+        self._wake, self._stopped = os.pipe()
+        self._watched.epoll.register(self._wake, select.EPOLLHUP)
+        self._thread = threading.Thread(target=self._watch, name="hpcflow-deaths", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        os.close(self._stopped)
+        self._thread.join()
+        os.close(self._wake)
+        self._watched.close()
+
+    def _watch(self) -> None:
+        while True:
+            gone = self._watched.wait(LOOK_S)
+            if gone is None:
+                return
+            if gone:
+                time.sleep(LET_SIGNAL_COME_S)
+            dead = [entry for path in gone if (entry := read_one(path)) is not None]
+            if dead and not any(entry.ending for entry in read_all(self._watched.directory)):
+                self._tell(dead)
+
+
+class Watched:
+    """The processes of the ranks of a node, each by a descriptor that tells when it has ended."""
+
+    def __init__(self, directory: pathlib.Path, host: str, rank: int = -1) -> None:
+        self.directory, self._host, self._rank = directory, host, rank
+        self.epoll = select.epoll()  # which tells first of the one that has ended first
+        self._ranks: dict[int, pathlib.Path] = {}  # descriptor -> ledger
+        self._known: set[pathlib.Path] = set()
+        self.ranks: dict[int, Entry] = {}  # process -> its record as it was at first; all hosts
+
+    def wait(self, seconds: float) -> list[pathlib.Path] | None:
+        """The ledgers of those that end within so many seconds, in the order of their ends; None if
+        told to stop."""
+        self._look()
+        gone = []
+        for descriptor, _ in self.epoll.poll(seconds):
+            if descriptor not in self._ranks:
+                return None
+            gone.append(self._ranks.pop(descriptor))
+            self.epoll.unregister(descriptor)
+            os.close(descriptor)
+        return gone
+
+    def some_left(self) -> bool:
+        """Whether one of the ranks has left the job in order: its ledger is gone."""
+        return sum(1 for _ in self.directory.glob("rank-*")) < len(self._known)
+
+    @property
+    def left(self) -> int:
+        """How many are there still."""
+        return len(self._ranks)
+
+    def _look(self) -> None:
+        for path in self.directory.glob("rank-*"):
+            if path in self._known:
+                continue
+            entry = read_one(path)
+            if entry is None:
+                continue
+            self._known.add(path)
+            self.ranks[entry.pid] = entry
+            if entry.host != self._host or entry.rank == self._rank:
+                continue
+            with contextlib.suppress(OSError):  # of another container, or ended in this moment
+                descriptor = os.pidfd_open(entry.pid)
+                self._ranks[descriptor] = path
+                self.epoll.register(descriptor, select.EPOLLIN)
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        for descriptor in self._ranks:
+            os.close(descriptor)
+        self._ranks.clear()
+        self.epoll.close()
+
+
+def what_next(directory: pathlib.Path) -> tuple[str, str | None]:
+    """What the ranks of this node have said that could be done if the job ends now, and the
+    checkpoint from which it could go on, if they know one."""
+    try:
+        checkpoint, _, text = (directory / NEXT).read_text().partition("\n")
+    except OSError:
+        return UNSAVED, None
+    return text, checkpoint or None
+
+
+def say_next(directory: pathlib.Path, text: str, checkpoint: str = "") -> None:
+    """Write down what could be done if the job ends now, and from which checkpoint."""
+    draft = directory / f".{NEXT}-{os.getpid()}"
+    with contextlib.suppress(OSError):  # a full disk must not end the job
+        draft.write_text(f"{checkpoint}\n{text}")
+        draft.replace(directory / NEXT)
+
+
+def facts_of(dead: Sequence[Entry], directory: pathlib.Path, cause: str = GONE) -> dict[str, Any]:
+    """What `failure.json` says of a death; its `message` is for people."""
+    entry = dead[0]
+    rows = [row for one in dead for row in _rows(one, cause)]
+    hint, checkpoint = what_next(directory)
+    return {
+        "kind": "death",
+        "rank": entry.rank,
+        "ranks": [other.rank for other in dead],
+        "task": entry.task,
+        "host": entry.host,
+        "time": now(),
+        "step": _trained(entry, directory),
+        "op": entry.op or None,
+        "line": entry.line or None,
+        "cause": f"process {entry.pid} {cause}",
+        "error": "DeathError",
+        "message": "\n".join([*rows, f"  next  {hint}"]),
+        "hint": hint,
+        "checkpoint": checkpoint,
+        "traceback": None,
+    }
+
+
+def facts_outside(
+    rank: int, pid: int, cause: str, what: str, entry: Entry | None = None
+) -> dict[str, Any]:
+    """The same of a rank of this node that has died or hangs, as `what` says, before it has joined
+    the job, when it has no task yet, or when others have left it; `entry` is its record then."""
+    host, why = os.uname().nodename, f"process {pid} {cause}"
+    name, hint = f"rank {rank} on {host}", "the same command starts it again"
+    task, step = (entry.task, entry.trained) if entry is not None else (None, 0)
+    message = f"{name} {what} the job: {why}\n  next  {hint}"
+    kind, error = ("death", "DeathError") if "died" in what else ("stall", "StallError")
+    told = {"kind": kind, "rank": rank, "ranks": [rank], "task": task, "host": host}
+    told |= {"time": now(), "step": step, "op": None, "line": None, "cause": why}
+    told |= {"error": error, "message": message, "hint": hint}
+    return {**told, "checkpoint": None, "traceback": None}
+
+
+def _trained(entry: Entry, directory: pathlib.Path) -> int:
+    """The steps that a rank had trained; a server's are the most of the workers on its node."""
+    if not entry.is_server:
+        return entry.trained
+    return max((other.trained for other in read_all(directory)), default=0)
+
+
+def _rows(entry: Entry, cause: str) -> list[str]:
+    """What has died, and what it was."""
+    was = "a server: the variables that it held are lost"
+    if "/job:ps" not in entry.task:
+        was = "a worker"
+    seen = f", last seen to wait in step {entry.step}" if entry.step > 0 else ""
+    return [
+        f"{entry.name} on {entry.host} has died: process {entry.pid} {cause}",
+        f"  was   {was}{seen}",
+    ]

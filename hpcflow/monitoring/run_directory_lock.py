@@ -1,0 +1,294 @@
+"""One job at a time in a folder: `.running.json` in it says which, as long as that one lives.
+
+For run directories and folders of checkpoints, which two jobs would spoil for each other. The
+process that uses a folder touches the file now and then. Whether its writer lives tell, as far as
+they can be asked: this host's processes, SLURM, and at last how long ago it was touched.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcflow.errors import LaunchError
+from hpcflow.launch import slurm_requeue
+from hpcflow.monitoring.stack_dump import process_state
+from hpcflow.monitoring.wait_ledger import DEAD_S, alive
+from hpcflow.platform.record_files import open_plain
+from hpcflow.platform.terminal_escaping import one_line
+
+NAME = ".running.json"
+RUN_DIR, CHECKPOINTS = "the run directory", "the folder of checkpoints"  # for people
+TOUCH_S = 30.0
+MOST_BYTES = 1 << 16  # of the file
+MOST_PID = 1 << 22  # Linux
+ATTEMPTS = 5  # to take the place of one that is dead, of which others may be quicker
+_held: dict[str, int] = {}  # folder -> how often this process has claimed it
+_made: set[str] = set()  # those that were not there
+_lock = threading.Lock()
+_over = threading.Event()  # nothing is held, so nothing is to be touched
+
+
+def claim(folder: Path, what: str) -> None:
+    """This process uses a folder, `what` for people, until `release` or its end.
+
+    Errors: LaunchError that names the job which uses it; OSError if it cannot be written.
+    """
+    key = os.path.realpath(folder)
+    with _lock:
+        if key not in _held:
+            is_new = not os.path.isdir(key)
+            os.makedirs(key, exist_ok=True)
+            _take(folder, what)
+            if is_new:
+                _made.add(key)
+            if not _held:
+                _begin_touching()
+        _held[key] = _held.get(key, 0) + 1
+
+
+def release(folder: Path) -> None:
+    """Undo one `claim`. A folder that was not there before, and is empty, is removed again."""
+    key = os.path.realpath(folder)
+    with _lock:
+        if key not in _held:
+            return
+        _held[key] -= 1
+        if not _held[key]:
+            del _held[key]
+            _let_go(key)
+        if not _held:
+            _over.set()
+
+
+def refuse(folder: Path, what: str) -> None:
+    """LaunchError if another job uses the folder; it is not claimed, and need not be there."""
+    try:
+        found = _read(folder / NAME)
+    except OSError:  # whoever claims it says so
+        return
+    if found is not None and os.path.realpath(folder) not in _held:
+        who = found[0]
+        if _lives(who, me(), folder / NAME, None):
+            raise _used(folder, what, who)
+
+
+def is_free(folder: Path) -> bool:
+    """Whether no other job uses the folder."""
+    try:
+        refuse(folder, "")
+    except LaunchError:
+        return False
+    return True
+
+
+def me(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """What this process writes of itself."""
+    pid = os.getpid()
+    return {
+        "job": slurm_requeue.job_of(environ),
+        "restarts": environ.get("SLURM_RESTART_COUNT", "0"),
+        "step": environ.get("SLURM_STEP_ID"),
+        "cluster": environ.get("SLURM_CLUSTER_NAME"),
+        "host": os.uname().nodename,
+        "boot": _first_line("/proc/sys/kernel/random/boot_id"),
+        "processes": _link("/proc/self/ns/pid"),  # a container has its own
+        "pid": pid,
+        "begun": _begun(pid),
+        "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+
+
+def describe(who: Mapping[str, Any]) -> str:
+    """A job for people, by what it has written."""
+    job = f"SLURM job {who['job']}, " if who.get("job") else ""
+    place = f"process {who.get('pid', '?')} on {who.get('host', 'an unknown host')}"
+    return one_line(f"{job}{place}, since {who.get('since', 'an unknown time')}")
+
+
+# -- the file
+
+
+def _take(folder: Path, what: str) -> None:
+    mark, mine = folder / NAME, me()
+    draft = folder / f"{NAME}.{mine['host']}.{mine['pid']}"
+    draft.unlink(missing_ok=True)
+    with draft.open("x") as file:  # follows no link
+        file.write(json.dumps(mine, indent=1) + "\n")
+    try:
+        for _ in range(ATTEMPTS):
+            if _put(draft, mark):
+                return
+            found = _theirs(mark, what)
+            if found is None:  # let go of just now
+                continue
+            who, text = found
+            if _lives(who, mine, mark, draft):
+                raise _used(folder, what, who)
+            _put_away(mark, text)
+        raise LaunchError(f"{what} {folder}: several jobs begin in it at once", hint="start one")
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _theirs(mark: Path, what: str) -> tuple[dict[str, Any], str] | None:
+    """What `_read` says. Errors: LaunchError if something else is in the file's place."""
+    try:
+        return _read(mark)
+    except OSError as error:
+        raise LaunchError(
+            f"{what} {mark.parent}: whether a job uses it is not known, for {NAME} cannot be read: "
+            f"{error.strerror}",
+            hint=f"remove {mark} if no job runs there",
+        ) from None
+
+
+def _put(draft: Path, mark: Path) -> bool:
+    """Whether there was none."""
+    try:
+        os.link(draft, mark)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        try:
+            with mark.open("x") as file:
+                file.write(draft.read_text())
+        except FileExistsError:
+            return False
+    return True
+
+
+def _put_away(mark: Path, text: str) -> None:
+    """Remove the file of a job that is dead, unless another one's has taken its place meanwhile."""
+    away = mark.with_name(f"{NAME}.{os.uname().nodename}.{os.getpid()}.old")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(mark, away)
+        found = _read(away)
+        if found is not None and found[1] != text:
+            _put(away, mark)
+        away.unlink()
+
+
+def _read(mark: Path) -> tuple[dict[str, Any], str] | None:
+    """What is in the file, and its text; None if there is none. Nonsense says nothing.
+
+    Errors: OSError if it cannot be read, or is no plain file.
+    """
+    try:
+        with open(open_plain(mark), "rb") as file:
+            text = file.read(MOST_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return None
+    try:
+        who = json.loads(text)
+    except (ValueError, RecursionError):
+        who = None
+    return (who if isinstance(who, dict) else {}), text
+
+
+def _used(folder: Path, what: str, who: Mapping[str, Any]) -> LaunchError:
+    return LaunchError(
+        f"{what} {folder} is in use by another job: {describe(who)}",
+        hint=f"wait for its end, or name another folder; if it has ended, remove {folder / NAME}",
+    )
+
+
+# -- whether its writer lives
+
+
+def _lives(who: Mapping[str, Any], mine: Mapping[str, Any], mark: Path, draft: Path | None) -> bool:
+    """Whether the writer of `mark`, not this process, lives; `draft` was written just now."""
+    here = ("boot", "processes") if mine["boot"] else ("host", "boot")
+    if all(who.get(name) == mine[name] for name in here):
+        return who.get("pid") != mine["pid"] and _runs(who.get("pid"), who.get("begun"))
+    if str(who.get("job")).isdecimal() and who.get("cluster") == mine["cluster"]:
+        if who["job"] == mine["job"] and who.get("restarts") != mine["restarts"]:
+            return False  # an earlier start of this job
+        said = slurm_requeue.runs(str(who["job"]), who.get("step"))
+        if said is not None:
+            return said
+    return _silent_s(mark, draft) < DEAD_S
+
+
+def _runs(pid: Any, begun: Any) -> bool:
+    """Whether a process of this host is the one that began then."""
+    if (
+        not isinstance(pid, int)
+        or not 0 < pid <= MOST_PID
+        or not alive(pid)
+        or process_state(pid) in "ZX"
+    ):
+        return False
+    now = _begun(pid)
+    return now is None or begun is None or now == begun
+
+
+def _silent_s(mark: Path, draft: Path | None) -> float:
+    """Since it was touched, by the clock of the file system where that is known."""
+    try:
+        touched = mark.stat().st_mtime
+        now = draft.stat().st_mtime if draft is not None else datetime.datetime.now().timestamp()
+    except OSError:  # it was let go of
+        return DEAD_S
+    return now - touched
+
+
+def _begun(pid: int) -> int | None:
+    """When a process began, in ticks since the host did; None where nobody says."""
+    line = _first_line(f"/proc/{pid}/stat")
+    return int(line.rpartition(")")[2].split()[19]) if line else None
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+# -- while it is held
+
+
+def _begin_touching() -> None:
+    _over.clear()
+    threading.Thread(target=_touch, name="hpcflow-in-use", daemon=True).start()
+
+
+def _touch() -> None:
+    while not _over.wait(TOUCH_S):
+        for folder in list(_held):
+            with contextlib.suppress(OSError):
+                os.utime(os.path.join(folder, NAME))
+
+
+def _let_go(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, NAME))
+        if folder in _made:
+            os.rmdir(folder)
+    _made.discard(folder)
+
+
+@atexit.register
+def _let_all_go() -> None:
+    while _held:
+        _let_go(_held.popitem()[0])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_held.clear)  # the child uses no folder

@@ -1,0 +1,145 @@
+"""The parent process of a rank under srun: it reports a death that the rank cannot report.
+
+srun kills all tasks of a step as soon as one has died, so no other rank has the time to say which
+one that was. Therefore the task of SLURM is this process, and the rank is its child. The parent
+passes signals on and waits. If the rank is killed, the parent names it on stderr and in
+`failure.json` before SLURM learns of the death.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import select
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Any
+
+from hpcflow.errors import ABORTED
+from hpcflow.launch.launcher_detection import Launch
+from hpcflow.monitoring import failure_detector, failure_json
+from hpcflow.monitoring.wait_ledger import base, first, of_process
+
+LAUNCHERS = ("srun",)  # which end all tasks before another rank can speak
+FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
+# Seconds for which Open MPI holds back an abort: a rank that has lost a connection must not end the
+# step before the parent of the dead one has spoken.
+DELAY = ("OMPI_MCA_mpi_abort_delay", "1")
+DIED_EARLY = "has died before it had joined"
+MOST = 4  # file descriptors that a message of the child brings
+PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
+_to_parent: list[socket.socket] = []  # of a child that has not shared its connection yet
+
+
+def become_child(place: Launch, run_dir: str) -> None:
+    """Fork: returns in the child, which is to be the rank; the parent ends with its exit code.
+
+    To be called before a thread is started and MPI is loaded. Where the launcher of `place` lets
+    the other ranks speak, nothing happens.
+    """
+    if place.launcher not in LAUNCHERS or not hasattr(os, "pidfd_open"):
+        return
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    numbers = {getattr(signal, name) for name in FORWARDED}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent, child = os.getpid(), os.fork()
+    if child:
+        there.close()
+        handlers = _forward_signals(child, numbers)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _wait(child, here)
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        os._exit(_end(child, handlers, place, run_dir))
+    here.close()
+    _to_parent.append(there)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(ABORTED)
+    os.environ.setdefault(*DELAY)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def share_connection() -> None:
+    """Give the parent the connection to SLURM's PMIx server, so that it outlives this process.
+
+    The server ends the step when the connection closes. To be called after the start of MPI.
+    """
+    names = sorted(name for name in os.environ if name.startswith("PMIX_SERVER_URI"))
+    port = os.environ[names[0]].rpartition(":")[2] if names else ""
+    while _to_parent:
+        with _to_parent.pop() as parent:
+            for name in os.listdir("/proc/self/fd") if port else ():
+                with contextlib.suppress(OSError):
+                    if _port_of_peer(int(name)) == port:
+                        socket.send_fds(parent, [b"PMIx"], [int(name)])
+
+
+def _port_of_peer(descriptor: int) -> str:
+    """The port to which a TCP connection goes. Errors: OSError where it is none."""
+    connection = socket.socket(fileno=descriptor)
+    try:
+        internet = connection.family in (socket.AF_INET, socket.AF_INET6)
+        return str(connection.getpeername()[1]) if internet else ""
+    finally:
+        connection.detach()
+
+
+def _forward_signals(child: int, numbers: set[int]) -> set[int]:
+    """Pass each signal on to the child; the set in which those received are noted."""
+    received: set[int] = set()
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.add(number)
+        os.kill(child, number)
+
+    for number in numbers:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, forward)
+    return received
+
+
+def _wait(child: int, connection: socket.socket) -> None:
+    """Until the child has ended, whose process is not reaped, so that its number stays its own."""
+    ended, poll = os.pidfd_open(child), select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.register(connection, select.POLLIN)
+    while all(descriptor != ended for descriptor, _ in poll.poll()):
+        data = socket.recv_fds(connection, 16, MOST)[
+            0
+        ]  # what comes is kept until this process ends
+        if not data:
+            poll.unregister(connection)
+
+
+def _end(child: int, received: set[int], place: Launch, run_dir: str) -> int:
+    """The exit code of this task; reports how the child has died if a signal has killed it."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code >= 0:
+        return code
+    if {-code, signal.SIGTERM} & received:  # SLURM sends SIGTERM before it kills
+        return 128 - code
+    cause = f"was killed by {signal.Signals(-code).name}"
+    found = of_process(base(), child)
+    if found is None:  # it had not joined the job
+        _report(failure_detector.facts_outside(place.rank, child, cause, DIED_EARLY), True, run_dir)
+    elif not found[0].ending:
+        entry, directory = found
+        is_first = first(directory / failure_detector.DIED)
+        _report(failure_detector.facts_of([entry], directory, cause), is_first, run_dir)
+    return ABORTED
+
+
+def _report(facts: dict[str, Any], is_first: bool, run_dir: str) -> None:
+    """Write `failure.json`; say it on stderr if nobody has told of a failure before."""
+    if run_dir:
+        is_first = failure_json.write(pathlib.Path(run_dir), facts)
+    if is_first:
+        os.write(2, f"hpcflow: {facts['message']}\n".encode())

@@ -1,0 +1,300 @@
+"""A thread that reads the ledgers, reports a wait that lasts too long, and at last ends the job.
+
+It makes no MPI call, so it works while the engine hangs in one. While another thread keeps the GIL
+no Python runs at all; for that case faulthandler's own thread is armed anew at every tick, the
+stacks it leaves are taken into the report of whoever waits for this rank, and a rank of the node
+that does run speaks for one that waits so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import logging
+import os
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from hpcflow.errors import StallError
+from hpcflow.monitoring.cross_node_wait_ledgers import Nodes
+from hpcflow.monitoring.stack_dump import DEAD, STOPPED, Files, main_line, main_op, own_stacks
+from hpcflow.monitoring.wait_for_report import (
+    MOST_NAMED,
+    chain,
+    describe_stall,
+    is_debugged,
+    is_silent,
+    letter_of,
+    missing_in,
+    state,
+)
+from hpcflow.monitoring.wait_ledger import Entry, Ledger, is_younger, read_all
+from hpcflow.platform.rank_logging import fold, logger
+
+TICK_S = 1.0
+TICKS = 8  # at least, in the time after which a stall is reported
+SILENT_TICKS = 5
+LOOKS = 4  # for ranks that cannot speak for themselves, in that time
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """How long a wait may last before it is reported, before the job ends, and between looks."""
+
+    stall_s: float
+    abort_s: float
+
+    @property
+    def tick_s(self) -> float:
+        """Between two looks at this rank's own wait."""
+        return max(0.01, min(TICK_S, self.stall_s / TICKS))
+
+    @property
+    def silent_s(self) -> float:
+        """Without a heartbeat for so long an interpreter does not run."""
+        return max(SILENT_TICKS * self.tick_s, 0.5)
+
+
+class Watchdog:
+    """Reports stalls of this rank: `stall-STEP.txt` in `run_dir` and one line in the log.
+
+    A wait whose chain, those that the rank waits for and so on, has not moved for `stall_s` is
+    reported; after `stall_abort_s` `abort` is called with the StallError, from the watchdog's
+    thread. `size` is the number of ranks of the job. `moves(seconds)` says whether a step of this
+    rank ends within so long; where others may wait for it, it is asked. `nodes` is needed where
+    there are several, and this rank tells what those of its node do if `leads`. `steps()` is how
+    many steps this rank has trained. `watch_gil` uses faulthandler.dump_traceback_later, of which a
+    process has only one.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        size: int,
+        run_dir: str | os.PathLike[str],
+        times: Times,
+        abort: Callable[[StallError], None],
+        *,
+        moves: Callable[[float], bool] | None = None,
+        nodes: Nodes | None = None,
+        leads: bool = False,
+        steps: Callable[[], int] = int,
+        watch_gil: bool = True,
+    ) -> None:
+        self._ledger, self._size, self._run_dir = ledger, size, pathlib.Path(run_dir)
+        self._times, self._abort, self._moves = times, abort, moves
+        self._nodes, self._leads, self._steps = nodes, leads, steps
+        self._mark = ledger.directory / "report"  # of a stall that lasts: its path
+        self._watched = ledger.directory / "watched"  # fresh: ranks here see whether they move
+        self._suspected: dict[int, tuple[float, float]] = {}  # rank -> its wait, the first look
+        self._told: dict[int, tuple[float, pathlib.Path]] = {}  # rank -> its wait and the report
+        self._files = Files()
+        self._looked, self._failed = 0.0, False
+        self._stop = threading.Event()
+        self._stacks = stacks_path(ledger.directory, ledger.rank).open("wb") if watch_gil else None
+        self._thread = threading.Thread(target=self._watch, name="hpcflow-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a second call does nothing."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._stacks is not None and not self._stacks.closed:
+            faulthandler.cancel_dump_traceback_later()
+            self._stacks.close()
+            stacks_path(self._ledger.directory, self._ledger.rank).unlink(missing_ok=True)
+        if self._nodes is not None:
+            self._nodes.close()
+
+    def _watch(self) -> None:
+        while not self._pause():
+            try:
+                self.tick()
+            except Exception:  # a fault of ours must not end the watch, as it would in silence
+                if not self._failed:
+                    logger.exception("the watch for stalls failed, and goes on")
+                self._failed = True
+
+    def tick(self) -> None:
+        """One look, and a sign that this rank's interpreter runs; its thread does it by itself."""
+        if self._stacks is not None:
+            faulthandler.dump_traceback_later(self._times.stall_s, file=self._stacks)
+        self._ledger.beat(main_line(), self._steps())
+        fold()
+        try:
+            self._answer()
+            self._look()
+        except OSError as error:  # a full disk must not end the watch
+            logger.error("the stall report cannot be written: %s", error)
+
+    def _pause(self) -> bool:
+        """Until the next tick; True at the end. Here it is seen whether this rank moves."""
+        tick_s = self._times.tick_s
+        if self._moves is None or not is_younger(self._watched, self._times.stall_s):
+            return self._stop.wait(tick_s)
+        op, until = main_op(), time.monotonic() + tick_s
+        if self._moves(tick_s) or (op and op != main_op()):
+            self._ledger.moves()
+        return self._stop.wait(max(0.0, until - time.monotonic()))
+
+    def _answer(self) -> None:
+        """Somebody waits for this rank: say where it is, and add its stacks to the report."""
+        mark = asked_path(self._ledger.directory, self._ledger.rank)
+        if not mark.exists():
+            return
+        path = pathlib.Path(mark.read_text())
+        mark.unlink()
+        append(path, _stacks_of(self._ledger.rank, self._ledger.host))
+        logger.error("others wait for this rank, which is at %s", main_line())
+
+    def _look(self) -> None:
+        """At this rank's own wait; now and then at those of ranks that cannot speak."""
+        now, mine = time.time(), self._ledger.read()
+        if mine is not None and mine.may_stall and now - mine.since >= self._times.stall_s / 2:
+            self._suspect(mine, now)
+        if now - self._looked < self._times.stall_s / LOOKS:
+            return
+        self._looked = now
+        if self._nodes is not None and self._leads and self._nodes.is_wanted:
+            self._watched.touch()
+            self._nodes.tell()
+        for entry in read_all(self._ledger.directory):
+            if entry.rank != self._ledger.rank and _is_mute(entry, now, self._times.silent_s):
+                self._suspect(entry, now)
+
+    def _suspect(self, mine: Entry, now: float) -> None:
+        """A wait is long: see whether those waited for move, report it, end the job."""
+        self._watched.touch()
+        entries = read_all(self._ledger.directory)
+        if self._nodes is not None:
+            self._nodes.want()
+            entries += self._nodes.others()
+        if is_debugged(mine, entries):
+            return
+        since, first_look = self._suspected.get(mine.rank, (0.0, now))
+        if since != mine.since:
+            first_look = now
+        self._suspected[mine.rank] = mine.since, first_look
+        still = now - self._moved(mine, entries)
+        if still < self._times.stall_s or now - first_look < self._times.stall_s / 2:
+            return  # in this time others see whether they move, and other nodes tell of theirs
+        told, path = self._told.get(mine.rank, (0.0, self._run_dir))
+        if told != mine.since:
+            path = self._report(mine, entries)
+            self._told[mine.rank] = mine.since, path
+        self._mark.touch()
+        if still >= self._times.abort_s:
+            self._stop.set()
+            self._abort(self._error(mine, entries, path))
+
+    def _moved(self, mine: Entry, entries: Sequence[Entry]) -> float:
+        """When `mine`, or one for whom it waits, was last seen to move; wall clock."""
+        behind = chain(mine, entries)
+        here = [self._files.moved(entry.pid) for entry in behind if entry.host == mine.host]
+        return max([mine.since, *here, *(entry.moved for entry in behind)])
+
+    def _report(self, mine: Entry, entries: Sequence[Entry]) -> pathlib.Path:
+        """Write the report of a wait, or add to the one that a rank of this node has begun."""
+        path, is_first = self._claim(mine)
+        error = self._error(mine, entries, path)
+        parts = [f"StallError: {error}\n"]
+        if is_first:
+            parts += self._table(mine, entries)
+        append(path, "".join(parts) + _stacks_of(self._ledger.rank, self._ledger.host))
+        if is_first:
+            for entry in missing_in(mine, entries)[:MOST_NAMED]:
+                if entry.host == mine.host:
+                    ask(self._ledger.directory, entry.rank, path)
+        logger.log(logging.ERROR if is_first else logging.DEBUG, "StallError: %s", error)
+        return path
+
+    def _error(self, mine: Entry, entries: Sequence[Entry], path: pathlib.Path) -> StallError:
+        return StallError(
+            describe_stall(mine, entries, self._size, path, self._times.silent_s),
+            step=mine.step,
+            missing=tuple(entry.rank for entry in missing_in(mine, entries)),
+            report=str(path),
+            op=mine.op,
+            line=mine.made or None,
+            rank=mine.rank,
+        )
+
+    def _table(self, mine: Entry, entries: Sequence[Entry]) -> Iterator[str]:
+        """What all ranks do, as far as known, and the stacks that silent ones here have left."""
+        now, silent_s = time.time(), self._times.silent_s
+        yield "\nranks\n"
+        for entry in entries:
+            yield f"  {entry.rank:>6} on {state(entry, now, silent_s)}\n"
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        yield f"  told by rank {self._ledger.rank} on {self._ledger.host} at {when}\n"
+        for entry in entries:
+            if entry.host == mine.host and is_silent(entry, now, silent_s):
+                yield _left_stacks(entry, self._ledger.directory)
+
+    def _claim(self, mine: Entry) -> tuple[pathlib.Path, bool]:
+        """The report, one for all waits of this node that stall at a time; whether it is new."""
+        path, mark = self._run_dir / f"stall-{max(mine.step, 0)}.txt", self._mark
+        if not is_younger(mark, self._times.stall_s):
+            mark.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = mark.with_name(f".report-{self._ledger.rank}")
+        draft.write_text(str(path.absolute()))
+        try:
+            os.link(draft, mark)  # with its content, once
+            return path, True
+        except FileExistsError:
+            return pathlib.Path(mark.read_text()), False
+        finally:
+            draft.unlink()
+
+
+def stacks_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
+    """Where faulthandler writes the stacks of a rank whose GIL is held."""
+    return directory / f"stacks-{rank:06d}"
+
+
+def asked_path(directory: pathlib.Path, rank: int) -> pathlib.Path:
+    """The file that asks a rank for its stacks; it holds the path of the report."""
+    return directory / f"asked-{rank:06d}"
+
+
+def ask(directory: pathlib.Path, rank: int, path: pathlib.Path) -> None:
+    """Have a rank of this node add its stacks to a report."""
+    mark = asked_path(directory, rank)
+    draft = mark.with_name(f".{mark.name}")
+    draft.write_text(str(path.absolute()))
+    draft.replace(mark)
+
+
+def append(path: pathlib.Path, text: str) -> None:
+    """Add to a report in one write, so that parts of several ranks do not mingle."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _is_mute(entry: Entry, now: float, silent_s: float) -> bool:
+    """Whether it waits, but cannot say so: its interpreter does not run, though it could."""
+    return (
+        entry.may_stall
+        and is_silent(entry, now, silent_s)
+        and letter_of(entry) not in (STOPPED, *DEAD)
+    )
+
+
+def _stacks_of(rank: int, host: str) -> str:
+    """The stacks of this process, with a head."""
+    return f"\nstacks of rank {rank} on {host}, process {os.getpid()}\n{own_stacks()}"
+
+
+def _left_stacks(entry: Entry, directory: pathlib.Path) -> str:
+    try:
+        text = stacks_path(directory, entry.rank).read_text(errors="replace")
+    except OSError:
+        return ""
+    return f"\nstacks of silent rank {entry.rank} on {entry.host}\n{text}" if text else ""

@@ -1,0 +1,152 @@
+"""The ranks that a launcher has started on this node, before they join the job, or at its end.
+
+A rank without a ledger is unknown to the other ranks. The process that runs the launcher finds
+such ranks among the children of its own, by the launcher's variables in their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+from hpcflow.errors import LaunchError
+from hpcflow.launch import launcher_detection
+from hpcflow.monitoring.stack_dump import STOPPED, bytes_moved, process_state
+
+LOOK_S = 0.5  # between two looks at how far ranks are
+
+
+class Starting:
+    """Ranks of this node that descend from this process and that do not watch over each other:
+    those that have not joined the job yet, or, made at its end, those that are left."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()  # which tells first of the one that has ended first
+        self._watched: dict[int, tuple[int, int]] = {}  # descriptor -> rank, process
+        self._known: set[int] = set()
+        self._expected: int | None = None  # on this node, where the launcher tells
+        self._is_whole = False  # this node has all ranks
+        self._moved: dict[int, tuple[int, int]] = {}  # process: how far it has come
+        self._idle: dict[int, float] = {}  # process: seconds without a movement
+        self._looked = 0.0
+
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        """Rank and process of those that end within so many seconds, in the order of their ends."""
+        self._look()
+        gone = []
+        for descriptor, _ in self._epoll.poll(seconds):
+            gone.append(self._watched[descriptor])
+            self._drop(descriptor)
+        return gone
+
+    def hung(self, seconds: float, stopped_alone: bool = False) -> list[tuple[int, int, str]]:
+        """Rank, process and why of those that hang for so long: that are stopped, or, where this
+        node has all ranks and not `stopped_alone`, sleep while no other one moves. Who waits for a
+        slow rank does not hang.
+        """
+        self._look_for_movement()
+        found = [
+            (rank, pid, process_state(pid))
+            for rank, pid in self._watched.values()
+            if self._idle.get(pid, 0.0) >= seconds
+        ]
+        stopped = [one for one in found if one[2] == STOPPED]
+        all_sleep = self._is_whole and len(found) == len(self._watched)
+        if not stopped and (stopped_alone or not all_sleep):
+            return []
+        return [(rank, pid, _why(pid, letter)) for rank, pid, letter in stopped or found]
+
+    def _look_for_movement(self) -> None:
+        """Add to the idle time of ranks: at most twice that between two looks, for where this
+        process does not run the ranks may not either."""
+        now = time.monotonic()
+        elapsed = min(now - self._looked, 2 * LOOK_S)
+        if elapsed < LOOK_S:
+            return
+        self._looked = now
+        for _, pid in self._watched.values():
+            moved = _cpu_ticks(pid), bytes_moved(pid)
+            is_idle = self._moved.get(pid) == moved and process_state(pid) != "R"
+            self._idle[pid] = self._idle.get(pid, 0.0) + elapsed if is_idle else 0.0
+            self._moved[pid] = moved
+
+    def joined(self, processes: Container[int]) -> bool:
+        """Those have joined: they are watched no more. Whether all ranks have."""
+        for descriptor, (_, pid) in list(self._watched.items()):
+            if pid in processes:
+                self._drop(descriptor)
+        return len(self._known) == self._expected and not self._watched
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        for descriptor in list(self._watched):
+            self._drop(descriptor)
+        self._epoll.close()
+
+    def _drop(self, descriptor: int) -> None:
+        self._epoll.unregister(descriptor)
+        os.close(descriptor)
+        del self._watched[descriptor]
+
+    def _look(self) -> None:
+        if len(self._known) == self._expected:
+            return
+        for place, pid in _ranks_below(os.getpid()):
+            if pid in self._known:
+                continue
+            with contextlib.suppress(OSError):  # it has ended in this moment
+                descriptor = os.pidfd_open(pid)
+                self._watched[descriptor] = place.rank, pid
+                self._epoll.register(descriptor, select.EPOLLIN)
+                self._known.add(pid)
+                self._expected = place.local_size
+                self._is_whole = place.local_size == place.size
+
+
+def _why(pid: int, letter: str) -> str:
+    """Why a rank that starts does not move."""
+    if letter == STOPPED:
+        return f"is stopped (T; kill -CONT {pid} lets it go on)"
+    if letter == "D":
+        return "waits for a disk or a file system (D)"
+    return f"does not move ({letter})"
+
+
+def _cpu_ticks(pid: int) -> int:
+    """What a process has computed; 0 if unknown."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
+
+
+def _ranks_below(pid: int) -> Iterator[tuple[launcher_detection.Launch, int]]:
+    """The ranks among the descendants of a process: not what ranks have started themselves."""
+    for child in _children(pid):
+        place = _place(child)
+        if place is not None:
+            yield place, child
+        else:
+            yield from _ranks_below(child)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread or the process has ended
+            found += map(int, file.read_text().split())
+    return found
+
+
+def _place(pid: int) -> launcher_detection.Launch | None:
+    """The rank that a process is by its environment; None if it is none."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        return launcher_detection.detect(dict(word.split("=", 1) for word in words if "=" in word))
+    except (OSError, LaunchError):
+        return None

@@ -1,0 +1,126 @@
+"""Who waits for whom, told from the records of the ranks: the words of a stall report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from hpcflow.monitoring.stack_dump import DEBUGGED, STOPPED, process_state, why_silent
+from hpcflow.monitoring.wait_ledger import ANY, INSIDE, OWN, Entry
+
+SILENT_S = 5.0  # a heartbeat older than this is told
+MOST_NAMED = 8  # ranks named one by one in a message
+
+
+def missing_in(mine: Entry, entries: Iterable[Entry]) -> list[Entry]:
+    """Those of `entries` for whom the rank of `mine` waits.
+
+    Where it waits for all, these are the ranks of its place in their replicas that are not there.
+    """
+    others = [entry for entry in entries if entry.rank != mine.rank]
+    if mine.peer != ANY:
+        return [entry for entry in others if entry.rank == mine.peer]
+    there = (mine.step, mine.op, True)
+    alike = [entry for entry in others if entry.place == mine.place]
+    return [entry for entry in alike if (entry.step, entry.op, entry.waits) != there]
+
+
+def behind(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
+    """Those for whom the ranks wait that `mine` waits for, and so on."""
+    left = missing_in(mine, entries)
+    known = {mine.rank, *(entry.rank for entry in left)}
+    found = []
+    while left:
+        entry = left.pop(0)
+        if entry.waits and entry.peer >= 0:
+            more = [e for e in entries if e.rank == entry.peer and e.rank not in known]
+            known.update(e.rank for e in more)
+            found += more
+            left += more
+    return found
+
+
+def ring(mine: Entry, entries: Sequence[Entry]) -> list[int]:
+    """The ranks that wait for each other, if whom `mine` waits for and so on leads to a ring."""
+    known, path, entry = {e.rank: e for e in entries}, [mine.rank], mine
+    while entry.waits and entry.peer in known:
+        if entry.peer in path:
+            return sorted(path[path.index(entry.peer) :])
+        path.append(entry.peer)
+        entry = known[entry.peer]
+    return []
+
+
+def chain(mine: Entry, entries: Sequence[Entry]) -> list[Entry]:
+    """All for whom `mine` waits, at once or in the end."""
+    return [*missing_in(mine, entries), *behind(mine, entries)]
+
+
+def is_debugged(mine: Entry, entries: Sequence[Entry]) -> bool:
+    """Whether a debugger follows the rank or one for whom it waits: those may take their time."""
+    return any(letter_of(entry) == DEBUGGED for entry in [mine, *chain(mine, entries)])
+
+
+def letter_of(entry: Entry) -> str:
+    """The state of the rank's process, as its own node sees it."""
+    return entry.process or process_state(entry.pid)
+
+
+def is_silent(entry: Entry, now: float, silent_s: float = SILENT_S) -> bool:
+    """Whether its interpreter does not run: stopped, dead, or in a call that keeps the GIL."""
+    return now - entry.heartbeat > silent_s or letter_of(entry) in (STOPPED, DEBUGGED)
+
+
+def describe_stall(
+    mine: Entry, entries: Sequence[Entry], size: int, path: object, silent_s: float = SILENT_S
+) -> str:
+    """The short message: what has waited how long for whom, what those do, where more is."""
+    now = time.time()
+    missing = missing_in(mine, entries)
+    rows = [f"{mine.where} has waited {now - mine.since:.0f} s for {_whom(mine, missing, size)}"]
+    rows += [
+        f"missing  {entry.rank} on {state(entry, now, silent_s)}" for entry in missing[:MOST_NAMED]
+    ]
+    if len(missing) > MOST_NAMED:
+        rows.append(f"missing  and {len(missing) - MOST_NAMED} more")
+    rows += [
+        f"behind   {entry.rank} on {state(entry, now, silent_s)}" for entry in behind(mine, entries)
+    ]
+    if circle := ring(mine, entries):
+        ranks = ", ".join(map(str, circle))
+        rows.append(
+            f"ring     {ranks} wait for each other: a message of theirs has not left or come"
+        )
+    if not missing and mine.peer != OWN:
+        rows.append(f"missing  not on {mine.host}, and the others' nodes have not told of it")
+    rows.append(f"here     {mine.line or 'not known yet'}")
+    rows.append(f"written  {path}")
+    return "\n  ".join(rows)
+
+
+def _whom(mine: Entry, missing: Sequence[Entry], size: int) -> str:
+    if mine.peer == OWN:
+        return "a step of this rank, in another thread say"
+    if mine.peer >= 0:
+        return next((entry.name for entry in missing), f"rank {mine.peer}")
+    return f"{len(missing)} of {size} ranks" if missing else f"ranks among {size}, none here"
+
+
+def state(entry: Entry, now: float, silent_s: float = SILENT_S) -> str:
+    """Where a rank is and what it does."""
+    waited = f"since {now - entry.since:.0f} s"
+    if entry.since and entry.kind == INSIDE:
+        what = f"is inside '{entry.op}' {waited}"
+    elif entry.since:
+        whom = f"rank {entry.peer}" if entry.peer >= 0 else "others"
+        what = f"waits for {whom} in {entry.where}, {waited}"
+    elif entry.is_server:
+        what = "waits for nothing: it serves, or is idle"
+    else:
+        what = "waits for nothing: it computes, or is idle"
+    if is_silent(entry, now, silent_s):
+        what += f"; {why_silent(entry.pid, letter_of(entry))}, silent for "
+        what += f"{now - entry.heartbeat:.0f} s, last seen at {entry.line or 'its start'}"
+    elif entry.line:
+        what += f"; at {entry.line}"
+    return f"{entry.host}{', ' if entry.task else ''}{entry.task}: {what}"

@@ -1,0 +1,329 @@
+"""What each rank waits for, in small files that every rank of the node maps and may read.
+
+One file per rank, `rank-NNNNNN`, of RECORD_BYTES in native byte order:
+
+    0    8  sequence    odd while the record is being written
+    8    8  rank
+    16   8  pid
+    24   8  step
+    32   8  peer        the rank waited for, -1 any or all, -2 state of its own
+    40   8  since       wall-clock seconds as a float; 0: waits for nothing
+    48   8  heartbeat   wall-clock seconds; when the rank's interpreter was last seen to run
+    56   8  ending      1 once the rank has said why it ends
+    64   8  moved       wall-clock seconds; when its program was last seen to move, if one looked
+    72   8  place       number of the task in its replica, -1 of servers: like ones meet
+    80   8  lines       odd while `line` is being written, by another thread than the rest
+    88   8  process     the letter of /proc, in copies for other nodes
+    96  16  kind        Recv, AllReduce, request, call, queue, inside ...
+    112 144 op          name of the operation, and the user's line, cut to fit
+    256 64  host
+    320 64  task        /job:worker/task:3, as users count
+    384 256 line        where the main thread was at the last heartbeat, cut in front to fit
+    640  8  trained     steps of training that the rank had made at the last heartbeat
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import pathlib
+import shutil
+import struct
+import tempfile
+import time
+
+from hpcflow.errors import CommError
+from hpcflow.platform.private_files import is_own_folder
+
+RECORD_BYTES = 648
+ANY, OWN = -1, -2  # for whom a wait is, if for no one rank: any or all, a step of this very rank
+INSIDE = "inside"  # the kind of a rank that is busy in an op, a host function say: never a stall
+REQUEST = "request"  # of a wait that belongs to no step
+CALL = "call"  # of one inside a call of a library, which cannot be polled
+PATIENT = "queue"  # of one that waits for what other steps do, as long as it takes: never a stall
+_RECORD = struct.Struct("=QqqqqddqdqQ8s16s144s64s64s256sq")
+_PROCESS, _KIND, _OP, _LINE = slice(88, 96), slice(96, 112), slice(112, 256), slice(384, 640)
+_SEQUENCE, _STEP, _PEER = 0, 3, 4  # as eight-byte words
+_SINCE, _HEARTBEAT, _ENDING, _MOVED, _LINES, _TRAINED = 5, 6, 7, 8, 10, 80
+PREFIX = "hpcflow-ledger-"  # of the names of directories
+DEAD_S = 300.0  # a job with no heartbeat for so long may be dead
+ATTEMPTS = 100  # readings of a record that is being written
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One rank's record, as read."""
+
+    rank: int
+    pid: int
+    host: str
+    step: int
+    op: str
+    kind: str
+    peer: int
+    since: float  # wall clock; 0 where the rank waits for nothing
+    heartbeat: float
+    ending: bool = False  # it has said why it ends
+    moved: float = 0.0
+    place: int = 0
+    process: str = ""  # "": ask /proc
+    task: str = ""
+    line: str = ""  # where its main thread was at the last heartbeat
+    made: str = ""  # the user's line that made the operation
+    trained: int = 0  # steps, at the last heartbeat
+
+    @property
+    def name(self) -> str:
+        """`rank 3 (/job:ps/task:0)`, as reports call it."""
+        return f"rank {self.rank} ({self.task})" if self.task else f"rank {self.rank}"
+
+    @property
+    def may_stall(self) -> bool:
+        """Whether it is a wait that should end soon."""
+        return self.waits and self.kind != PATIENT
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it hosts variables for all."""
+        return self.place < 0
+
+    @property
+    def where(self) -> str:
+        """What it waits in: `AllReduce 'grads' (made at train.py:9) at step 7`."""
+        made = f" (made at {self.made})" if self.made else ""
+        step = f" at step {self.step}" if self.step > 0 else ""
+        return f"{self.kind} '{self.op}'{made}{step}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether the rank waits for others; being busy inside an op is no wait."""
+        return self.since > 0 and self.kind != INSIDE
+
+
+class Ledger:
+    """This rank's record; `enter` when a wait's first poll failed, `leave` when it is over.
+
+    `directory` belongs to this run alone, and is best in memory (/dev/shm or a local disk).
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        rank: int,
+        host: str,
+        task: str = "",
+        place: int = 0,
+    ) -> None:
+        self.directory, self.rank, self.host = pathlib.Path(directory), rank, host
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not is_own_folder(self.directory):
+            raise CommError(
+                f"{self.directory} is not this user's own folder",
+                rank=rank,
+                hint="someone else has put it there: remove it, or ask who did",
+            )
+        path = self.directory / f"rank-{rank:06d}"
+        record = _RECORD.pack(
+            *(0, rank, os.getpid(), -1, -1, 0.0, time.time(), 0, 0.0, place, 0),
+            *(b"", b"", b"", host.encode()[:64], task.encode()[:64], b"", 0),
+        )
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(fd, record)
+            self._map = mmap.mmap(fd, RECORD_BYTES)
+        finally:
+            os.close(fd)
+        self._memory = memoryview(self._map)
+        self._words, self._times = self._memory.cast("q"), self._memory.cast("d")
+        self._names: dict[str, bytes] = {}
+
+    def enter(
+        self, step: int, op: str, peer: int = -1, kind: str = "recv", since: float = 0.0
+    ) -> None:
+        """Write down that this rank waits for `peer` in `op`, behind which a new line may tell
+        where it was made; since now if not `since`."""
+        names, words, times = self._names, self._words, self._times
+        if op not in names or kind not in names:
+            names.setdefault(op, op.encode()[:144].ljust(144, b"\0"))
+            names.setdefault(kind, kind.encode()[:144].ljust(144, b"\0"))
+        now = time.time()
+        words[_SEQUENCE] += 1
+        words[_STEP], words[_PEER] = step, peer
+        times[_SINCE], times[_HEARTBEAT] = since or now, now
+        self._memory[_KIND], self._memory[_OP] = names[kind][:16], names[op]
+        words[_SEQUENCE] += 1
+
+    def leave(self) -> None:
+        """The wait is over."""
+        self._words[_SEQUENCE] += 1
+        self._times[_SINCE] = 0.0
+        self._words[_SEQUENCE] += 1
+
+    def beat(self, line: str = "", trained: int = 0) -> None:
+        """The interpreter runs, the main thread at `line`, after so many steps of training; called
+        by the watchdog alone, so that one that does not run is seen, with the line at which it last
+        did."""
+        self._words[_LINES] += 1
+        self._memory[_LINE] = line.encode(errors="replace")[-256:].ljust(256, b"\0")
+        self._times[_HEARTBEAT], self._words[_TRAINED] = time.time(), trained
+        self._words[_LINES] += 1
+
+    def moves(self) -> None:
+        """The program of this rank is seen to move."""
+        self._times[_MOVED] = time.time()
+
+    def ends(self) -> None:
+        """This rank has said why it ends: its death is no news."""
+        self._words[_ENDING] = 1
+
+    def read(self) -> Entry | None:
+        """This rank's own record; None in the rare case that each reading met a writer."""
+        record = _whole(self._memory)
+        return decode(record) if record is not None else None
+
+    def close(self) -> None:
+        """Unmap and remove the file; a second call does nothing."""
+        if self._map.closed:
+            return
+        for view in (self._words, self._times, self._memory):
+            view.release()
+        self._map.close()
+        (self.directory / f"rank-{self.rank:06d}").unlink(missing_ok=True)
+
+
+def read_all(directory: str | os.PathLike[str]) -> list[Entry]:
+    """The records of all ranks in `directory`, by rank; those that cannot be read are left out."""
+    paths = sorted(pathlib.Path(directory).glob("rank-*"))
+    return [entry for path in paths if (entry := read_one(path)) is not None]
+
+
+def read_one(path: pathlib.Path) -> Entry | None:
+    """The record in a file; None if it is gone, or not yet written."""
+    record = raw(path)
+    return decode(record) if record is not None else None
+
+
+def raw(path: pathlib.Path) -> bytes | None:
+    """The bytes of the record in a file, as a whole; None if it is gone, or not yet written."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        with mmap.mmap(fd, RECORD_BYTES, access=mmap.ACCESS_READ) as record:
+            return _whole(record)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
+
+
+def of_user(base: str | os.PathLike[str]) -> list[pathlib.Path]:
+    """The folders of ledgers in `base` that are this user's: what others put there is not read."""
+    return [path for path in pathlib.Path(base).glob(PREFIX + "*") if is_own_folder(path)]
+
+
+def of_process(base: str | os.PathLike[str], pid: int) -> tuple[Entry, pathlib.Path] | None:
+    """The record of a process of this user and host, and its folder; None if there is none."""
+    for directory in of_user(base):
+        for entry in read_all(directory):
+            if entry.pid == pid:
+                return entry, directory
+    return None
+
+
+def for_others(record: bytes, letter: str, moved: float) -> bytes:
+    """A copy of a record for other nodes, where /proc does not tell of its process."""
+    copy = bytearray(record)
+    copy[_PROCESS] = letter.encode().ljust(8, b"\0")
+    (before,) = struct.unpack_from("=d", record, 8 * _MOVED)
+    struct.pack_into("=d", copy, 8 * _MOVED, max(before, moved))
+    return bytes(copy)
+
+
+def first(mark: pathlib.Path) -> bool:
+    """Whether this rank is the first to make `mark`, as all of a node tend to do at once."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:  # a full disk: everyone speaks
+        return True
+    return True
+
+
+def is_younger(mark: pathlib.Path, seconds: float) -> bool:
+    """Whether a file was written within the last `seconds`; False if there is none."""
+    try:
+        return time.time() - os.stat(mark).st_mtime < seconds
+    except OSError:
+        return False
+
+
+def remove(directory: pathlib.Path) -> None:
+    """Remove the directory of a job that has ended in order, if this is its last rank here."""
+    if not any(directory.glob("rank-*")):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def base() -> str:
+    """The folder of the ledgers of all jobs, best in memory."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+
+
+def sweep(base: str | os.PathLike[str], host: str) -> None:
+    """Remove from `base` the ledgers of jobs on `host` that died without closing them.
+
+    Dead is whose processes are gone and whose heartbeats are old: neither alone tells, as process
+    numbers are used again and another container's are not seen.
+    """
+    old = time.time() - DEAD_S
+    for directory in of_user(base):
+        with contextlib.suppress(OSError):  # another rank was first
+            left = read_all(directory)
+            dead = all(e.host == host and e.heartbeat < old and not alive(e.pid) for e in left)
+            if dead and directory.stat().st_mtime < old:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process here, of whatever user."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _whole(memory: memoryview | mmap.mmap) -> bytes | None:
+    """The record, or None where every reading met a writer."""
+    for _ in range(ATTEMPTS):
+        data = bytes(memory[:RECORD_BYTES])
+        before, again = _sequences(data), _sequences(memory)
+        if before == again and not any(number % 2 for number in before):
+            return data
+        time.sleep(1e-5)
+    return None
+
+
+def _sequences(memory: bytes | memoryview | mmap.mmap) -> tuple[int, int]:
+    (wait,), (line,) = (struct.unpack_from("=Q", memory, 8 * at) for at in (_SEQUENCE, _LINES))
+    return wait, line
+
+
+def decode(record: bytes) -> Entry:
+    """The entry that a record holds."""
+    fields = _RECORD.unpack(record)
+    _, rank, pid, step, peer, since, heartbeat, ending, moved, place, _ = fields[:11]
+    process, kind, op, host, task, line = (
+        text.rstrip(b"\0").decode(errors="replace") for text in fields[11:17]
+    )
+    op, _, made = op.partition("\n")
+    return Entry(
+        *(rank, pid, host, step, op, kind, peer, since, heartbeat, bool(ending), moved, place),
+        *(process, task, line, made, fields[17]),
+    )

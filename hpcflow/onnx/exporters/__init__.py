@@ -1,0 +1,1 @@
+"""How each op is written as ONNX operators."""

@@ -1,0 +1,103 @@
+"""What can be told of tensors while the graph is built: values that depend on constants alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from hpcflow.errors import OnnxError
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec, known
+from hpcflow.kernels.kernel_registry import Node, find
+
+
+class NeedsValue(OnnxError):
+    """A value must be known while the graph is built, and depends on inputs of the model."""
+
+    def __init__(self, inputs: Iterable[str], what: str) -> None:
+        self.inputs = tuple(inputs)
+        names = ", ".join(map(repr, self.inputs))
+        super().__init__(
+            f"{what} must be known when the model is imported; it depends on {names}",
+            hint="give it to import_model: {name: an array, or a placeholder of known shape}",
+        )
+
+
+class Values:
+    """Values of tensors that depend on constants alone, computed once by the kernels for NumPy.
+
+    `told` are tensors whose value counts as known though they are not constants: initializers.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[Tensor, np.ndarray] = {}
+        self.inputs: dict[Operation, str] = {}  # what stands for inputs of the model -> their names
+        self._found: dict[Tensor, np.ndarray] = {}
+
+    def of(self, tensor: Tensor, what: str) -> np.ndarray:
+        """The value of `tensor`, which is `what` of some node.
+
+        Errors: NeedsValue if it depends on inputs of the model, or on state or chance.
+        """
+        missing: dict[str, None] = {}
+        for op in _before(tensor.op, self._is_known):
+            if any(t in self._found for t in op.outputs):
+                continue
+            told = [self.told.get(t) if t.spec.value is None else t.spec.value for t in op.outputs]
+            sources = sources_of(op)
+            if told and all(value is not None for value in told):
+                self._found.update(zip(op.outputs, told, strict=True))  # type: ignore[arg-type]
+            elif op.type == "Parameter" and sources and sources[0] in self._found:
+                self._found[op.outputs[0]] = self._found[sources[0]]
+            elif op in self.inputs or op.type.startswith("Placeholder") or not lookup(op.type).pure:
+                missing[self.inputs.get(op, op.name)] = None
+            elif all(t in self._found for t in sources):
+                values = compute(op, [self._found[t] for t in sources])
+                self._found.update(zip(op.outputs, values, strict=True))
+        if tensor not in self._found:
+            raise NeedsValue(missing, what)
+        return self._found[tensor]
+
+    def _is_known(self, op: Operation) -> bool:
+        return any(t in self._found or t in self.told for t in op.outputs)
+
+
+def sources_of(op: Operation) -> Sequence[Tensor]:
+    """What an operation computes its outputs from; of a body's parameter what it captured."""
+    if op.type != "Parameter":
+        return op.inputs
+    captures: dict[Tensor, Tensor] = getattr(op.graph, "captures", {})
+    return [outer for outer, parameter in captures.items() if parameter is op.outputs[0]]
+
+
+def _before(last: Operation, is_known: Callable[[Operation], bool]) -> list[Operation]:
+    """Operations that `last` depends on, and itself at the end, each behind its sources."""
+    order: list[Operation] = []
+    seen: set[Operation] = set()
+    stack = [(last, False)]
+    while stack:
+        op, is_done = stack.pop()
+        if is_done:
+            order.append(op)
+        elif op not in seen:
+            seen.add(op)
+            stack.append((op, True))
+            stack += [(t.op, False) for t in (() if is_known(op) else sources_of(op))]
+    return order
+
+
+def compute(op: Operation, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a pure operation, by its kernel for NumPy."""
+    given = [Spec(x.dtype, x.shape, x) for x in map(np.asarray, inputs)]
+    specs = lookup(op.type).infer(given, op.attrs)
+    row = find(op.type, "cpu")
+    with np.errstate(all="ignore"):
+        run = row.make(np, Node(op.type, op.attrs, given, specs))
+        if row.form == "out":
+            outs = [np.empty(known(s.shape), s.dtype) for s in specs]
+            run(*inputs, *outs)
+            return outs
+        made = run(*inputs)
+    return [np.asarray(v, order="C") for v in (made if isinstance(made, tuple) else (made,))]

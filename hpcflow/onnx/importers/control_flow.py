@@ -1,0 +1,147 @@
+"""If, Loop and Scan: branches and loops of the graph, or what is known of them unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.dtypes import int32, int64
+from hpcflow.graph.function_body import Body
+from hpcflow.graph.graph import Tensor, get_default_graph
+from hpcflow.graph.static_shape import Spec
+from hpcflow.onnx.importers.constant_propagation import NeedsValue
+from hpcflow.onnx.importers.importer_table import imports
+from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.ops.array.array_ops import constant, reshape
+from hpcflow.ops.array.concat_split_ops import stack, unstack
+from hpcflow.ops.control_flow import cond_while
+from hpcflow.ops.control_flow.tensor_array import TensorArray
+from hpcflow.ops.math import arithmetic_ops
+
+MOST_UNROLLED = 64  # rounds of a loop that is unrolled without need
+MOST_ROUNDS = 10_000  # of one that must be
+
+
+@imports("If")
+def _if(node: Node, condition: Tensor) -> Sequence[Tensor]:
+    """The branch taken alone, if the condition is known; else both, of which one runs."""
+    known = node.maybe(condition, "the condition")
+    branches = [node.attr("then_branch"), node.attr("else_branch")]
+    if known is not None:
+        return node.body(branches[0 if known.reshape(()) else 1], [])
+    yes, no = (lambda graph=graph: node.body(graph, []) for graph in branches)
+    made: list[Tensor] = cond_while.cond(reshape(condition, []), yes, no, strict=True)
+    return made
+
+
+@imports("Loop")
+def _loop(
+    node: Node, most: Tensor | None, condition: Tensor | None, *carried: Tensor
+) -> Sequence[Tensor]:
+    """Unrolled if the number of rounds is known and small; else a loop of the graph."""
+    rounds = None if most is None else node.maybe(most, "the number of rounds")
+    count = None if rounds is None else int(rounds.reshape(()))
+    goes_on = constant(True) if condition is None else reshape(condition, [])
+    is_known = node.maybe(goes_on, "the condition") is not None
+    if count is not None and count <= MOST_UNROLLED and is_known:
+        made = _unrolled(node, count, goes_on, carried)
+        if made is not None:
+            return made
+    try:
+        return _looped(node, most, goes_on, carried)
+    except NeedsValue:  # something in the body must be known in each round: it is unrolled then
+        count = MOST_ROUNDS if most is None else int(node.value(most, "the number of rounds"))
+        made = _unrolled(node, count, goes_on, carried)
+        if made is None:
+            raise
+        return made
+
+
+def _unrolled(
+    node: Node, count: int, goes_on: Tensor, carried: Sequence[Tensor]
+) -> list[Tensor] | None:
+    """The rounds one after the other; None if the condition of one is not known."""
+    body, states = node.attr("body"), list(carried)
+    rows: list[list[Tensor]] = []
+    for i in range(count):
+        known = node.maybe(goes_on, "the condition")
+        if known is None:
+            return None
+        if not known.reshape(()):
+            break
+        goes_on, *outputs = node.body(body, [constant(np.int64(i)), goes_on, *states])
+        states = outputs[: len(carried)]
+        rows.append(outputs[len(carried) :])
+    if not rows and len(body.output) > 1 + len(carried):
+        raise node.declined("a loop of no rounds has outputs of each round")
+    return [*states, *(stack(column) for column in zip(*rows, strict=True))]
+
+
+def _looped(
+    node: Node, most: Tensor | None, goes_on: Tensor, carried: Sequence[Tensor]
+) -> list[Tensor]:
+    """A while_loop: its variables are the round, the condition, the states and the arrays."""
+    body, states = node.attr("body"), len(carried)
+    limit = constant(np.int64(np.iinfo(np.int64).max)) if most is None else reshape(most, [])
+    after = _round(node, goes_on, carried)
+    columns = [TensorArray(s.dtype, size=0, dynamic_size=True) for s in after[states:]]
+    shapes = [cond_while.either(t.shape, s.shape) for t, s in zip(carried, after, strict=False)]
+
+    def once(i: Tensor, go: Tensor, *rest: Any) -> list[Any]:
+        go, *outputs = node.body(body, [i, go, *rest[:states]])
+        arrays = zip(rest[states:], outputs[states:], strict=True)
+        written = [array.write(arithmetic_ops.cast(i, int32), value) for array, value in arrays]
+        return [arithmetic_ops.add(i, np.int64(1)), reshape(go, []), *outputs[:states], *written]
+
+    done = cond_while.while_loop(
+        lambda i, go, *rest: arithmetic_ops.logical_and(go, arithmetic_ops.less(i, limit)),
+        once,
+        [constant(np.int64(0)), goes_on, *carried, *columns],
+        shape_invariants=[(), (), *shapes, *[None] * len(columns)],
+    )
+    return [*done[2 : 2 + states], *(array.stack() for array in done[2 + states :])]
+
+
+def _round(node: Node, goes_on: Tensor, carried: Sequence[Tensor]) -> list[Spec]:
+    """What the body makes of the states: they, and the outputs of each round; nothing is kept."""
+    scratch = Body(get_default_graph(), "round")
+    loop = [Spec(int64, ()), goes_on.spec, *(t.spec for t in carried)]
+    with scratch.inside():
+        params = [scratch.parameter(Spec(s.dtype, s.shape), "state") for s in loop]
+        return [t.spec for t in node.body(node.attr("body"), params)[1:]]
+
+
+@imports("Scan", since=9)
+def _scan(node: Node, *inputs: Tensor) -> Sequence[Tensor]:
+    body, count = node.attr("body"), node.attr("num_scan_inputs")
+    states, given = list(inputs[:-count]), inputs[-count:]
+    outputs = len(body.output) - len(states)
+    into, out = (node.attr(f"scan_{w}_directions") for w in ("input", "output"))
+    axes = node.attr("scan_input_axes", [0] * count)
+    columns = [unstack(x, axis=axis) for x, axis in zip(given, axes, strict=True)]
+    columns = [_turned(c, into, i) for i, c in enumerate(columns)]
+    made = []
+    for row in zip(*columns, strict=True):
+        results = node.body(body, [*states, *row])
+        states = results[: len(states)]
+        made.append(results[len(states) :])
+    places = node.attr("scan_output_axes", [0] * outputs)
+    scanned = [_turned(list(c), out, i) for i, c in enumerate(zip(*made, strict=True))]
+    return [*states, *(stack(c, axis) for c, axis in zip(scanned, places, strict=True))]
+
+
+def _turned(column: list[Tensor], directions: Sequence[int] | None, index: int) -> list[Tensor]:
+    """The steps of one input or output, backwards if its direction is 1."""
+    return column[::-1] if directions and directions[index] else column
+
+
+@imports("Scan", since=8)
+def _batched_scan(node: Node, lengths: Tensor | None, *inputs: Tensor) -> Sequence[Tensor]:
+    """Opset 8: each sample of the batch is scanned by itself."""
+    if lengths is not None:
+        raise node.declined("sequences of differing lengths")
+    samples = zip(*(unstack(x) for x in inputs), strict=True)
+    made = [_scan(node, *sample) for sample in samples]
+    return [stack(column) for column in zip(*made, strict=True)]

@@ -1,0 +1,127 @@
+"""Running sums, the largest, and what depends on the data: masks, places, distinct values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Tensor
+from hpcflow.onnx.importers.importer_table import imports
+from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.ops.array import cumulative_ops, where_unique_ops
+from hpcflow.ops.array.array_ops import constant, reshape, transpose
+from hpcflow.ops.array.gather_ops import gather
+from hpcflow.ops.array.slice_ops import boolean_mask, getitem
+from hpcflow.ops.array.unique_slices_ops import distinct_slices
+from hpcflow.ops.image.non_max_suppression_ops import best_boxes
+from hpcflow.ops.math import arithmetic_ops
+from hpcflow.ops.math.bitwise_ops import invert
+
+
+def _running(name: str, function: Callable[..., Tensor]) -> None:
+    @imports(name)
+    def build(node: Node, x: Tensor, axis: Tensor) -> Tensor:
+        (along,) = node.integers("axis", axis)
+        both = bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0))
+        return function(x, along % node.rank(x), *both)
+
+
+_running("CumSum", cumulative_ops.cumsum)
+_running("CumProd", cumulative_ops.cumprod)
+
+
+@imports("TopK", since=10)
+def _top_k(node: Node, x: Tensor, k: Tensor) -> Sequence[Tensor]:
+    return _largest(node, x, int(node.value(k, "k").reshape(())))
+
+
+@imports("TopK")
+def _top_k_by_attribute(node: Node, x: Tensor) -> Sequence[Tensor]:
+    return _largest(node, x, node.attr("k"))
+
+
+def _largest(node: Node, x: Tensor, k: int) -> Sequence[Tensor]:
+    axis, rank = node.attr("axis", -1), node.rank(x)
+    perm = list(range(rank))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    turned = transpose(x, perm)
+    smallest = not node.attr("largest", 1)
+    order = arithmetic_ops.cast(
+        cumulative_ops.top_k(_backwards(turned) if smallest else turned, k)[1], int64
+    )
+    values = gather(turned, order, batch_dims=rank - 1, axis=rank - 1)
+    return transpose(values, perm), transpose(order, perm)
+
+
+def _backwards(x: Tensor) -> Tensor:
+    """Numbers in the opposite order; also of unsigned integers and the smallest of signed ones."""
+    if x.dtype.kind == "f":
+        return arithmetic_ops.negative(x)
+    return invert(x)
+
+
+# -- sizes that the data decide
+
+
+@imports("NonZero")
+def _non_zero(node: Node, x: Tensor) -> Tensor:
+    there = x if x.dtype.kind == "b" else arithmetic_ops.not_equal(x, x.dtype.type(0))
+    return transpose(where_unique_ops.positions(there), [1, 0])
+
+
+@imports("Compress")
+def _compress(node: Node, x: Tensor, condition: Tensor) -> Tensor:
+    """A condition that is shorter than the axis counts as false beyond its end."""
+    if not node.has("axis"):
+        x, axis = reshape(x, [-1]), 0
+    else:
+        axis = node.attr("axis") % node.rank(x)
+    (length,) = node.known(condition)
+    short = getitem(x, (*[slice(None)] * axis, slice(0, length)))
+    return boolean_mask(short, condition, axis=axis)
+
+
+@imports("ReverseSequence")
+def _reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
+    """The first steps of each sample backwards, as many as `lengths` says."""
+    time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
+    perm = [batch, time, *range(2, node.rank(x))]
+    turned = transpose(x, perm)
+    at = constant(np.arange(node.known(turned)[1], dtype=np.int64)[None])
+    ends = reshape(arithmetic_ops.cast(lengths, int64), [-1, 1])
+    index = arithmetic_ops.where(
+        arithmetic_ops.less(at, ends),
+        arithmetic_ops.subtract(arithmetic_ops.subtract(ends, 1), at),
+        at,
+    )
+    return transpose(gather(turned, index, batch_dims=1, axis=1), perm)
+
+
+@imports("Unique")
+def _unique(node: Node, x: Tensor) -> Sequence[Tensor]:
+    """Without an axis of the elements, in order unless `sorted` is 0."""
+    axis = node.attr("axis")
+    given = reshape(x, [-1]) if axis is None else x
+    found, first, which, count = distinct_slices(given, axis or 0, bool(node.attr("sorted", 1)))
+    return found, first, reshape(which, [-1]), count
+
+
+@imports("NonMaxSuppression")
+def _non_max_suppression(
+    node: Node,
+    boxes: Tensor,
+    scores: Tensor,
+    most: Tensor | None = None,
+    limit: Tensor | None = None,
+    least: Tensor | None = None,
+) -> Tensor:
+    return best_boxes(
+        boxes,
+        scores,
+        0 if most is None else most,
+        0.0 if limit is None else limit,
+        float("-inf") if least is None else least,
+        bool(node.attr("center_point_box", 0)),
+    )

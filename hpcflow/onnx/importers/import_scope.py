@@ -1,0 +1,51 @@
+"""Names of an ONNX graph while it is imported, and what its nodes may ask of the whole import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import onnx
+
+from hpcflow.errors import OnnxError
+from hpcflow.graph.graph import Tensor
+from hpcflow.onnx.importers.constant_propagation import Values
+
+
+class Whole(Protocol):
+    """The import of one model."""
+
+    values: Values
+    narrow: dict[Tensor, int]  # tensors that carry values of a narrower type
+
+    def mark(self, tensor: Tensor, elem_type: int) -> Tensor:
+        """`tensor`, known to carry values of `elem_type`."""
+        ...
+
+    def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor], outer: Scope) -> list[Tensor]:
+        """The outputs of a graph inside a node, which sees the names around it."""
+        ...
+
+
+class Scope:
+    """Names of one ONNX graph, or of one call of a function, while it is imported."""
+
+    def __init__(
+        self,
+        whole: Whole,
+        versions: Mapping[str, int],
+        outer: Scope | None = None,
+        attributes: Mapping[str, onnx.AttributeProto] | None = None,
+    ) -> None:
+        self.whole, self.versions, self.outer = whole, versions, outer
+        self.attributes: Mapping[str, onnx.AttributeProto] = attributes or {}
+        self.values: dict[str, Tensor] = {}
+
+    def find(self, name: str) -> Tensor:
+        """The tensor called `name` here or in the graphs around."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.outer
+        raise OnnxError(f"nothing in the model is called {name!r}")

@@ -1,0 +1,87 @@
+"""The table of importers: ONNX operator and version -> the function that builds it from tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+FAMILIES = (
+    *(
+        "depth_to_space",
+        "control_flow",
+        "convolution_matmul",
+        "elementwise_math",
+    ),
+    *(
+        "gather_scatter",
+        "normalization",
+        "cumulative_topk_nonzero",
+        "padding",
+    ),
+    *(
+        "window_pooling",
+        "random_numbers",
+        "recurrent_networks",
+        "reductions",
+    ),
+    *(
+        "image_resizing",
+        "grid_sample_roi_align",
+        "shape_operators",
+        "fourier_mel",
+    ),
+    *("training_optimizers",),
+)
+NEWEST = 10**6
+
+Build = Callable[..., Any]  # build(node, *inputs) -> a tensor, or a sequence of outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How an operator is built in opsets from `since` on, until a row with a later one."""
+
+    domain: str
+    name: str
+    since: int
+    build: Build
+
+
+_TABLE: dict[tuple[str, str], list[Row]] = {}
+
+
+def imports(name: str, since: int = 1, domain: str = "") -> Callable[[Build], Build]:
+    """Decorator: the function builds ONNX operator `name` in opsets from `since` on.
+
+    It is called with the node and a tensor for each input, None for one that is left out.
+    """
+
+    def add(build: Build) -> Build:
+        rows = _TABLE.setdefault((domain, name), [])
+        rows.append(Row(domain, name, since, build))
+        rows.sort(key=lambda row: row.since)
+        return build
+
+    return add
+
+
+@functools.cache
+def _load() -> None:
+    for family in FAMILIES:
+        importlib.import_module(f"hpcflow.onnx.importers.{family}")
+
+
+def find(domain: str, name: str, version: int = NEWEST) -> Row | None:
+    """The row for an operator in opset `version`, None if there is none."""
+    _load()
+    rows = [row for row in _TABLE.get((domain, name), ()) if row.since <= version]
+    return rows[-1] if rows else None
+
+
+def names() -> set[tuple[str, str]]:
+    """Domain and name of every operator in the table."""
+    _load()
+    return set(_TABLE)

@@ -1,0 +1,90 @@
+"""What is known of sizes that are computed in the graph: [batch, 12, 64] of a batch unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.static_shape import is_known, known
+from hpcflow.ops.array.slice_ops import index_of
+
+# A partial value is an array of objects: ints, and None where nothing is known.
+
+
+def partial(t: Tensor) -> np.ndarray | None:
+    """What is known of a tensor of integers; None if not even its shape."""
+    if t.spec.value is not None:
+        return t.spec.value.astype(object)
+    rule = _RULES.get(t.op.type)
+    found = None if rule is None else rule(t.op, [partial(i) for i in t.op.inputs[:_MOST]])
+    if found is None and is_known(t.shape):
+        found = np.full(known(t.shape), None, object)
+    return found
+
+
+_MOST = 16  # pieces of a shape that are looked at
+
+
+def _shape(op: Operation, inputs: Sequence[Any]) -> Any:
+    given = op.inputs[0].shape
+    if given is None:
+        return None
+    found = np.empty(len(given), object)
+    found[:] = given
+    return found
+
+
+def _concat(op: Operation, inputs: Sequence[Any]) -> Any:
+    if len(op.inputs) > _MOST or any(i is None for i in inputs):
+        return None
+    return np.concatenate(inputs, op.attrs["axis"])
+
+
+def _pack(op: Operation, inputs: Sequence[Any]) -> Any:
+    if len(op.inputs) > _MOST or any(i is None for i in inputs):
+        return None
+    return np.stack(inputs, op.attrs["axis"])
+
+
+def _strided(op: Operation, inputs: Sequence[Any]) -> Any:
+    if inputs[0] is None:
+        return None
+    found = np.empty((), object)
+    found[()] = inputs[0][index_of(op.attrs["key"])]
+    return np.asarray(found[()], object)
+
+
+def _gather(op: Operation, inputs: Sequence[Any]) -> Any:
+    x, at = inputs
+    if x is None or at is None or any(i is None for i in at.reshape(-1)):
+        return None
+    return np.asarray(np.take(x, at.astype(int), op.attrs["axis"]), object)
+
+
+def _reshaped(op: Operation, inputs: Sequence[Any]) -> Any:
+    shape = op.outputs[0].shape
+    if inputs[0] is None or shape is None or None in shape:
+        return None
+    return inputs[0].reshape(shape)
+
+
+def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[Operation, Sequence[Any]], Any]:
+    def rule(op: Operation, inputs: Sequence[Any]) -> Any:
+        if any(i is None for i in inputs):
+            return None
+        one = np.frompyfunc(lambda a, b: None if None in (a, b) else function(a, b), 2, 1)
+        return np.asarray(one(*inputs), object)
+
+    return rule
+
+
+_RULES: dict[str, Callable[[Operation, Sequence[Any]], Any]] = {
+    **{"Shape": _shape, "Concat": _concat, "Pack": _pack, "Gather": _gather},
+    **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), _reshaped),
+    **dict.fromkeys(("Cast", "Identity"), lambda op, inputs: inputs[0]),
+    **{"StridedSlice": _strided, "Add": _arithmetic(lambda a, b: a + b)},
+    **{"Sub": _arithmetic(lambda a, b: a - b), "Mul": _arithmetic(lambda a, b: a * b)},
+}

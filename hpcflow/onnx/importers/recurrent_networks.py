@@ -1,0 +1,261 @@
+"""RNN, GRU and LSTM: unrolled over the time steps of the model, which must be known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.graph.graph import Tensor
+from hpcflow.onnx.importers.elementwise_math import hard_sigmoid
+from hpcflow.onnx.importers.importer_table import imports
+from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.ops.array.array_ops import constant, expand_dims, transpose
+from hpcflow.ops.array.broadcast_ops import zeros
+from hpcflow.ops.array.concat_split_ops import split, stack, unstack
+from hpcflow.ops.linalg.matmul_ops import matmul
+from hpcflow.ops.math import arithmetic_ops
+from hpcflow.ops.nn import nn_ops
+
+State = tuple[Tensor, ...]
+Step = Callable[[Tensor, State], State]
+Activation = Callable[[Tensor], Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """Weights of one direction, the number of hidden units, and its activations."""
+
+    w: Tensor  # [gates * hidden, inputs]
+    r: Tensor  # [gates * hidden, hidden]
+    bias: tuple[Tensor, ...]  # of each gate, from the inputs and from the state; none if left out
+    peepholes: tuple[Tensor, ...]
+    hidden: int
+    activations: Sequence[Activation]
+    clip: float | None
+
+    def bounded(self, x: Tensor) -> Tensor:
+        """What goes into an activation."""
+        return x if self.clip is None else arithmetic_ops.clip_by_value(x, -self.clip, self.clip)
+
+
+# -- activations by name
+
+
+def _activation(node: Node, name: str, alpha: float | None, beta: float | None) -> Activation:
+    def given(default: float, value: float | None = alpha) -> float:
+        return default if value is None else value
+
+    second = 0.0 if beta is None else beta
+    known: dict[str, Activation] = {
+        "sigmoid": arithmetic_ops.sigmoid,
+        "tanh": arithmetic_ops.tanh,
+        "relu": nn_ops.relu,
+        "softplus": nn_ops.softplus,
+        "softsign": lambda x: arithmetic_ops.divide(
+            x, arithmetic_ops.add(arithmetic_ops.abs(x), 1.0)
+        ),
+        "elu": lambda x: arithmetic_ops.where(
+            arithmetic_ops.less(x, 0), arithmetic_ops.multiply(nn_ops.elu(x), given(1.0)), x
+        ),
+        "leakyrelu": lambda x: arithmetic_ops.where(
+            arithmetic_ops.less(x, 0), arithmetic_ops.multiply(x, given(0.01)), x
+        ),
+        "thresholdedrelu": lambda x: arithmetic_ops.where(
+            arithmetic_ops.greater(x, given(1.0)), x, 0.0
+        ),
+        "affine": lambda x: arithmetic_ops.add(arithmetic_ops.multiply(x, given(1.0)), second),
+        "scaledtanh": lambda x: arithmetic_ops.multiply(
+            arithmetic_ops.tanh(arithmetic_ops.multiply(x, given(1.0, beta))), given(1.0)
+        ),
+        "hardsigmoid": lambda x: hard_sigmoid(x, given(0.2), given(0.5, beta)),
+    }
+    if name.lower() not in known:
+        raise node.declined(f"there is no activation {name!r}")
+    return known[name.lower()]
+
+
+_WITH_ALPHA = {"elu", "leakyrelu", "thresholdedrelu", "affine", "scaledtanh", "hardsigmoid"}
+_WITH_BETA = {"affine", "scaledtanh", "hardsigmoid"}
+
+
+def _activations(node: Node, default: Sequence[str], sides: int) -> list[list[Activation]]:
+    """The activations of each direction; alphas and betas go to those that take them, in order."""
+    names = node.attr("activations") or list(default) * sides
+    alphas = list(node.attr("activation_alpha", []))
+    betas = list(node.attr("activation_beta", []))
+    made = []
+    for name in names:
+        alpha = alphas.pop(0) if alphas and name.lower() in _WITH_ALPHA else None
+        beta = betas.pop(0) if betas and name.lower() in _WITH_BETA else None
+        made.append(_activation(node, name, alpha, beta))
+    each = len(default)
+    return [made[i * each : (i + 1) * each] for i in range(sides)]
+
+
+# -- the cells
+
+
+def _products(side: Side, x: Tensor, h: Tensor, gates: int) -> list[Tensor]:
+    """`x W + h R + biases` of each gate."""
+    total = arithmetic_ops.add(matmul(x, side.w, False, True), matmul(h, side.r, False, True))
+    parts = split(total, gates, 1)
+    if side.bias:
+        both = zip(parts, side.bias[:gates], side.bias[gates:], strict=True)
+        parts = [arithmetic_ops.add(p, arithmetic_ops.add(a, b)) for p, a, b in both]
+    return parts
+
+
+def _rnn(side: Side, node: Node) -> Step:
+    (f,) = side.activations
+
+    def step(x: Tensor, state: State) -> State:
+        return (f(side.bounded(_products(side, x, state[0], 1)[0])),)
+
+    return step
+
+
+def _lstm(side: Side, node: Node) -> Step:
+    f, g, h = side.activations
+    coupled = bool(node.attr("input_forget", 0))
+
+    def step(x: Tensor, state: State) -> State:
+        before, cell = state
+        i, o, forget, c = _products(side, x, before, 4)
+        if side.peepholes:
+            i = arithmetic_ops.add(i, arithmetic_ops.multiply(side.peepholes[0], cell))
+            forget = arithmetic_ops.add(forget, arithmetic_ops.multiply(side.peepholes[2], cell))
+        i = f(side.bounded(i))
+        forget = arithmetic_ops.subtract(1.0, i) if coupled else f(side.bounded(forget))
+        cell = arithmetic_ops.add(
+            arithmetic_ops.multiply(forget, cell), arithmetic_ops.multiply(i, g(side.bounded(c)))
+        )
+        if side.peepholes:
+            o = arithmetic_ops.add(o, arithmetic_ops.multiply(side.peepholes[1], cell))
+        return arithmetic_ops.multiply(f(side.bounded(o)), h(cell)), cell
+
+    return step
+
+
+def _gru(side: Side, node: Node) -> Step:
+    f, g = side.activations
+    before_reset = bool(node.attr("linear_before_reset", 0))
+    wz, wr, wh = split(side.w, 3)
+    rz, rr, rh = split(side.r, 3)
+    bias: list[Any] = list(side.bias) or [0.0] * 6
+
+    def gate(x: Tensor, h: Tensor, w: Tensor, r: Tensor, b: Any) -> Tensor:
+        both = arithmetic_ops.add(matmul(x, w, False, True), matmul(h, r, False, True))
+        return f(side.bounded(arithmetic_ops.add(both, b)))
+
+    def step(x: Tensor, state: State) -> State:
+        (before,) = state
+        z = gate(x, before, wz, rz, arithmetic_ops.add(bias[0], bias[3]))
+        reset = gate(x, before, wr, rr, arithmetic_ops.add(bias[1], bias[4]))
+        if before_reset:
+            told = arithmetic_ops.multiply(
+                reset, arithmetic_ops.add(matmul(before, rh, False, True), bias[5])
+            )
+        else:
+            told = arithmetic_ops.add(
+                matmul(arithmetic_ops.multiply(reset, before), rh, False, True), bias[5]
+            )
+        new = arithmetic_ops.add(arithmetic_ops.add(matmul(x, wh, False, True), bias[2]), told)
+        new = g(side.bounded(new))
+        return (
+            arithmetic_ops.add(
+                arithmetic_ops.multiply(arithmetic_ops.subtract(1.0, z), new),
+                arithmetic_ops.multiply(z, before),
+            ),
+        )
+
+    return step
+
+
+# -- over time, in one direction or two
+
+
+def _unroll(
+    step: Step, inputs: Sequence[Tensor], state: State, kept: Sequence[Tensor] | None
+) -> tuple[list[Tensor], State]:
+    """The first state of each step, and the last state; where `kept` is false the state stays."""
+    made = []
+    for at, x in enumerate(inputs):
+        new = step(x, state)
+        if kept is None:
+            state, out = new, new[0]
+        else:
+            here = kept[at]
+            state = tuple(arithmetic_ops.where(here, n, s) for n, s in zip(new, state, strict=True))
+            out = arithmetic_ops.where(here, new[0], 0.0)
+        made.append(out)
+    return made, state
+
+
+def _recurrent(
+    node: Node,
+    gates: int,
+    states: int,
+    cell: Callable[[Side, Node], Step],
+    default: Sequence[str],
+    inputs: Sequence[Tensor | None],
+) -> Sequence[Tensor]:
+    given: list[Any] = [*inputs, *[None] * (8 - len(inputs))]
+    x, w, r, bias, lengths = given[:5]
+    rest = given[5:]
+    batch_first = bool(node.attr("layout", 0))
+    if batch_first:
+        x = transpose(x, [1, 0, 2])
+        rest = [t if t is None or i == 2 else transpose(t, [1, 0, 2]) for i, t in enumerate(rest)]
+    steps, batch, _ = node.known(x)
+    sides, _, hidden = node.known(r)
+    reverse = [node.attr("direction", "forward") == "reverse", True]
+    activations = _activations(node, default, sides)
+    times = unstack(x, steps)
+    kept = None
+    if lengths is not None:
+        ends = expand_dims(lengths, 1)
+        kept = [arithmetic_ops.greater(ends, constant(t, lengths.dtype)) for t in range(steps)]
+    outputs, finals = [], []
+    for i in range(sides):
+        side = Side(
+            w[i],
+            r[i],
+            tuple(split(bias[i], 2 * gates)) if bias is not None else (),
+            tuple(split(rest[2][i], 3)) if rest[2] is not None else (),
+            hidden,
+            activations[i],
+            node.attr("clip"),
+        )
+        none = zeros([batch, hidden], x.dtype)
+        start = tuple(none if t is None else t[i] for t in rest[:states])
+        order = range(steps)[::-1] if reverse[i] else range(steps)
+        made, last = _unroll(
+            cell(side, node),
+            [times[t] for t in order],
+            start,
+            None if kept is None else [kept[t] for t in order],
+        )
+        outputs.append(stack(made[::-1] if reverse[i] else made))
+        finals.append(last)
+    y = stack(outputs, 1)  # [steps, sides, batch, hidden]
+    final = [stack([end[k] for end in finals]) for k in range(states)]
+    if batch_first:
+        y = transpose(y, [2, 0, 1, 3])
+        final = [transpose(t, [1, 0, 2]) for t in final]
+    return [y, *final]
+
+
+@imports("RNN")
+def _rnn_node(node: Node, *inputs: Tensor | None) -> Sequence[Tensor]:
+    return _recurrent(node, 1, 1, _rnn, ["Tanh"], inputs)
+
+
+@imports("GRU")
+def _gru_node(node: Node, *inputs: Tensor | None) -> Sequence[Tensor]:
+    return _recurrent(node, 3, 1, _gru, ["Sigmoid", "Tanh"], inputs)
+
+
+@imports("LSTM")
+def _lstm_node(node: Node, *inputs: Tensor | None) -> Sequence[Tensor]:
+    return _recurrent(node, 4, 2, _lstm, ["Sigmoid", "Tanh", "Tanh"], inputs)

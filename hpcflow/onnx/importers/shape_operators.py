@@ -1,0 +1,250 @@
+"""The same values under another shape, shapes as values, filling, joining and cutting."""
+
+from __future__ import annotations
+
+import math as plain
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Tensor
+from hpcflow.onnx.element_types import from_onnx
+from hpcflow.onnx.importers.importer_table import imports
+from hpcflow.onnx.importers.onnx_node import Node
+from hpcflow.onnx.importers.partial_shapes import partial
+from hpcflow.ops.array import array_ops, broadcast_ops
+from hpcflow.ops.array.array_ops import constant, identity, reshape, squeeze, transpose
+from hpcflow.ops.array.concat_split_ops import concat, split, tile
+from hpcflow.ops.array.rearrange_ops import broadcast_dynamic_shape
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.math import arithmetic_ops
+
+imports("Identity")(lambda node, x: identity(x))
+imports("Transpose")(lambda node, x: transpose(x, node.attr("perm")))
+imports("Concat")(lambda node, *inputs: concat(inputs, node.attr("axis", 1)))
+imports("Size")(lambda node, x: array_ops.size(x, out_type=int64))
+
+
+# -- reshape
+
+
+@imports("Reshape")
+def _reshape(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
+    """A size 0 is that of the input, unless allowzero; -1 is deduced."""
+    sizes = partial(wanted)
+    if sizes is None:
+        sizes = np.array(node.value(wanted, "shape"), object)
+    elif None in sizes.tolist():
+        value = node.maybe(wanted, "shape")
+        sizes = sizes if value is None else value.astype(object)
+    target: list[Any] = sizes.tolist()
+    told: list[Any] = [wanted[i] if d is None else d for i, d in enumerate(target)]
+    if not node.attr("allowzero", 0):
+        rank = len(target) if x.shape is None else len(x.shape)
+        for i, d in enumerate(target[:rank]):
+            if d == 0:
+                target[i], told[i] = _size(x, i, wanted)
+            elif d is None:
+                told[i] = arithmetic_ops.where(
+                    arithmetic_ops.equal(told[i], 0), _size(x, i, wanted)[1], told[i]
+                )
+    if None not in target:
+        return reshape(x, target)
+    if target.count(None) == 1 and -1 not in target and 0 not in target:
+        return reshape(x, [-1 if d is None else d for d in target])
+    y = reshape(x, told)
+    y.set_shape([None if d == -1 else d for d in target])
+    return y
+
+
+def _size(x: Tensor, axis: int, like: Tensor) -> tuple[int | None, Any]:
+    """The size of an axis if it is known, and the size or the tensor that tells it."""
+    own = None if x.shape is None else x.shape[axis]
+    return own, arithmetic_ops.cast(array_ops.shape(x)[axis], like.dtype) if own is None else own
+
+
+@imports("Flatten")
+def _flatten(node: Node, x: Tensor) -> Tensor:
+    rank = node.rank(x)
+    axis = node.attr("axis", 1)
+    return flat(x, axis + rank if axis < 0 else axis)
+
+
+def flat(x: Tensor, axis: int) -> Tensor:
+    """`x` as a matrix: axes before `axis` are its rows."""
+    given = x.shape or ()
+    if x.shape is not None and None not in given:
+        known: list[Any] = list(given)
+        return reshape(x, [plain.prod(known[:axis]), plain.prod(known[axis:])])
+    if None not in given[axis:]:
+        rest: list[Any] = list(given[axis:])
+        return reshape(x, [-1, plain.prod(rest)])
+    lead: list[Any] = list(given[:axis])
+    if None not in lead:
+        return reshape(x, [plain.prod(lead), -1])
+    sizes = array_ops.shape(x)
+    return reshape(x, [_product(sizes, 0, axis), _product(sizes, axis, len(given))])
+
+
+def _product(sizes: Tensor, start: int, stop: int) -> Tensor:
+    from hpcflow.ops.math.reduction_ops import reduce_prod
+
+    return reduce_prod(sizes[start:stop])
+
+
+@imports("Squeeze")
+def _squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    chosen = node.integers("axes", axes)
+    return squeeze(x, tuple(chosen) if chosen is not None else None)
+
+
+@imports("Unsqueeze")
+def _unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    chosen = node.integers("axes", axes)
+    rank = node.rank(x) + len(chosen)
+    for axis in sorted(a % rank for a in chosen):
+        x = array_ops.expand_dims(x, axis)
+    return identity(x) if not chosen else x
+
+
+@imports("Expand")
+def _expand(node: Node, x: Tensor, wanted: Tensor) -> Tensor:
+    """Both ways: sizes of 1 in the shape that is wanted are stretched too."""
+    value = node.maybe(wanted, "shape")
+    if value is None or x.shape is None or None in x.shape:
+        told = array_ops.shape(x, out_type=wanted.dtype)
+        y = broadcast_ops.broadcast_to(x, broadcast_dynamic_shape(told, wanted))
+        y.set_shape(_stretched(x, partial(wanted)))
+        return y
+    try:
+        target = np.broadcast_shapes(node.known(x), tuple(value.tolist()))
+    except ValueError:
+        raise node.declined(f"{list(node.known(x))} and {value.tolist()} do not fit") from None
+    return broadcast_ops.broadcast_to(x, target)
+
+
+def _stretched(x: Tensor, sizes: np.ndarray | None) -> Any:
+    """What is known of the shape of `x` broadcast with `sizes`, None in them unknown."""
+    if sizes is None or x.shape is None:
+        return None
+    wanted, given = sizes.tolist(), list(x.shape)
+    rank = max(len(wanted), len(given))
+    pairs = zip([1] * (rank - len(wanted)) + wanted, [1] * (rank - len(given)) + given, strict=True)
+    return [g if w == 1 or (w is None and g not in (None, 1)) else w for w, g in pairs]
+
+
+# -- shapes as values, filling
+
+
+@imports("Shape")
+def _shape(node: Node, x: Tensor) -> Tensor:
+    y = array_ops.shape(x, out_type=int64)
+    if node.has("start") or node.has("end"):
+        y = getitem(y, slice(node.attr("start", 0), node.attr("end")))
+    return y
+
+
+@imports("Constant")
+def _constant(node: Node) -> Tensor:
+    for name, dtype in (
+        *(("value", None), ("value_float", np.float32), ("value_floats", np.float32)),
+        *(("value_int", np.int64), ("value_ints", np.int64)),
+    ):
+        if node.has(name):
+            value = np.asarray(node.attr(name), dtype)
+            return constant(value)
+    raise node.declined(f"a constant with {sorted(node.attributes)}")
+
+
+@imports("ConstantOfShape")
+def _constant_of_shape(node: Node, sizes: Tensor) -> Tensor:
+    value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(())
+    known = node.maybe(sizes, "shape")
+    return broadcast_ops.fill(sizes if known is None else known, value[()])
+
+
+@imports("EyeLike")
+def _eye_like(node: Node, x: Tensor) -> Tensor:
+    dtype = from_onnx(node.attr("dtype")) if node.has("dtype") else x.dtype
+    rows, columns = node.known(x)
+    return constant(np.eye(rows, columns, node.attr("k", 0)).astype(dtype))
+
+
+@imports("Range")
+def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    """Vectors of one element are common in models, where scalars are meant."""
+    first, last, step = (t if t.shape == () else reshape(t, []) for t in (start, limit, delta))
+    return array_ops.range(first, last, step)
+
+
+# -- cutting and repeating
+
+
+@imports("Split")
+def _split(node: Node, x: Tensor, sizes: Tensor | None = None) -> Sequence[Tensor]:
+    axis = node.attr("axis", 0)
+    chosen = node.integers("split", sizes)
+    if chosen is None:
+        size = node.known(x)[axis]
+        part = -(-size // node.outputs)  # the last one is smaller if need be
+        chosen = [min(part, max(size - i * part, 0)) for i in range(node.outputs)]
+    return split(x, chosen, axis)
+
+
+@imports("Tile")
+def _tile(node: Node, x: Tensor, repeats: Tensor) -> Tensor:
+    return tile(x, node.integers("repeats", repeats))
+
+
+@imports("Slice")
+def _slice_by_attributes(node: Node, x: Tensor) -> Tensor:
+    return _cut(x, node.attr("starts"), node.attr("ends"), node.attr("axes"), None)
+
+
+@imports("Slice", since=10)
+def _slice(
+    node: Node,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Tensor:
+    return _cut(
+        x,
+        _limits(node, "starts", starts),
+        _limits(node, "ends", ends),
+        node.integers("axes", axes),
+        node.integers("steps", steps),
+    )
+
+
+def _limits(node: Node, name: str, given: Tensor) -> list[Any]:
+    """Numbers where they are known, else scalars of the vector."""
+    value = node.maybe(given, name)
+    if value is None:
+        return [given[i] for i in range(node.known(given)[0])]
+    return [int(v) for v in value.reshape(-1)]
+
+
+def _cut(x: Tensor, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Tensor:
+    """NumPy's slices: limits that lie outside are those of the axis."""
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    rank = len(x.shape) if x.shape is not None else max(axes) + 1
+    key: list[slice] = [slice(None)] * rank
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        size = None if x.shape is None else x.shape[axis]
+        key[axis] = slice(_near(start, size), _near(end, size, step), step)
+    return getitem(x, tuple(key))
+
+
+def _near(limit: Any, size: int | None, step: int = 1) -> Any:
+    """A limit without the far ends of int64; None for one before the first element."""
+    if isinstance(limit, Tensor):
+        return limit
+    if size is not None:
+        return min(max(limit, -size - 1), size)
+    return None if step < 0 and limit < -(2**31) + 1 else limit

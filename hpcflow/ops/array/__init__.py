@@ -1,0 +1,1 @@
+"""Ops on shapes, slices, indices and order of elements, with their kernels."""

@@ -1,0 +1,204 @@
+"""Kernels that make, fill, broadcast and reshape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import NumericError, ShapeError
+from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.ops.math.reduction_kernels import reducer
+
+
+def _same(type: str) -> None:
+    @kernel(type, "view")
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        return lambda x: x
+
+
+for _type in ("Identity", "StopGradient", "PlaceholderWithDefault"):
+    _same(_type)
+
+
+@kernel("CheckSizes", "out", moves=True)
+def _check_sizes(xp: Any, node: Node) -> Callable[..., Any]:
+    what, least = node.attrs["what"], node.attrs["least"]
+
+    def run(x: Any, out: Any) -> None:
+        if x.size and (smallest := int(x.min())) < least:
+            raise ShapeError(f"{what} is {smallest}, less than {least}")
+        xp.copyto(out, x)
+
+    return run
+
+
+@kernel("EnsureShape", "view")
+def _ensure_shape(xp: Any, node: Node) -> Callable[..., Any]:
+    wanted = node.attrs["shape"]
+
+    def run(x: Any) -> Any:
+        if wanted is not None:
+            fits = [d is None or d == n for d, n in zip(wanted, x.shape, strict=False)]
+            if len(wanted) != x.ndim or not all(fits):
+                told = ", ".join("?" if d is None else str(d) for d in wanted)
+                raise ShapeError(f"the shape is {list(x.shape)}, not [{told}]")
+        return x
+
+    return run
+
+
+def _under_known_shape(node: Node) -> Callable[..., Any] | None:
+    shape = node.outputs[0].shape
+    known = shape is not None and None not in shape
+    return (lambda x, *told: x.reshape(shape)) if known else None
+
+
+@kernel("Reshape", "view")
+def _reshape(xp: Any, node: Node) -> Callable[..., Any]:
+    target = node.attrs["shape"]
+    of_step = len(node.inputs) > 1 and node.inputs[1].value is None
+
+    def run(x: Any, *told: Any) -> Any:
+        wanted = told[0].tolist() if told else target
+        if x.size == 0 and -1 in wanted and 0 in wanted:
+            wanted = _of_none(x.shape, wanted)
+        try:
+            if min(wanted, default=0) >= -1:
+                return x.reshape(wanted)
+        except ValueError:
+            pass
+        raise ShapeError(
+            f"{list(x.shape)} ({x.size} elements) cannot be reshaped to {list(wanted)}"
+        )
+
+    return (None if of_step else _under_known_shape(node)) or run
+
+
+def _of_none(given: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """A shape without elements, -1 in it deduced as if sizes of 0 were 1, in both shapes."""
+    of_given, of_wanted = (math.prod(n for n in shape if n > 0) for shape in (given, wanted))
+    return [of_given // of_wanted if n == -1 else n for n in wanted]
+
+
+@kernel("ExpandDims", "view")
+def _expand_dims(xp: Any, node: Node) -> Callable[..., Any]:
+    axis = node.attrs["axis"]
+    return _under_known_shape(node) or (lambda x: xp.expand_dims(x, axis))
+
+
+@kernel("Squeeze", "view")
+def _squeeze(xp: Any, node: Node) -> Callable[..., Any]:
+    axis = node.attrs["axis"]
+    return _under_known_shape(node) or (lambda x: xp.squeeze(x, axis))
+
+
+@kernel("Rows", "view")
+def _rows(xp: Any, node: Node) -> Callable[..., Any]:
+    start, stop = node.attrs["start"], node.attrs["stop"]
+    return lambda x: x[start:stop]
+
+
+@kernel("FromParcel", "view")
+def _from_parcel(xp: Any, node: Node) -> Callable[..., Any]:
+    value, start = node.outputs[0], node.attrs["start"]
+    return lambda x: x[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+
+
+@kernel("Transpose", "out", moves=True)
+def _transpose(xp: Any, node: Node) -> Callable[..., Any]:
+    perm = node.attrs["perm"]
+    return lambda x, out: xp.copyto(out, x.transpose(perm))
+
+
+@kernel("TransposeTold", "out", moves=True)
+def _transpose_told(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda x, perm, out: xp.copyto(out, x.transpose(perm.tolist()))
+
+
+# -- shapes as values
+
+
+def _fact(type: str, of: Callable[[Any], Any]) -> None:
+    @kernel(type, "out", moves=True)
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        dtype = node.outputs[0].dtype
+        return lambda x, out: xp.copyto(out, xp.asarray(of(x), dtype))
+
+
+_fact("Shape", lambda x: x.shape)
+_fact("Size", lambda x: x.size)
+_fact("Rank", lambda x: x.ndim)
+
+
+# -- filling and broadcasting
+
+
+@kernel("Fill", "out", moves=True)
+def _fill(xp: Any, node: Node) -> Callable[..., Any]:
+    if "value" in node.attrs:
+        value = node.attrs["value"]
+        return lambda *args: args[-1].fill(value)
+    return lambda value, *more: xp.copyto(more[-1], value)
+
+
+@kernel("ZerosLike", "out", moves=True)
+def _zeros_like(xp: Any, node: Node) -> Callable[..., Any]:
+    zero: Any = b"" if node.outputs[0].dtype.kind == "O" else 0
+    return lambda x, out: out.fill(zero)
+
+
+@kernel("OnesLike", "out", moves=True)
+def _ones_like(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda x, out: out.fill(1)
+
+
+@kernel("BroadcastTo", "out", moves=True)
+def _broadcast_to(xp: Any, node: Node) -> Callable[..., Any]:
+    if len(node.inputs) == 1 or node.inputs[1].value is not None:
+        return lambda x, *more: xp.copyto(more[-1], x)
+
+    def run(x: Any, told: Any, out: Any) -> None:
+        if (wanted := told.tolist()) != list(out.shape):
+            raise ShapeError(f"{list(x.shape)} cannot be broadcast to {wanted}")
+        xp.copyto(out, x)
+
+    return run
+
+
+@kernel("SumToShape", "out")
+def _sum_to_shape(xp: Any, node: Node) -> Callable[..., Any]:
+    total = reducer(xp, "add")
+
+    def run(x: Any, *more: Any) -> None:
+        out = more[-1]
+        lead = x.ndim - out.ndim
+        pairs = zip(x.shape[lead:], out.shape, strict=True)
+        axes = tuple(i + lead for i, (mine, its) in enumerate(pairs) if mine != its)
+        if lead or axes:
+            kept = out.reshape((1,) * lead + out.shape)
+            total(x, (*range(lead), *axes), None, kept, True)
+        else:
+            xp.copyto(out, x)
+
+    return run
+
+
+@kernel("Range", "new")
+def _range(xp: Any, node: Node) -> Callable[..., Any]:
+    dtype: np.dtype = node.outputs[0].dtype
+
+    def run(*limits: Any) -> Any:
+        values = [v.item() for v in limits]
+        if values[-1] == 0:
+            raise NumericError("range with a step of 0")
+        if any(v - v != 0 for v in values):  # NaN and infinity
+            raise NumericError(f"range of {values}")
+        start, limit, delta = values
+        if (limit - start) * delta < 0:
+            raise ShapeError(f"range from {start} to {limit} by {delta}")
+        return xp.arange(*values, dtype=dtype)
+
+    return run

@@ -1,0 +1,520 @@
+"""Constants, what is fed, other shapes for the same values, shapes as values."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, NumericError, ShapeError
+from hpcflow.graph.composite_tensor import Composite
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.dtypes import as_array, as_dtype, int32, int64, kind_of
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import (
+    Shape,
+    Spec,
+    as_sizes,
+    is_known,
+    merge,
+    normalize_axes,
+    show,
+    size_of,
+)
+from hpcflow.ops.shape_inference import (
+    SMALL,
+    Attrs,
+    axes_argument,
+    fitted,
+    given_shape,
+    has_tensors,
+    make,
+    normal_axis,
+    one,
+    operand,
+    require,
+    require_equal,
+    require_rank,
+    static_axes,
+    told_shape,
+    with_value,
+)
+from hpcflow.platform.exception_translation import shown
+
+_INTEGERS = NoGrad("its output is integers")
+LARGE = 1 << 16  # elements of which a graph holds no constant that a step can make
+
+# -- shapes as arguments
+
+
+def partial_value(t: Tensor) -> Shape:
+    """What is known of a vector of sizes: None per unknown size, None alone if not even its length.
+
+    It looks through `shape`, `stack`, `concat` and `cast`, so that `[hf.shape(x)[0], 784]` is known
+    in part.
+    """
+    if t.constant is not None:
+        return tuple(int(v) for v in t.constant)
+    if t.op.type == "Shape":
+        return t.op.inputs[0].shape
+    if t.op.type == "Placeholder" and "sizes" in t.op.attrs:
+        return t.op.attrs["sizes"]
+    if t.op.type == "Pack" and any(i.shape == () for i in t.op.inputs):
+        return tuple(None if i.constant is None else int(i.constant) for i in t.op.inputs)
+    if t.op.type == "Cast":
+        return partial_value(t.op.inputs[0])
+    if t.op.type == "Concat":
+        parts = [partial_value(i) for i in t.op.inputs]
+        if None not in parts:
+            return tuple(size for part in parts for size in part or ())
+    if t.shape is None or len(t.shape) != 1 or t.shape[0] is None:
+        return None
+    return (None,) * t.shape[0]
+
+
+def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:
+    """A shape argument: the sizes known now, and the tensor that tells the others, if any.
+
+    -1 stays -1 (a size that `reshape` deduces); None is a size that the tensor tells.
+    """
+    if hasattr(shape, "as_tensor") or has_tensors(shape):
+        shape = convert_to_tensor(shape)
+    if isinstance(shape, Tensor):
+        if shape.dtype.kind not in "iu":
+            raise DTypeError(f"a shape is integers; {shape.name!r} is {shape.dtype}")
+        if shape.shape is not None and len(shape.shape) != 1:
+            raise ShapeError(f"a shape is a vector; {shape.name!r} has shape {show(shape.shape)}")
+        known = partial_value(shape)
+        return known, [] if shape.constant is not None else [shape]
+    if isinstance(shape, (int, np.integer)):
+        shape = (shape,)
+    known = None if shape is None else as_sizes(shape)
+    if not is_known(known):
+        raise ShapeError(f"shape {shape!r} must be known", hint="use hf.shape(x) for unknown sizes")
+    return known, []
+
+
+def _check_sizes(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    (given,) = inputs
+    require(attrs["what"], given, "iu")
+    if given.value is not None:
+        _at_least(given.value, **attrs)
+    return [given]
+
+
+def _at_least(value: np.ndarray, what: str, least: int) -> None:
+    if value.size and (smallest := int(value.min())) < least:
+        raise ShapeError(f"{what} is {smallest}, less than {least}", line=user_line())
+
+
+op("CheckSizes", infer=_check_sizes, grad=_INTEGERS)
+
+
+def checked_sizes(sizes: Any, what: str, least: int = 0) -> Tensor:
+    """Integers, none of which may be below `least`: a ShapeError now, or in the step."""
+    told = operand(sizes, "iu")
+    if told.constant is None:
+        return one("CheckSizes", [told], {"what": what, "least": least})
+    require(what, told.spec, "iu")
+    _at_least(told.constant, what, least)
+    return told
+
+
+# -- constants and what is fed
+
+
+def _const(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    value = attrs["value"]
+    return [Spec(value.dtype, value.shape, value)]
+
+
+def _placeholder(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(attrs["dtype"], attrs["shape"])]
+
+
+def _default(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    merge(inputs[0].shape, attrs["shape"])
+    return [Spec(inputs[0].dtype, attrs["shape"])]
+
+
+op("Const", infer=_const, grad=NoGrad("it has no inputs"))
+op("Placeholder", infer=_placeholder, grad=NoGrad("it has no inputs"), stateful=True)
+op("PlaceholderWithDefault", infer=_default, grad=lambda op, g: [g])
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor with a fixed value.
+
+    Shapes: that of `value`, or `shape`, of which the last value fills what is left. Without
+            `dtype` Python floats become float32 and Python ints int32; arrays keep theirs.
+    Errors: DTypeError if `value` does not fit `dtype`.
+    """
+    if dtype is None:
+        array = as_array(value)
+    else:
+        dtype = as_dtype(dtype)
+        array = fitted(value, dtype, "the constant")
+    if shape is not None:
+        array = _under(array, given_shape(shape))
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    array.flags.writeable = False
+    return one("Const", [], {"value": array}, name)
+
+
+def _under(array: np.ndarray, wanted: Shape) -> np.ndarray:
+    """A constant's array under the shape asked for; its last value, or 0, fills what is left."""
+    count = None if wanted is None or None in wanted else size_of(wanted)
+    if count is None or (count and array.size > count):
+        raise ShapeError(
+            f"{array.size} values do not make a constant of shape {show(wanted)}", line=user_line()
+        )
+    known = tuple(d for d in wanted or () if d is not None)
+    if not count or not array.size:
+        return np.zeros(known, array.dtype)
+    if array.size == 1:
+        return np.array(np.broadcast_to(array.reshape(()), known))
+    more = np.full(size_of(known) - array.size, array.reshape(-1)[-1], array.dtype)
+    return np.concatenate([array.reshape(-1), more]).reshape(known)
+
+
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor that each run feeds; sizes that vary are None in `shape`."""
+    return one("Placeholder", [], {"dtype": as_dtype(dtype), "shape": given_shape(shape)}, name)
+
+
+def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """A tensor that a run may feed; without a feed it is `input`."""
+    given = convert_to_tensor(input)
+    return one("PlaceholderWithDefault", [given], {"shape": given_shape(shape)}, name)
+
+
+# -- the same values under another shape
+
+
+def _identity(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [inputs[0]]
+
+
+def _deduce(target: tuple[int | None, ...], given: Shape) -> Shape:
+    """The result of a reshape: -1 deduced where possible, sizes checked."""
+    if target.count(-1) > 1:
+        raise ShapeError(f"reshape to {list(target)}: only one size can be -1")
+    if not is_known(given) or (None in target and -1 in target):
+        return tuple(None if d == -1 else d for d in target)
+    total, rest = size_of(given), size_of(tuple(d for d in target if d not in (-1, None)))
+    if None in target:
+        found = total // rest if target.count(None) == 1 and rest and total % rest == 0 else None
+        return tuple(found if d is None else d for d in target)
+    if -1 not in target:
+        if total != rest:
+            raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
+        return target
+    if rest == 0 and total == 0:  # the kernel deduces it from the sizes that are not 0
+        return tuple(None if d == -1 else d for d in target)
+    if rest == 0 or total % rest:
+        raise ShapeError(f"{show(given)} ({total} elements) cannot be reshaped to {target}")
+    return tuple(total // rest if d == -1 else d for d in target)
+
+
+def _reshape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    target = told_shape(inputs, 1, attrs, -1)
+    shape = None if target is None else _deduce(target, inputs[0].shape)
+    return [with_value(Spec(inputs[0].dtype, shape), lambda x: x.reshape(shape), inputs[:1])]
+
+
+def _expand_dims(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    shape = inputs[0].shape
+    if shape is None:
+        return [Spec(inputs[0].dtype, None)]
+    at = normal_axis(attrs["axis"], len(shape) + 1)
+    spec = Spec(inputs[0].dtype, (*shape[:at], 1, *shape[at:]))
+    return [with_value(spec, lambda x: np.expand_dims(x, at), inputs)]
+
+
+def _squeeze(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    shape, axis = inputs[0].shape, attrs["axis"]
+    if shape is None or (axis is None and None in shape):
+        return [Spec(inputs[0].dtype, None)]
+    if axis is None:
+        axes: tuple[int, ...] = tuple(i for i, d in enumerate(shape) if d == 1)
+    else:
+        axes = normalize_axes(axis, len(shape))
+    for a in axes:
+        if shape[a] not in (None, 1):
+            raise ShapeError(f"axis {a} of {show(shape)} has size {shape[a]}, not 1")
+    spec = Spec(inputs[0].dtype, tuple(d for i, d in enumerate(shape) if i not in axes))
+    return [with_value(spec, lambda x: x.squeeze(axes), inputs)]
+
+
+def reshaped_like(g: Tensor, x: Tensor) -> Tensor:
+    """`g` under the shape of `x`, with no node for that shape if at most one size is unknown."""
+    if x.shape is not None and x.shape.count(None) == 1 and 0 not in x.shape:
+        return reshape(g, [-1 if d is None else d for d in x.shape])
+    return reshape(g, sizes(x))
+
+
+def _reshape_back(op: Operation, g: Tensor) -> list[Any]:
+    return [reshaped_like(g, op.inputs[0]), *[None] * (len(op.inputs) - 1)]
+
+
+def _ensure_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    (spec,) = inputs
+    return [spec._replace(shape=merge(spec.shape, attrs["shape"]))]
+
+
+op("EnsureShape", infer=_ensure_shape, grad=lambda op, g: [g])
+op("Identity", infer=_identity, grad=lambda op, g: [g], slices=True)
+op("StopGradient", infer=_identity, grad=lambda op, g: [None])
+op("Reshape", infer=_reshape, grad=_reshape_back)
+op("ExpandDims", infer=_expand_dims, grad=_reshape_back)
+op("Squeeze", infer=_squeeze, grad=_reshape_back)
+
+
+def identity(input: Any, name: str | None = None) -> Any:
+    """The same value under a new name; of IndexedSlices and sparse tensors each part."""
+    if isinstance(input, Composite):
+        return input.of([identity(part) for part in input.parts()])
+    return one("Identity", [convert_to_tensor(input)], {}, name)
+
+
+def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+    """The same value, a constant to `gradients`."""
+    return one("StopGradient", [convert_to_tensor(input)], {}, name)
+
+
+def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+    """`x` itself, checked to have `shape`, in which sizes may be unknown.
+
+    Errors: ShapeError, when it is built or in the step that brings another shape.
+    """
+    return one("EnsureShape", [convert_to_tensor(x)], {"shape": given_shape(shape)}, name)
+
+
+def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+    """The elements of `tensor`, in order, under another shape; one size may be -1 (deduced).
+
+    Errors: ShapeError if the numbers of elements cannot agree.
+    """
+    known, told = shape_argument(shape)
+    return one("Reshape", [convert_to_tensor(tensor), *told], {"shape": known}, name)
+
+
+@also_named(dim="axis")
+def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
+    """`input` with a new axis of size 1 at `axis`, a number or a list of one."""
+    x, at = convert_to_tensor(input), axes_argument(axis)
+    if isinstance(at, tuple) and len(at) == 1:
+        at = at[0]
+    if isinstance(at, Tensor):
+        around = [shape(x, out_type=int64), at, constant([1], int64)]
+        return reshape(x, make("AroundAxis", around, {"insert": True}).outputs[1], name)
+    if not isinstance(at, int):
+        raise ShapeError(f"expand_dims takes one axis, not {shown(axis)}", line=user_line())
+    return one("ExpandDims", [x], {"axis": at}, name)
+
+
+@also_named(squeeze_dims="axis")
+def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+    """`input` without its axes of size 1, or without those in `axis` if it names any."""
+    axes = static_axes(axis)
+    return one("Squeeze", [convert_to_tensor(input)], {"axis": None if axes == () else axes}, name)
+
+
+# -- axes in another order
+
+
+def _transpose(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    shape, perm = inputs[0].shape, attrs["perm"]
+    if shape is None:
+        return [Spec(inputs[0].dtype, None if perm is None else (None,) * len(perm))]
+    perm = tuple(reversed(builtins.range(len(shape)))) if perm is None else perm
+    if sorted(perm) != list(builtins.range(len(shape))):
+        raise ShapeError(f"perm {perm} does not name each axis of {show(shape)} once")
+    return [Spec(inputs[0].dtype, tuple(shape[p] for p in perm))]
+
+
+def _transpose_back(op: Operation, g: Tensor) -> list[Tensor]:
+    perm = op.attrs["perm"]
+    if perm is not None:
+        perm = [perm.index(i) for i in builtins.range(len(perm))]
+    return [transpose(g, perm)]
+
+
+def _transpose_told(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    x, perm = inputs
+    require("a perm", perm, "iu")
+    require_rank("a perm", perm, 1)
+    if perm.value is not None:
+        return _transpose([x], {"perm": tuple(int(p) for p in perm.value)})
+    rank = merge(perm.shape, None if x.shape is None else (len(x.shape),))
+    return [Spec(x.dtype, None if not rank or rank[0] is None else (None,) * rank[0])]
+
+
+def _transpose_told_back(op: Operation, g: Tensor) -> list[Any]:
+    return [one("TransposeTold", [g, one("InvertPermutation", [op.inputs[1]])]), None]
+
+
+op("Transpose", infer=_transpose, grad=_transpose_back)
+op("TransposeTold", infer=_transpose_told, grad=_transpose_told_back)
+
+
+def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool = False) -> Tensor:
+    """`a` with its axes in the order `perm`, reversed if None; the conjugate of that if told.
+
+    `perm` may be a vector that only the step knows.
+    """
+    axes, x = axes_argument(perm), convert_to_tensor(a)
+    if conjugate and x.dtype.kind == "c":
+        x = one("Conj", [x])
+    if isinstance(axes, Tensor):
+        return one("TransposeTold", [x, axes], {}, name)
+    return one("Transpose", [x], {"perm": axes}, name)
+
+
+def as_scalar(given: Any) -> Tensor:
+    """A tensor of unknown rank that stands for one number or flag, as a scalar."""
+    x = convert_to_tensor(given)
+    return reshape(x, []) if x.shape is None else x
+
+
+# -- shapes as values
+
+
+def _shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given = inputs[0].shape
+    value = np.array(given, attrs["dtype"]) if is_known(given) else None
+    return [Spec(attrs["dtype"], (None if given is None else len(given),), value)]
+
+
+def _size(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given = inputs[0].shape
+    value = np.array(size_of(given), attrs["dtype"]) if is_known(given) else None
+    return [Spec(attrs["dtype"], (), value)]
+
+
+def _rank(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given = inputs[0].shape
+    return [Spec(int32, (), None if given is None else np.array(len(given), int32))]
+
+
+op("Shape", infer=_shape, grad=_INTEGERS)
+op("Size", infer=_size, grad=_INTEGERS)
+op("Rank", infer=_rank, grad=_INTEGERS)
+
+
+def _constant_if_known(type: str, x: Any, attrs: Attrs, name: str | None) -> Tensor:
+    known = {"Shape": _shape, "Size": _size, "Rank": _rank}[type]
+    x = convert_to_tensor(x)
+    value = known([x.spec], attrs)[0].value
+    return one(type, [x], attrs, name) if value is None else constant(value, name=name or type)
+
+
+def _dense_shape(x: Any) -> Tensor | None:
+    """That of a sparse tensor, or of the value of one; None of what is none."""
+    told = getattr(x, "dense_shape", None)
+    if told is None or isinstance(told, Tensor):
+        return told
+    return convert_to_tensor(np.asarray(told))
+
+
+def shape(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
+    """The shape of `input`, the dense one of a sparse tensor: a vector, constant if known now."""
+    dense = _dense_shape(input)
+    if dense is not None:
+        return one("Cast", [dense], {"dtype": as_dtype(out_type)}, name)
+    return _constant_if_known("Shape", input, {"dtype": as_dtype(out_type)}, name)
+
+
+def sizes(x: Tensor) -> Any:
+    """The shape of `x` as an argument: plain data if it is known now, else a tensor."""
+    return x.shape if is_known(x.shape) else shape(x)
+
+
+def size(input: Any, name: str | None = None, out_type: Any = int32) -> Tensor:
+    """The number of elements of `input`; a sparse tensor has those of the dense one."""
+    dense = _dense_shape(input)
+    if dense is not None:
+        count = one("Prod", [dense], {"axis": None, "keepdims": False})
+        return one("Cast", [count], {"dtype": as_dtype(out_type)}, name)
+    return _constant_if_known("Size", input, {"dtype": as_dtype(out_type)}, name)
+
+
+def rank(input: Any, name: str | None = None) -> Tensor:
+    """The number of axes of `input`."""
+    dense = _dense_shape(input)
+    if dense is not None:
+        return size(dense, name)
+    return _constant_if_known("Rank", input, {}, name)
+
+
+# -- sequences
+
+
+def _range(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("range", inputs)
+    for s in inputs:
+        require("range", s, "iuf")
+        require_rank("range", s, 0)
+    limits: list[Any] = [s.value.item() for s in inputs if s.value is not None]
+    if inputs[-1].value is not None:
+        _length(0, 0, limits[-1])
+    if len(limits) < len(inputs):
+        return [Spec(inputs[0].dtype, (None,))]
+    count, dtype = _length(*limits), inputs[0].dtype
+    return [Spec(dtype, (count,), np.arange(*limits, dtype=dtype) if count <= SMALL else None)]
+
+
+def _length(start: Any, limit: Any, delta: Any) -> int:
+    """How many numbers a range has."""
+    for given in (start, limit, delta):
+        if np.ndim(given) or as_array(given).dtype.kind not in "biuf":
+            raise ArgumentError(f"range takes numbers, not {shown(given)}", line=user_line())
+    if delta == 0:
+        raise ShapeError("range with a step of 0", line=user_line())
+    if (limit - start) * delta < 0:
+        raise ShapeError(f"range from {start} to {limit} by {delta}", line=user_line())
+    steps = (limit - start) / delta
+    if steps - steps != 0:  # NaN and infinity
+        raise NumericError(f"range from {start} to {limit} by {delta}", line=user_line())
+    return max(0, math.ceil(steps))
+
+
+op("Range", infer=_range, grad=NoGrad("the length of a sequence is not differentiable", none=True))
+
+
+def range(
+    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
+) -> Tensor:
+    """The numbers `start`, `start + delta`, ... below `limit`; from 0 if `limit` is None.
+
+    Of `dtype`; without it of the widest dtype among the arguments.
+    Errors: ShapeError, now or in the step, if `limit` lies on the other side of `start`.
+    """
+    if limit is None:
+        start, limit = 0, start
+    given = [t.as_tensor() if hasattr(t, "as_tensor") else t for t in (start, limit, delta)]
+    tensors = [t for t in given if isinstance(t, Tensor)]
+    if dtype is None:
+        arrays = [as_array(t).dtype for t in given if not isinstance(t, Tensor)]
+        whole = all(kind_of(t.dtype) != "f" for t in tensors)
+        plain = [d for d in arrays if d.kind == "f" and whole]
+        dtype = max([*(t.dtype for t in tensors), *plain] or arrays, key=_rank_of)
+    dtype = as_dtype(dtype)
+    if not tensors and _length(*given) <= LARGE:
+        return constant(np.arange(*given, dtype=dtype), name=name)
+    return one("Range", [_as(t, dtype) for t in given], {}, name)
+
+
+def _rank_of(dtype: np.dtype) -> tuple[bool, int]:
+    return kind_of(dtype) == "f", dtype.itemsize
+
+
+def _as(value: Any, dtype: np.dtype) -> Tensor:
+    """`value` of `dtype`: a tensor of another one is cast."""
+    if isinstance(value, Tensor) and value.dtype != dtype:
+        return one("Cast", [value], {"dtype": dtype})
+    return convert_to_tensor(value, dtype)

@@ -1,0 +1,142 @@
+"""Filling shapes with one value, broadcasting, and summing back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.dtypes import as_array, as_dtype, float32, string
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.static_shape import Spec, broadcast, is_known, merge, show
+from hpcflow.ops.array.array_ops import constant, shape_argument, sizes
+from hpcflow.ops.shape_inference import Attrs, as_first, one, told_shape
+
+
+def _fill(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    values = 0 if "value" in attrs else 1
+    if values and inputs[0].shape not in (None, ()):
+        raise ShapeError(f"the value to fill with has shape {show(inputs[0].shape)}, not []")
+    dtype = inputs[0].dtype if values else attrs["dtype"]
+    return [Spec(dtype, told_shape(inputs, values, attrs))]
+
+
+def _fill_back(op: Operation, g: Tensor) -> list[Any]:
+    grads: list[Any] = [] if "value" in op.attrs else [sum_to_shape(g, ())]
+    return grads + [None] * (len(op.inputs) - len(grads))
+
+
+def _broadcast_to(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    target = told_shape(inputs, 1, attrs)
+    found = broadcast([inputs[0].shape, target])
+    if found is None or target is None:
+        return [Spec(inputs[0].dtype, target)]
+    return [Spec(inputs[0].dtype, merge(found, target))]  # the target itself is never stretched
+
+
+def _broadcast_back(op: Operation, g: Tensor) -> list[Any]:
+    return [sum_to(g, op.inputs[0], g), *[None] * (len(op.inputs) - 1)]
+
+
+def _sum_to_shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    target = told_shape(inputs, 1, attrs)
+    found = broadcast([inputs[0].shape, target])
+    if found is not None and inputs[0].shape is not None:
+        merge(found, inputs[0].shape)  # the input itself is never stretched
+    return [Spec(inputs[0].dtype, target)]
+
+
+def _sum_to_back(op: Operation, g: Tensor) -> list[Any]:
+    return [broadcast_to(g, sizes(op.inputs[0])), *[None] * (len(op.inputs) - 1)]
+
+
+op("Fill", infer=_fill, grad=_fill_back)
+op("ZerosLike", infer=as_first, grad=lambda op, g: [None])
+op("OnesLike", infer=as_first, grad=lambda op, g: [None])
+op("BroadcastTo", infer=_broadcast_to, grad=_broadcast_back)
+op("SumToShape", infer=_sum_to_shape, grad=_sum_to_back)
+
+
+def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
+    """A tensor of shape `dims`, every element `value` (a number or a scalar tensor)."""
+    known, told = shape_argument(dims)
+    attrs: Attrs = {"shape": known}
+    if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
+        return one("Fill", [convert_to_tensor(value), *told], attrs, name)
+    array = as_array(value)
+    if array.ndim:
+        raise ShapeError(f"the value to fill with has shape {show(array.shape)}, not []")
+    return one("Fill", told, {**attrs, "value": array.item(), "dtype": array.dtype}, name)
+
+
+def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
+    """A tensor of zeros."""
+    return fill(shape, _number(as_dtype(dtype), 0), name)
+
+
+def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
+    """A tensor of ones."""
+    return fill(shape, as_dtype(dtype).type(1), name)
+
+
+def _number(dtype: np.dtype, number: int) -> Any:
+    """0 or 1 of a dtype; in place of 0 the empty string."""
+    return b"" if dtype == string and not number else dtype.type(number)
+
+
+def _like(tensor: Any, dtype: Any, number: int, type: str, name: str | None) -> Tensor:
+    t = convert_to_tensor(tensor)
+    dtype = t.dtype if dtype is None else as_dtype(dtype)
+    if t.shape == ():
+        return constant(_number(dtype, number), name=name)
+    if is_known(t.shape) or dtype != t.dtype:
+        return fill(sizes(t), _number(dtype, number), name)
+    return one(type, [t], {}, name)
+
+
+@also_takes("optimize")
+def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Zeros in the shape of `tensor`."""
+    return _like(tensor, dtype, 0, "ZerosLike", name)
+
+
+@also_takes("optimize")
+def ones_like(tensor: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Ones in the shape of `tensor`."""
+    return _like(tensor, dtype, 1, "OnesLike", name)
+
+
+def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """`input` repeated along axes of size 1, and new leading ones, to `shape`."""
+    known, told = shape_argument(shape)
+    return one("BroadcastTo", [convert_to_tensor(input), *told], {"shape": known}, name)
+
+
+def sum_to_shape(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """The opposite of `broadcast_to`: sums over the axes that broadcasting to `input` stretches."""
+    known, told = shape_argument(shape)
+    return one("SumToShape", [convert_to_tensor(input), *told], {"shape": known}, name)
+
+
+def sum_to(g: Tensor, x: Tensor, *others: Tensor) -> Tensor:
+    """The gradient of `x`, which was broadcast with `others` to the shape of `g`.
+
+    No node if the static shapes show that `x` was not stretched.
+    """
+    if not any(_stretched(x, other) for other in others):
+        return g
+    return sum_to_shape(g, sizes(x))
+
+
+def _stretched(x: Tensor, other: Tensor) -> bool:
+    """True if broadcasting with `other` may have repeated `x`."""
+    if x is other or other.shape == ():
+        return False
+    if x.shape is None or other.shape is None or len(other.shape) > len(x.shape):
+        return True
+    pairs = zip(reversed(x.shape), reversed(other.shape), strict=False)
+    return any(mine in (None, 1) and its != 1 for mine, its in pairs)

@@ -1,0 +1,528 @@
+"""Tensors of tensors and back: concat, split, stack, unstack, pad, tile."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.dtypes import as_dtype, as_strings, bool_, int64
+from hpcflow.graph.graph import (
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.operator_overloads import OPERATORS
+from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.graph.tensor_shape import Dimension, Sizes, TensorShape
+from hpcflow.ops.array.array_ops import (
+    checked_sizes,
+    constant,
+    ensure_shape,
+    identity,
+    partial_value,
+    reshape,
+    shape,
+    stop_gradient,
+)
+from hpcflow.ops.array.broadcast_ops import broadcast_to, ones_like, zeros_like
+from hpcflow.ops.array.dynamic_axis_ops import flat_around, joined_along, with_axis_replaced
+from hpcflow.ops.array.gather_ops import gather
+from hpcflow.ops.array.slice_ops import getitem, reverse, slice
+from hpcflow.ops.math.arithmetic_ops import (
+    add,
+    cast,
+    floordiv,
+    less,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    subtract,
+    where,
+)
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    axes_argument,
+    has_tensors,
+    like,
+    make,
+    normal_axis,
+    one,
+    one_axis,
+    require,
+    require_equal,
+    require_rank,
+    static_axes,
+    tensors,
+    with_value,
+)
+
+
+def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("concat", inputs)
+    known = [s.shape for s in inputs if s.shape is not None]
+    if not known:
+        return [Spec(inputs[0].dtype, None)]
+    at = normal_axis(attrs["axis"], len(known[0]))
+    rest: Shape = None
+    for s in known:
+        rest = merge(rest, (*s[:at], None, *s[at + 1 :]) if len(s) > at else s)
+    assert rest is not None
+    lengths = [None if s.shape is None else s.shape[at] for s in inputs]
+    total = None if None in lengths else sum(n for n in lengths if n is not None)
+    spec = Spec(inputs[0].dtype, (*rest[:at], total, *rest[at + 1 :]))
+    return [with_value(spec, lambda *v: np.concatenate(v, at), inputs)]
+
+
+def _concat_back(op: Operation, g: Tensor) -> list[Any]:
+    axis = op.attrs["axis"]
+    lengths = [None if t.shape is None else t.shape[axis] for t in op.inputs]
+    if None not in lengths:
+        return list(make("Split", [g], {"axis": axis, "sizes": tuple(lengths)}).outputs)
+    told = stack([getitem(shape(t), axis) for t in op.inputs])
+    return list(make("Split", [g, told], {"axis": axis, "sizes": tuple(lengths)}).outputs)
+
+
+def _split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    lengths, given = attrs["sizes"], inputs[0].shape
+    if len(inputs) > 1 and inputs[1].value is not None:
+        lengths = tuple(int(v) for v in inputs[1].value)
+    if given is None:
+        return [Spec(inputs[0].dtype, None) for _ in lengths]
+    at = normal_axis(attrs["axis"], len(given))
+    lengths = _filled(lengths, given[at])
+    known = [n for n in lengths if n is not None]
+    if given[at] is not None and len(known) == len(lengths) and sum(known) != given[at]:
+        raise ShapeError(f"sizes {lengths} do not add up to axis {at} of {show(given)}")
+    return [Spec(inputs[0].dtype, (*given[:at], n, *given[at + 1 :])) for n in lengths]
+
+
+def _filled(lengths: Any, size: int | None) -> tuple[int | None, ...]:
+    """The sizes of parts, of which one that is -1 takes what the others leave of `size`."""
+    if lengths.count(-1) > 1 or any(n is not None and n < -1 for n in lengths):
+        raise ShapeError(f"sizes {lengths} of a split are negative; one may be -1")
+    if -1 not in lengths:
+        return tuple(lengths)
+    rest = None
+    if size is not None and None not in lengths:
+        rest = size - sum(n for n in lengths if n is not None and n != -1)
+    return tuple(rest if n == -1 else n for n in lengths)
+
+
+def _split_back(op: Operation, *grads: Tensor | None) -> list[Any]:
+    parts = [zeros_like(y) if g is None else g for y, g in zip(op.outputs, grads, strict=True)]
+    return [concat(parts, op.attrs["axis"]), *[None] * (len(op.inputs) - 1)]
+
+
+def _pack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("stack", inputs)
+    given: Shape = None
+    for s in inputs:
+        given = merge(given, s.shape)
+    if given is None:
+        return [Spec(inputs[0].dtype, None)]
+    at = normal_axis(attrs["axis"], len(given) + 1)
+    spec = Spec(inputs[0].dtype, (*given[:at], len(inputs), *given[at:]))
+    return [with_value(spec, lambda *v: np.stack(v, at), inputs)]
+
+
+def _pack_back(op: Operation, g: Tensor) -> list[Tensor]:
+    attrs = {"axis": op.attrs["axis"], "num": len(op.inputs)}
+    return list(make("Unpack", [g], attrs).outputs)
+
+
+def _unpack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given, num = inputs[0].shape, attrs["num"]
+    if given is None:
+        return [Spec(inputs[0].dtype, None)] * num
+    at = normal_axis(attrs["axis"], len(given))
+    merge((given[at],), (num,))
+    spec = Spec(inputs[0].dtype, (*given[:at], *given[at + 1 :]))
+    rows = range(num)
+    return [with_value(spec, lambda v, i=i: np.take(v, i, at), inputs) for i in rows]
+
+
+def _unpack_back(op: Operation, *grads: Tensor | None) -> list[Tensor]:
+    parts = [zeros_like(y) if g is None else g for y, g in zip(op.outputs, grads, strict=True)]
+    return [stack(parts, op.attrs["axis"])]
+
+
+op("Concat", infer=_concat, grad=_concat_back)
+op("Split", infer=_split, grad=_split_back)
+op("Pack", infer=_pack, grad=_pack_back)
+op("Unpack", infer=_unpack, grad=_unpack_back)
+
+
+def concat(values: Sequence[Any], axis: Any, name: str | None = None) -> Tensor:
+    """`values`, one after the other along `axis`; one tensor, a scalar too, is itself."""
+    values = values if isinstance(values, (list, tuple)) else [values]
+    parts, at = tensors(values, "concat"), axes_argument(axis)
+    if len(parts) == 1:
+        one_axis(axis)
+        return identity(parts[0], name)
+    if isinstance(at, Tensor):
+        return joined_along(parts, at, name)
+    return one("Concat", parts, {"axis": at}, name)
+
+
+def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
+    """`values`, all of one shape, side by side along a new `axis`."""
+    return one("Pack", tensors(values, "stack"), {"axis": static_axes(axis)}, name)
+
+
+def _convert(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    if isinstance(value, (TensorShape, Sizes, Dimension)):
+        return _sizes_constant(value, dtype, name)
+    if not has_tensors(value):
+        return constant(value, dtype, None, name)
+    if dtype is not None:  # asked for: what is another dtype is cast
+        parts = [cast(convert_to_tensor(v), dtype) if _made(v) else v for v in value]
+        return stack([convert_to_tensor(v, dtype) for v in parts], name=name)
+    lead = next((v.dtype for v in value if _made(v)), None)
+    return stack([convert_to_tensor(v, lead) for v in value], name=name)
+
+
+def _sizes_constant(value: Any, dtype: Any, name: str | None) -> Tensor:
+    """A static shape, or a size of one, as int32 or the integers asked for."""
+    plain: Any = value.value if isinstance(value, Dimension) else TensorShape(value).plain
+    if plain is None or (not isinstance(plain, int) and None in plain):
+        what = "size" if isinstance(value, Dimension) else "shape"
+        raise ShapeError(
+            f"a static {what} that is not fully known, {value!r}, is no tensor",
+            line=user_line(),
+            hint="hf.shape(x) is the shape in the step",
+        )
+    wanted = np.dtype(np.int32) if dtype is None else as_dtype(dtype)
+    if wanted.kind not in "iu":
+        raise DTypeError(f"a shape is integers, not {wanted}", line=user_line())
+    return constant(np.array(plain, wanted), name=name)
+
+
+def _made(value: Any) -> bool:
+    """True for a tensor, or what stands for one, such as a variable."""
+    return isinstance(value, Tensor) or hasattr(value, "as_tensor")
+
+
+OPERATORS["constant"] = _convert
+
+
+def unstack(
+    value: Any, num: int | None = None, axis: int = 0, name: str | None = None
+) -> list[Tensor]:
+    """The slices of `value` along `axis`, without that axis; `num` of them."""
+    x = convert_to_tensor(value)
+    if num is None and x.shape is not None:
+        num = x.shape[normal_axis(axis, len(x.shape))]
+    if num is None:
+        raise ShapeError(f"unstack of {show(x.shape)} along axis {axis} needs num", op=x.op.name)
+    return list(make("Unpack", [x], {"axis": static_axes(axis), "num": num}, name).outputs)
+
+
+@also_named(split_dim="axis", num_split="num_or_size_splits")
+def split(
+    value: Any,
+    num_or_size_splits: Any,
+    axis: Any = 0,
+    name: str | None = None,
+    num: int | None = None,
+) -> list[Tensor]:
+    """`value` in parts along `axis`: a number of equal ones, or the sizes given, `num` of them.
+
+    One size may be -1: what the others leave.
+    Errors: ShapeError if the parts do not fill the axis, when it is built or in the step.
+    """
+    x, given, axis = convert_to_tensor(value), num_or_size_splits, one_axis(axis)
+    if isinstance(axis, Tensor):
+        return _split_along(x, given, axis, num, name)
+    if has_tensors(given):
+        given = convert_to_tensor(given)
+    if isinstance(given, Tensor) and given.constant is None:
+        return _split_as_told(x, given, axis, num, name)
+    parts: Any = static_axes(given)
+    size = None if x.shape is None else x.shape[normal_axis(axis, len(x.shape))]
+    if isinstance(parts, int):
+        if parts < 1 or (size is not None and size % parts):
+            raise ShapeError(
+                f"axis {axis} of {show(x.shape)} has no {parts} equal parts", line=user_line()
+            )
+        if size is None:
+            each = floordiv(getitem(shape(x), axis), parts)
+            return _split_as_told(x, stack([each] * parts), axis, parts, name)
+        parts = (size // parts,) * parts
+    if size is None and -1 in parts:
+        return _split_as_told(x, constant(parts), axis, len(parts), name)
+    parts = _filled(parts, size)
+    return list(make("Split", [x], {"axis": static_axes(axis), "sizes": parts}, name).outputs)
+
+
+def _split_along(
+    x: Tensor, given: Any, axis: Tensor, num: int | None, name: str | None
+) -> list[Tensor]:
+    """`split` along an axis that the step tells."""
+    flat = split(flat_around(x, axis), given, 1, None, num)
+    sizes = [reshape(getitem(shape(part, out_type=int64), 1), [1]) for part in flat]
+    named = [name if len(flat) == 1 or not name else f"{name}_{i}" for i, _ in enumerate(flat)]
+    return [
+        reshape(part, with_axis_replaced(x, axis, size), called)
+        for part, size, called in zip(flat, sizes, named, strict=True)
+    ]
+
+
+def _split_as_told(
+    x: Tensor, sizes: Tensor, axis: int, num: int | None, name: str | None
+) -> list[Tensor]:
+    (count,) = merge(sizes.shape, (num,)) or (None,)
+    if count is None:
+        raise ShapeError(
+            f"sizes of {show(sizes.shape)} must be a vector of a known length",
+            hint="split(value, sizes, axis, num=their number)",
+        )
+    attrs = {"axis": static_axes(axis), "sizes": (None,) * count}
+    return list(make("Split", [x, sizes], attrs, name).outputs)
+
+
+# -- pad and tile
+
+
+def _pad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given, paddings = inputs[0].shape, attrs["paddings"]
+    if len(inputs) > 1:
+        require("paddings", inputs[1], "iu")
+        value = inputs[1].value
+        paddings = None if value is None else [(int(a), int(b)) for a, b in value.reshape(-1, 2)]
+        if paddings is None:
+            flat = inputs[1].shape
+            rank = None if flat is None or flat[0] is None else flat[0] // 2
+            merge(given, None if rank is None else (None,) * rank)
+            known = rank if given is None else len(given)
+            return [Spec(inputs[0].dtype, None if known is None else (None,) * known)]
+    if any(a < 0 or b < 0 for a, b in paddings):
+        raise ShapeError(f"paddings {list(paddings)} have a negative size")
+    if given is None:
+        return [Spec(inputs[0].dtype, (None,) * len(paddings))]
+    if len(given) != len(paddings):
+        raise ShapeError(f"{len(paddings)} pairs of paddings for a tensor of shape {show(given)}")
+    pairs = zip(given, paddings, strict=True)
+    return [Spec(inputs[0].dtype, tuple(None if d is None else d + a + b for d, (a, b) in pairs))]
+
+
+def _pad_back(op: Operation, g: Tensor) -> list[Any]:
+    if len(op.inputs) > 1:
+        before = getitem(reshape(op.inputs[1], [-1, 2]), (builtins.slice(None), 0))
+        return [slice(g, before, shape(op.inputs[0])), None]
+    key = tuple(("slice", a, -b or None, None) for a, b in op.attrs["paddings"])
+    return [one("StridedSlice", [g], {"key": key})]
+
+
+def _tile(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given, times = inputs[0].shape, attrs["multiples"]
+    if given is None:
+        return [Spec(inputs[0].dtype, tuple(None if n else 0 for n in times))]
+    if len(given) != len(times):
+        raise ShapeError(f"{len(times)} multiples for a tensor of shape {show(given)}")
+    pairs = zip(given, times, strict=True)
+    return [Spec(inputs[0].dtype, tuple(_times(d, n) for d, n in pairs))]
+
+
+def _times(size: int | None, n: int) -> int | None:
+    return size * n if size is not None else None if n else 0
+
+
+def _tile_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    known, told = attrs["shape"], inputs[0].shape
+    if told is not None:
+        pairs = zip(told, attrs["multiples"], strict=True)
+        known = merge(known, tuple(None if d is None or n == 0 else d // n for d, n in pairs))
+    return [Spec(inputs[0].dtype, known)]
+
+
+def _tile_back(op: Operation, g: Tensor) -> list[Tensor]:
+    if 0 in op.attrs["multiples"]:
+        return [zeros_like(op.inputs[0])]
+    return [one("TileGrad", [g], {**op.attrs, "shape": op.inputs[0].shape})]
+
+
+def _tile_grad_back(op: Operation, gg: Tensor) -> list[Tensor]:
+    return [tile(gg, op.attrs["multiples"])]
+
+
+op("Pad", infer=_pad, grad=_pad_back)
+op("Tile", infer=_tile, grad=_tile_back)
+op("TileGrad", infer=_tile_grad, grad=_tile_grad_back)
+
+
+def pad(
+    tensor: Any,
+    paddings: Any,
+    mode: str = "CONSTANT",
+    name: str | None = None,
+    constant_values: Any = 0,
+) -> Tensor:
+    """`tensor` with `paddings[i] = (before, after)` more elements along axis i.
+
+    They are `constant_values`, or with mode REFLECT the elements mirrored at the first and last,
+    SYMMETRIC mirrored with these, EDGE the first and last themselves.
+    Errors: ShapeError for paddings that are negative, or longer than what is mirrored.
+    """
+    x, mode = convert_to_tensor(tensor), mode.upper()
+    if isinstance(constant_values, Tensor) or hasattr(constant_values, "as_tensor"):
+        inside = pad(ones_like(x, dtype=bool_), paddings, mode)
+        outside = stop_gradient(like(constant_values, x))
+        return where(inside, pad(x, paddings, mode), outside, name)
+    if mode != "CONSTANT" and mode not in _MIRRORS:
+        modes = ", ".join(("CONSTANT", *_MIRRORS))
+        raise ShapeError(f"pad mode {mode!r} is not known", hint=f"one of {modes}")
+    given = convert_to_tensor(paddings) if has_tensors(paddings) else paddings
+    if isinstance(given, Tensor) and given.constant is None:
+        if given.shape is not None and (len(given.shape) != 2 or given.shape[1] not in (2, None)):
+            raise ShapeError(f"paddings of shape {show(given.shape)}, not [rank, 2]")
+        if mode != "CONSTANT":
+            return _mirrored_as_told(x, given, mode, name)
+        attrs = {"paddings": None, "value": _plain(constant_values, x)}
+        padded = one("Pad", [x, reshape(given, [-1])], attrs, name)
+        padded.set_shape(_padded_in_part(x, given))
+        return padded
+    listed = np.asarray(given.constant if isinstance(given, Tensor) else given).reshape(-1, 2)
+    pairs = tuple((int(a), int(b)) for a, b in listed)
+    if mode == "CONSTANT":
+        value = _plain(constant_values, x)
+        return one("Pad", [x], {"paddings": pairs, "value": value}, name)
+    return _mirrored(x, pairs, mode, name)
+
+
+def _plain(value: Any, x: Tensor) -> Any:
+    """The value put around `x`: of strings, bytes, empty for 0."""
+    return as_strings(value or b"").item() if x.dtype.kind == "O" else value
+
+
+def _padded_in_part(x: Tensor, paddings: Tensor) -> Shape:
+    """The sizes known where some of the paddings, a stack of pairs, are."""
+    rows = paddings.op.inputs if paddings.op.type == "Pack" else ()
+    if x.shape is None or len(rows) != len(x.shape):
+        return None
+    pairs = [partial_value(row) or (None, None) for row in rows]
+    return tuple(
+        None if d is None or None in pair else d + sum(n for n in pair if n is not None)
+        for d, pair in zip(x.shape, pairs, strict=True)
+    )
+
+
+_MIRRORS = {"REFLECT": 1, "SYMMETRIC": 0, "EDGE": 0}  # mode -> elements at the ends left out
+
+
+def _mirrored(x: Tensor, pairs: Any, mode: str, name: str | None) -> Tensor:
+    if any(a < 0 or b < 0 for a, b in pairs):
+        raise ShapeError(f"paddings {list(pairs)} have a negative size", line=user_line())
+    if x.shape is not None and len(x.shape) != len(pairs):
+        raise ShapeError(f"{len(pairs)} pairs of paddings for a tensor of shape {show(x.shape)}")
+    with get_default_graph().name_scope(name or "MirrorPad"):
+        for axis, pair in enumerate(pairs):
+            if pair != (0, 0):
+                x = concat(_ends(x, axis, len(pairs), pair, mode), axis)
+    return x
+
+
+def _mirrored_as_told(x: Tensor, paddings: Tensor, mode: str, name: str | None) -> Tensor:
+    """`x` with elements mirrored at its ends, as many as the step tells.
+
+    Errors: RangeError in the step if there are not as many.
+    """
+    told = None if paddings.shape is None else paddings.shape[:1]
+    (count,) = merge(told, None if x.shape is None else (len(x.shape),)) or (None,)
+    if count is None:
+        raise ShapeError(
+            f"paddings of mode {mode} for a tensor of unknown rank",
+            line=user_line(),
+            hint="x.set_shape or paddings.set_shape tells how many axes there are",
+        )
+    pairs, x = checked_sizes(cast(paddings, int64), "a padding"), ensure_shape(x, [None] * count)
+    for axis in builtins.range(count):
+        size = getitem(shape(x, out_type=int64), axis)
+        before, after = getitem(pairs, (axis, 0)), getitem(pairs, (axis, 1))
+        at = one("Range", [negative(before), add(size, after), constant(1, int64)])
+        skip = _MIRRORS[mode]
+        if mode == "EDGE":
+            at = minimum(maximum(at, 0), subtract(size, 1))
+        else:  # a place that is outside even when mirrored is left for gather to refuse
+            above = subtract(multiply(subtract(size, 1), 2), subtract(at, 1 - skip))
+            at = where(less(at, 0), subtract(-1 + skip, at), where(less(at, size), at, above))
+        x = gather(x, at, axis=axis)
+    return identity(x, name)
+
+
+def _ends(x: Tensor, axis: int, rank: int, pair: tuple[int, int], mode: str) -> list[Tensor]:
+    """`x` between what it is padded with along `axis`."""
+    size = None if x.shape is None else x.shape[axis]
+    skip = _MIRRORS[mode]
+    most = 1 if mode == "EDGE" else max(pair) + skip
+    if size is not None and size < most:
+        raise ShapeError(
+            f"paddings {pair} of axis {axis} of {show(x.shape)}: mode {mode} needs a size of "
+            f"{most} or more",
+            line=user_line(),
+        )
+    parts = [x]
+    for before, n in ((True, pair[0]), (False, pair[1])):
+        if not n:
+            continue
+        count = 1 if mode == "EDGE" else n
+        part = _end(x, axis, rank, skip, count, before)
+        if mode == "EDGE":
+            part = tile(part, [n if i == axis else 1 for i in range(rank)])
+        else:
+            part = reverse(part, [axis])
+        parts = [part, *parts] if before else [*parts, part]
+    return parts
+
+
+def _end(x: Tensor, axis: int, rank: int, skip: int, n: int, before: bool) -> Tensor:
+    """`n` elements from the start or the end of `axis`, `skip` elements away from it.
+
+    By `slice`, which raises when it runs if they are not there.
+    """
+    sizes = [n if i == axis else -1 for i in range(rank)]
+    if before:
+        return slice(x, [skip if i == axis else 0 for i in range(rank)], sizes)
+    if x.shape is not None and (size := x.shape[axis]) is not None:
+        start: Any = size - skip - n
+    else:
+        start = subtract(getitem(shape(x), axis), skip + n)
+    return slice(x, stack([start if i == axis else 0 for i in range(rank)]), sizes)
+
+
+def _tiled(x: Tensor, times: Tensor, name: str | None) -> Tensor:
+    """`tile` of a tensor of unknown rank."""
+    sizes = shape(x, out_type=times.dtype)
+    once = reshape(x, reshape(stack([ones_like(sizes), sizes], 1), [-1]))
+    many = broadcast_to(once, reshape(stack([times, sizes], 1), [-1]))
+    return reshape(many, multiply(times, sizes), name)
+
+
+def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+    """`input` repeated `multiples[i]` times along axis i; a vector of a known length."""
+    x = convert_to_tensor(input)
+    given = convert_to_tensor(multiples) if has_tensors(multiples) else multiples
+    if not isinstance(given, Tensor) or given.constant is not None:
+        return one("Tile", [x], {"multiples": static_axes(given)}, name)
+    require_rank("multiples", given.spec, 1)
+    (rank,) = merge(given.shape, None if x.shape is None else (len(x.shape),)) or (None,)
+    if rank is None:
+        return _tiled(x, given, name)
+    sizes = unstack(shape(x, out_type=given.dtype), rank)
+    times = unstack(given, rank)
+    flat = [n for pair in zip(times, sizes, strict=True) for n in pair]
+    once = reshape(x, stack([n for size in sizes for n in (1, size)])) if rank else x
+    whole = [multiply(size, n) for size, n in zip(sizes, times, strict=True)]
+    if not rank:
+        return ensure_shape(x, [], name)
+    made = reshape(broadcast_to(once, stack(flat)), stack(whole), name)
+    made.set_shape([0 if d == 0 else None for d in x.shape or (None,) * rank])
+    return made

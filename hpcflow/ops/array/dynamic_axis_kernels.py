@@ -1,0 +1,110 @@
+"""Kernels of shapes around axes that only the step tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.kernels.kernel_registry import Node, kernel
+
+Sizes = list[int]
+
+
+def normal_axes(axes: list[int], rank: int) -> list[int]:
+    """Axes as non-negative ints; ShapeError if one is named twice or out of range."""
+    for axis in axes:
+        if not -rank <= axis < rank:
+            raise ShapeError(f"axis {axis} is out of range for rank {rank}")
+    found = [axis % rank for axis in axes]
+    if len(set(found)) != len(found):
+        raise ShapeError(f"axes {axes} name one axis twice")
+    return found
+
+
+def listed(vector: Any) -> list[int]:
+    """The numbers in a scalar or a vector."""
+    return vector.reshape(-1).tolist()
+
+
+def _one_axis(axis: Any, rank: int) -> int:
+    if axis.ndim:
+        raise ShapeError(f"an axis is one number, not of shape {list(axis.shape)}")
+    return normal_axes(listed(axis), rank)[0]
+
+
+def _flat(sizes: Sizes, at: int) -> Sizes:
+    return [math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])]
+
+
+def _vectors(xp: Any, lists: list[Sizes]) -> tuple[Any, ...]:
+    return tuple(xp.asarray(one, np.int64) for one in lists)
+
+
+@kernel("AroundAxis", "new")
+def _around_axis(xp: Any, node: Node) -> Callable[..., Any]:
+    insert = node.attrs["insert"]
+
+    def run(given: Any, axis: Any, middle: Any) -> Any:
+        sizes, more = given.tolist(), middle.tolist()
+        if insert:
+            at = _one_axis(axis, len(sizes) + 1)
+            return _vectors(xp, [[1, 1, 1], [*sizes[:at], *more, *sizes[at:]]])
+        at = _one_axis(axis, len(sizes))
+        return _vectors(xp, [_flat(sizes, at), [*sizes[:at], *more, *sizes[at + 1 :]]])
+
+    return run
+
+
+@kernel("JoinedShapes", "new")
+def _joined_shapes(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(axis: Any, *given: Any) -> Any:
+        shapes = [g.tolist() for g in given]
+        at = _one_axis(axis, len(shapes[0]))
+        rest = [s[:at] + s[at + 1 :] for s in shapes]
+        if any(r != rest[0] or len(s) != len(shapes[0]) for r, s in zip(rest, shapes, strict=True)):
+            told = " and ".join(map(str, shapes))
+            raise ShapeError(f"shapes {told} do not agree beside axis {at}")
+        whole = [*shapes[0][:at], sum(s[at] for s in shapes), *shapes[0][at + 1 :]]
+        return _vectors(xp, [*(_flat(s, at) for s in shapes), whole])
+
+    return run
+
+
+def _parted(sizes: Sizes, axes: list[int]) -> tuple[list[int], int, int]:
+    """The other axes, and how many elements these and `axes` have."""
+    kept = [i for i in range(len(sizes)) if i not in axes]
+    return kept, math.prod(sizes[i] for i in kept), math.prod(sizes[i] for i in axes)
+
+
+@kernel("ReducedAxes", "new")
+def _reduced_axes(xp: Any, node: Node) -> Callable[..., Any]:
+    keep = node.attrs["keepdims"]
+
+    def run(given: Any, axes: Any) -> Any:
+        sizes = given.tolist()
+        gone = normal_axes(listed(axes), len(sizes))
+        kept, rows, each = _parted(sizes, gone)
+        left = [1 if i in gone else d for i, d in enumerate(sizes) if keep or i not in gone]
+        return _vectors(xp, [[*kept, *gone], [rows, each], left])
+
+    return run
+
+
+@kernel("DotAxes", "new")
+def _dot_axes(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(left: Any, right: Any, mine: Any, its: Any) -> Any:
+        a, b = left.tolist(), right.tolist()
+        first, second = normal_axes(listed(mine), len(a)), normal_axes(listed(its), len(b))
+        if [a[i] for i in first] != [b[j] for j in second]:
+            raise ShapeError(f"axes {first} of {a} and {second} of {b} are not of the same sizes")
+        mine_kept, rows, each = _parted(a, first)
+        its_kept, cols, _ = _parted(b, second)
+        whole = [a[i] for i in mine_kept] + [b[j] for j in its_kept]
+        perms = [*mine_kept, *first], [*second, *its_kept]
+        return _vectors(xp, [perms[0], [rows, each], perms[1], [each, cols], whole])
+
+    return run

@@ -1,0 +1,159 @@
+"""Axes that only the step tells: the shapes around them, so that ops run over an axis known now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Tensor
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.array.array_ops import constant, reshape, shape, sizes, transpose
+from hpcflow.ops.shape_inference import Attrs, make, one, require, require_rank
+
+_INTEGERS = NoGrad("its outputs are integers")
+
+
+def _vector(length: int | None) -> Spec:
+    return Spec(int64, (length,))
+
+
+def _rank(sizes: Spec) -> int | None:
+    require("sizes", sizes, "iu")
+    require_rank("sizes", sizes, 1)
+    return None if sizes.shape is None else sizes.shape[0]
+
+
+def _count(axes: Spec) -> int | None:
+    """How many axes a scalar or a vector names."""
+    if axes.shape is None:
+        return None
+    return axes.shape[0] if axes.shape else 1
+
+
+def _less(rank: int | None, *counts: int | None) -> int | None:
+    if rank is None or None in counts:
+        return None
+    return max(0, rank - sum(n for n in counts if n is not None))
+
+
+def _around(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given, axis, middle = inputs
+    require("an axis", axis, "iu")
+    require_rank("an axis", axis, 0)
+    gone = 0 if attrs["insert"] else 1
+    rank, more = _less(_rank(given), gone), _rank(middle)
+    length = None if rank is None or more is None else rank + more
+    return [_vector(3), _vector(length)]
+
+
+def _joined(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("an axis", inputs[0], "iu")
+    require_rank("an axis", inputs[0], 0)
+    ranks = [_rank(s) for s in inputs[1:] if _rank(s) is not None]
+    if len(set(ranks)) > 1:
+        raise ShapeError(f"tensors of ranks {ranks} are not joined")
+    return [*(_vector(3) for _ in inputs[1:]), _vector(ranks[0] if ranks else None)]
+
+
+def _reduced(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given, axes = inputs
+    require("an axis", axes, "iu")
+    require_rank("axes", axes, 0, 1)
+    rank = _rank(given)
+    return [
+        _vector(rank),
+        _vector(2),
+        _vector(rank if attrs["keepdims"] else _less(rank, _count(axes))),
+    ]
+
+
+def _dot(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    a, b, mine, its = inputs
+    for axes in (mine, its):
+        require("an axis", axes, "iu")
+        require_rank("axes", axes, 0, 1)
+    left, right = _less(_rank(a), _count(mine)), _less(_rank(b), _count(its))
+    whole = None if left is None or right is None else left + right
+    return [_vector(_rank(a)), _vector(2), _vector(_rank(b)), _vector(2), _vector(whole)]
+
+
+op("AroundAxis", infer=_around, grad=_INTEGERS)
+op("JoinedShapes", infer=_joined, grad=_INTEGERS)
+op("ReducedAxes", infer=_reduced, grad=_INTEGERS)
+op("DotAxes", infer=_dot, grad=_INTEGERS)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return shape(x, out_type=int64)
+
+
+def flat_around(x: Tensor, axis: Tensor) -> Tensor:
+    """`x` as [sizes before `axis`, size of it, sizes behind], each multiplied up."""
+    return reshape(x, _around_axis(x, axis, constant([], int64)).outputs[0])
+
+
+def with_axis_replaced(x: Tensor, axis: Tensor, middle: Any) -> Tensor:
+    """The shape of `x` with the sizes `middle`, a vector, in place of that of `axis`."""
+    return _around_axis(x, axis, middle).outputs[1]
+
+
+def _around_axis(x: Tensor, axis: Tensor, middle: Any) -> Any:
+    return make("AroundAxis", [_wide(x), axis, middle], {"insert": False})
+
+
+def along(
+    x: Tensor,
+    axis: Tensor,
+    compute: Callable[[Tensor], Tensor],
+    middle: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """What `compute` makes of `x` along axis 1 of three, under the shape with sizes `middle` there.
+
+    Without `middle` it is the shape of `x`.
+    Errors: ShapeError in the step that tells an axis that `x` has not.
+    """
+    made = compute(flat_around(x, axis))
+    return reshape(made, sizes(x) if middle is None else with_axis_replaced(x, axis, middle), name)
+
+
+def joined_along(values: Sequence[Tensor], axis: Tensor, name: str | None) -> Tensor:
+    """`concat` of `values` along an axis that the step tells."""
+    *flats, whole = make("JoinedShapes", [axis, *map(_wide, values)]).outputs
+    parts = [reshape(x, flat) for x, flat in zip(values, flats, strict=True)]
+    return reshape(one("Concat", parts, {"axis": 1}), whole, name)
+
+
+def reduced_over(
+    type: str, x: Tensor, axes: Tensor, keepdims: bool, name: str | None = None, **attrs: Any
+) -> Tensor:
+    """The reduction `type` of `x` over axes that the step tells.
+
+    Errors: ShapeError in the step that tells an axis twice, or one that `x` has not.
+    """
+    told = make("ReducedAxes", [_wide(x), axes], {"keepdims": keepdims})
+    perm, flat, kept = told.outputs
+    rows = reshape(transpose(x, perm), flat)
+    made = one(type, [rows], {**attrs, "axis": 1, "keepdims": False})
+    return reshape(made, kept, name)
+
+
+def shape_without(x: Tensor, axes: Tensor) -> Tensor:
+    """The shape of `x` without axes that the step tells."""
+    told = make("ReducedAxes", [_wide(x), axes], {"keepdims": False})
+    return told.outputs[2]
+
+
+def dotted(a: Tensor, b: Tensor, mine: Tensor, its: Tensor, name: str | None) -> Tensor:
+    """The sum of products over pairs of an axis in `mine` and one in `its`.
+
+    Errors: ShapeError in the step where these are not as many, or not of the same sizes.
+    """
+    told = make("DotAxes", [_wide(a), _wide(b), mine, its])
+    perm_a, flat_a, perm_b, flat_b, whole = told.outputs
+    left = reshape(transpose(a, perm_a), flat_a)
+    right = reshape(transpose(b, perm_b), flat_b)
+    return reshape(one("Einsum", [left, right], {"equation": "ij,jk->ik"}), whole, name)

@@ -1,0 +1,98 @@
+"""Rows dealt out by number and put together again: dynamic_partition, dynamic_stitch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.static_shape import Shape, Spec, merge
+from hpcflow.ops.array.array_ops import range, reshape, reshaped_like, size, sizes
+from hpcflow.ops.array.broadcast_ops import zeros_like
+from hpcflow.ops.array.gather_ops import gather
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    like,
+    make,
+    one,
+    operand,
+    require,
+    require_equal,
+    whole,
+)
+
+
+def _partition(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    data, partitions = inputs
+    require("dynamic_partition's partitions", partitions, "iu")
+    rest: Shape = None
+    if data.shape is not None and partitions.shape is not None:
+        lead = len(partitions.shape)
+        merge(data.shape[:lead], partitions.shape)
+        rest = (None, *data.shape[lead:])
+    return [Spec(data.dtype, rest)] * attrs["num"]
+
+
+def _partition_back(op: Operation, *grads: Tensor | None) -> list[Any]:
+    data, partitions = op.inputs
+    places = reshape(range(size(partitions)), sizes(partitions))
+    where = make("DynamicPartition", [places, partitions], op.attrs).outputs
+    filled = [zeros_like(y) if g is None else g for y, g in zip(op.outputs, grads, strict=True)]
+    return [reshaped_like(dynamic_stitch(list(where), filled), data), None]
+
+
+def _stitch(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    half = len(inputs) // 2
+    indices, data = inputs[:half], inputs[half:]
+    require_equal("dynamic_stitch", data)
+    rest: Shape = None
+    longest: int | None = 0
+    for i, d in zip(indices, data, strict=True):
+        require("dynamic_stitch's indices", i, "iu")
+        if i.shape is not None and d.shape is not None:
+            merge(d.shape[: len(i.shape)], i.shape)
+            rest = merge(rest, d.shape[len(i.shape) :])
+        if i.value is None or longest is None:
+            longest = None
+        elif i.value.size:
+            longest = max(longest, int(i.value.max()) + 1)
+    return [Spec(data[0].dtype, None if rest is None else (longest, *rest))]
+
+
+def _stitch_back(op: Operation, g: Tensor) -> list[Any]:
+    half = len(op.inputs) // 2
+    return [None] * half + [gather(g, i) for i in op.inputs[:half]]
+
+
+op("DynamicPartition", infer=_partition, grad=_partition_back)
+op("DynamicStitch", infer=_stitch, grad=_stitch_back)
+
+
+def dynamic_partition(
+    data: Any, partitions: Any, num_partitions: int, name: str | None = None
+) -> list[Tensor]:
+    """The rows of `data` dealt to `num_partitions` tensors, each in the order of `data`.
+
+    Shapes: `partitions` has the first axes of `data`; results are [rows of it, rest of data].
+    Errors: a number outside [0, num_partitions) raises RangeError when it runs.
+    """
+    attrs: Attrs = {"num": whole(num_partitions, "num_partitions")}
+    if attrs["num"] < 1:
+        raise ShapeError(f"dynamic_partition into {num_partitions} parts", line=user_line())
+    inputs = [convert_to_tensor(data), operand(partitions, "iu")]
+    return list(make("DynamicPartition", inputs, attrs, name).outputs)
+
+
+def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
+    """One tensor with `data[k][i]` as row `indices[k][i]`; of equal places the last counts.
+
+    It has as many rows as the largest index tells; a row that nobody names is zeros.
+    Errors: a negative index raises RangeError when it runs.
+    """
+    if not len(indices) or len(indices) != len(data):
+        raise ShapeError(f"dynamic_stitch of {len(indices)} indices and {len(data)} tensors")
+    first = convert_to_tensor(data[0])
+    tensors = [like(d, first) for d in data]
+    return one("DynamicStitch", [*(operand(i, "iu") for i in indices), *tensors], {}, name)

@@ -1,0 +1,159 @@
+"""Elements and slices named by index vectors: gather_nd, scatter_nd, tensors changed at places."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.ops.array.array_ops import range, reshape, shape, shape_argument, sizes
+from hpcflow.ops.array.broadcast_ops import broadcast_to, zeros_like
+from hpcflow.ops.array.concat_split_ops import concat
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.math.arithmetic_ops import negative
+from hpcflow.ops.shape_inference import Attrs, like, one, require, require_equal, told_shape
+
+
+def _depth(indices: Spec, whole: Shape) -> int | None:
+    """How many axes an index vector names; None if unknown."""
+    require("index vectors", indices, "iu")
+    if indices.shape == ():
+        raise ShapeError("index vectors need an axis of their own, the last of the indices")
+    depth = None if indices.shape is None else indices.shape[-1]
+    if depth is not None and whole is not None and depth > len(whole):
+        raise ShapeError(f"index vectors of {depth} for a tensor of shape {show(whole)}")
+    return depth
+
+
+def _gather_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    params, indices = inputs
+    depth = _depth(indices, params.shape)
+    if params.shape is None or indices.shape is None or depth is None:
+        return [Spec(params.dtype, None)]
+    return [Spec(params.dtype, (*indices.shape[:-1], *params.shape[depth:]))]
+
+
+def _fits(indices: Spec, updates: Spec, whole: Shape) -> None:
+    """ShapeError unless `updates` has a slice of `whole` for each index vector."""
+    depth = _depth(indices, whole)
+    if indices.shape is None or whole is None or depth is None:
+        return
+    merge(updates.shape, (*indices.shape[:-1], *whole[depth:]))
+
+
+def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    indices, updates = inputs[:2]
+    whole = told_shape(inputs, 2, attrs)
+    _fits(indices, updates, whole)
+    return [Spec(updates.dtype, whole)]
+
+
+def _changed(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    tensor, indices, updates = inputs
+    require_equal("tensor_scatter", (tensor, updates))
+    _fits(indices, updates, tensor.shape)
+    return [Spec(tensor.dtype, tensor.shape)]
+
+
+def _gather_nd_back(op: Operation, g: Tensor) -> list[Any]:
+    params, indices = op.inputs
+    return [scatter_nd(indices, g, sizes(params)), None]
+
+
+def _scatter_nd_back(op: Operation, g: Tensor) -> list[Any]:
+    return [None, gather_nd(g, op.inputs[0]), *[None] * (len(op.inputs) - 2)]
+
+
+def _add_back(op: Operation, g: Tensor) -> list[Any]:
+    return [g, None, lambda: gather_nd(g, op.inputs[1])]
+
+
+def _update_back(op: Operation, g: Tensor) -> list[Any]:
+    _, indices, updates = op.inputs
+    return [
+        lambda: tensor_scatter_update(g, indices, zeros_like(updates)),
+        None,
+        lambda: gather_nd(g, indices),
+    ]
+
+
+op("GatherNd", infer=_gather_nd, grad=_gather_nd_back)
+op("ScatterNd", infer=_scatter_nd, grad=_scatter_nd_back)
+op("TensorScatterAdd", infer=_changed, grad=_add_back)
+op("TensorScatterUpdate", infer=_changed, grad=_update_back)
+
+
+def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
+    """The elements or slices of `params` at the index vectors along the last axis of `indices`.
+
+    The first `batch_dims` axes of both go together.
+    Shapes: indices.shape[:-1] + params.shape[batch_dims + indices.shape[-1]:].
+    Errors: an index outside, a negative one too, raises RangeError when it runs.
+    """
+    x, i = convert_to_tensor(params), convert_to_tensor(indices)
+    if batch_dims:
+        i = _with_batch(i, batch_dims)
+    return one("GatherNd", [x, i], {}, name)
+
+
+def _with_batch(indices: Tensor, batch: int) -> Tensor:
+    """The index vectors with the numbers of their places along the first axes in front."""
+    if indices.shape is None or not 0 <= batch < len(indices.shape):
+        raise ShapeError(
+            f"batch_dims {batch} for indices of shape {show(indices.shape)}", line=user_line()
+        )
+    lead = shape(indices)
+    places: list[Tensor] = []
+    for axis in builtins.range(batch):
+        along = range(getitem(lead, axis), dtype=indices.dtype)
+        under = [1] * len(indices.shape)
+        under[axis] = -1
+        column = concat([getitem(lead, builtins.slice(-1)), [1]], 0)
+        places.append(broadcast_to(reshape(along, under), column))
+    return concat([*places, indices], -1)
+
+
+def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
+    """Zeros of `shape` with `updates` added at the index vectors `indices`.
+
+    Shapes: updates.shape = indices.shape[:-1] + shape[indices.shape[-1]:]. Equal places add up.
+    Errors: an index outside, a negative one too, raises RangeError when it runs.
+    """
+    known, told = shape_argument(shape)
+    inputs = [convert_to_tensor(indices), convert_to_tensor(updates), *told]
+    return one("ScatterNd", inputs, {"shape": known}, name)
+
+
+def _tensors(tensor: Any, indices: Any, updates: Any) -> list[Tensor]:
+    t = convert_to_tensor(tensor)
+    return [t, convert_to_tensor(indices), like(updates, t)]
+
+
+def tensor_scatter_update(
+    tensor: Any, indices: Any, updates: Any, name: str | None = None
+) -> Tensor:
+    """`tensor` with `updates` at the index vectors `indices`; of equal places the last counts.
+
+    Shapes and errors as `scatter_nd`. The gradient of updates that are not kept is not defined.
+    """
+    return one("TensorScatterUpdate", _tensors(tensor, indices, updates), {}, name)
+
+
+def tensor_scatter_add(tensor: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+    """`tensor` with `updates` added at the index vectors `indices`; equal places add up."""
+    return one("TensorScatterAdd", _tensors(tensor, indices, updates), {}, name)
+
+
+def tensor_scatter_sub(tensor: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+    """`tensor` with `updates` taken away at the index vectors `indices`; equal places add up."""
+    t, i, u = _tensors(tensor, indices, updates)
+    return one("TensorScatterAdd", [t, i, negative(u)], {}, name)
+
+
+tensor_scatter_nd_update = tensor_scatter_update
+tensor_scatter_nd_add = tensor_scatter_add
+tensor_scatter_nd_sub = tensor_scatter_sub

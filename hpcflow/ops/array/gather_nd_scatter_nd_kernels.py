@@ -1,0 +1,71 @@
+"""Kernels of elements and slices that index vectors name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.ops.array.slice_concat_gather_kernels import add_rows
+from hpcflow.ops.variables.sparse_row_update_kernels import flat_indices
+
+
+def _places(xp: Any, indices: Any, whole: Any, what: str = "scatter_nd") -> tuple[Any, Any]:
+    """Where each index vector points among the slices of `whole`, and these, one a row.
+
+    RangeError if one points outside.
+    """
+    rows, depth = flat_indices(xp, indices, whole.shape, what)
+    count = math.prod(whole.shape[:depth])
+    return rows, whole.reshape(count, math.prod(whole.shape[depth:]))
+
+
+@kernel("GatherNd", "out", moves=True)
+def _gather_nd(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(params: Any, indices: Any, out: Any) -> None:
+        rows, table = _places(xp, indices, params, "gather_nd")
+        if out.size:
+            xp.copyto(out, table[rows].reshape(out.shape))
+
+    return run
+
+
+@kernel("ScatterNd", "out")
+def _scatter_nd(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(indices: Any, updates: Any, *more: Any) -> None:
+        out = more[-1]
+        out.fill(b"" if out.dtype == object else 0)
+        _add(xp, indices, updates, out)
+
+    return run
+
+
+def _add(xp: Any, indices: Any, updates: Any, out: Any) -> None:
+    rows, table = _places(xp, indices, out)
+    if updates.size:
+        add_rows(xp, table, rows, updates.reshape(-1, table.shape[1]))
+
+
+@kernel("TensorScatterAdd", "out", inplace=(0,))
+def _tensor_scatter_add(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(tensor: Any, indices: Any, updates: Any, out: Any) -> None:
+        xp.copyto(out, tensor)
+        _add(xp, indices, updates, out)
+
+    return run
+
+
+@kernel("TensorScatterUpdate", "out", inplace=(0,))
+def _tensor_scatter_update(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(tensor: Any, indices: Any, updates: Any, out: Any) -> None:
+        xp.copyto(out, tensor)
+        rows, table = _places(xp, indices, out)
+        if not updates.size:
+            return
+        last = xp.full(table.shape[0], -1)  # the update that counts of equal places
+        xp.maximum.at(last, rows, xp.arange(rows.size))
+        kept = last[rows] == xp.arange(rows.size)
+        table[rows[kept]] = updates.reshape(-1, table.shape[1])[kept]
+
+    return run

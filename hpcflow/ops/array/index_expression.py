@@ -1,0 +1,130 @@
+"""The key of `x[key]` as plain data, and the shape of what it takes.
+
+An int i is ("at", i); a slice is ("slice", start, stop, step); ... is ("rest",); None is ("new",).
+An int that only the step tells is ("t", k): the k-th scalar tensor behind x.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.graph import Tensor
+from hpcflow.graph.static_shape import Shape, show
+from hpcflow.platform.exception_translation import shown
+
+Key = tuple[tuple[Any, ...], ...]
+UNKNOWN = "?"  # in place of an int that nobody knows yet
+
+
+def plain_key(key: Any) -> tuple[Key, list[Tensor]]:
+    """An index expression as plain data, and the scalar tensors in it.
+
+    Errors: ShapeError if it has something else than ints, slices of them, `...` and None.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    found: list[tuple[Any, ...]] = []
+    told: list[Tensor] = []
+    for part in parts:
+        if part is Ellipsis:
+            found.append(("rest",))
+        elif part is None:
+            found.append(("new",))
+        elif isinstance(part, builtins.slice):
+            limits = [_plain(v, told) for v in (part.start, part.stop, part.step)]
+            if limits[2] == 0:
+                raise ShapeError("a slice cannot have step 0")
+            found.append(("slice", *limits))
+        else:
+            found.append(("at", _plain(part, told)))
+    if found.count(("rest",)) > 1:
+        raise ShapeError("an index can have one '...' only")
+    return tuple(found), told
+
+
+def _plain(value: Any, told: list[Tensor]) -> Any:
+    if hasattr(value, "as_tensor"):
+        value = value.as_tensor()
+    if isinstance(value, Tensor):
+        return _told(value, told)
+    if isinstance(value, np.ndarray) and value.shape == ():
+        value = value[()]
+    if value is None or (isinstance(value, (int, np.integer)) and not isinstance(value, bool)):
+        return None if value is None else int(value)
+    raise ShapeError(
+        f"{shown(value)} cannot index a tensor",
+        hint="use ints, slices of ints, ..., None, and scalar tensors in their place",
+    )
+
+
+def _told(value: Tensor, told: list[Tensor]) -> Any:
+    if value.dtype.kind not in "iu":
+        raise DTypeError(f"an index is an integer; {value.name!r} is {value.dtype}")
+    if value.shape not in (None, ()):
+        raise ShapeError(f"a limit is a scalar; {value.name!r} has shape {show(value.shape)}")
+    if value.constant is not None:
+        return int(value.constant)
+    told.append(value)
+    return ("t", len(told) - 1)
+
+
+def scalars_in(key: Key) -> int:
+    """How many scalar tensors a key refers to."""
+    return sum(isinstance(v, tuple) for part in key for v in part)
+
+
+def filled(key: Key, values: Sequence[Any]) -> Key:
+    """The key with `values` in place of its scalar tensors; None among them is UNKNOWN."""
+
+    def number(v: Any) -> Any:
+        if not isinstance(v, tuple):
+            return v
+        return UNKNOWN if values[v[1]] is None else int(values[v[1]])
+
+    return tuple(tuple(number(v) for v in part) for part in key)
+
+
+def index_of(key: Key) -> tuple[Any, ...]:
+    """The index expression again, for NumPy."""
+    kinds: dict[str, Any] = {"rest": lambda: Ellipsis, "new": lambda: None}
+    kinds.update(at=lambda i: i, slice=builtins.slice)
+    return tuple(kinds[part[0]](*part[1:]) for part in key)
+
+
+def sliced(given: tuple[int | None, ...], key: Key) -> Shape:
+    """The shape of x[key] for x of shape `given`."""
+    used = sum(part[0] in ("at", "slice") for part in key)
+    if used > len(given):
+        raise ShapeError(f"{used} indices for a tensor of shape {show(given)}")
+    if ("rest",) not in key:
+        key = (*key, ("rest",))
+    out: list[int | None] = []
+    at = 0
+    for part in key:
+        if part[0] == "new":
+            out.append(1)
+        elif part[0] == "rest":
+            out.extend(given[at : at + len(given) - used])
+            at += len(given) - used
+        else:
+            size = given[at]
+            if part[0] == "slice":
+                out.append(_slice_size(size, *part[1:]))
+            elif size is not None and part[1] != UNKNOWN and not -size <= part[1] < size:
+                raise ShapeError(f"index {part[1]} is out of range for axis {at} of {show(given)}")
+            at += 1
+    return tuple(out)
+
+
+def _slice_size(size: int | None, start: Any, stop: Any, step: Any) -> int | None:
+    if UNKNOWN in (start, stop, step):
+        return 0 if size == 0 else None
+    if step == 0:
+        raise ShapeError("a slice cannot have step 0")
+    if size is not None:
+        return len(builtins.range(*builtins.slice(start, stop, step).indices(size)))
+    return 0 if stop == 0 and step in (None, 1) else None

@@ -1,0 +1,85 @@
+"""Kernels that put elements into another order, and of shapes as values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import RangeError, ShapeError
+from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.ops.array.dynamic_axis_kernels import listed, normal_axes
+from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
+
+
+@kernel("Reverse", "out", moves=True)
+def _reverse(xp: Any, node: Node) -> Callable[..., Any]:
+    axes = node.attrs["axis"]
+    return lambda x, out: xp.copyto(out, xp.flip(x, axes))
+
+
+@kernel("ReverseTold", "out", moves=True)
+def _reverse_told(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, axes: Any, out: Any) -> None:
+        xp.copyto(out, xp.flip(x, tuple(normal_axes(listed(axes), x.ndim))))
+
+    return run
+
+
+@kernel("Roll", "out", moves=True)
+def _roll(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, shift: Any, axes: Any, out: Any) -> None:
+        by, along = listed(shift), listed(axes)
+        if len(by) != len(along):
+            raise ShapeError(f"roll by {by} along axes {along}: one number an axis")
+        found = tuple(normal_axes([a], x.ndim)[0] for a in along)
+        xp.copyto(out, xp.roll(x, by, found))
+
+    return run
+
+
+@kernel("ReverseSequence", "out", moves=True)
+def _reverse_sequence(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, lengths: Any, out: Any) -> None:
+        along, batch = node.attrs["seq_axis"] % x.ndim, node.attrs["batch_axis"] % x.ndim
+        check_indices(xp, lengths, x.shape[along] + 1, "reverse_sequence: length")
+        steps, limits = [1] * x.ndim, [1] * x.ndim
+        steps[along], limits[batch] = x.shape[along], x.shape[batch]
+        place = xp.arange(x.shape[along]).reshape(steps)
+        length = lengths.astype(np.int64).reshape(limits)
+        source = xp.where(place < length, length - 1 - place, place)
+        xp.copyto(out, xp.take_along_axis(x, source, along))
+
+    return run
+
+
+@kernel("BroadcastArgs", "out")
+def _broadcast_args(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, y: Any, out: Any) -> None:
+        shapes = [s.tolist() for s in (x, y)]
+        try:
+            found = np.broadcast_shapes(*shapes)
+        except ValueError:
+            raise ShapeError(
+                f"shapes {shapes[0]} and {shapes[1]} cannot be broadcast together"
+            ) from None
+        xp.copyto(out, xp.asarray(found, out.dtype))
+
+    return run
+
+
+@kernel("UnravelIndex", "out")
+def _unravel(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(indices: Any, dims: Any, out: Any) -> None:
+        sizes = dims.tolist()
+        if any(d < 0 for d in sizes):
+            raise RangeError(f"unravel_index: dims {sizes} have a negative size")
+        check_indices(xp, indices, math.prod(sizes), "unravel_index: index")
+        rest = indices
+        for axis in range(len(sizes) - 1, -1, -1):
+            out[axis] = rest % max(sizes[axis], 1)
+            rest = rest // max(sizes[axis], 1)
+
+    return run

@@ -1,0 +1,27 @@
+"""Ops of views that only the plan makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec, show
+
+
+def _rows(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    (given,), start, stop = inputs, attrs["start"], attrs["stop"]
+    if not given.shape or given.shape[0] is None:
+        raise ShapeError("rows are taken of an array with a known number of them")
+    if not 0 <= start <= stop <= given.shape[0]:
+        raise ShapeError(f"rows {start} to {stop} are not in {show(given.shape)}")
+    return [Spec(given.dtype, (stop - start, *given.shape[1:]))]
+
+
+op(
+    "Rows",
+    infer=_rows,
+    grad=NoGrad("made when the plan is cut, after gradients are taken"),
+    doc="Rows `start` to `stop`, where they lie.",
+)

@@ -1,0 +1,85 @@
+"""Kernels of reductions over segments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import RangeError
+from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
+
+
+def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:
+    """Reduce the rows of each number in `ids` by the ufunc `name` into that row of `out`."""
+    ufunc = getattr(xp, name)
+    if not ids.size or not out.size:
+        return
+    if xp is not np and name != "multiply":
+        if name != "add":
+            out[ids] = rows  # any of each, to begin with
+        ufunc.at(out, ids, rows)
+        return
+    order = xp.argsort(ids, kind="stable")
+    found, starts = xp.unique(ids[order], return_index=True)
+    rows = rows[order]
+    if xp is np:
+        out[found] = ufunc.reduceat(rows, starts, axis=0)
+        return
+    ends = xp.concatenate([starts[1:], xp.asarray([ids.size])])
+    out[found] = 1  # CuPy's multiply cannot be reduced in place: the first rows, the second ...
+    for i in range(int((ends - starts).max())):
+        more = starts + i < ends
+        out[found[more]] *= rows[starts[more] + i]
+
+
+def _empty(name: str, dtype: Any) -> Any:
+    """What the reduction of no rows is."""
+    if name in ("add", "multiply"):
+        return name == "multiply"
+    info: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return info.min if name == "maximum" else info.max
+
+
+def _segments(kind: str, name: str) -> None:
+    @kernel(f"Segment{kind}", "new")
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        def run(data: Any, ids: Any) -> Any:
+            if ids.shape != data.shape[:1]:
+                raise RangeError(f"{ids.size} segment numbers for {data.shape[0]} rows")
+            if ids.size and (ids[0] < 0 or (ids[1:] < ids[:-1]).any()):
+                raise RangeError(
+                    "segment numbers are negative or not sorted",
+                    hint="hf.unsorted_segment_sum takes them in any order",
+                )
+            count = int(ids[-1]) + 1 if ids.size else 0
+            out = xp.full((count, *data.shape[1:]), name == "multiply", data.dtype)
+            width = math.prod(data.shape[1:])
+            grouped(xp, name, data.reshape(ids.size, width), ids, out.reshape(count, width))
+            return out
+
+        return run
+
+    @kernel(f"UnsortedSegment{kind}", "out")
+    def make_unsorted(xp: Any, node: Node) -> Callable[..., Any]:
+        empty = node.attrs.get("empty", _empty(name, node.outputs[0].dtype))
+
+        def run(data: Any, ids: Any, num: Any, out: Any) -> None:
+            out.fill(empty)
+            width, flat = math.prod(out.shape[1:]), ids.reshape(-1)
+            rows = data.reshape(flat.size, width)
+            if flat.dtype.kind == "i" and (flat < 0).any():
+                rows, flat = rows[flat >= 0], flat[flat >= 0]
+            check_indices(xp, flat, out.shape[0], "segment number")
+            grouped(xp, name, rows, flat, out.reshape(out.shape[0], width))
+            if name in ("maximum", "minimum"):
+                getattr(xp, name)(out, empty, out=out)  # of infinities alone: the finite limit
+
+        return run
+
+
+for _kind, _name in (("Sum", "add"), ("Prod", "multiply"), ("Max", "maximum"), ("Min", "minimum")):
+    _segments(_kind, _name)

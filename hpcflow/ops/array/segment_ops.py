@@ -1,0 +1,229 @@
+"""Reductions over rows that share a segment's number: sorted, or in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import int32, is_half, limits
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.ops.array.array_ops import expand_dims, rank, reshape, shape
+from hpcflow.ops.array.broadcast_ops import ones, ones_like
+from hpcflow.ops.array.concat_split_ops import concat
+from hpcflow.ops.array.slice_ops import gather
+from hpcflow.ops.math.arithmetic_ops import (
+    cast,
+    equal,
+    greater,
+    greater_equal,
+    logical_and,
+    maximum,
+    sqrt,
+    subtract,
+    times,
+    where,
+)
+from hpcflow.ops.math.elementwise_math_ops import div_no_nan
+from hpcflow.ops.shape_inference import Attrs, one, require, require_rank
+
+# -- shape rules
+
+
+def _sorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        data, ids = inputs
+        require("a segment reduction", data, kinds)
+        require("segment numbers", ids, "iu")
+        require_rank("segment numbers", ids, 1)
+        if data.shape is None:
+            return [Spec(data.dtype, None)]
+        if not data.shape:
+            raise ShapeError("a segment reduction of a scalar")
+        if ids.shape is not None:
+            merge(data.shape[:1], ids.shape)
+        rows = None
+        if ids.value is not None:
+            rows = int(ids.value[-1]) + 1 if ids.value.size else 0
+        return [Spec(data.dtype, (rows, *data.shape[1:]))]
+
+    return infer
+
+
+def _unsorted(kinds: str) -> Callable[[Sequence[Spec], Attrs], list[Spec]]:
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        data, ids, num = inputs
+        require("a segment reduction", data, kinds)
+        for s in (ids, num):
+            require("segment numbers and their count", s, "iu")
+        require_rank("the number of segments", num, 0)
+        rows = None if num.value is None else int(num.value)
+        if rows is not None and rows < 0:
+            raise ShapeError(f"{rows} segments")
+        if data.shape is None or ids.shape is None:
+            return [Spec(data.dtype, None)]
+        lead = len(ids.shape)
+        if len(data.shape) < lead:
+            raise ShapeError(f"segment numbers {show(ids.shape)} for data {show(data.shape)}")
+        merge(data.shape[:lead], ids.shape)
+        out: Shape = (rows, *data.shape[lead:])
+        return [Spec(data.dtype, out)]
+
+    return infer
+
+
+# -- gradients; the rows of a segment are found again by gathering
+
+
+def _picked(t: Tensor, ids: Tensor, sorted: bool, absent: float = 0) -> Tensor:
+    """The row of `t` for each of `ids`; `absent` for the negative ones, which no segment has."""
+    if sorted:
+        return gather(t, ids)
+    return where(_inside(ids, t), gather(t, maximum(ids, 0)), absent)
+
+
+def _inside(ids: Tensor, t: Tensor) -> Tensor:
+    """Where `ids` are not negative, with axes to be broadcast over the rows of `t`."""
+    inside = greater_equal(ids, 0)
+    if t.shape is None:
+        return reshape(inside, concat([shape(ids), ones([subtract(rank(t), 1)], int32)], 0))
+    for _ in t.shape[1:]:
+        inside = expand_dims(inside, -1)
+    return inside
+
+
+def _again(op: Operation, kind: str, data: Tensor) -> Tensor:
+    """Another reduction over the same segments."""
+    prefix = "" if len(op.inputs) == 2 else "Unsorted"
+    return one(f"{prefix}Segment{kind}", [data, *op.inputs[1:]])
+
+
+def _padded(op: Operation, gradient: Callable[[bool], Tensor]) -> list[Any]:
+    sorted = len(op.inputs) == 2
+    return [lambda: gradient(sorted), *[None] * (len(op.inputs) - 1)]
+
+
+def _sum_back(op: Operation, g: Tensor) -> list[Any]:
+    return _padded(op, lambda sorted: _picked(g, op.inputs[1], sorted))
+
+
+def _extreme_back(op: Operation, g: Tensor) -> list[Any]:
+    x, ids = op.inputs[:2]
+
+    def gradient(sorted: bool) -> Tensor:
+        best = equal(x, _picked(op.outputs[0], ids, sorted))
+        if not sorted:
+            best = logical_and(best, _inside(ids, op.outputs[0]))
+        count = _again(op, "Sum", cast(best, x.dtype))  # equal ones share
+        return where(best, _picked(div_no_nan(g, count), ids, sorted), 0)
+
+    return _padded(op, gradient)
+
+
+def _prod_back(op: Operation, g: Tensor) -> list[Any]:
+    x, ids = op.inputs[:2]
+
+    def gradient(sorted: bool) -> Tensor:
+        zero = equal(x, 0)
+        zeros = _again(op, "Sum", cast(zero, int32))
+        others = where(zero, 1, x)  # the product of the others, where one alone is 0
+        without = _picked(_again(op, "Prod", others), ids, sorted)
+        whole = one("RealDiv", [_picked(op.outputs[0], ids, sorted), others])
+        g_rows = _picked(where(greater(zeros, 1), 0, g), ids, sorted)
+        return times(g_rows, where(zero, without, whole))
+
+    return _padded(op, gradient)
+
+
+_KINDS = {
+    "Sum": ("iufc", _sum_back),
+    "Prod": ("iufc", _prod_back),
+    "Max": ("iuf", _extreme_back),
+    "Min": ("iuf", _extreme_back),
+}
+for _kind, (_kinds, _back) in _KINDS.items():
+    op(f"Segment{_kind}", infer=_sorted(_kinds), grad=_back)
+    op(f"UnsortedSegment{_kind}", infer=_unsorted(_kinds), grad=_back)
+
+
+# -- public functions
+
+
+def _segment(kind: str, doc: str) -> Callable[..., Tensor]:
+    def function(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
+        inputs = [convert_to_tensor(data), convert_to_tensor(segment_ids)]
+        return one(f"Segment{kind}", inputs, {}, name)
+
+    function.__doc__ = f"""{doc} of the rows of each segment.
+
+    Shapes: `data` [n, ...], `segment_ids` [n], not negative and sorted; [last number + 1, ...].
+    Errors: RangeError, when it runs, if the numbers are not sorted or negative.
+    """
+    return function
+
+
+def _of_none(kind: str, dtype: np.dtype) -> Attrs:
+    """What no 16-bit floats reduce to, where the limits of the float32 of kernels are not it."""
+    if kind not in ("Max", "Min") or not is_half(dtype):
+        return {}
+    most = limits(dtype)
+    return {"empty": float(most.min if kind == "Max" else most.max)}
+
+
+def _unsorted_segment(kind: str, doc: str, absent: str) -> Callable[..., Tensor]:
+    def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+        inputs = [convert_to_tensor(t) for t in (data, segment_ids, num_segments)]
+        return one(f"UnsortedSegment{kind}", inputs, _of_none(kind, inputs[0].dtype), name)
+
+    function.__doc__ = f"""{doc} of the rows of each of `num_segments` segments; {absent} of none.
+
+    Shapes: `segment_ids` is the first axes of `data`, in any order; [num_segments, ...].
+    Errors: a negative number leaves its row out; one too large is a RangeError when it runs.
+    """
+    return function
+
+
+segment_sum = _segment("Sum", "The sum (0 of none)")
+segment_prod = _segment("Prod", "The product (1 of none)")
+segment_max = _segment("Max", "The largest (0 of none)")
+segment_min = _segment("Min", "The smallest (0 of none)")
+unsorted_segment_sum = _unsorted_segment("Sum", "The sum", "0")
+unsorted_segment_prod = _unsorted_segment("Prod", "The product", "1")
+unsorted_segment_max = _unsorted_segment("Max", "The largest", "the smallest number there is")
+unsorted_segment_min = _unsorted_segment("Min", "The smallest", "the largest number there is")
+
+
+def segment_mean(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
+    """The mean (0 of none) of the rows of each segment; see `segment_sum`."""
+    data = convert_to_tensor(data)
+    count = segment_sum(ones_like(data), segment_ids)
+    return div_no_nan(segment_sum(data, segment_ids), count, name)
+
+
+def segment_sqrt_n(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
+    """The sum of the rows of each segment over the root of their number; see `segment_sum`."""
+    data = convert_to_tensor(data)
+    count = segment_sum(ones_like(data), segment_ids)
+    return div_no_nan(segment_sum(data, segment_ids), sqrt(count), name)
+
+
+def unsorted_segment_mean(
+    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+) -> Tensor:
+    """The mean (0 of none) of the rows of each segment; see `unsorted_segment_sum`."""
+    data = convert_to_tensor(data)
+    count = unsorted_segment_sum(ones_like(data), segment_ids, num_segments)
+    return div_no_nan(unsorted_segment_sum(data, segment_ids, num_segments), count, name)
+
+
+def unsorted_segment_sqrt_n(
+    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+) -> Tensor:
+    """The sum of the rows of each segment over the root of their number."""
+    data = convert_to_tensor(data)
+    count = unsorted_segment_sum(ones_like(data), segment_ids, num_segments)
+    return div_no_nan(unsorted_segment_sum(data, segment_ids, num_segments), sqrt(count), name)

@@ -1,0 +1,383 @@
+"""Parts of tensors: `x[...]`, strided_slice, slice, masks."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import bool_, int32
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.operator_overloads import OPERATORS
+from hpcflow.graph.static_shape import Spec, broadcast, is_known, merge, normalize_axes, show
+from hpcflow.ops.array.array_ops import constant, rank, reshape, shape, shape_argument, sizes
+from hpcflow.ops.array.broadcast_ops import broadcast_to
+from hpcflow.ops.array.gather_ops import gather
+from hpcflow.ops.array.index_expression import filled, index_of, plain_key, scalars_in, sliced
+from hpcflow.ops.array.where_unique_ops import positions
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    axes_argument,
+    like,
+    normal_axis,
+    one,
+    one_axis,
+    require,
+    require_rank,
+    told_shape,
+    with_value,
+)
+
+# -- x[...]: the key is kept as plain data (hpcflow.ops.array.index_expression)
+
+
+def _strided(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    for s in inputs[1:]:
+        require("an index", s, "iu")
+        require_rank("an index", s, 0)
+    given, key = inputs[0].shape, filled(attrs["key"], [s.value for s in inputs[1:]])
+    spec = Spec(inputs[0].dtype, None if given is None else sliced(given, key))
+    return [with_value(spec, lambda x, *_: x[index_of(key)], inputs)]
+
+
+def _strided_back(op: Operation, g: Tensor) -> list[Any]:
+    x, *scalars = op.inputs
+    known, told = shape_argument(sizes(x))
+    attrs = {"key": op.attrs["key"], "shape": known}
+    return [one("StridedSliceGrad", [g, *scalars, *told], attrs), *[None] * len(scalars)]
+
+
+def _strided_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(inputs[0].dtype, told_shape(inputs, 1 + scalars_in(attrs["key"]), attrs))]
+
+
+def _strided_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    key = op.attrs["key"]
+    grad = one("StridedSlice", [gg, *op.inputs[1 : 1 + scalars_in(key)]], {"key": key})
+    return [grad, *[None] * (len(op.inputs) - 1)]
+
+
+op("StridedSlice", infer=_strided, grad=_strided_back)
+op("StridedSliceGrad", infer=_strided_grad, grad=_strided_grad_back)
+
+
+def getitem(x: Any, key: Any) -> Tensor:
+    """`x[key]`: ints, slices, `...`, None, with scalar tensors as ints; one mask; tensors of ints.
+
+    Ints and limits count from the end if negative, as in Python; those in a tensor of ints do not
+    (`gather`). Several tensors of ints stand side by side at the front (`gather_nd`).
+    Errors: an index outside raises ShapeError now or RangeError when it runs.
+    """
+    x, parts = convert_to_tensor(x), key if isinstance(key, tuple) else (key,)
+    if any(_is_many(part) for part in parts):
+        return _advanced(x, parts)
+    if x.op.type == "Shape" and isinstance(key, (int, np.integer)):
+        size = _size_known(x, int(key))
+        if size is not None:
+            return constant(size, x.dtype)
+    plain, told = plain_key(key)
+    return one("StridedSlice", [x, *told], {"key": plain})
+
+
+def _size_known(shape: Tensor, at: int) -> int | None:
+    given = shape.op.inputs[0].shape
+    return None if given is None or not -len(given) <= at < len(given) else given[at]
+
+
+def _is_many(part: Any) -> bool:
+    """True for a mask, a list or a tensor of indices: what is not one place or one range."""
+    if part is None or part is Ellipsis or isinstance(part, (builtins.slice, int, np.integer)):
+        return False
+    if isinstance(part, Tensor):
+        return part.dtype.kind == "b" or part.shape not in (None, ())
+    return not hasattr(part, "as_tensor") and np.ndim(part) > 0
+
+
+def _advanced(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
+    """`x[parts]` with masks or tensors of indices among them: first the slices, then these."""
+    if Ellipsis in [p for p in parts if p is Ellipsis]:
+        parts = _without_rest(x, parts)
+    basic: list[Any] = []
+    many: list[tuple[int, Tensor]] = []  # axis of what the slices leave, index
+    axis = 0
+    for part in parts:
+        if _is_many(part):
+            index = convert_to_tensor(part)
+            axes = 1 if index.dtype.kind != "b" else len(index.shape or (0,))
+            many.append((axis, index))
+            basic += [builtins.slice(None)] * axes
+            axis += axes
+        else:
+            basic.append(part)
+            axis += part is None or isinstance(part, builtins.slice)
+    if any(part != builtins.slice(None) for part in basic):
+        x = getitem(x, tuple(basic))
+    if len(many) == 1:
+        at, index = many[0]
+        if index.dtype.kind == "b":
+            return boolean_mask(x, index, axis=at)
+        return gather(x, index, axis=at)
+    if [at for at, _ in many] != list(builtins.range(len(many))) or any(
+        index.dtype.kind == "b" for _, index in many
+    ):
+        raise ShapeError(
+            "several tensors of indices must stand side by side in front, without masks",
+            hint="hf.transpose the axes to the front, or use hf.gather and hf.boolean_mask",
+        )
+    return one("GatherNd", [x, _columns([index for _, index in many])], {})
+
+
+def _without_rest(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The parts with slices in place of `...`."""
+    if x.shape is None:
+        raise ShapeError("an index with '...' and a tensor needs a known rank", op=x.op.name)
+    used = 0
+    for part in parts:
+        if _is_many(part):
+            index = convert_to_tensor(part)
+            used += len(index.shape or (0,)) if index.dtype.kind == "b" else 1
+        else:
+            used += part is not None and part is not Ellipsis
+    rest = (builtins.slice(None),) * (len(x.shape) - used)
+    at = next(i for i, part in enumerate(parts) if part is Ellipsis)
+    return (*parts[:at], *rest, *parts[at + 1 :])
+
+
+def _columns(indices: Sequence[Tensor]) -> Tensor:
+    """Tensors of indices, broadcast together, as one with a last axis for them."""
+    shapes = [i.shape for i in indices]
+    whole = broadcast(shapes)
+    if whole is None or None in whole:
+        merged = shapes[0]
+        for s in shapes[1:]:
+            merged = merge(merged, s)
+    else:
+        indices = [i if i.shape == whole else broadcast_to(i, whole) for i in indices]
+    return one("Pack", [like(i, indices[0]) for i in indices], {"axis": -1})
+
+
+OPERATORS["getitem"] = getitem
+
+
+def strided_slice(
+    input_: Any,
+    begin: Any,
+    end: Any,
+    strides: Any = None,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """`input_[begin[0]:end[0]:strides[0], ...]`; bit i of a mask changes what entry i means.
+
+    `begin_mask` and `end_mask` ignore that limit, `shrink_axis_mask` takes one element and drops
+    the axis, `new_axis_mask` inserts an axis of size 1, `ellipsis_mask` is `...`.
+    """
+    begins, ends = _entries(begin), _entries(end)
+    steps = [1] * len(begins) if strides is None else _entries(strides)
+    if not len(begins) == len(ends) == len(steps):
+        raise ShapeError(f"{len(begins)} begins, {len(ends)} ends and {len(steps)} strides")
+    key: list[Any] = []
+    for i, (b, e, s) in enumerate(zip(begins, ends, steps, strict=True)):
+        bit = 1 << i
+        if ellipsis_mask & bit:
+            key.append(Ellipsis)
+        elif new_axis_mask & bit:
+            key.append(None)
+        elif shrink_axis_mask & bit:
+            key.append(b)
+        else:
+            limits = (None if begin_mask & bit else b, None if end_mask & bit else e)
+            key.append(builtins.slice(*limits, s))
+    plain, told = plain_key(tuple(key))
+    return one("StridedSlice", [convert_to_tensor(input_), *told], {"key": plain}, name)
+
+
+def _entries(vector: Any) -> list[Any]:
+    """The entries of a vector of indices: ints, or scalar tensors where only the step knows."""
+    known, told = shape_argument(vector)
+    if known is None:
+        raise ShapeError("strided_slice needs vectors of a known length", line=user_line())
+    return [
+        getitem(told[0], i) if told and told[0].constant is None else v for i, v in enumerate(known)
+    ]
+
+
+# -- slice: begin and size may be tensors
+
+
+def _slice(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    x, begin, length = inputs
+    for s in (begin, length):
+        require("slice's begin and size", s, "iu")
+        require_rank("slice's begin and size", s, 1)
+    found = attrs["size"] if length.value is None else tuple(int(v) for v in length.value)
+    if x.shape is None:
+        told = None if found is None else tuple(None if n == -1 else n for n in found)
+        return [Spec(x.dtype, told)]
+    for counts in (begin.shape, length.shape):
+        if counts not in (None, (None,), (len(x.shape),)):
+            raise ShapeError(
+                f"slice: begin of shape {show(begin.shape)} and size of shape "
+                f"{show(length.shape)} for a tensor of shape {show(x.shape)}",
+                hint="begin and size have an entry for each axis",
+            )
+    starts = (None,) * len(x.shape) if begin.value is None else tuple(map(int, begin.value))
+    out: list[int | None] = []
+    for size, start, n in zip(x.shape, starts, found or (None,) * len(x.shape), strict=True):
+        if n == -1:
+            n = None if size is None or start is None else size - start
+        inside = size is None or start is None or n is None or 0 <= start <= start + n <= size
+        if not inside:
+            raise ShapeError(
+                f"a slice of {n} from {start} is outside {show(x.shape)}", line=user_line()
+            )
+        out.append(n)
+    return [Spec(x.dtype, tuple(out))]
+
+
+def _inside_is_known(x: Tensor, starts: Any, lengths: Any) -> bool:
+    """True if it is known now that a slice of `lengths` fits: Python's own slices do not tell."""
+    if x.shape is None or not len(x.shape) == len(lengths) == len(starts):
+        return x.shape is not None
+    parts = zip(x.shape, starts, lengths, strict=True)
+    return all(d is not None or (b == 0 and n == -1) for d, b, n in parts)
+
+
+def _slice_back(op: Operation, g: Tensor) -> list[Any]:
+    x, begin, _ = op.inputs
+    known, told = shape_argument(sizes(x))
+    told = told or [convert_to_tensor(np.array(known, int32))]
+    return [one("SliceGrad", [g, begin, *told], {"shape": known}), None, None]
+
+
+def _slice_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(inputs[0].dtype, told_shape(inputs, 2, attrs))]
+
+
+def _slice_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    return [slice(gg, op.inputs[1], sizes(op.inputs[0])), None, None]
+
+
+op("Slice", infer=_slice, grad=_slice_back)
+op("SliceGrad", infer=_slice_grad, grad=_slice_grad_back)
+
+
+def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
+    """`size` elements from `begin` along each axis; size -1 means to the end."""
+    x = convert_to_tensor(input_)
+    starts, begin_told = shape_argument(begin)
+    lengths, size_told = shape_argument(size)
+    fixed = not begin_told and not size_told and starts is not None and lengths is not None
+    if fixed and _inside_is_known(x, starts, lengths):
+        assert starts is not None and lengths is not None
+        if len(starts) != len(lengths):
+            raise ShapeError(
+                f"slice: begin {list(starts)} and size {list(lengths)} are of different lengths",
+                hint="begin and size have an entry for each axis",
+            )
+        if x.shape is not None:
+            static = [Spec(np.dtype(int32), (len(v),), np.array(v)) for v in (starts, lengths)]
+            _slice([x.spec, *static], {})
+        pairs = zip(starts, lengths, strict=True)
+        key = tuple(("slice", b, None if n == -1 else (b or 0) + (n or 0), None) for b, n in pairs)
+        return one("StridedSlice", [x], {"key": key}, name)
+    inputs = [
+        x,
+        *(
+            t[0] if t else convert_to_tensor(list(v or ()))
+            for v, t in ((starts, begin_told), (lengths, size_told))
+        ),
+    ]
+    return one("Slice", inputs, {"size": lengths}, name)
+
+
+# -- masks
+
+
+def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = None) -> Tensor:
+    """The parts of `tensor` where `mask`, which covers its axes from `axis` (or 0) on, is true.
+
+    Shapes: the axes covered become one, whose size only the step tells.
+    Errors: ShapeError if the mask does not fit, or its rank is not known.
+    """
+    x, m = convert_to_tensor(tensor), convert_to_tensor(mask, bool_)
+    axis = 0 if axis is None else axis
+    if not m.shape:
+        raise ShapeError(f"a mask of shape {show(m.shape)}; its rank must be known, and not 0")
+    many, axis = len(m.shape), one_axis(axis)
+    if isinstance(axis, Tensor):
+        axis = one("FloorMod", [one("Cast", [axis], {"dtype": int32}), rank(x)])
+    elif axis < 0:
+        if x.shape is None:
+            raise ShapeError("a negative axis needs a tensor of a known rank")
+        axis = normal_axis(axis, len(x.shape))
+    if x.shape is not None and not isinstance(axis, Tensor):
+        merge(x.shape[axis : axis + many], m.shape)
+    if many > 1:
+        x = reshape(x, _joined(x, axis, many))
+    flat = m if many == 1 else reshape(m, [-1])
+    rows = getitem(positions(flat), (Ellipsis, 0))
+    size = None if m.shape is None or not is_known(m.shape) else flat.shape
+    if size is not None and x.shape is not None and not isinstance(axis, Tensor):
+        merge(x.shape[axis : axis + 1], size)
+    return gather(x, rows, axis=axis, name=name or "boolean_mask")
+
+
+def _joined(x: Tensor, axis: Any, rank: int) -> Any:
+    """The shape of `x` with `rank` axes from `axis` on made one."""
+    if x.shape is not None and not isinstance(axis, Tensor):
+        ends = (*x.shape[:axis], *x.shape[axis + rank :])
+        if None not in ends:
+            return [*x.shape[:axis], -1, *x.shape[axis + rank :]]
+    whole = shape(x)
+    return one(
+        "Concat",
+        [getitem(whole, builtins.slice(axis)), constant([-1]), _from(whole, axis + rank)],
+        {"axis": 0},
+    )
+
+
+def _from(vector: Tensor, start: Any) -> Tensor:
+    return getitem(vector, builtins.slice(start, None))
+
+
+# -- reversed
+
+
+def _reverse(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    if inputs[0].shape is not None:
+        normalize_axes(attrs["axis"], len(inputs[0].shape))
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def _reverse_told(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("an axis", inputs[1], "iu")
+    require_rank("axes", inputs[1], 0, 1)
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def _reverse_told_back(op: Operation, g: Tensor) -> list[Any]:
+    return [one("ReverseTold", [g, op.inputs[1]]), None]
+
+
+op("Reverse", infer=_reverse, grad=lambda op, g: [one("Reverse", [g], op.attrs)])
+op("ReverseTold", infer=_reverse_told, grad=_reverse_told_back)
+
+
+def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
+    """`tensor` with the order along each axis in `axis` reversed."""
+    x, axes = convert_to_tensor(tensor), axes_argument(axis)
+    if isinstance(axes, Tensor):
+        return one("ReverseTold", [x, axes], {}, name)
+    return one("Reverse", [x], {"axis": (axes,) if isinstance(axes, int) else axes}, name)
+
+
+reverse_v2 = reverse

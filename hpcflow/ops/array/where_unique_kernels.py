@@ -1,0 +1,88 @@
+"""Kernels that find where things stand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import RangeError
+from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.ops.array.slice_concat_gather_kernels import check_indices
+
+
+@kernel("Where", "new")
+def _where(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(condition: Any) -> Any:
+        if condition.ndim == 0:
+            return xp.zeros((int(condition), 0), np.int64)
+        return xp.stack(xp.nonzero(condition), -1).astype(np.int64, copy=False)
+
+    return run
+
+
+@kernel("FirstInRow", "out")
+def _first(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, out: Any) -> None:
+        order = xp.argsort(x, -1, kind="stable")
+        ordered = xp.take_along_axis(x, order, -1)
+        first = xp.ones(x.shape, bool)
+        first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+        out[...] = xp.take_along_axis(first, xp.argsort(order, -1), -1)
+
+    return run
+
+
+@kernel("Unique", "new")
+def _unique(xp: Any, node: Node) -> Callable[..., Any]:
+    dtype = node.attrs["dtype"]
+
+    def run(x: Any) -> Any:
+        values, first, inverse, counts = xp.unique(
+            x, return_index=True, return_inverse=True, return_counts=True
+        )
+        order = xp.argsort(first)  # as they first come
+        place = xp.empty(order.shape, dtype)
+        place[order] = xp.arange(order.size, dtype=dtype)
+        found = values[order], place[inverse.reshape(-1)]
+        return (*found, counts[order].astype(dtype)) if node.attrs["counts"] else found
+
+    return run
+
+
+@kernel("ListDiff", "new")
+def _list_diff(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, y: Any) -> Any:
+        kept = xp.flatnonzero(xp.logical_not(xp.isin(x, y)))
+        return x[kept], kept.astype(node.attrs["dtype"])
+
+    return run
+
+
+@kernel("InvertPermutation", "out")
+def _invert(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, out: Any) -> None:
+        check_indices(xp, x, x.size, "invert_permutation: element")
+        counts = xp.bincount(x.astype(np.int64), minlength=x.size)
+        if x.size and int(counts.max()) > 1:
+            twice = int(xp.argmax(counts))
+            raise RangeError(f"invert_permutation: {twice} is there {int(counts[twice])} times")
+        out[x] = xp.arange(x.size, dtype=out.dtype)
+
+    return run
+
+
+@kernel("SearchSorted", "out")
+def _search(xp: Any, node: Node) -> Callable[..., Any]:
+    side = "right" if node.attrs["right"] else "left"
+
+    def run(row: Any, values: Any, out: Any) -> None:
+        count = math.prod(row.shape[:-1])
+        rows = row.reshape(count, row.shape[-1])
+        wanted, found = (x.reshape(count, x.shape[-1]) for x in (values, out))
+        for i in range(count):
+            found[i] = xp.searchsorted(rows[i], wanted[i], side)
+
+    return run

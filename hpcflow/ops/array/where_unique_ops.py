@@ -1,0 +1,143 @@
+"""Where things stand: positions of true elements, distinct values, sorted places, permutations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import as_dtype, bool_, int32, int64, kind_of
+from hpcflow.graph.graph import Tensor, convert_to_tensor
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.ops.named_results import ListDiff, Unique, UniqueWithCounts
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    like,
+    make,
+    one,
+    operand,
+    require,
+    require_equal,
+    require_rank,
+)
+
+_PLACES = NoGrad("its output is integers")
+_CHOICE = NoGrad("which values are kept is not differentiable; hf.gather them by the positions")
+
+
+def _where(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("where's condition", inputs[0], "b")
+    given = inputs[0].shape
+    return [Spec(int64, (None, None if given is None else len(given)))]
+
+
+def _unique(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_rank("unique", inputs[0], 1)
+    size = None if inputs[0].shape is None else inputs[0].shape[0]
+    found = [Spec(inputs[0].dtype, (None,)), Spec(attrs["dtype"], (size,))]
+    return found + [Spec(attrs["dtype"], (None,))] * attrs["counts"]
+
+
+def _list_diff(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("setdiff1d", inputs)
+    for s in inputs:
+        require_rank("setdiff1d", s, 1)
+    return [Spec(inputs[0].dtype, (None,)), Spec(attrs["dtype"], (None,))]
+
+
+def _invert(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("invert_permutation", inputs[0], "iu")
+    require_rank("invert_permutation", inputs[0], 1)
+    return [Spec(inputs[0].dtype, inputs[0].shape if inputs[0].shape is not None else (None,))]
+
+
+def _search(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("searchsorted", inputs)
+    row, values = (s.shape for s in inputs)
+    if row == () or values == ():
+        raise ShapeError("searchsorted needs a sorted last axis, and values along one")
+    if row is not None and values is not None:
+        if len(row) != len(values):
+            raise ShapeError(f"searchsorted of {show(values)} in {show(row)}: the ranks differ")
+        values = (*(merge(row[:-1], values[:-1]) or ()), values[-1])
+    return [Spec(attrs["dtype"], values)]
+
+
+def _first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("first_in_row", inputs[0], "iu")
+    if inputs[0].shape == ():
+        raise ShapeError("first_in_row of a scalar")
+    return [Spec(bool_, inputs[0].shape)]
+
+
+op("FirstInRow", infer=_first, grad=_PLACES)
+op("Where", infer=_where, grad=_PLACES)
+op("Unique", infer=_unique, grad=_CHOICE)
+op("ListDiff", infer=_list_diff, grad=_CHOICE)
+op("InvertPermutation", infer=_invert, grad=_PLACES)
+op("SearchSorted", infer=_search, grad=_PLACES)
+
+
+def positions(condition: Any, name: str | None = None) -> Tensor:
+    """The indices of the true elements of `condition`, row by row: int64 [true elements, rank].
+
+    A number is true unless it is 0.
+    """
+    x = convert_to_tensor(condition)
+    if kind_of(x.dtype) in "iufc":
+        x = one("NotEqual", [x, like(0, x)])
+    return one("Where", [x], {}, name)
+
+
+def unique(x: Any, out_idx: Any = int32, name: str | None = None) -> Unique:
+    """The distinct values of a vector, as they first come, and which of them each element is."""
+    attrs: Attrs = {"counts": False, "dtype": as_dtype(out_idx)}
+    y, idx = make("Unique", [convert_to_tensor(x)], attrs, name).outputs
+    return Unique(y, idx)
+
+
+def unique_with_counts(x: Any, out_idx: Any = int32, name: str | None = None) -> UniqueWithCounts:
+    """As `unique`, and how often each value is there."""
+    attrs: Attrs = {"counts": True, "dtype": as_dtype(out_idx)}
+    y, idx, count = make("Unique", [convert_to_tensor(x)], attrs, name).outputs
+    return UniqueWithCounts(y, idx, count)
+
+
+def setdiff1d(x: Any, y: Any, index_dtype: Any = int32, name: str | None = None) -> ListDiff:
+    """The elements of the vector `x` that `y` does not have, in their order, and their places."""
+    x = convert_to_tensor(x)
+    attrs = {"dtype": as_dtype(index_dtype)}
+    out, idx = make("ListDiff", [x, like(y, x)], attrs, name).outputs
+    return ListDiff(out, idx)
+
+
+def first_in_row(x: Any, name: str | None = None) -> Tensor:
+    """Whether each integer is the first of its value along the last axis."""
+    return one("FirstInRow", [convert_to_tensor(x)], {}, name)
+
+
+def invert_permutation(x: Any, name: str | None = None) -> Tensor:
+    """The vector y with y[x[i]] = i.
+
+    Errors: RangeError when it runs if `x` does not have each of 0 ... n - 1 once.
+    """
+    return one("InvertPermutation", [operand(x, "iu")], {}, name)
+
+
+def searchsorted(
+    sorted_sequence: Any,
+    values: Any,
+    side: str = "left",
+    out_type: Any = int32,
+    name: str | None = None,
+) -> Tensor:
+    """Where each of `values` would be put in the sorted last axis: before equals, or "right".
+
+    Shapes: all axes but the last go together; the result is as `values`.
+    """
+    if side not in ("left", "right"):
+        raise ShapeError(f"side {side!r} is neither 'left' nor 'right'")
+    row = convert_to_tensor(sorted_sequence)
+    attrs: Attrs = {"right": side == "right", "dtype": as_dtype(out_type)}
+    return one("SearchSorted", [row, like(values, row)], attrs, name)

@@ -1,0 +1,1 @@
+"""Conditions, loops, TensorArrays, assertions and Python callbacks, with their kernels."""

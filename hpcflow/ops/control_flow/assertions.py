@@ -1,0 +1,275 @@
+"""Assertions about values, ranks and dtypes; what is known while the graph is built fails then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import AssertError, DTypeError, ShapeError
+from hpcflow.graph.dtypes import as_dtype, float32, kind_of, limits, name_of
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.graph.static_shape import show
+from hpcflow.ops.array.array_ops import constant, rank, reshape
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.control_flow.control_dependencies import no_op
+from hpcflow.ops.control_flow.host_callback_ops import Assert
+from hpcflow.ops.math.arithmetic_ops import (
+    abs,
+    add,
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    multiply,
+    not_equal,
+    subtract,
+)
+from hpcflow.ops.math.reduction_ops import reduce_all, reduce_any
+from hpcflow.ops.shape_inference import one, operands, require
+
+# -- values
+
+
+def _known(t: Tensor) -> Any:
+    """The value of `t` if the graph already says it."""
+    return t.op.attrs["value"] if t.op.type == "Const" else t.constant
+
+
+def _held(
+    condition: Tensor,
+    known: Any,
+    what: str,
+    data: Sequence[Any],
+    told: tuple[Any, int | None, str | None, str | None],
+) -> Operation:
+    """The assertion of `condition`; an AssertError now if `known`, its value, is false."""
+    given, summarize, message, name = told
+    text = f"{message}: {what}" if message else what
+    if known is not None and not np.all(known):
+        raise AssertError(f"assertion failed: {text}", line=user_line())
+    shown = [text, *(data if given is None else given)]
+    return Assert(reduce_all(condition), shown, summarize, name)
+
+
+def _comparison(
+    sign: str, compare: Callable[..., Tensor], known: Callable[..., Any], doc: str
+) -> Any:
+    def function(
+        x: Any,
+        y: Any,
+        data: Sequence[Any] | None = None,
+        summarize: int | None = None,
+        message: str | None = None,
+        name: str | None = None,
+    ) -> Operation:
+        a, b = operands(x, y)
+        values = _known(a), _known(b)
+        found = None if any(v is None for v in values) else known(*values)
+        what = f"x {sign} y does not hold everywhere, x ({a.name}) and y ({b.name})"
+        return _held(compare(a, b), found, what, [a, b], (data, summarize, message, name))
+
+    function.__doc__ = f"""An operation that fails unless {doc} everywhere; they are broadcast.
+
+    `data` is shown in place of `x` and `y`, at most `summarize` elements of each.
+    Errors: AssertError, while the graph is built if both are known then.
+    """
+    return function
+
+
+assert_equal = _comparison("==", equal, np.equal, "`x == y`")
+assert_none_equal = _comparison("!=", not_equal, np.not_equal, "`x != y`")
+assert_less = _comparison("<", less, np.less, "`x < y`")
+assert_less_equal = _comparison("<=", less_equal, np.less_equal, "`x <= y`")
+assert_greater = _comparison(">", greater, np.greater, "`x > y`")
+assert_greater_equal = _comparison(">=", greater_equal, np.greater_equal, "`x >= y`")
+
+
+def assert_near(
+    x: Any,
+    y: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    data: Sequence[Any] | None = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
+    """An operation that fails unless `|x - y| <= atol + rtol |y|` everywhere.
+
+    Both tolerances are ten times the rounding of the dtype if they are not given.
+    """
+    a, b = operands(x, y)
+    require("assert_near", a.spec, "f")
+    eps = 10 * float(limits(a.dtype).eps)
+    relative, absolute = (eps if t is None else t for t in (rtol, atol))
+    bound = add(multiply(abs(b), relative), absolute)
+    what = f"x and y are not near, x ({a.name}) and y ({b.name})"
+    held = less_equal(abs(subtract(a, b)), bound)
+    return _held(held, None, what, [a, b], (data, summarize, message, name))
+
+
+def _against_zero(compare: Any, words: str) -> Any:
+    def function(
+        x: Any,
+        data: Sequence[Any] | None = None,
+        summarize: int | None = None,
+        message: str | None = None,
+        name: str | None = None,
+    ) -> Operation:
+        t = convert_to_tensor(x)
+        text = f"{message}: x is not {words}" if message else f"x is not {words}"
+        return compare(t, constant(0, t.dtype), data, summarize, text, name)
+
+    function.__doc__ = f"An operation that fails unless all of `x` is {words}; see `assert_less`."
+    return function
+
+
+assert_positive = _against_zero(assert_greater, "positive")
+assert_negative = _against_zero(assert_less, "negative")
+assert_non_negative = _against_zero(assert_greater_equal, "0 or more")
+assert_non_positive = _against_zero(assert_less_equal, "0 or less")
+
+
+# -- ranks
+
+
+def _rank_holds(
+    x: Any,
+    fits: Callable[[int], bool],
+    condition: Callable[[Tensor], Tensor],
+    wanted: str,
+    told: tuple[Any, int | None, str | None, str | None],
+) -> Operation:
+    t = convert_to_tensor(x)
+    text = f"{told[2]}: " if told[2] else ""
+    if t.shape is not None:
+        if not fits(len(t.shape)):
+            raise ShapeError(f"{text}{t.name!r} has shape {show(t.shape)}, not rank {wanted}")
+        return no_op(told[3] or "assert_rank")
+    found = rank(t)
+    return _held(condition(found), None, f"the rank of {t.name} is not {wanted}", [found], told)
+
+
+def assert_rank(
+    x: Any,
+    rank: int,
+    data: Sequence[Any] | None = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
+    """An operation that fails unless the rank of `x` is `rank`; a ShapeError now if it is known."""
+    told = (data, summarize, message, name)
+    return _rank_holds(x, lambda r: r == rank, lambda r: equal(r, rank), str(rank), told)
+
+
+def assert_rank_at_least(
+    x: Any,
+    rank: int,
+    data: Sequence[Any] | None = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
+    """An operation that fails unless the rank of `x` is `rank` or more; see `assert_rank`."""
+    told, wanted = (data, summarize, message, name), f"{rank} or more"
+    return _rank_holds(x, lambda r: r >= rank, lambda r: greater_equal(r, rank), wanted, told)
+
+
+def assert_rank_in(
+    x: Any,
+    ranks: Sequence[int],
+    data: Sequence[Any] | None = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
+    """An operation that fails unless the rank of `x` is one of `ranks`; see `assert_rank`."""
+    wanted, listed = " or ".join(map(str, ranks)), list(ranks)
+
+    def among(r: Tensor) -> Tensor:
+        return reduce_any(equal(r, constant(listed)))
+
+    return _rank_holds(x, lambda r: r in listed, among, wanted, (data, summarize, message, name))
+
+
+def assert_scalar(tensor: Any, name: str | None = None, message: str | None = None) -> Tensor:
+    """`tensor` itself; ShapeError now, or AssertError when it runs, unless its rank is 0."""
+    t = convert_to_tensor(tensor)
+    check = assert_rank(t, 0, message=message)
+    with get_default_graph().control_dependencies([check]):
+        scalar = one("Identity", [t], {}, name)
+    scalar.set_shape(())
+    return scalar
+
+
+# -- dtypes
+
+
+def assert_type(
+    tensor: Any, tf_type: Any, message: str | None = None, name: str | None = None
+) -> Operation:
+    """No operation; DTypeError unless `tensor` is of that dtype."""
+    t, wanted = convert_to_tensor(tensor), as_dtype(tf_type)
+    if t.dtype != wanted:
+        text = f"{message}: " if message else ""
+        raise DTypeError(f"{text}{t.name!r} is {name_of(t.dtype)}, not {name_of(wanted)}")
+    return no_op(name or "assert_type")
+
+
+def assert_integer(x: Any, message: str | None = None, name: str | None = None) -> Operation:
+    """No operation; DTypeError unless `x` is of an integer dtype."""
+    t = convert_to_tensor(x)
+    if t.dtype.kind not in "iu":
+        text = f"{message}: " if message else ""
+        raise DTypeError(f"{text}{t.name!r} is {name_of(t.dtype)}, not integers")
+    return no_op(name or "assert_integer")
+
+
+def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> np.dtype:
+    """The one real floating dtype of all `tensors` and `dtype`, float32 if there is neither.
+
+    Errors: DTypeError if they differ, or are not floating point.
+    """
+    given = [convert_to_tensor(t).dtype for t in tensors or ()]
+    found = list(dict.fromkeys([*given, *([] if dtype is None else [as_dtype(dtype)])]))
+    if len(found) > 1:
+        raise DTypeError(f"dtypes differ: {', '.join(map(name_of, found))}", line=user_line())
+    wanted = found[0] if found else float32
+    if kind_of(wanted) != "f":
+        raise DTypeError(f"{name_of(wanted)} is not floating point", line=user_line())
+    return wanted
+
+
+def is_numeric_tensor(tensor: Any) -> bool:
+    """True for a tensor of numbers: not booleans, strings, handles, or no tensor at all."""
+    return isinstance(tensor, Tensor) and kind_of(tensor.dtype) in "iufc"
+
+
+def assert_proper_iterable(values: Any) -> None:
+    """TypeError (a DTypeError) unless `values` can be iterated over: no tensor, array, text."""
+    if isinstance(values, (Tensor, np.ndarray, str, bytes)) or hasattr(values, "as_tensor"):
+        raise DTypeError(f"a list or another iterable is needed, not {type(values).__name__}")
+    if not isinstance(values, Iterable):
+        raise DTypeError(f"{values!r} is not iterable")
+
+
+# -- order
+
+
+def _neighbors(x: Any, compare: Callable[..., Tensor], name: str | None) -> Tensor:
+    flat = reshape(x, [-1])
+    return reduce_all(compare(getitem(flat, slice(1, None)), getitem(flat, slice(-1))), name=name)
+
+
+def is_non_decreasing(x: Any, name: str | None = None) -> Tensor:
+    """Whether the elements of `x`, row after row, never become smaller; true of fewer than two."""
+    return _neighbors(x, greater_equal, name)
+
+
+def is_strictly_increasing(x: Any, name: str | None = None) -> Tensor:
+    """Whether each element of `x`, row after row, is larger than the one before."""
+    return _neighbors(x, greater, name)

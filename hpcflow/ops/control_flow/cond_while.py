@@ -1,0 +1,403 @@
+"""Conditions and loops: operations that own functions and run them as often as values say."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import DTypeError, GraphError, ShapeError
+from hpcflow.graph import nested_structure
+from hpcflow.graph.composite_tensor import Composite
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.dtypes import bool_, int32, tensor_array
+from hpcflow.graph.function_body import Function, last_name, trace
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
+from hpcflow.graph.op_registry import NoGrad, lookup, op
+from hpcflow.graph.static_shape import Shape, Spec, as_shape, either, merge, show
+from hpcflow.ops.array.array_ops import constant
+from hpcflow.ops.array.concat_split_ops import stack
+from hpcflow.ops.control_flow.cond_while_gradients import cond_gradient, while_gradient
+from hpcflow.ops.control_flow.host_callback_ops import Assert
+from hpcflow.ops.math.arithmetic_ops import add, cast, less, logical_and
+from hpcflow.ops.math.reduction_ops import reduce_any, reduce_sum
+from hpcflow.ops.shape_inference import Attrs, several
+
+HISTORIES = ("keep", "host", "recompute")
+_UNTOLD = object()  # in place of an invariant that nobody gave
+
+
+def _cond(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    if inputs[0].shape not in (None, ()) or inputs[0].dtype != bool_:
+        raise ShapeError(
+            f"the predicate is {inputs[0].dtype} {show(inputs[0].shape)}, not a scalar bool"
+        )
+    pairs = zip(attrs["then"].results, attrs["else"].results, strict=True)
+    return [Spec(a.dtype, either(a.shape, b.shape)) for a, b in pairs]
+
+
+def _while(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    params = attrs["body"].params
+    begin = params[: len(params) - attrs["lists"]]
+    for given, param in zip(inputs, begin, strict=False):
+        merge(given.shape, param.shape)
+    return [Spec(p.dtype, p.shape) for p in params]
+
+
+def _made(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(dtype, shape) for dtype, shape in attrs["made"]]
+
+
+_PLAN = NoGrad("made when the plan is made, after gradients are taken")
+for _type in ("Loop", "Branch"):
+    op(_type, infer=_made, grad=_PLAN, stateful=True)
+    op(f"{_type}Across", infer=_made, grad=_PLAN, stateful=True, waits=True)
+op("If", infer=_cond, grad=cond_gradient, stateful=True, owner=True)
+op("While", infer=_while, grad=while_gradient, stateful=True, owner=True)
+
+
+# -- values of the user: structures of tensors, and of what is made of tensors
+
+
+def components(leaf: Any) -> list[Any]:
+    """The tensors that a leaf stands for: itself, or the parts it is made of."""
+    return list(leaf.parts()) if hasattr(leaf, "parts") else [leaf]
+
+
+def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]]:
+    """The tensors in a structure, and the function that puts such tensors into its like."""
+    leaves = nested_structure.flatten(given)
+    parts = [components(leaf) for leaf in leaves]
+
+    def rebuild(tensors: Sequence[Tensor]) -> Any:
+        rest, made = list(tensors), []
+        for leaf, part in zip(leaves, parts, strict=True):
+            own, rest = rest[: len(part)], rest[len(part) :]
+            made.append(leaf.of(own) if hasattr(leaf, "parts") else own[0])
+        return nested_structure.pack(given, made)
+
+    return [t for part in parts for t in part], rebuild
+
+
+# -- cond
+
+
+@also_named(fn1="true_fn", fn2="false_fn")
+def cond(
+    pred: Any,
+    true_fn: Callable[[], Any],
+    false_fn: Callable[[], Any],
+    strict: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`true_fn()` if `pred`, else `false_fn()`; only the branch taken runs.
+
+    Both give the same structure of tensors, of the same dtypes; sizes that differ are unknown in
+    the result. A list of one tensor is that tensor unless `strict`. Branches of operations only
+    give an operation. What the branches use from outside is computed in any case.
+
+    Gradient: through the branch taken.
+    Errors:   GraphError or DTypeError if the branches differ; DTypeError for a Python bool.
+    """
+    if isinstance(pred, bool):
+        raise DTypeError(
+            f"the predicate of cond is the Python bool {pred}, which is known now",
+            line=user_line(),
+            hint="use Python's if, or hf.constant",
+        )
+    graph, pred = get_default_graph(), convert_to_tensor(pred)
+    given: list[Any] = []
+
+    def branch(make: Callable[[], Any]) -> Function:
+        return trace(graph, f"{name or 'cond'}/branch", [], make, lambda made: _branch(given, made))
+
+    then, other = branch(true_fn), branch(false_fn)
+    if bool(then.results) != bool(other.results):
+        then, other = (_as_updates(f) for f in (then, other))
+        given = [[] if not f.results else g for f, g in zip((then, other), given, strict=True)]
+    nested_structure.same(given[0], given[1], "the branches of cond")
+    for a, b in zip(then.results, other.results, strict=True):
+        if a.dtype != b.dtype:
+            raise DTypeError(
+                f"the branches of cond give {a.dtype} ({a.name!r}) and {b.dtype} ({b.name!r})",
+                line=user_line(),
+                hint="hf.cast one of them",
+            )
+    inputs = [pred, *then.outer, *other.outer]
+    made = graph.create_op("If", inputs, {"then": then, "else": other}, name or "cond")
+    if not made.outputs:
+        return made
+    result = take_apart(given[0])[1](_results(made, "Merge"))
+    single = isinstance(result, (list, tuple)) and len(result) == 1 and not strict
+    return result[0] if single else result
+
+
+def _branch(given: list[Any], made: Any) -> tuple[list[Any], list[Operation]]:
+    """The tensors of what a branch gave, and the operations it must run."""
+    leaves = nested_structure.flatten(made)
+    if all(leaf is None or isinstance(leaf, Operation) for leaf in leaves):
+        given.append([])
+        return [], [leaf for leaf in leaves if leaf is not None]
+    given.append(nested_structure.mapped(_value, made))
+    return take_apart(given[-1])[0], []
+
+
+def _as_updates(branch: Function) -> Function:
+    """The branch as operations alone, if it gives nothing but values after updates."""
+    reads = [t.op for t in branch.results]
+    updates = [any(lookup(c.type).writes for c in read.control_inputs) for read in reads]
+    if not all(updates) or any(read.type != "ReadVariable" for read in reads):
+        return branch
+    return branch.but(results=(), targets=(*branch.targets, *reads))
+
+
+def _value(leaf: Any) -> Any:
+    """A leaf as a tensor, or as what is made of tensors."""
+    if isinstance(leaf, Operation):
+        raise GraphError(
+            f"{leaf.name!r} is an operation among tensors",
+            line=leaf.line,
+            hint="return tensors under hf.control_dependencies([operation])",
+        )
+    return leaf if hasattr(leaf, "parts") else convert_to_tensor(leaf)
+
+
+def case(
+    pred_fn_pairs: Any,
+    default: Callable[[], Any] | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str = "case",
+) -> Any:
+    """The result of the function of the first predicate that holds, else of `default`.
+
+    `pred_fn_pairs` is a list of (predicate, function), or a dict of them. Without `default` one
+    must hold; with `exclusive` only one may.
+    Errors: AssertError when it runs, if that is not so.
+    """
+    given = pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs
+    pairs = [(convert_to_tensor(p), f) for p, f in several(given, "case")]
+    if not pairs:
+        raise GraphError("case needs at least one pair", line=user_line())
+    with get_default_graph().name_scope(name):
+        preds = stack([p for p, _ in pairs])
+        checks = []
+        if exclusive:
+            count = reduce_sum(cast(preds, int32))
+            checks.append(Assert(less(count, 2), ["several predicates of case hold:", preds]))
+        if default is None:
+            checks.append(Assert(reduce_any(preds), ["no predicate of case holds:", preds]))
+            default, pairs = pairs[-1][1], pairs[:-1]
+        made: Callable[[], Any] = default
+        for pred, function in reversed(pairs):
+            made = functools.partial(cond, pred, function, made, strict)
+        with get_default_graph().control_dependencies(checks):
+            return made()
+
+
+def _results(owner: Operation, name: str) -> list[Tensor]:
+    """The outputs, each by an operation of its own: who follows one needs that one computed."""
+    graph = owner.graph
+    with graph.control_dependencies(None), graph.device(None), graph.name_scope(f"{owner.name}/"):
+        return [
+            t if t.dtype == tensor_array else graph.create_op("Identity", [t], {}, name).outputs[0]
+            for t in owner.outputs
+        ]
+
+
+# -- while
+
+
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: Any = None,
+    return_same_structure: bool = False,
+    *,
+    history: str = "keep",
+) -> Any:
+    """Replace `loop_vars` by `body(*loop_vars)` as long as `cond(*loop_vars)`; the last values.
+
+    They are packed as what `body` gives: tuples, lists, named tuples or dicts. A list or tuple of
+    one tensor is that tensor, unless `return_same_structure`.
+
+    Shapes:   `body` gives the structure, dtypes and shapes of `loop_vars`; where sizes change from
+              iteration to iteration, `shape_invariants` (same structure) leaves them None. That of
+              a SparseTensor is the shape of its `dense_shape`, that of IndexedSlices the shape of
+              their `values`; of a SparseTensor the number of values may always change.
+    Gradient: through as many iterations as ran. `history` says where what it needs of each stays:
+              "keep" it, move it to "host" memory (also `swap_memory`), or keep the loop variables
+              only and "recompute" the rest. What is kept on the device makes gradients of weights
+              one product behind the loop, for which those of the weights' products are kept too.
+    Ranks:    the body may span tasks; each runs its part, the predicate travels.
+    Errors:   ShapeError for a variable that grows without an invariant.
+
+    `parallel_iterations` is accepted and has no effect: an iteration begins when, on each task, the
+    one before has ended there.
+    """
+    if history not in HISTORIES:
+        raise GraphError(f"history is {history!r}", hint=f"one of {', '.join(HISTORIES)}")
+    if maximum_iterations is not None:
+        return _counted(**locals())
+    graph = get_default_graph()
+    single = not isinstance(loop_vars, (list, tuple))
+    structure = [loop_vars] if single else loop_vars
+    structure = nested_structure.mapped(_value, structure)
+    inits, rebuild = take_apart(structure)
+    if not inits:
+        raise GraphError("a loop needs loop variables", line=user_line())
+    params = _loop_params(inits, structure, shape_invariants, single)
+    scope = name or "while"
+
+    def given(tensors: Sequence[Tensor]) -> Sequence[Any]:
+        values = rebuild(tensors)
+        return list(values.values()) if isinstance(values, dict) else values
+
+    last: list[Any] = []
+
+    def next_values(made: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        last.append(_next_values(made, structure, single))
+        return take_apart(last[-1])[0], []
+
+    test = _test(graph, scope, params, lambda *p: cond(*given(p)))
+    step = _step(graph, scope, params, lambda *p: body(*given(p)), next_values)
+    attrs: Attrs = {"cond": test, "body": step, "lists": 0, "back_prop": bool(back_prop)}
+    attrs["history"] = "host" if swap_memory and history == "keep" else history
+    made = graph.create_op("While", [*inits, *test.outer, *step.outer], attrs, scope)
+    result = nested_structure.pack(
+        last[-1], nested_structure.flatten(rebuild(_results(made, "Exit")))
+    )
+    alone = len(inits) == 1 and isinstance(result, (list, tuple)) and not return_same_structure
+    return result[0] if single or alone else result
+
+
+def _test(
+    graph: Graph, scope: str, params: Sequence[tuple[Spec, str]], cond: Callable[..., Any]
+) -> Function:
+    """The function that says whether the loop goes on."""
+    test = trace(graph, f"{scope}/cond", params, cond, lambda made: ([made], []))
+    _check_predicate(test.results[0])
+    return test
+
+
+def _step(
+    graph: Graph,
+    scope: str,
+    params: Sequence[tuple[Spec, str]],
+    body: Callable[..., Any],
+    take: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]],
+) -> Function:
+    """The function that is one iteration."""
+    step = trace(graph, f"{scope}/body", params, body, take)
+    for param, result in zip(step.params, step.results, strict=True):
+        _check_invariant(param, result)
+    return step
+
+
+def _loop_params(
+    inits: list[Tensor], structure: Any, invariants: Any, single: bool
+) -> list[tuple[Spec, str]]:
+    """The specs of the loop variables inside, and names for them."""
+    leaves = nested_structure.flatten(structure)
+    told = [_UNTOLD] * len(leaves)
+    if invariants is not None:
+        told = _shapes_of([invariants] if single else invariants, structure)
+    shapes = [s for leaf, t in zip(leaves, told, strict=True) for s in _invariants_of(leaf, t)]
+    for t, shape in zip(inits, shapes, strict=True):
+        merge(t.shape, shape)
+    return [(Spec(t.dtype, shape), last_name(t.op)) for t, shape in zip(inits, shapes, strict=True)]
+
+
+def _invariants_of(leaf: Any, told: Any) -> list[Shape]:
+    """The shapes that the tensors of a leaf keep, of which `told` is the invariant, if any."""
+    if isinstance(leaf, Composite):
+        return leaf.invariants(None if told is _UNTOLD else (as_shape(told),))
+    if told is _UNTOLD or hasattr(leaf, "parts"):
+        return [t.shape for t in components(leaf)]
+    return [as_shape(told)]
+
+
+def _shapes_of(invariants: Any, like: Any) -> list[Any]:
+    """The shape for each leaf of `like`; a list of sizes is one shape where `like` has a leaf."""
+    if isinstance(like, dict):
+        return [s for key in sorted(like) for s in _shapes_of(invariants[key], like[key])]
+    if isinstance(like, (list, tuple)):
+        if len(invariants) != len(like):
+            raise GraphError(f"{len(invariants)} shape_invariants for {len(like)} loop variables")
+        return [s for i, v in zip(invariants, like, strict=True) for s in _shapes_of(i, v)]
+    return [invariants]
+
+
+def _check_predicate(pred: Tensor) -> None:
+    if pred.dtype != bool_ or pred.shape not in (None, ()):
+        raise ShapeError(
+            f"the condition of a loop is a scalar bool, not {pred.dtype} {show(pred.shape)}",
+            op=pred.op.name,
+            line=pred.op.line,
+            hint="hf.reduce_any or hf.reduce_all makes one of many",
+        )
+
+
+def _next_values(made: Any, structure: Any, single: bool) -> Any:
+    """What the body gave as tensors, which must be like the loop variables."""
+    if not isinstance(made, (list, tuple, dict)) or single:
+        made = [made]
+    nested_structure.same(structure, made, "the loop variables and what the body gives")
+    return nested_structure.mapped(_value, made)
+
+
+def _check_invariant(param: Tensor, result: Tensor) -> None:
+    """The body's value must be of the kind that the loop variable is."""
+    facts: Any = {"op": result.op.name, "line": result.op.line or user_line()}
+    name = last_name(param.op)
+    if param.dtype != result.dtype:
+        raise DTypeError(
+            f"loop variable {name!r} is {param.dtype} and becomes {result.dtype}",
+            hint="hf.cast it in the body",
+            **facts,
+        )
+    if either(param.shape, result.shape) != param.shape:
+        raise ShapeError(
+            f"loop variable {name!r} has shape {show(param.shape)} and becomes "
+            f"{show(result.shape)}",
+            hint="give shape_invariants with None for the sizes that change",
+            **facts,
+        )
+
+
+def _counted(maximum_iterations: Any, **arguments: Any) -> Any:
+    """A loop of at most so many iterations: one that counts them."""
+    cond, body, loop_vars = (arguments.pop(k) for k in ("cond", "body", "loop_vars"))
+    limit = convert_to_tensor(maximum_iterations, int32)
+    listed = isinstance(loop_vars, (list, tuple))
+    values = loop_vars if listed else [loop_vars]
+
+    def go_on(i: Tensor, inner: Any) -> Tensor:
+        return logical_and(less(i, limit), cond(*inner))
+
+    def step(i: Tensor, inner: Any) -> Any:
+        made = body(*inner)
+        is_all = listed and isinstance(made, (list, tuple))
+        if len(values) == 1 and nested_structure.alike(made, values[0]):  # not in a list of its own
+            is_all = False
+        return add(i, 1), made if is_all else [made]
+
+    if arguments["shape_invariants"] is not None:
+        told = arguments["shape_invariants"]
+        arguments["shape_invariants"] = [(), told if listed else [told]]
+    _, result = while_loop(go_on, step, [constant(0), values], **arguments)
+    whole = len(values) > 1 or (listed and arguments["return_same_structure"])
+    return result if whole else result[0]

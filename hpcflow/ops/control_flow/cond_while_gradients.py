@@ -1,0 +1,381 @@
+"""Gradients of conditions and loops: functions of what the forward ones kept.
+
+The gradient of a function uses values from inside of it. Such a value is kept in a list by a push
+that is added to the forward body, and the operation gets an *extension*: one more of its type,
+whose first outputs are its own and whose others are the lists. A plan runs the extension in place
+of the operation, so that forward runs once (`hpcflow.plan.ir.control_flow_nodes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import GradientError
+from hpcflow.graph.dtypes import int32, is_floating, resource, tensor_array
+from hpcflow.graph.function_body import (
+    Body,
+    Function,
+    all_operations,
+    bodies,
+    closed,
+    control_of,
+    last_name,
+    needed,
+    variable_of,
+)
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+)
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.operator_overloads import OPERATORS
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.array.array_ops import constant
+from hpcflow.ops.array.broadcast_ops import zeros, zeros_like
+from hpcflow.ops.control_flow import tensor_list_ops
+from hpcflow.ops.math.arithmetic_ops import add, greater, subtract
+from hpcflow.ops.shape_inference import Attrs, one
+
+EARLY = "early"  # attribute of a read that may be made as early as those of a body are
+
+
+def carries(t: Tensor) -> bool:
+    """True if a gradient may flow through `t`."""
+    return is_floating(t.dtype) or t.dtype in (resource, tensor_array)
+
+
+class Backward(Body):
+    """The body of a gradient: values of the forward function become values that it kept.
+
+    `forward` is a function of `owner`, a loop if `kept` says how.
+    """
+
+    def __init__(
+        self, outer: Graph, name: str, owner: Operation, forward: Function, kept: str = ""
+    ) -> None:
+        super().__init__(outer, name)
+        self.owner, self.forward, self.how, self.loop = owner, forward, kept, bool(kept)
+        self.pushes: list[Tensor] = []  # in the forward body: the lists, each with one more value
+        self.heads: list[Tensor] = []  # there: what the lists were before
+        self.kept: list[Tensor] = []  # here: parameters, the lists to take from
+        self.rests: list[Tensor] = []  # here: the lists without what was taken
+        self._found: dict[Tensor, Tensor] = {}
+        self._changed: set[Operation] | None = None  # variables updated, or tested for a value
+
+    def adopt(self, t: Tensor) -> Tensor:
+        """The tensor here that stands for `t`, which may be of the forward body."""
+        if t.graph is not self.forward.body:
+            return super().adopt(t)
+        if t not in self._found:
+            self._found[t] = self._brought(t)
+        return self._found[t]
+
+    def _brought(self, t: Tensor) -> Tensor:
+        outside = {param: outer for outer, param in self.forward.captures}
+        if t in outside:
+            return super().adopt(outside[t])
+        if t.op.type == "ReadVariable" and self._is_read_once(t.op):
+            return super().adopt(self._read_outside(t))
+        again = self.how == "recompute" or not t.op.inputs
+        if again and t.op.type != "Parameter" and lookup(t.op.type).pure:
+            return self._recomputed(t)
+        return self._taken(t)
+
+    def _is_read_once(self, read: Operation) -> bool:
+        """Whether a read in the forward body gives what one where the owner begins does.
+
+        A variable that the owner tests for a value may have none there.
+        """
+        if self._changed is None:
+            functions = bodies(self.owner) if self.loop else [self.forward]
+            inside = [op for f in functions for op in all_operations(f.body)]
+            self._changed = {
+                variable_of(op.inputs[i]) for op in inside for i in lookup(op.type).writes
+            }
+            asked = inside if self.loop else needed(self.owner.inputs[:1])
+            tests = (op for op in asked if op.type == "IsVariableInitialized")
+            self._changed.update(variable_of(op.inputs[0]) for op in tests)
+        return variable_of(read.inputs[0]) not in self._changed
+
+    def _read_outside(self, t: Tensor) -> Tensor:
+        """The value of a variable that forward reads, where the owner begins."""
+        variable, graph = variable_of(t.op.inputs[0]), self.owner.graph
+        before = [*(i.op for i in self.owner.inputs), *control_of(self.owner)]
+        with (
+            graph.as_default(),
+            graph.name_scope(graph.prefix),
+            graph.control_dependencies(None),
+            graph.control_dependencies(before),
+            graph.colocate_with(variable, ignore_existing=True),
+        ):
+            name = f"{variable.name}/read"
+            attrs = {**t.op.attrs, EARLY: True}
+            read = graph.create_op("ReadVariable", variable.outputs, attrs, name)
+        return read.outputs[0]
+
+    def _recomputed(self, t: Tensor) -> Tensor:
+        op = t.op
+        inputs = [self.adopt(i) for i in op.inputs]
+        with self.inside(), self.beside(op):
+            made = self.create_op(op.type, inputs, op.attrs, last_name(op))
+        self._found.update(zip(op.outputs, made.outputs, strict=True))
+        return made.outputs[t.index]
+
+    def _taken(self, t: Tensor) -> Tensor:
+        forward = self.forward.body
+        with forward.inside(), forward.beside(t.op):
+            name = f"kept_{last_name(t.op)}"
+            head = (
+                forward.parameter(tensor_list_ops.LIST, name)
+                if self.loop
+                else tensor_list_ops.empty()
+            )
+            self.pushes.append(tensor_list_ops.push(head, t, host=self.how == "host"))
+        self.heads.append(head)
+        with self.inside():
+            param = self.parameter(tensor_list_ops.LIST, name)
+            with self.beside(t.op):
+                rest, value = tensor_list_ops.pop(param, t, host=self.how == "host")
+        self.kept.append(param)
+        self.rests.append(rest)
+        return value
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        """An operation of this body, of the forward one, or of those around."""
+        if name in self._by_name or name not in self.forward.body:
+            return super().get_operation_by_name(name)
+        return self.forward.body.get_operation_by_name(name)
+
+    def __contains__(self, name: str) -> bool:
+        return super().__contains__(name) or name in self.forward.body
+
+    def gradients(
+        self, given: Sequence[tuple[Tensor, Tensor]], xs: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """The gradients of `xs`, of the forward body, from pairs of a result and its gradient."""
+        with self.inside():
+            seeds = [self.adopt(g) for _, g in given]
+            found: Any = OPERATORS["gradients"]([y for y, _ in given], list(xs), seeds)
+            return [None if g is None else convert_to_tensor(g) for g in found]
+
+
+def spec_of(t: Tensor) -> Spec:
+    """The spec of the gradient of `t`, which may be a handle."""
+    if t.dtype == resource:
+        variable = variable_of(t)
+        return Spec(variable.attrs["dtype"], variable.attrs["shape"])
+    return Spec(t.dtype, t.shape)
+
+
+def zeros_of(t: Tensor) -> Tensor:
+    """No gradient yet of `t`: zeros of its shape, or of the variable behind a handle."""
+    if t.dtype == tensor_array:
+        return one("TensorArrayEmpty", [t], {}, "zeros")
+    if t.dtype == resource:
+        spec = spec_of(t)
+        return zeros(spec.shape, spec.dtype)
+    return zeros_like(t)
+
+
+def plus(a: Tensor, b: Tensor) -> Tensor:
+    """The sum of two gradients; `a` is nobody else's."""
+    if a.dtype == tensor_array:
+        return one("TensorArrayAccumulate", [a, b], {}, "accumulate")
+    return add(a, b)
+
+
+def latest(operation: Operation) -> Operation:
+    """The newest extension of an operation, or itself."""
+    extensions = operation.graph.extensions
+    while operation in extensions:
+        operation = extensions[operation]
+    return operation
+
+
+def _own(graph: Graph, kept: Tensor) -> Tensor:
+    """A list as values of `graph`: one from outside of a body, which may run again, is copied."""
+    here = graph.adopt(kept)
+    return here if graph.origin(here) is None else tensor_list_ops.copied(here)
+
+
+def refuse_twice(operation: Operation) -> None:
+    """GradientError for the gradient of a gradient: what was kept is no function of inputs."""
+    if "of" in operation.attrs:
+        raise GradientError(
+            f"the gradient of {operation.attrs['of']!r} is not differentiated again",
+            hint="take the gradient inside the body, or unroll the loop in Python",
+        )
+
+
+def extend(operation: Operation, attrs: Attrs, inputs: Sequence[Tensor]) -> Operation:
+    """An operation that gives what `operation` does, and more."""
+    graph = operation.graph
+    with (
+        graph.as_default(),
+        graph.name_scope(None),
+        graph.control_dependencies(None),
+        graph.control_dependencies(operation.control_inputs),
+        graph.beside(operation),
+    ):
+        attrs = {**attrs, "extends": operation.name}
+        made = graph.create_op(operation.type, inputs, attrs, f"{operation.name}_kept")
+    graph.extensions[operation] = made
+    return made
+
+
+# -- cond
+
+
+def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
+    """The gradient of what the branches use, from the branch that was taken."""
+    refuse_twice(op)
+    op = latest(op)
+    sides = ("then", "else")
+    outers = list(dict.fromkeys(o for s in sides for o, _ in op.attrs[s].captures if carries(o)))
+    graph = get_default_graph()
+    backs = {s: Backward(graph, "cond_grad", op, op.attrs[s]) for s in sides}
+    found = {s: _branch_back(backs[s], grads, outers) for s in sides}
+    wanted = [o for o in outers if any(found[s].get(o) is not None for s in sides)]
+    if not wanted:
+        return [None] * len(op.inputs)
+    kept = _extended_cond(op, backs)
+    made: Attrs = {"of": op.name}
+    for side, back in backs.items():
+        with back.inside():
+            pairs = [(found[side].get(o), o) for o in wanted]
+            full = [back.adopt(zeros_of(back.adopt(o)) if g is None else g) for g, o in pairs]
+        here = [_own(graph, t) for t in kept[side]]
+        lists_of = tuple(zip(here, back.kept, strict=True))
+        f = closed(back, [], full)
+        made[side] = f.but(captures=(*f.captures, *lists_of))
+    inputs = [op.inputs[0], *made["then"].outer, *made["else"].outer]
+    answer = graph.create_op("If", inputs, made, f"{last_name(op)}_grad")
+    by_outer = dict(zip(wanted, answer.outputs, strict=True))
+    return [None] + [by_outer.pop(t, None) for t in op.inputs[1:]]
+
+
+def _branch_back(
+    back: Backward, grads: Sequence[Tensor | None], outers: Sequence[Tensor]
+) -> dict[Tensor, Tensor | None]:
+    f = back.forward
+    mine = {outer: param for outer, param in f.captures if outer in outers}
+    given = [(f.results[i], g) for i, g in enumerate(grads) if g is not None and i < len(f.results)]
+    return dict(zip(mine, back.gradients(given, list(mine.values())), strict=True))
+
+
+def _extended_cond(op: Operation, backs: dict[str, Backward]) -> dict[str, list[Tensor]]:
+    """The lists that the branches keep, as outputs of an extension; empty from the other branch."""
+    count = len(op.outputs)
+    if not any(back.pushes for back in backs.values()):
+        return {side: [] for side in backs}
+    attrs: Attrs = dict(op.attrs)
+    for side, mine in backs.items():
+        added: list[Tensor] = []
+        body = mine.forward.body
+        for other, back in backs.items():
+            for push in back.pushes:
+                with body.inside(), body.beside(push.op):
+                    added.append(push if other == side else tensor_list_ops.empty())
+        results = [*mine.forward.results, *added]
+        attrs[side] = closed(body, [], results, mine.forward.targets)
+    made = extend(op, attrs, [op.inputs[0], *attrs["then"].outer, *attrs["else"].outer])
+    found, at = {}, count
+    for side, back in backs.items():
+        found[side] = list(made.outputs[at : at + len(back.pushes)])
+        at += len(back.pushes)
+    return found
+
+
+# -- while
+
+
+def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
+    """A loop over the iterations that ran, from the last to the first.
+
+    Its variables are the number of those to come, the gradients of the loop variables, the sums of
+    the gradients of what the body uses from outside, and the lists that forward kept.
+    """
+    refuse_twice(op)
+    given_to, op = op, latest(op)
+    body: Function = op.attrs["body"]
+    if not op.attrs["back_prop"]:
+        return [None] * len(given_to.inputs)
+    moving = [i for i, p in enumerate(body.params) if carries(p)]
+    outer = [(o, p) for o, p in body.captures if carries(o)]
+    graph = get_default_graph()
+    back = Backward(graph, "while_grad", op, body, op.attrs["history"])
+    count = back.parameter(Spec(int32, ()), "remaining")
+    flows = [back.parameter(spec_of(body.params[i]), "grad") for i in moving]
+    given = [(body.results[i], g) for i, g in zip(moving, flows, strict=True)]
+    found = back.gradients(given, [*(body.params[i] for i in moving), *(p for _, p in outer)])
+    sums, used = [], []
+    with back.inside():
+        ends = [back.adopt(subtract(count, 1))]
+        for flow, g in zip(flows, found, strict=False):
+            ends.append(back.adopt(zeros_of(flow) if g is None else g))
+        for (o, _), g in zip(outer, found[len(flows) :], strict=True):
+            if g is not None:
+                total = back.parameter(spec_of(o), "sum")
+                ends.append(plus(total, back.adopt(g)))
+                sums.append(total)
+                used.append(o)
+    kept, ran = _extended_while(op, back)
+    inits = [_start(op, i, grads) for i in moving] + [zeros_of(o) for o in used]
+    step = closed(back, [count, *flows, *sums, *back.kept], [*ends, *back.rests])
+    test = _remaining(graph, step)
+    inputs = [ran, *inits, *(_own(graph, t) for t in kept), *step.outer]
+    attrs: Attrs = {"cond": test, "body": step, "lists": 0, "of": op.name}
+    answer = graph.create_op("While", inputs, attrs, f"{last_name(op)}_grad").outputs
+    first = dict(zip(moving, answer[1:], strict=False))
+    totals = dict(zip(used, answer[1 + len(flows) :], strict=False))
+    begin = len(given_to.attrs["body"].params) - given_to.attrs["lists"]
+    return [
+        first.get(i) if i < begin else totals.pop(t, None) for i, t in enumerate(given_to.inputs)
+    ]
+
+
+def _start(op: Operation, i: int, grads: Sequence[Tensor | None]) -> Tensor:
+    g = grads[i] if i < len(grads) else None
+    return zeros_of(op.outputs[i]) if g is None else g
+
+
+def _remaining(graph: Graph, step: Function) -> Function:
+    """The condition of a backward loop: iterations are left."""
+    body = Body(graph, "while_grad")
+    params = [body.parameter(p.spec, "variable") for p in step.params]
+    with body.inside():
+        return closed(body, params, [greater(params[0], 0)])
+
+
+def _extended_while(op: Operation, back: Backward) -> tuple[list[Tensor], Tensor]:
+    """The lists that forward keeps, and the number of iterations it ran, of an extension.
+
+    The extension has a counter among its variables, behind those of the user, and after it the
+    lists, which begin empty.
+    """
+    attrs: Attrs = dict(op.attrs)
+    test, step = op.attrs["cond"], op.attrs["body"]
+    old, body = op.attrs["lists"], step.body
+    inits = list(op.inputs[: len(step.params) - old])
+    params, results = list(step.params), list(step.results)
+    if "counter" not in attrs:
+        attrs["counter"] = len(inits)
+        counter = body.parameter(Spec(int32, ()), "count")
+        with body.inside():
+            params.append(counter)
+            results.append(add(counter, 1))
+        with op.graph.as_default(), op.graph.control_dependencies(None):
+            inits.append(constant(0))
+    params += back.heads
+    results += back.pushes
+    attrs["body"] = closed(body, params, results, step.targets)
+    attrs["cond"] = closed(test.body, test.params, test.results)
+    attrs["lists"] = old + len(back.heads)
+    inputs = [*inits, *attrs["cond"].outer, *attrs["body"].outer]
+    made = extend(op, attrs, inputs)
+    kept = list(made.outputs[len(made.outputs) - len(back.pushes) :])
+    return kept, made.outputs[attrs["counter"]]

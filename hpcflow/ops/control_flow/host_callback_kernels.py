@@ -1,0 +1,132 @@
+"""Kernels that leave the graph for Python and the terminal: functions, prints, assertions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import AssertError, DTypeError
+from hpcflow.graph.dtypes import as_strings, string
+from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.platform import rank_logging
+
+
+def on_host(xp: Any, array: Any) -> np.ndarray:
+    """`array` of the module `xp` as one of NumPy."""
+    return xp.asnumpy(array) if hasattr(xp, "asnumpy") else np.asarray(array)
+
+
+# -- Python functions
+
+
+def _py_func(xp: Any, node: Node) -> Callable[..., Any]:
+    function, dtypes = node.attrs["function"], node.attrs["dtypes"]
+
+    def run(*inputs: Any) -> Any:
+        found = function(*(np.array(x) for x in inputs))  # it may keep them: buffers are reused
+        if not dtypes:
+            return None
+        several = isinstance(found, (list, tuple)) and (len(dtypes) > 1 or len(found) == 1)
+        values = list(found) if several else [found]
+        if len(values) != len(dtypes):
+            raise DTypeError(
+                f"the function of py_func returned {len(values)} values; Tout says {len(dtypes)}"
+            )
+        pairs = enumerate(zip(values, dtypes, strict=True))
+        made = tuple(_returned(i, value, dtype) for i, (value, dtype) in pairs)
+        return made if len(made) > 1 else made[0]
+
+    return run
+
+
+kernel("PyFunc", "new", on="cpu", moves=True)(_py_func)
+kernel("PyFuncThread", "new", on="cpu", moves=True)(_py_func)
+kernel("PyFuncStateless", "new", on="cpu", moves=True)(_py_func)
+
+
+def _returned(index: int, value: Any, dtype: np.dtype) -> np.ndarray:
+    """A returned value as an array of the graph's own; Python numbers take the dtype promised."""
+    if dtype == string:
+        return np.array(as_strings(value))
+    array = np.asarray(value)
+    told = isinstance(value, (np.ndarray, np.generic))
+    fits = array.dtype == dtype if told else np.can_cast(array.dtype, dtype, "same_kind")
+    if not fits and (array.size or array.dtype.kind in "OV"):
+        raise DTypeError(
+            f"value {index} that the function of py_func returned is {array.dtype}; "
+            f"Tout says {dtype}",
+            hint=f"return value.astype({str(dtype)!r})",
+        )
+    return np.array(array, dtype)
+
+
+# -- what people read
+
+
+def summary(array: np.ndarray, most: int) -> str:
+    """`[1 2 3...]`: the first elements of an array, in order."""
+    flat = array.reshape(-1)
+    shown = flat if most < 0 else flat[:most]
+    text = " ".join(_text(v) for v in shown.tolist())
+    return f"[{text}{'...' if shown.size < flat.size else ''}]"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def described(xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], most: int) -> list[str]:
+    """The texts of `layout`, and between them what the tensors hold."""
+    rest = iter(arrays)
+    return [
+        f"[{text}]" if text is not None else summary(on_host(xp, next(rest)), most)
+        for text in layout
+    ]
+
+
+@kernel("Print", "out", inplace=(0,), moves=True)  # not a view: it must run
+def _print(xp: Any, node: Node) -> Callable[..., Any]:
+    attrs = node.attrs
+    left = [attrs["first_n"]]
+
+    def run(x: Any, *more: Any) -> None:
+        if left[0] is None or left[0] > 0:
+            parts = described(xp, attrs["layout"], more[:-1], attrs["summarize"])
+            rank_logging.show(attrs["message"] + "".join(parts))
+            left[0] = None if left[0] is None else left[0] - 1
+        xp.copyto(more[-1], x)
+
+    return run
+
+
+@kernel("Assert", "out", moves=True)
+def _assert(xp: Any, node: Node) -> Callable[..., Any]:
+    attrs = node.attrs
+
+    def run(condition: Any, *data: Any) -> None:
+        if not condition.all():
+            parts = described(xp, attrs["layout"], data, attrs["summarize"])
+            raise AssertError("assertion failed: " + " ".join(parts))
+
+    return run
+
+
+# -- values as they are
+
+
+def _same(xp: Any, node: Node) -> Callable[..., Any]:
+    outputs = len(node.outputs)
+
+    def run(*args: Any) -> None:
+        for x, out in zip(args[:outputs], args[-outputs:], strict=True):
+            xp.copyto(out, x)
+
+    return run
+
+
+kernel("IdentityN", "out", moves=True)(_same)
+kernel("CustomGradient", "out", moves=True)(_same)

@@ -1,0 +1,156 @@
+"""The host in the graph: Python functions, printing, assertions, checks of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.dtypes import as_dtype, bool_, kind_of
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.control_flow.control_dependencies import group, no_op
+from hpcflow.ops.math.arithmetic_ops import check_numerics
+from hpcflow.ops.shape_inference import Attrs, make, one, require, several, whole
+
+_UNKNOWN = NoGrad(
+    "hpcflow cannot see into a Python function; hf.custom_gradient gives it one", none=True
+)
+SUMMARY = 3  # elements of each tensor that are shown unless more are asked for
+
+
+# -- Python functions
+
+
+def _py_func(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(dtype, None) for dtype in attrs["dtypes"]]
+
+
+op("PyFunc", infer=_py_func, grad=_UNKNOWN, stateful=True, script=True, device="cpu")
+op("PyFuncThread", infer=_py_func, grad=_UNKNOWN, waits=True, script=True, device="cpu")
+op("PyFuncStateless", infer=_py_func, grad=_UNKNOWN, script=True, device="cpu")
+
+
+def py_func(
+    func: Callable[..., Any],
+    inp: Sequence[Any],
+    Tout: Any,
+    stateful: bool = True,
+    name: str | None = None,
+) -> Any:
+    """`func(*arrays)`, a Python function of NumPy arrays, as an operation of the graph.
+
+    It runs on a CPU of a rank that runs the script: other ranks do not have it. `Tout` is a dtype,
+    or a list of them for a list of results; `stateful=False` promises that equal inputs give equal
+    results and that nothing else happens, so that calls may be merged. Functions that no edge of
+    the graph orders may run beside each other, each in a thread; if one takes longer than 0.1 s, it
+    does not keep the next one waiting.
+
+    Shapes:   unknown to the graph: `set_shape` adds what you know.
+    Errors:   PlacementError when it is placed on another rank; KernelError when `func` raises;
+              DTypeError when it returns something else than `Tout`.
+    """
+    if not callable(func):
+        raise GraphError(f"py_func needs a function, not {func!r}")
+    many = isinstance(Tout, (list, tuple))
+    dtypes = tuple(as_dtype(t) for t in (Tout if many else [Tout]))
+    type = "PyFunc" if stateful else "PyFuncStateless"
+    tensors = [convert_to_tensor(t) for t in several(inp, "py_func")]
+    made = make(type, tensors, {"function": func, "dtypes": dtypes}, name or "PyFunc")
+    if not dtypes:
+        return made
+    return list(made.outputs) if many else made.outputs[0]
+
+
+# -- printing and asserting: data is tensors, with plain texts between them
+
+
+def _layout(data: Any, what: str) -> tuple[list[Tensor], tuple[str | None, ...]]:
+    """The tensors of `data`, and where among its texts they stand (None)."""
+    if isinstance(data, (str, Tensor)) or not isinstance(data, (list, tuple)):
+        raise GraphError(f"{what} takes a list of tensors and texts, not {data!r}")
+    layout = tuple(d if isinstance(d, str) else None for d in data)
+    return [convert_to_tensor(d) for d in data if not isinstance(d, str)], layout
+
+
+def _shown(summarize: int | None) -> int:
+    """Elements of each tensor that are shown."""
+    return SUMMARY if summarize is None else whole(summarize, "summarize")
+
+
+def _print(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def _assert(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("Assert's condition", inputs[0], "b")
+    return []
+
+
+op(
+    "Print",
+    infer=_print,
+    grad=lambda op, g: [g, *[None] * (len(op.inputs) - 1)],
+    stateful=True,
+)
+op("Assert", infer=_assert, grad=NoGrad("it has no outputs"), stateful=True)
+
+
+def Print(
+    input_: Any,
+    data: Sequence[Any],
+    message: str | None = None,
+    first_n: int | None = None,
+    summarize: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """`input_` itself; when it runs, a line with `message` and `data` goes to stderr.
+
+    It shows the first `summarize` elements of each tensor (3 if None, all if -1), and prints at the
+    first `first_n` runs only, if that is given.
+    """
+    tensors, layout = _layout(data, "Print")
+    attrs: Attrs = {"layout": layout, "message": message or "", "first_n": first_n}
+    attrs["summarize"] = _shown(summarize)
+    return one("Print", [convert_to_tensor(input_), *tensors], attrs, name)
+
+
+def Assert(
+    condition: Any, data: Sequence[Any], summarize: int | None = None, name: str | None = None
+) -> Operation:
+    """An operation that fails unless all of `condition` holds, showing `data`.
+
+    Let what relies on it follow it: `with hf.control_dependencies([hf.Assert(...)])`.
+    Errors: AssertError when it runs, with the data, the operation, its line and the rank.
+    """
+    tensors, layout = _layout(data, "Assert")
+    attrs: Attrs = {"layout": layout, "summarize": _shown(summarize)}
+    return make("Assert", [convert_to_tensor(condition, bool_), *tensors], attrs, name)
+
+
+# -- checks of numbers
+
+
+@also_named(x="t", message="msg")
+def verify_tensor_all_finite(t: Any, msg: str, name: str | None = None) -> Tensor:
+    """`t` itself; running it raises NumericError with `msg` if it has a NaN or an infinity."""
+    return check_numerics(t, msg, name)
+
+
+def add_check_numerics_ops() -> Operation:
+    """One operation that checks every floating-point tensor of the default graph made so far.
+
+    They are checked in the order in which they were made, so that the first bad one is named. Run
+    it beside a step; the setting `check_numerics` does the same without operations.
+    """
+    graph = get_default_graph()
+    checks: list[Tensor] = []
+    for operation in graph.get_operations():
+        for t in operation.outputs:
+            if kind_of(t.dtype) != "f" or operation.type == "CheckNumerics":
+                continue
+            with graph.control_dependencies([checks[-1].op] if checks else []):
+                checks.append(check_numerics(t, t.name))
+    return group(*checks) if checks else no_op()

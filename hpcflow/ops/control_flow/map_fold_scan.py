@@ -1,0 +1,193 @@
+"""Loops over the elements of tensors: map_fn, foldl, foldr, scan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph import nested_structure
+from hpcflow.graph.dtypes import as_dtype
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
+from hpcflow.ops.array.array_ops import shape as shape_of
+from hpcflow.ops.array.slice_ops import gather
+from hpcflow.ops.control_flow.cond_while import while_loop
+from hpcflow.ops.control_flow.tensor_array import TensorArray
+from hpcflow.ops.math.arithmetic_ops import add, greater_equal, less, subtract
+from hpcflow.platform.exception_translation import shown, user_line
+
+Function = Callable[..., Any]
+
+
+class _Columns:
+    """Structures of tensors with one first axis, as arrays to read from."""
+
+    def __init__(self, elems: Any) -> None:
+        self.structure = elems
+        leaves = [convert_to_tensor(leaf) for leaf in nested_structure.flatten(elems)]
+        if not leaves:
+            raise ShapeError(f"{shown(elems)} are no tensors to go through", line=user_line())
+        for leaf in leaves:
+            if leaf.shape == ():
+                raise ShapeError(f"{leaf.name!r} is a scalar and has no elements", op=leaf.op.name)
+        self.count = _length(leaves[0])
+        self.arrays = [
+            TensorArray(t.dtype, self.count, infer_shape=True).unstack(t) for t in leaves
+        ]
+
+    def at(self, i: Tensor) -> Any:
+        """The elements at `i`, in the structure."""
+        return nested_structure.pack(self.structure, [array.read(i) for array in self.arrays])
+
+
+def _length(t: Tensor) -> Any:
+    if t.shape is not None and t.shape[0] is not None:
+        return convert_to_tensor(t.shape[0])
+    return gather(shape_of(t), 0)
+
+
+def _arguments(back_prop: bool, parallel_iterations: int | None, swap_memory: bool) -> Any:
+    return {
+        "back_prop": back_prop,
+        "parallel_iterations": parallel_iterations or 1,
+        "swap_memory": swap_memory,
+    }
+
+
+def map_fn(
+    fn: Function,
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+) -> Any:
+    """`fn` of each element of `elems` along the first axis, stacked.
+
+    `elems` may be a structure of tensors of one length. `dtype` is the structure of dtypes that
+    `fn` gives, if it is not that of `elems`. Elements of different shapes need infer_shape=False.
+    Gradient: through `fn`.
+    """
+    with get_default_graph().name_scope(name or "map"):
+        given = _Columns(elems)
+        kinds = (
+            dtype
+            if dtype is not None
+            else nested_structure.mapped(lambda x: convert_to_tensor(x).dtype, elems)
+        )
+        made = [
+            TensorArray(as_dtype(d), given.count, infer_shape=infer_shape)
+            for d in nested_structure.flatten(kinds)
+        ]
+
+        def step(i: Tensor, arrays: Sequence[TensorArray]) -> Any:
+            values = fn(given.at(i))
+            nested_structure.same(kinds, values, "dtype and what the function gives")
+            pairs = zip(arrays, nested_structure.flatten(values), strict=True)
+            return add(i, 1), [array.write(i, value) for array, value in pairs]
+
+        more = _arguments(back_prop, parallel_iterations, swap_memory)
+        _, ends = while_loop(lambda i, _: less(i, given.count), step, [0, made], **more)
+        count = given.count.constant
+        found = [_stacked(array, None if count is None else int(count)) for array in ends]
+        return nested_structure.pack(kinds, found)
+
+
+def _stacked(array: TensorArray, count: int | None) -> Tensor:
+    made = array.stack()
+    if count is not None and made.shape is not None:
+        made.set_shape((count, *made.shape[1:]))
+    return made
+
+
+def foldl(
+    fn: Function,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`fn(...fn(fn(initializer, e0), e1)..., en)`; without an initializer it begins with e0."""
+    more = _arguments(back_prop, parallel_iterations, swap_memory)
+    return _folded(fn, elems, initializer, False, name or "foldl", more)
+
+
+def foldr(
+    fn: Function,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """As `foldl`, from the last element to the first."""
+    more = _arguments(back_prop, parallel_iterations, swap_memory)
+    return _folded(fn, elems, initializer, True, name or "foldr", more)
+
+
+def _folded(fn: Function, elems: Any, initializer: Any, reverse: bool, name: str, more: Any) -> Any:
+    with get_default_graph().name_scope(name):
+        given = _Columns(elems)
+        start, first, test, move = _walk(given, initializer, reverse)
+
+        def step(i: Tensor, value: Any) -> Any:
+            return move(i), fn(value, given.at(i))
+
+        return while_loop(lambda i, _: test(i), step, [start, first], **more)[1]
+
+
+def _walk(
+    given: _Columns, initializer: Any, reverse: bool
+) -> tuple[Tensor, Any, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """Where to begin, the value to begin with, whether to go on, and how."""
+    begin = subtract(given.count, 1) if reverse else convert_to_tensor(0)
+    step: Callable[[Tensor], Tensor]
+    test: Callable[[Tensor], Tensor]
+    step = (lambda i: subtract(i, 1)) if reverse else (lambda i: add(i, 1))
+    test = (lambda i: greater_equal(i, 0)) if reverse else (lambda i: less(i, given.count))
+    if initializer is None:
+        return step(begin), given.at(begin), test, step
+    return begin, nested_structure.mapped(convert_to_tensor, initializer), test, step
+
+
+def scan(
+    fn: Function,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """All values of `foldl` (with `reverse`, of `foldr`), stacked where their elements stood.
+
+    Shapes: those of the elements' axis, then of the values; without an initializer the first value
+            is the first element.
+    """
+    with get_default_graph().name_scope(name or "scan"):
+        given = _Columns(elems)
+        start, first, test, move = _walk(given, initializer, reverse)
+        leaves = nested_structure.flatten(first)
+        made = [TensorArray(t.dtype, given.count, infer_shape=infer_shape) for t in leaves]
+        if initializer is None:
+            at = subtract(given.count, 1) if reverse else convert_to_tensor(0)
+            made = [array.write(at, t) for array, t in zip(made, leaves, strict=True)]
+
+        def step(i: Tensor, value: Any, arrays: Sequence[TensorArray]) -> Any:
+            new = fn(value, given.at(i))
+            nested_structure.same(first, new, "the initializer and what the function gives")
+            pairs = zip(arrays, nested_structure.flatten(new), strict=True)
+            return move(i), new, [array.write(i, v) for array, v in pairs]
+
+        more = _arguments(back_prop, parallel_iterations, swap_memory)
+        ends = while_loop(lambda i, *_: test(i), step, [start, first, made], **more)[2]
+        count = given.count.constant
+        found = [_stacked(array, None if count is None else int(count)) for array in ends]
+        return nested_structure.pack(first, found)

@@ -1,0 +1,348 @@
+"""TensorArray: an array of tensors that one step writes and reads, in loops above all.
+
+Its value is an object in Python on the task that made it; operations on it follow each other, each
+takes the array of the one before. An element is written once, so earlier states need no copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.dtypes import as_dtype, int32, tensor_array
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Shape, Spec, merge, show
+from hpcflow.ops.array.array_ops import identity, shape
+from hpcflow.ops.control_flow.control_dependencies import group
+from hpcflow.ops.shape_inference import Attrs, fitted, given_shape, make, one, require_rank
+
+_INTEGERS = NoGrad("its output is integers")
+_GRADIENT = NoGrad("the gradient of an array of tensors is not differentiated again")
+ARRAY = Spec(tensor_array, ())
+
+
+def _array(type: str, *ranks: tuple[int, ...] | None) -> Any:
+    """Shape rule of an op that gives an array: input 0 is one, the others have these ranks."""
+
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        _check(type, inputs, ranks)
+        return [ARRAY]
+
+    return infer
+
+
+def _check(type: str, inputs: Sequence[Spec], ranks: Sequence[tuple[int, ...] | None]) -> None:
+    if inputs[0].dtype != tensor_array:
+        raise DTypeError(f"{type} takes a TensorArray, not {inputs[0].dtype}")
+    for spec, allowed in zip(inputs[1:], ranks, strict=True):
+        if allowed is not None:
+            require_rank(type, spec, *allowed)
+            if spec.dtype.kind not in "iu":
+                raise DTypeError(f"indices of a TensorArray are integers, not {spec.dtype}")
+
+
+def _new(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_rank("TensorArray", inputs[0], 0)
+    return [ARRAY]
+
+
+def _read(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    _check("TensorArrayRead", inputs, [(0,)])
+    return [Spec(attrs["dtype"], attrs["shape"])]
+
+
+def _stack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    _check("TensorArrayStack", inputs, [])
+    shape = attrs["shape"]
+    return [Spec(attrs["dtype"], None if shape is None else (attrs.get("count"), *shape))]
+
+
+def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    _check("TensorArrayGather", inputs, [(1,)])
+    shape, indices = attrs["shape"], inputs[1].shape
+    count = None if indices is None else indices[0]
+    return [Spec(attrs["dtype"], None if shape is None else (count, *shape))]
+
+
+def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    _check("TensorArrayConcat", inputs, [])
+    shape, count = attrs["shape"], attrs.get("count")
+    of_all = None if None in (count, shape) or not shape else shape[0]
+    rows = None if of_all is None else count * of_all
+    joined = None if shape is None else (rows, *shape[1:])
+    return [Spec(attrs["dtype"], joined), Spec(int32, (count,))]
+
+
+def _like(t: Tensor) -> Attrs:
+    return {"dtype": t.dtype, "shape": t.shape}
+
+
+def _zeros(array: Tensor) -> Tensor:
+    """The array of a gradient that has nothing yet: what is missing in it is zeros."""
+    return one("TensorArrayEmpty", [array], {}, "zeros")
+
+
+def _first(array: Tensor, elements: Tensor) -> Tensor:
+    """The first of an array, as many as `elements` has: it may have grown since."""
+    return one("TensorArrayFirst", [array, shape(elements)[0]], {}, "first")
+
+
+def _write_back(operation: Operation, g: Tensor) -> list[Any]:
+    _, index, value = operation.inputs
+    return [g, None, lambda: one("TensorArrayRead", [g, index], _like(value))]
+
+
+def _read_back(operation: Operation, g: Tensor) -> list[Any]:
+    array, index = operation.inputs
+    return [one("TensorArrayWrite", [_zeros(array), index, g]), None]
+
+
+def _stack_back(operation: Operation, g: Tensor) -> list[Any]:
+    return [one("TensorArrayUnstack", [_zeros(operation.inputs[0]), g])]
+
+
+def _unstack_back(operation: Operation, g: Tensor) -> list[Any]:
+    value = operation.inputs[1]
+    attrs = {"dtype": value.dtype, "shape": None if value.shape is None else value.shape[1:]}
+    return [g, lambda: one("TensorArrayStack", [_first(g, value)], attrs)]
+
+
+def _gather_back(operation: Operation, g: Tensor) -> list[Any]:
+    array, indices = operation.inputs
+    return [one("TensorArrayScatter", [_zeros(array), indices, g], {"add": True}), None]
+
+
+def _scatter_back(operation: Operation, g: Tensor) -> list[Any]:
+    _, indices, value = operation.inputs
+    attrs = {"dtype": value.dtype, "shape": None if value.shape is None else value.shape[1:]}
+    return [g, None, lambda: one("TensorArrayGather", [g, indices], attrs)]
+
+
+def _concat_back(operation: Operation, g: Tensor, _: Tensor | None) -> list[Any]:
+    array, lengths = operation.inputs[0], operation.outputs[1]
+    return [one("TensorArraySplit", [_zeros(array), g, lengths])]
+
+
+def _split_back(operation: Operation, g: Tensor) -> list[Any]:
+    _, value, lengths = operation.inputs
+    return [
+        g,
+        lambda: make("TensorArrayConcat", [_first(g, lengths)], _like(value)).outputs[0],
+        None,
+    ]
+
+
+op("TensorArrayNew", infer=_new, grad=NoGrad("it begins empty"), stateful=True)
+op(
+    "TensorArrayWrite",
+    infer=_array("TensorArrayWrite", (0,), None),
+    grad=_write_back,
+    stateful=True,
+)
+op("TensorArrayRead", infer=_read, grad=_read_back, stateful=True)
+op("TensorArraySize", infer=lambda i, a: [Spec(int32, ())], grad=_INTEGERS, stateful=True)
+op("TensorArrayStack", infer=_stack, grad=_stack_back, stateful=True)
+op(
+    "TensorArrayUnstack",
+    infer=_array("TensorArrayUnstack", None),
+    grad=_unstack_back,
+    stateful=True,
+)
+op("TensorArrayGather", infer=_gather, grad=_gather_back, stateful=True)
+op(
+    "TensorArrayScatter",
+    infer=_array("TensorArrayScatter", (1,), None),
+    grad=_scatter_back,
+    stateful=True,
+)
+op("TensorArrayConcat", infer=_concat, grad=_concat_back, stateful=True)
+op(
+    "TensorArraySplit",
+    infer=_array("TensorArraySplit", None, (1,)),
+    grad=_split_back,
+    stateful=True,
+)
+op(
+    "TensorArrayFirst",
+    infer=_array("TensorArrayFirst", (0,)),
+    grad=lambda operation, g: [g, None],
+    stateful=True,
+)
+op("TensorArrayEmpty", infer=_array("TensorArrayEmpty"), grad=_GRADIENT, stateful=True)
+op(
+    "TensorArrayAccumulate",
+    infer=_array("TensorArrayAccumulate", None),
+    grad=_GRADIENT,
+    stateful=True,
+)
+op("TensorArrayAddN", infer=lambda i, a: [ARRAY], grad=_GRADIENT, stateful=True)
+
+
+class TensorArray:
+    """An array of `size` tensors of one dtype, to be written and read one by one, in loops too.
+
+    Each method that writes returns the array to go on with. With `dynamic_size` it grows with what
+    is written. `element_shape` is that of all elements, as far as known; with `infer_shape` it is
+    learned from what is written, and elements must agree.
+
+    Errors: RangeError for an index outside, an element written twice or read before it is
+    written; ShapeError for elements of other shapes.
+    """
+
+    @also_takes("clear_after_read", "colocate_with_first_write_call")
+    def __init__(
+        self,
+        dtype: Any,
+        size: Any = None,
+        dynamic_size: bool | None = None,
+        tensor_array_name: str | None = None,
+        infer_shape: bool = True,
+        element_shape: Any = None,
+        name: str | None = None,
+    ) -> None:
+        self.dtype, self.infer_shape = as_dtype(dtype), infer_shape
+        self.dynamic_size = bool(dynamic_size) if dynamic_size is not None else size is None
+        self._known: dict[str, Shape] = {
+            "shape": given_shape(element_shape)
+        }  # shared by its states
+        attrs: Attrs = {
+            "dtype": self.dtype,
+            "shape": given_shape(element_shape),
+            "dynamic": self.dynamic_size,
+            "infer": bool(infer_shape),
+        }
+        count = convert_to_tensor(0 if size is None else size)
+        self.flow = one("TensorArrayNew", [count], attrs, name or tensor_array_name)
+        told = None if self.dynamic_size else count.constant
+        self._count: Attrs = {} if told is None or told < 0 else {"count": int(told)}
+
+    @property
+    def element_shape(self) -> Shape:
+        """What is known of the shape of the elements."""
+        return self._known["shape"]
+
+    @property
+    def handle(self) -> Tensor:
+        """The tensor that is the array, of no use to other operations."""
+        return self.flow
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors it is made of: loops and branches carry them."""
+        return (self.flow,)
+
+    def of(self, parts: Sequence[Tensor]) -> TensorArray:
+        """The same array in another state."""
+        other = TensorArray.__new__(TensorArray)
+        other.__dict__.update(self.__dict__)
+        (other.flow,) = parts
+        return other
+
+    def identity(self) -> TensorArray:
+        """The array after the control dependencies in force."""
+        return self.of([identity(self.flow)])
+
+    def grad(self, source: str, flow: Any = None, name: str | None = None) -> TensorArray:
+        """An array for the gradients of the elements, of zeros; what is written twice is summed.
+
+        Each call makes one, called `source` if it has no `name`. `flow` has no effect.
+        """
+        return self.of([one("TensorArrayEmpty", [self.flow], {}, name or source)])
+
+    # -- writing
+
+    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+        """The array with `value` at `index`."""
+        given = self._element(value)
+        self._learn(given.shape)
+        return self._next("TensorArrayWrite", [_index(index), given], name)
+
+    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
+        """The array whose elements are those of `value` along its first axis."""
+        given = self._element(value)
+        self._learn(None if given.shape is None else given.shape[1:])
+        return self._next("TensorArrayUnstack", [given], name)
+
+    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+        """The array with `value[k]` at `indices[k]`."""
+        given = self._element(value)
+        self._learn(None if given.shape is None else given.shape[1:])
+        inputs = [_index(indices), given]
+        return self._next("TensorArrayScatter", inputs, name, {"add": False})
+
+    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
+        """The array whose elements are the pieces of `value`, of these `lengths` each."""
+        given, told = self._element(value), _index(lengths)
+        known = told.constant  # what one length is that all have
+        same = len({*known.tolist()}) == 1 if known is not None and known.ndim == 1 else False
+        first = int(known[0]) if known is not None and same else None
+        self._learn(None if given.shape is None else (first, *given.shape[1:]))
+        return self._next("TensorArraySplit", [given, told], name)
+
+    # -- reading
+
+    def read(self, index: Any, name: str | None = None) -> Tensor:
+        """The element at `index`."""
+        return one("TensorArrayRead", [self.flow, _index(index)], self._attrs(), name)
+
+    def stack(self, name: str | None = None) -> Tensor:
+        """All elements, one under the other."""
+        return one("TensorArrayStack", [self.flow], self._attrs() | self._count, name)
+
+    def gather(self, indices: Any, name: str | None = None) -> Tensor:
+        """The elements at `indices`, one under the other."""
+        return one("TensorArrayGather", [self.flow, _index(indices)], self._attrs(), name)
+
+    def concat(self, name: str | None = None) -> Tensor:
+        """All elements joined along their first axis, of which they may have different lengths."""
+        attrs = self._attrs() | self._count
+        if attrs["shape"] and not self.infer_shape:
+            attrs["shape"] = (None, *attrs["shape"][1:])
+        return make("TensorArrayConcat", [self.flow], attrs, name).outputs[0]
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many elements it has, an int32 scalar."""
+        return one("TensorArraySize", [self.flow], {}, name)
+
+    def close(self, name: str = "close") -> Operation:
+        """An operation behind what has been done to it; its memory goes with the step."""
+        return group(self.flow, name=name)
+
+    # -- shared
+
+    def _next(
+        self, type: str, inputs: list[Tensor], name: str | None, attrs: Attrs | None = None
+    ) -> TensorArray:
+        return self.of([one(type, [self.flow, *inputs], attrs or {}, name)])
+
+    def _attrs(self) -> Attrs:
+        return {"dtype": self.dtype, "shape": self.element_shape}
+
+    def _element(self, value: Any) -> Tensor:
+        if not isinstance(value, Tensor) and not hasattr(value, "as_tensor"):
+            if not isinstance(value, (list, tuple)):
+                value = fitted(np.asarray(value), self.dtype, "the TensorArray")
+        return convert_to_tensor(value, self.dtype)
+
+    def _learn(self, shape: Shape) -> None:
+        try:
+            known = merge(self.element_shape, shape)
+        except ShapeError:
+            raise ShapeError(
+                f"an element of shape {show(shape)} is written to a TensorArray of elements "
+                f"{show(self.element_shape)}",
+                hint="infer_shape=False lets elements have different shapes",
+            ) from None
+        if self.infer_shape:
+            self._known["shape"] = known
+
+    def __repr__(self) -> str:
+        return f"<hf.TensorArray {self.flow.name!r} of {self.dtype}{show(self.element_shape)}>"
+
+
+def _index(value: Any) -> Tensor:
+    return convert_to_tensor(value)

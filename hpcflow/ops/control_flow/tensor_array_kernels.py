@@ -1,0 +1,248 @@
+"""Kernels of arrays of tensors: an object that holds arrays by index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import RangeError, ShapeError
+from hpcflow.kernels.kernel_registry import Node, kernel
+
+
+class Elements:
+    """The elements written so far, of `size` places; `like` tells the shapes of zeros.
+
+    With `alike` all have the shape of those that are written.
+    """
+
+    __slots__ = ("alike", "dynamic", "items", "like", "size")
+
+    def __init__(
+        self, size: int, dynamic: bool = False, like: Elements | None = None, alike: bool = False
+    ) -> None:
+        self.items: dict[int, Any] = {}
+        self.size, self.dynamic, self.like, self.alike = size, dynamic, like, alike
+
+    def place(self, index: Any, grow: bool = False) -> int:
+        """`index` as an int that is a place; with `grow`, one of a dynamic array becomes one."""
+        i = int(index)
+        if grow and self.dynamic and i >= self.size:
+            self.size = i + 1
+        if not 0 <= i < self.size:
+            raise RangeError(f"index {i} is outside of a TensorArray of {self.size} elements")
+        return i
+
+    def put(self, index: Any, value: Any) -> None:
+        """Write an element, which must be new; to one of a gradient it is added."""
+        i = self.place(index, grow=True)
+        if i in self.items and self.like is not None:
+            value = self.items[i] + value
+        elif i in self.items:
+            raise RangeError(
+                f"element {i} of a TensorArray is written twice",
+                hint="write each index once in a step, e.g. at the loop's counter",
+            )
+        self.items[i] = value
+
+    def add(self, index: Any, value: Any) -> None:
+        """Add to an element of a gradient."""
+        i = self.place(index, grow=True)
+        self.items[i] = self.items[i] + value if i in self.items else value
+
+    def get(self, xp: Any, index: Any, node: Node) -> Any:
+        """An element; zeros for one that is not written and whose shape is known."""
+        i = self.place(index)
+        if i in self.items:
+            return self.items[i]
+        shape = self.shape_of(i, node.attrs["shape"])
+        if shape is not None:
+            return xp.zeros(shape, node.attrs["dtype"])
+        raise RangeError(
+            f"element {i} of a TensorArray is read before it is written, its shape is not known",
+            hint="write every element, or tell element_shape",
+        )
+
+    def shape_of(self, i: int, told: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
+        """The shape of element `i`, of which `told` is known beforehand; None if unknown."""
+        if self.like is not None and i in self.like.items:
+            return tuple(self.like.items[i].shape)
+        if self.alike and self.items:
+            return tuple(next(iter(self.items.values())).shape)
+        if told is not None and None not in told:
+            return tuple(d for d in told if d is not None)
+        return None
+
+
+def _stacked(xp: Any, rows: list[Any], node: Node) -> Any:
+    if rows:
+        for row in rows:
+            if row.shape != rows[0].shape:
+                raise ShapeError(
+                    f"elements of shapes {list(rows[0].shape)} and {list(row.shape)} cannot be "
+                    "stacked",
+                    hint="concat joins elements of different lengths",
+                )
+        return xp.stack(rows)
+    return _nothing(xp, node, node.attrs["shape"] or ())
+
+
+def _nothing(xp: Any, node: Node, shape: tuple[int | None, ...]) -> Any:
+    """No elements of this shape, as far as it is known."""
+    return xp.zeros((0, *(d or 0 for d in shape)), node.attrs["dtype"])
+
+
+@kernel("TensorArrayNew", "new", moves=True)
+def _new(xp: Any, node: Node) -> Callable[..., Any]:
+    dynamic, alike = node.attrs["dynamic"], node.attrs["infer"]
+
+    def run(size: Any) -> Elements:
+        if not 0 <= int(size) < 1 << 31:
+            raise RangeError(f"a TensorArray cannot have {int(size)} elements")
+        return Elements(int(size), dynamic, alike=alike)
+
+    return run
+
+
+@kernel("TensorArrayWrite", "new", moves=True)
+def _write(xp: Any, node: Node) -> Callable[..., Any]:
+    """Keeps a copy: the value's own memory serves the next iteration."""
+
+    def run(array: Elements, index: Any, value: Any) -> Elements:
+        array.put(index, xp.array(value))
+        return array
+
+    return run
+
+
+@kernel("TensorArrayRead", "new", moves=True)
+def _read(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array, index: array.get(xp, index, node)
+
+
+@kernel("TensorArraySize", "new", moves=True)
+def _size(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array: xp.asarray(array.size, np.int32)
+
+
+@kernel("TensorArrayStack", "new", moves=True)
+def _stack(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array: _stacked(xp, [array.get(xp, i, node) for i in range(array.size)], node)
+
+
+@kernel("TensorArrayGather", "new", moves=True)
+def _gather(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda array, indices: _stacked(
+        xp, [array.get(xp, i, node) for i in indices.tolist()], node
+    )
+
+
+@kernel("TensorArrayUnstack", "new", moves=True)
+def _unstack(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(array: Elements, value: Any) -> Elements:
+        whole = xp.array(value)
+        for i in range(len(whole)):
+            array.put(i, whole[i])
+        return array
+
+    return run
+
+
+@kernel("TensorArrayScatter", "new", moves=True)
+def _scatter(xp: Any, node: Node) -> Callable[..., Any]:
+    write = Elements.add if node.attrs["add"] else Elements.put
+
+    def run(array: Elements, indices: Any, value: Any) -> Elements:
+        whole = xp.array(value)
+        if len(indices) != len(whole):
+            raise ShapeError(f"{len(indices)} indices for {len(whole)} elements")
+        for k, i in enumerate(indices.tolist()):
+            write(array, i, whole[k])
+        return array
+
+    return run
+
+
+def _of_told(joined: Any, node: Node) -> Any:
+    """All elements joined; ShapeError if one is of another length than all were said to have."""
+    told = node.outputs[0].shape
+    if told and told[0] not in (None, len(joined)):
+        raise ShapeError(
+            f"the elements joined have {len(joined)} rows, but {told[0]} were said",
+            hint="infer_shape=False lets elements have different lengths",
+        )
+    return joined
+
+
+@kernel("TensorArrayConcat", "new", moves=True)
+def _concat(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(array: Elements) -> tuple[Any, Any]:
+        rows = [array.get(xp, i, node) for i in range(array.size)]
+        lengths = xp.asarray([len(row) for row in rows], np.int32)
+        if not rows:
+            return _nothing(xp, node, (node.attrs["shape"] or (0,))[1:]), lengths
+        return _of_told(xp.concatenate(rows), node), lengths
+
+    return run
+
+
+@kernel("TensorArraySplit", "new", moves=True)
+def _split(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(array: Elements, value: Any, lengths: Any) -> Elements:
+        whole, at = xp.array(value), 0
+        if len(lengths) != array.size and not array.dynamic:
+            raise ShapeError(
+                f"{len(lengths)} lengths for a TensorArray of {array.size} elements",
+                hint="one length for each element, or dynamic_size=True",
+            )
+        for i, length in enumerate(lengths.tolist()):
+            array.put(i, whole[at : at + length])
+            at += length
+        if at != len(whole):
+            raise ShapeError(f"lengths of {at} in all for {len(whole)} rows")
+        return array
+
+    return run
+
+
+@kernel("TensorArrayFirst", "new", moves=True)
+def _first(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(array: Elements, count: Any) -> Elements:
+        first = Elements(int(count), like=array.like)
+        first.items = {i: array.items[i] for i in range(first.size) if i in array.items}
+        return first
+
+    return run
+
+
+@kernel("TensorArrayEmpty", "new", moves=True)
+def _empty(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(like: Elements) -> Elements:
+        return Elements(like.size, like.dynamic, like.like or like)
+
+    return run
+
+
+@kernel("TensorArrayAccumulate", "new", moves=True)
+def _accumulate(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(total: Elements, more: Elements) -> Elements:
+        for i, value in more.items.items():
+            total.add(i, value)
+        total.size = max(total.size, more.size)
+        return total
+
+    return run
+
+
+@kernel("TensorArrayAddN", "new", moves=True)
+def _add_n(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(first: Elements, *others: Elements) -> Elements:
+        total = Elements(first.size, first.dynamic, first.like)
+        for part in (first, *others):
+            for i, value in part.items.items():
+                total.add(i, value)
+            total.size = max(total.size, part.size)
+        return total
+
+    return run

@@ -1,0 +1,66 @@
+"""Kernels of lists of tensors: Python lists of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.kernels.kernel_registry import Node, kernel
+
+
+@kernel("ListEmpty", "new", moves=True)
+def _empty(xp: Any, node: Node) -> Callable[..., Any]:
+    return list
+
+
+@kernel("ListCopy", "new", moves=True)
+def _copy(xp: Any, node: Node) -> Callable[..., Any]:
+    return _copied
+
+
+def _copied(held: list[Any]) -> list[Any]:
+    return [_copied(one) if isinstance(one, list) else one for one in held]
+
+
+@kernel("ListPush", "new", moves=True)
+def _push(xp: Any, node: Node) -> Callable[..., Any]:
+    """Keeps a copy: the value's own memory serves the next iteration."""
+    if node.inputs[1].dtype in OPAQUE:
+        keep: Callable[[Any], Any] = lambda value: value  # noqa: E731 - a list in a list
+    elif node.attrs["host"] and xp is not np:
+        keep = xp.asnumpy
+    else:
+        keep = xp.array
+
+    def run(held: list[Any], value: Any) -> list[Any]:
+        held.append(keep(value))
+        return held
+
+    return run
+
+
+@kernel("ListPop", "new", moves=True)
+def _pop(xp: Any, node: Node) -> Callable[..., Any]:
+    back = xp.asarray if xp is not np else lambda value: value
+    if node.attrs["dtype"] in OPAQUE:
+        back = lambda value: value  # noqa: E731
+
+    def run(held: list[Any]) -> tuple[list[Any], Any]:
+        return held, back(held.pop())
+
+    return run
+
+
+@kernel("ListRows", "new", moves=True)
+def _rows(xp: Any, node: Node) -> Callable[..., Any]:
+    """Rows of the elements, one under the other; none of an empty list."""
+    first, every = node.attrs["first"], node.attrs["of"]
+    none = (0, *node.attrs["shape"][1:])
+
+    def run(held: list[Any]) -> Any:
+        return xp.concatenate(held[first::every]) if held else xp.zeros(none, node.attrs["dtype"])
+
+    return run

@@ -1,0 +1,206 @@
+"""Gradients and ops of the user's own: custom_gradient, RegisterGradient, hf.op."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import GradientError, GraphError
+from hpcflow.graph.dtypes import resource
+from hpcflow.graph.function_body import variable_of
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+)
+from hpcflow.graph.op_registry import OPS, Gradient, Infer, NoGrad, lookup, rows
+from hpcflow.graph.op_registry import op as row
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.array.broadcast_ops import zeros_like
+from hpcflow.ops.shape_inference import Attrs, make, several
+
+# -- the same values, with a gradient of one's own
+
+
+def _identity_n(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return list(inputs)
+
+
+def _custom(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return list(inputs[: attrs["outputs"]])
+
+
+def _custom_back(op: Operation, *grads: Any) -> list[Any]:
+    """What the attribute `rule` says of the inputs behind the first, which are the outputs."""
+    outputs = op.attrs["outputs"]
+    filled = [zeros_like(y) if g is None else g for y, g in zip(op.outputs, grads, strict=True)]
+    given = op.attrs["rule"](op, *filled)
+    return [None] * outputs + list(given)
+
+
+row("IdentityN", infer=_identity_n, grad=lambda op, *grads: list(grads))
+row("CustomGradient", infer=_custom, grad=_custom_back)
+
+
+def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
+    """The same values under new names, all at once."""
+    tensors = [convert_to_tensor(t) for t in several(input, "identity_n")]
+    return list(make("IdentityN", tensors, {}, name).outputs)
+
+
+def with_gradient(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    rule: Callable[..., Sequence[Any]],
+    name: str | None = None,
+) -> list[Tensor]:
+    """`outputs`, whose gradients go to `inputs` by `rule(op, *gradients_of_outputs)`.
+
+    What computed `outputs` is not looked at.
+    """
+    attrs: Attrs = {"outputs": len(outputs), "rule": rule}
+    return list(make("CustomGradient", [*outputs, *inputs], attrs, name).outputs)
+
+
+def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: `f(*tensors)` returns its result (a tensor or several) and its gradient function.
+
+    The gradient function takes the gradient of each result and returns that of each argument of
+    `f`. If `f` uses trainable variables it takes `variables=` too, the list of them, and returns
+    (gradients of the arguments, gradients of the variables).
+
+    Errors: GradientError when the numbers of gradients do not fit.
+    """
+
+    @functools.wraps(f)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        inputs = [convert_to_tensor(a) for a in args]
+        graph = get_default_graph()
+        since = graph.version
+        given = f(*inputs, **kwargs)
+        if not (isinstance(given, tuple) and len(given) == 2 and callable(given[1])):
+            raise GradientError(
+                f"{f.__name__} under custom_gradient returned {given!r}",
+                hint="return (result, gradient_function)",
+            )
+        result, grad = given
+        several = isinstance(result, (list, tuple))
+        outputs = [convert_to_tensor(y) for y in (result if several else [result])]
+        variables = _variables_used(graph, since)
+        rule = _user_rule(f.__name__, grad, len(inputs), variables)
+        values = [v.value() for v in variables]
+        made = with_gradient(outputs, [*inputs, *values], rule, f"{f.__name__.strip('<>_')}")
+        return type(result)(made) if several else made[0]
+
+    return decorated
+
+
+def _variables_used(graph: Graph, since: int) -> list[Any]:
+    """The trainable variables that operations made after the first `since` read."""
+    handles = [t for op in graph.get_operations()[since:] for t in op.inputs if t.dtype == resource]
+    used = {variable_of(handle) for handle in handles}
+    return [v for v in graph.get_collection("trainable_variables") if v.op in used]
+
+
+def _user_rule(
+    name: str, grad: Callable[..., Any], inputs: int, variables: Sequence[Any]
+) -> Callable[..., list[Any]]:
+    def rule(op: Operation, *gradients: Tensor) -> list[Any]:
+        if variables:
+            found, of_variables = grad(*gradients, variables=list(variables))
+        else:
+            found, of_variables = grad(*gradients), []
+        listed = list(found) if isinstance(found, (list, tuple)) else [found]
+        for what, got, wanted in (
+            ("arguments", len(listed), inputs),
+            ("variables", len(of_variables), len(variables)),
+        ):
+            if got != wanted:
+                raise GradientError(
+                    f"the gradient function of {name} gives {got} gradients for {wanted} {what}",
+                    op=op.name,
+                    line=op.line,
+                )
+        return [None if g is None else convert_to_tensor(g) for g in (*listed, *of_variables)]
+
+    return rule
+
+
+# -- ops of the user's own
+
+_TO_COME = NoGrad("none was given: hf.RegisterGradient adds one")
+
+
+def own_op(
+    name: str,
+    *,
+    infer: Infer | None = None,
+    grad: Gradient | NoGrad = _TO_COME,
+    **facts: Any,
+) -> Callable[..., Any]:
+    """Add an op of your own to the table; returns the function that makes its operations.
+
+    `infer(inputs, attrs)` gives a Spec (dtype, shape) for each output; without it there is one
+    output, like the first input. `grad(op, *gradients_of_outputs)` gives the gradient of each input
+    (None: no dependence). Its kernel is added with `hf.kernel`. The function takes tensors, then
+    attributes by name, and `name`. Operations run on ranks that run the script, since only these
+    know the op. `facts`: see `hpcflow.graph.op_registry.OpDef`.
+    """
+    rows()  # all of ours are there: the name may be taken
+    row(name, infer=infer or _like_first, grad=grad, **{"script": True, **facts})
+
+    def function(*inputs: Any, name: str | None = None, **attrs: Any) -> Any:
+        made = make(kind, [convert_to_tensor(x) for x in inputs], attrs, name)
+        if not made.outputs:
+            return made
+        return made.outputs[0] if len(made.outputs) == 1 else list(made.outputs)
+
+    kind = name
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _like_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+class RegisterGradient:
+    """Decorator: the function `f(op, *gradients)` is the gradient rule of an op that has none.
+
+    Errors: GraphError if there is no such op, or it has a rule already.
+    """
+
+    def __init__(self, op_type: str) -> None:
+        self.type = op_type
+
+    def __call__(self, f: Gradient) -> Gradient:
+        """Put `f` into the op's row."""
+
+        def rule(op: Operation, *gradients: Any) -> Sequence[Any]:
+            found = f(op, *gradients)
+            return found if isinstance(found, (list, tuple)) else [found]
+
+        _put(self.type, rule)
+        return f
+
+
+def NotDifferentiable(op_type: str) -> None:
+    """Say that an op of your own has no gradient on purpose."""
+    _put(op_type, NoGrad("it was said to have none", none=True))
+
+
+NoGradient = NotDifferentiable
+
+
+def _put(type: str, grad: Gradient | NoGrad) -> None:
+    found = lookup(type)
+    if found.grad is not _TO_COME:
+        raise GraphError(
+            f"op {type!r} has a gradient rule already, or a reason for none",
+            hint="hf.custom_gradient changes the gradient of a function",
+        )
+    OPS[type] = dataclasses.replace(found, grad=grad)

@@ -1,0 +1,1 @@
+"""Queues, readers, iterators and conditional accumulators as ops of the graph."""

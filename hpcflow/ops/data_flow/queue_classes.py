@@ -1,0 +1,325 @@
+"""Queues in the graph: what some steps put in others take out, on any rank, with waiting."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from hpcflow.graph.dtypes import as_dtype, int64
+from hpcflow.graph.function_body import at_root, innermost
+from hpcflow.graph.graph import Graph, Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.static_shape import Shape, is_known, merge
+from hpcflow.ops.random.random_ops import by_session
+from hpcflow.ops.shape_inference import Attrs, given_shape, several, whole
+from hpcflow.platform.exception_translation import shown, user_line
+
+Shapes = tuple[Shape, ...] | None
+
+
+class QueueBase:
+    """A queue of elements; each is one array a component, or a dict of them if they have `names`.
+
+    State:  lives on a CPU of the device asked for, else on the rank that runs the script; ranks
+            that ask for one task share the queue of one name (or `shared_name`) there.
+    Waits:  an enqueue until there is room, a dequeue until there are elements, in the order in
+            which they came.
+    Errors: CancelledError from an enqueue once the queue is closed; OutOfRangeError from a dequeue
+            once it is closed and has too few elements.
+    """
+
+    def __init__(
+        self,
+        dtypes: Sequence[np.dtype],
+        shapes: Shapes,
+        names: Sequence[str] | None,
+        handles: Sequence[Tensor],
+        index: Tensor | None = None,
+    ) -> None:
+        self._dtypes, self._shapes = tuple(dtypes), shapes
+        self._names = _checked_names(names, len(self._dtypes))
+        self._handles, self._index = tuple(handles), index
+        if shapes is not None and len(shapes) != len(self._dtypes):
+            raise ShapeError(f"{len(self._dtypes)} dtypes need as many shapes, not {len(shapes)}")
+
+    @staticmethod
+    def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
+        """The one of `queues` whose number the integer scalar `index` is when it runs.
+
+        They have the same dtypes and names and stand on one device. Errors: RangeError when it
+        runs.
+        """
+        queues = several(queues, "from_list")
+        if not queues or not all(isinstance(q, QueueBase) for q in queues):
+            raise ArgumentError(
+                f"from_list takes a list of queues, not {shown(queues)}", line=user_line()
+            )
+        first, *others = queues
+        if any(q._dtypes != first._dtypes or q._names != first._names for q in others):
+            raise DTypeError("queues to choose from have the same dtypes and names")
+        shapes = _common([q._shapes for q in queues])
+        handles = [h for q in queues for h in q._handles]
+        if len(handles) != len(queues):
+            raise GraphError("a choice of queues cannot be chosen from again")
+        chosen = convert_to_tensor(index) if others else None
+        return QueueBase(first._dtypes, shapes, first._names, handles, chosen)
+
+    # -- what it is
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self._handles[0].graph
+
+    @property
+    def queue_ref(self) -> Tensor:
+        """Its handle."""
+        return self._handles[0]
+
+    @property
+    def name(self) -> str:
+        """The name of its handle."""
+        return self._handles[0].op.name
+
+    @property
+    def dtypes(self) -> list[np.dtype]:
+        """Of each component."""
+        return list(self._dtypes)
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Of each component; None where nothing is known."""
+        return list(self._shapes or [None] * len(self._dtypes))
+
+    @property
+    def names(self) -> list[str] | None:
+        """Of each component, if they have names."""
+        return None if self._names is None else list(self._names)
+
+    # -- operations
+
+    def enqueue(self, vals: Any, name: str | None = None) -> Operation:
+        """Put one element: a value a component, or a dict of them by name."""
+        return self._run("QueueEnqueue", self._values(vals), name or f"{self.name}_enqueue")
+
+    def enqueue_many(self, vals: Any, name: str | None = None) -> Operation:
+        """Put as many elements as the components have rows, each as soon as there is room."""
+        name = name or f"{self.name}_EnqueueMany"
+        return self._run("QueueEnqueueMany", self._values(vals), name)
+
+    def dequeue(self, name: str | None = None) -> Any:
+        """Take one element: a tensor, a list of several, or a dict if they have names."""
+        return self._taken(self._run("QueueDequeue", [], name or f"{self.name}_Dequeue"))
+
+    def dequeue_many(self, n: Any, name: str | None = None) -> Any:
+        """Take `n` elements, each component in one tensor [n, ...]."""
+        given = [convert_to_tensor(n)]
+        return self._taken(self._run("QueueDequeueMany", given, name or f"{self.name}_DequeueMany"))
+
+    def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
+        """As `dequeue_many`; what a closed queue has left may be fewer."""
+        given = [convert_to_tensor(n)]
+        return self._taken(self._run("QueueDequeueUpTo", given, name or f"{self.name}_DequeueUpTo"))
+
+    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
+        """No more elements come, once those are in that enqueues wait to put; or cancel these."""
+        facts = {"cancel": bool(cancel_pending_enqueues)}
+        return self._run("QueueClose", [], name or f"{self.name}_Close", **facts)
+
+    def size(self, name: str | None = None) -> Tensor:
+        """The number of its elements, int32."""
+        return self._run("QueueSize", [], name or f"{self.name}_Size").outputs[0]
+
+    def is_closed(self, name: str | None = None) -> Tensor:
+        """Whether it is closed."""
+        return self._run("QueueIsClosed", [], name or f"{self.name}_is_closed").outputs[0]
+
+    def _run(self, type: str, inputs: Sequence[Tensor], name: str, **facts: Any) -> Operation:
+        graph = innermost(self.graph)
+        attrs: Attrs = {"component_types": self._dtypes, "shapes": self._shapes}
+        attrs |= {"queues": len(self._handles), **facts}
+        chosen = () if self._index is None else (self._index,)
+        with graph.colocate_with(self.queue_ref.op):
+            return graph.create_op(type, [*self._handles, *chosen, *inputs], attrs, name)
+
+    def _values(self, vals: Any) -> list[Tensor]:
+        """The components in their order, as tensors."""
+        if isinstance(vals, Mapping):
+            if self._names is None or set(vals) != set(self._names):
+                have = "no names" if self._names is None else f"the names {list(self._names)}"
+                raise GraphError(f"{sorted(vals)} were given; the queue has {have}")
+            vals = [vals[name] for name in self._names]
+        elif self._names is not None:
+            raise GraphError("a queue whose components have names takes a dict")
+        elif not isinstance(vals, (list, tuple)):
+            vals = [vals]
+        if len(vals) != len(self._dtypes):
+            raise ShapeError(f"the queue has {len(self._dtypes)} components, not {len(vals)}")
+        return [convert_to_tensor(v, d) for v, d in zip(vals, self._dtypes, strict=True)]
+
+    def _taken(self, op: Operation) -> Any:
+        if self._names is not None:
+            return dict(zip(self._names, op.outputs, strict=True))
+        return op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
+
+
+class FIFOQueue(QueueBase):
+    """A queue that gives elements in the order in which they came; see `QueueBase`.
+
+    `capacity` elements fit, below 0 any number. Without `shapes` elements may differ in shape, and
+    only `dequeue` takes them.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        dtypes: Any,
+        shapes: Any = None,
+        names: Any = None,
+        shared_name: str | None = None,
+        name: str = "fifo_queue",
+    ) -> None:
+        types = _types(dtypes)
+        full = _full(_shapes(shapes))
+        attrs = {"capacity": capacity, "shared_name": shared_name}
+        super().__init__(types, full, names, [_handle("FIFOQueue", types, full, attrs, name)])
+
+
+class RandomShuffleQueue(QueueBase):
+    """A queue that gives elements in random order, and keeps `min_after_dequeue` to mix.
+
+    When it is closed it gives them all. The same `seed` draws the same order; without one, and
+    without one of the graph, each session draws another. See `QueueBase`.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        min_after_dequeue: int,
+        dtypes: Any,
+        shapes: Any = None,
+        names: Any = None,
+        seed: int | None = None,
+        shared_name: str | None = None,
+        name: str = "random_shuffle_queue",
+    ) -> None:
+        types, least = _types(dtypes), whole(min_after_dequeue, "min_after_dequeue")
+        full = _full(_shapes(shapes))
+        if least < 0 or 0 <= capacity <= least:
+            raise GraphError(f"capacity {capacity} cannot keep {least} elements and give others")
+        attrs = {"capacity": capacity, "min_after_dequeue": least, "shared_name": shared_name}
+        attrs |= {"key": _key(shared_name or name, seed), **by_session(seed)}
+        handle = _handle("RandomShuffleQueue", types, full, attrs, name)
+        super().__init__(types, full, names, [handle])
+
+
+class PaddingFIFOQueue(QueueBase):
+    """A FIFO queue of elements of varying sizes; several are padded with zeros to one size.
+
+    Sizes that vary are None in `shapes`. See `QueueBase`.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        dtypes: Any,
+        shapes: Any,
+        names: Any = None,
+        shared_name: str | None = None,
+        name: str = "padding_fifo_queue",
+    ) -> None:
+        types, ranked = _types(dtypes), _shapes(shapes)
+        if ranked is None or None in ranked:
+            raise ShapeError("a PaddingFIFOQueue needs the rank of each component")
+        attrs = {"capacity": capacity, "shared_name": shared_name}
+        handle = _handle("PaddingFIFOQueue", types, ranked, attrs, name)
+        super().__init__(types, ranked, names, [handle])
+
+
+class PriorityQueue(QueueBase):
+    """A queue that gives the element of the smallest priority, of equal ones the oldest.
+
+    The first component of each element is its priority, an int64 scalar; `types` and `shapes` are
+    those of the others. See `QueueBase`.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        types: Any,
+        shapes: Any = None,
+        names: Any = None,
+        shared_name: str | None = None,
+        name: str = "priority_queue",
+    ) -> None:
+        dtypes, rest = (int64, *_types(types)), _full(_shapes(shapes))
+        full = None if rest is None else ((), *rest)
+        attrs = {"capacity": capacity, "shared_name": shared_name}
+        handle = _handle("PriorityQueue", dtypes, full, attrs, name)
+        super().__init__(dtypes, full, names, [handle])
+
+
+def _handle(
+    type: str, types: Sequence[np.dtype], shapes: Shapes, attrs: Attrs, name: str
+) -> Tensor:
+    graph = get_default_graph().root
+    if attrs["capacity"] == 0:
+        raise GraphError("a queue of capacity 0 could never be filled", hint="-1 is no limit")
+    attrs = attrs | {"capacity": int(attrs["capacity"])}
+    attrs |= {"component_types": tuple(types), "shapes": shapes}
+    with at_root(graph):
+        return graph.create_op(type, [], attrs, name).outputs[0]
+
+
+def _types(given: Any) -> tuple[np.dtype, ...]:
+    return tuple(as_dtype(d) for d in (given if isinstance(given, (list, tuple)) else [given]))
+
+
+def _shapes(given: Any) -> Shapes:
+    """One shape for each component; a list of sizes alone is the shape of the only one."""
+    if given is None:
+        return None
+    if all(d is None or isinstance(d, (int, np.integer)) for d in given):
+        given = [given]
+    return tuple(given_shape(shape) for shape in given)
+
+
+def _full(shapes: Shapes) -> Shapes:
+    if shapes is not None and not all(is_known(shape) for shape in shapes):
+        raise ShapeError(
+            "the shapes of a queue's components must be known",
+            hint="PaddingFIFOQueue takes None for sizes that vary, no shapes at all fit any",
+        )
+    return shapes
+
+
+def _common(shapes: Sequence[Shapes]) -> Shapes:
+    """The shapes that all of these have, None where they differ."""
+    first, *others = shapes
+    for other in others:
+        if first is None or other is None:
+            return None
+        try:
+            first = tuple(merge(a, b) for a, b in zip(first, other, strict=True))
+        except ShapeError:
+            return None
+    return first
+
+
+def _checked_names(names: Any, count: int) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if not isinstance(names, (list, tuple)):
+        names = [names]
+    if len(names) != count or not all(isinstance(n, str) for n in names):
+        raise GraphError(f"{count} components need as many names, as text, not {list(names)}")
+    return tuple(names)
+
+
+def _key(name: str, seed: int | None) -> int:
+    """What the order of a random queue follows from."""
+    source = (get_default_graph().root.seed or 0, name if seed is None else whole(seed, "seed"))
+    return int.from_bytes(hashlib.blake2b(repr(source).encode(), digest_size=16).digest(), "little")

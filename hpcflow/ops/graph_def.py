@@ -1,0 +1,310 @@
+"""A graph as plain data, which JSON can hold, and back.
+
+{"format": FORMAT, "seed": int, "nodes": [...], "bodies": [...], "collections": {name: [...]}}: a
+node is an operation with its name, type, inputs, control inputs, attributes, device and colocation,
+in the order made; a body has the nodes of a loop's body, a condition or a branch, which functions
+among the attributes name by its number.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.dtypes import as_dtype, string, text_of
+from hpcflow.graph.function_body import Body, Function
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+)
+from hpcflow.graph.string_encoding import pack, unpack
+from hpcflow.ops.variables.variable_ops import Variable, variable_of_op
+
+FORMAT = "hpcflow-graph-1"
+GraphDef = dict[str, Any]
+
+# -- out
+
+
+def as_graph_def(graph: Graph) -> GraphDef:
+    """The graph as plain data, for `hf.import_graph_def`; lines of the program are left out.
+
+    Of what its collections hold: variables, operations, tensors, texts and numbers.
+    Errors: GraphError for an operation made of Python functions.
+    """
+    names = graph.get_all_collection_keys()
+    held = {name: [_item_out(item, graph) for item in graph.get_collection(name)] for name in names}
+    bodies = _Bodies()
+    nodes = [_node_out(op, bodies) for op in graph.get_operations()]
+    return {
+        "format": FORMAT,
+        "seed": graph.seed or 0,
+        "nodes": nodes,
+        "bodies": bodies.written,
+        "collections": {name: [x for x in items if x] for name, items in held.items()},
+    }
+
+
+class _Bodies:
+    """The bodies met so far, each written once: functions may share one."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+        self._numbers: dict[int, int] = {}
+
+    def function(self, f: Function) -> list[Any]:
+        """A function: the number of its body, and names of what it takes and gives."""
+        if id(f.body) not in self._numbers:
+            nodes = [_node_out(op, self) for op in f.body.get_operations()]
+            self._numbers[id(f.body)] = len(self.written)
+            self.written.append({"name": f.body.prefix[:-1], "nodes": nodes})
+        return [
+            "function",
+            self._numbers[id(f.body)],
+            [t.name for t in f.params],
+            [[outer.name, param.name] for outer, param in f.captures],
+            [t.name for t in f.results],
+            [op.name for op in f.targets],
+        ]
+
+
+def _node_out(op: Operation, bodies: _Bodies) -> dict[str, Any]:
+    try:
+        attrs = {
+            name: bodies.function(value) if isinstance(value, Function) else _value_out(value)
+            for name, value in op.attrs.items()
+        }
+    except TypeError as error:
+        raise GraphError(
+            f"{op.name!r} ({op.type}) cannot be plain data: {error}",
+            op=op.name,
+            line=op.line,
+            hint="export the graph without it",
+        ) from None
+    return {
+        "name": op.name,
+        "type": op.type,
+        "inputs": [t.name for t in op.inputs],
+        "control": [c.name for c in op.control_inputs],
+        "attrs": attrs,
+        "shapes": [None if t.shape is None else list(t.shape) for t in op.outputs],
+        "device": op.device,
+        "colocate": list(op.colocate),
+    }
+
+
+def _value_out(value: Any) -> Any:
+    """None, bool, int, str as themselves; everything else as [kind, ...]."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    if isinstance(value, complex):
+        return ["complex", value.real.hex(), value.imag.hex()]
+    if isinstance(value, bytes):
+        return ["bytes", _text(value)]
+    if isinstance(value, np.dtype):
+        return ["dtype", text_of(value)]
+    if isinstance(value, (tuple, list)):
+        return [type(value).__name__, [_value_out(v) for v in value]]
+    if isinstance(value, Mapping):
+        return ["dict", {str(key): _value_out(v) for key, v in value.items()}]
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        data = pack(array) if as_dtype(array.dtype) == string else array.tobytes()
+        return ["array", text_of(array.dtype), list(array.shape), _text(data)]
+    raise TypeError(f"a {type(value).__name__} is no plain data")
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _item_out(item: Any, graph: Graph) -> Any:
+    if isinstance(item, Variable) and item.graph is graph:
+        named = (item.op.name, item.initializer.name, item.fetched.name)
+        return ["variable", *named, item.trainable]
+    if isinstance(item, (Tensor, Operation)) and item.graph is graph:
+        return ["tensor" if isinstance(item, Tensor) else "operation", item.name]
+    if isinstance(item, (str, int, float)):
+        return ["value", _value_out(item)]
+    return None
+
+
+# -- in
+
+
+def import_graph_def(
+    graph_def: Mapping[str, Any],
+    input_map: Mapping[str, Any] | None = None,
+    return_elements: Sequence[str] | None = None,
+    name: str | None = None,
+) -> list[Tensor | Operation] | None:
+    """Add the operations of `graph_def` to the default graph, their names under `name/`.
+
+    `name` is "import" if it is None; "" takes the names as they are. `input_map` gives tensors to
+    use in place of some in the data, by their names there, "x:0" or "x". The elements that
+    `return_elements` names, operations or tensors, are returned. What its collections hold joins
+    those of the graph, variables as variables.
+    Errors: GraphError for a malformed graph, a name that is taken, or one that is not there.
+    """
+    graph = get_default_graph()
+    scope = graph.name_scope("import" if name is None else name)
+    with scope as prefix, graph.control_dependencies(None):
+        reader = _Reader(graph, prefix, input_map or {})
+        try:
+            reader.read(graph_def)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            if isinstance(error, GraphError):
+                raise
+            raise GraphError(f"this is no graph of the format {FORMAT}: {error!r}") from None
+        return None if return_elements is None else [reader.element(e) for e in return_elements]
+
+
+class _Reader:
+    """Makes the operations of a graph that is plain data."""
+
+    def __init__(self, graph: Graph, prefix: str, given: Mapping[str, Any]) -> None:
+        self.graph, self.prefix = graph, prefix
+        self.given = {
+            key if ":" in key else f"{key}:0": convert_to_tensor(value)
+            for key, value in given.items()
+        }
+        self.ops: dict[str, Operation] = {}
+        self.variables: dict[str, Variable] = {}
+        self.bodies: dict[int, Body] = {}
+
+    def read(self, graph_def: Mapping[str, Any]) -> None:
+        if graph_def["format"] != FORMAT:
+            raise ValueError(f"its format is {graph_def['format']!r}")
+        self.written = graph_def["bodies"]
+        there = {f"{n['name']}:{i}" for n in graph_def["nodes"] for i in range(len(n["shapes"]))}
+        unknown = sorted(set(self.given) - there)
+        if unknown:
+            raise GraphError(f"input_map names {unknown[0]!r}, which the imported graph lacks")
+        for node in graph_def["nodes"]:
+            self.ops[node["name"]] = self._operation(node, self.graph)
+        for name, items in graph_def["collections"].items():
+            for item in items:
+                self.graph.add_to_collection(name, self._item(*item))
+
+    def element(self, name: str) -> Tensor | Operation:
+        """The operation or tensor that was called `name`."""
+        if ":" in name:
+            return self._tensor(name)
+        if name not in self.ops:
+            raise GraphError(f"the imported graph has no operation {name!r}")
+        return self.ops[name]
+
+    def _tensor(self, name: str) -> Tensor:
+        if name in self.given:
+            return self.given[name]
+        op, _, index = name.rpartition(":")
+        if op not in self.ops or int(index) >= len(self.ops[op].outputs):
+            raise GraphError(f"the imported graph has no tensor {name!r}")
+        return self.ops[op].outputs[int(index)]
+
+    def _function(
+        self, outer: Graph, number: int, params: Any, captures: Any, results: Any, targets: Any
+    ) -> Function:
+        """A function of a body in `outer`, which is made when it is first met."""
+        if number not in self.bodies:
+            told = self.written[number]
+            body = self.bodies[number] = Body(outer, told["name"])
+            for node in told["nodes"]:
+                with body.inside(), body.device(None):
+                    self.ops[node["name"]] = self._operation(node, body)
+        body = self.bodies[number]
+        pairs = tuple((self._tensor(o), self._tensor(p)) for o, p in captures)
+        for given, param in pairs:
+            body.capture(given, param)
+        return Function(
+            body,
+            tuple(self._tensor(t) for t in params),
+            pairs,
+            tuple(self._tensor(t) for t in results),
+            tuple(self.ops[t] for t in targets),
+        )
+
+    def _operation(self, node: Mapping[str, Any], graph: Graph) -> Operation:
+        wanted = self.prefix + node["name"]
+        full = self.graph.unique_name(node["name"])
+        if full != wanted:
+            raise GraphError(
+                f"the graph has an operation {wanted!r} already",
+                op=wanted,
+                hint="import_graph_def(..., name='another scope')",
+            )
+        with contextlib.ExitStack() as stack:
+            for mate in node["colocate"]:
+                stack.enter_context(graph.colocate_with(self.ops[mate]))
+            stack.enter_context(graph.device(node["device"]))
+            stack.enter_context(graph.control_dependencies([self.ops[c] for c in node["control"]]))
+            attrs = {
+                key: self._function(graph, *value[1:]) if _is_function(value) else _value_in(value)
+                for key, value in node["attrs"].items()
+            }
+            inputs = [self._tensor(t) for t in node["inputs"]]
+            extended = self.ops.get(node["attrs"].get("extends", ""))
+            if extended is not None:
+                attrs["extends"] = extended.name
+            made = graph.create_op(node["type"], inputs, attrs, f"{full}/")
+            if extended is not None:
+                graph.extensions[extended] = made
+        for t, shape in zip(made.outputs, node["shapes"], strict=True):
+            if shape is not None:
+                t.set_shape(shape)
+        return made
+
+    def _item(self, kind: str, value: Any, *more: Any) -> Any:
+        if kind == "value":
+            return _value_in(value)
+        if kind != "variable":
+            return self.element(value)
+        if value not in self.variables:
+            initializer, read, trainable = more
+            self.variables[value] = variable_of_op(
+                self.ops[value],
+                self.ops[initializer],
+                None if read is None else self._tensor(read),
+                trainable,
+            )
+        return self.variables[value]
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, list) and value[:1] == ["function"]
+
+
+def _value_in(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return _KINDS[value[0]](*value[1:])
+
+
+def _array(dtype: str, shape: list[int], data: str) -> np.ndarray:
+    raw, kind = base64.b64decode(data), as_dtype(dtype)
+    flat = unpack(raw, tuple(shape)) if kind == string else np.frombuffer(raw, kind)
+    array = flat.reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+_KINDS: dict[str, Callable[..., Any]] = {
+    "float": float.fromhex,
+    "complex": lambda real, imag: complex(float.fromhex(real), float.fromhex(imag)),
+    "bytes": base64.b64decode,
+    "dtype": as_dtype,
+    "tuple": lambda values: tuple(_value_in(v) for v in values),
+    "list": lambda values: [_value_in(v) for v in values],
+    "dict": lambda values: {key: _value_in(v) for key, v in values.items()},
+    "array": _array,
+}

@@ -1,0 +1,1 @@
+"""Image transforms, made of other ops."""

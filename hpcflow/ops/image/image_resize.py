@@ -1,0 +1,156 @@
+"""Images of another size: each output is two inputs, weighted, along one axis after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError
+from hpcflow.graph.dtypes import float32, int32
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.ops.array.array_ops import identity, range, reshape
+from hpcflow.ops.array.gather_ops import gather
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.array.space_depth_ops import sizes_of
+from hpcflow.ops.image.image_transforms import height_axis, image_tensor
+from hpcflow.ops.math.arithmetic_ops import add, cast, divide, maximum, minimum, multiply, subtract
+from hpcflow.ops.math.elementwise_math_ops import ceil, floor
+from hpcflow.platform.exception_translation import shown
+
+
+class ResizeMethod:
+    """How `resize_images` finds values between those that are there."""
+
+    BILINEAR, NEAREST_NEIGHBOR, BICUBIC, AREA = 0, 1, 2, 3
+
+
+def _sizes(size: Any) -> list[Any]:
+    """Height and width, ints where they are known."""
+    told = size.constant if isinstance(size, Tensor) else size
+    if told is None:
+        return [getitem(size, 0), getitem(size, 1)]
+    found = list(told)
+    whole = all(isinstance(n, Tensor) or _is_size(n) for n in found)
+    if len(found) != 2 or not whole:
+        raise ArgumentError(
+            f"a size of images is [height, width], positive integers, not {shown(size)}",
+            line=user_line(),
+        )
+    return [n if isinstance(n, Tensor) else int(n) for n in found]
+
+
+def _is_size(n: Any) -> bool:
+    return isinstance(n, (int, np.integer)) and bool(n > 0)
+
+
+def _positions(size: Any, out: Any, align_corners: bool, half_pixel_centers: bool) -> Tensor:
+    """Where in `size` elements each of `out` begins, or has its center, as float32."""
+    at, whole, parts = (cast(convert_to_tensor(n), float32) for n in (range(out), size, out))
+    if align_corners:
+        whole, parts = subtract(whole, 1.0), maximum(subtract(parts, 1.0), 1.0)
+    return multiply(add(at, 0.5) if half_pixel_centers else at, divide(whole, parts))
+
+
+def _checked(align_corners: bool, half_pixel_centers: bool) -> None:
+    if align_corners and half_pixel_centers:
+        raise ArgumentError(
+            "align_corners and half_pixel_centers exclude each other", line=user_line()
+        )
+
+
+def _bounded(at: Tensor, size: Any) -> Tensor:
+    return maximum(minimum(cast(at, int32), subtract(size, 1)), 0)
+
+
+def resize_bilinear(
+    images: Any,
+    size: Any,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Images of `size` [height, width]; each value is what lies on the lines between four others.
+
+    With `align_corners` the centers of the corners stay where they are; with `half_pixel_centers`
+    pixels are squares, which keep their corners; by default the first corner stays alone.
+    Returns: float32.
+    """
+    _checked(align_corners, half_pixel_centers)
+    with get_default_graph().name_scope(name or "ResizeBilinear"):
+        x = cast(image_tensor(images, "resize_bilinear"), float32)
+        h, wanted = height_axis(x), _sizes(size)
+        for axis, out in ((h + 1, wanted[1]), (h, wanted[0])):
+            whole = sizes_of(x)[axis]
+            at = _positions(whole, out, align_corners, half_pixel_centers)
+            at = subtract(at, 0.5) if half_pixel_centers else at
+            below = floor(at)
+            share = reshape(subtract(at, below), [-1] + [1] * (h + 2 - axis))
+            first = gather(x, _bounded(below, whole), axis=axis)
+            second = gather(x, _bounded(ceil(at), whole), axis=axis)
+            x = add(first, multiply(subtract(second, first), share))
+        return x
+
+
+def resize_nearest_neighbor(
+    images: Any,
+    size: Any,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Images of `size` [height, width], made of values that are there; see `resize_bilinear`."""
+    _checked(align_corners, half_pixel_centers)
+    with get_default_graph().name_scope(name or "ResizeNearestNeighbor"):
+        x = image_tensor(images, "resize_nearest_neighbor")
+        h, wanted = height_axis(x), _sizes(size)
+        for axis, out in ((h, wanted[0]), (h + 1, wanted[1])):
+            whole = sizes_of(x)[axis]
+            at = _positions(whole, out, align_corners, half_pixel_centers)
+            at = add(at, 0.5) if align_corners else at
+            x = gather(x, _bounded(floor(at), whole), axis=axis)
+        return x
+
+
+def resize_images(
+    images: Any,
+    size: Any,
+    method: int = ResizeMethod.BILINEAR,
+    align_corners: bool = False,
+    preserve_aspect_ratio: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Images of `size` by one of `ResizeMethod`; as they are if they have this size.
+
+    With `preserve_aspect_ratio` they become as large as fits, which needs a known size.
+    """
+    ways = {
+        ResizeMethod.BILINEAR: resize_bilinear,
+        ResizeMethod.NEAREST_NEIGHBOR: resize_nearest_neighbor,
+    }
+    if method not in ways:
+        raise ArgumentError(
+            f"resize_images by method {shown(method)}",
+            line=user_line(),
+            hint="ResizeMethod.BILINEAR and ResizeMethod.NEAREST_NEIGHBOR are there",
+        )
+    x = image_tensor(images, "resize_images")
+    h, wanted = height_axis(x), _sizes(size)
+    assert x.shape is not None
+    before = list(x.shape[h : h + 2])
+    if preserve_aspect_ratio:
+        wanted = _in_proportion(before, wanted)
+    if before == wanted:
+        return identity(x, name)
+    return ways[method](x, wanted, align_corners, name)
+
+
+def _in_proportion(before: list[Any], wanted: list[Any]) -> list[int]:
+    """`before` times the largest factor with which it fits into `wanted`."""
+    if not all(isinstance(n, int) for n in [*before, *wanted]):
+        raise ArgumentError(
+            "preserve_aspect_ratio needs sizes that are known when the graph is built",
+            line=user_line(),
+        )
+    factor = min(new / old for old, new in zip(before, wanted, strict=True))
+    return [round(old * factor) for old in before]

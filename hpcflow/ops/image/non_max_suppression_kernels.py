@@ -1,0 +1,56 @@
+"""The kernel of non-maximum suppression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.kernels.kernel_registry import Node, kernel
+
+
+def _corners(xp: Any, boxes: Any, centered: bool) -> tuple[Any, Any]:
+    """The smaller and the larger corner of each box."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if centered:
+        return first - second / 2, first + second / 2
+    return xp.minimum(first, second), xp.maximum(first, second)
+
+
+def _overlap(xp: Any, low: Any, high: Any, one: int) -> Any:
+    """Intersection over union of box `one` with all boxes."""
+    sides = xp.minimum(high[one], high) - xp.maximum(low[one], low)
+    shared = xp.maximum(sides, 0).prod(-1)
+    area = (high - low).prod(-1)
+    union = area[one] + area - shared
+    return xp.where(union > 0, shared / xp.where(union > 0, union, 1), 0)
+
+
+@kernel("BestBoxes", "new")
+def _best_boxes(xp: Any, node: Node) -> Callable[..., Any]:
+    centered = node.attrs["centered"]
+
+    def chosen(low: Any, high: Any, scores: Any, most: int, limit: Any, least: Any) -> list[int]:
+        left = scores > least
+        found: list[int] = []
+        while len(found) < most and bool(left.any()):
+            best = int(xp.argmax(xp.where(left, scores, -np.inf)))
+            found.append(best)
+            left &= _overlap(xp, low, high, best) <= limit
+            left[best] = False
+        return found
+
+    def run(boxes: Any, scores: Any, most: Any, limit: Any, least: Any) -> Any:
+        low, high = _corners(xp, boxes, centered)
+        count = int(most.reshape(-1)[0])
+        limit, least = limit.reshape(-1)[0], least.reshape(-1)[0]
+        rows = [
+            (sample, kind, box)
+            for sample in range(scores.shape[0])
+            for kind in range(scores.shape[1])
+            for box in chosen(low[sample], high[sample], scores[sample, kind], count, limit, least)
+        ]
+        return xp.asarray(rows, np.int64).reshape(-1, 3)
+
+    return run

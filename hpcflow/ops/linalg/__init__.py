@@ -1,0 +1,1 @@
+"""Matrix products, decompositions, einsum and Fourier transforms, with their kernels."""

@@ -1,0 +1,125 @@
+"""The kernel of einsum: every pair of inputs is one product of matrices, which BLAS computes."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.kernels.kernel_registry import Node, kernel
+
+
+def spelled(terms: Sequence[str], out: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The labels with those of each "..." written out, the last axes of all being the same."""
+    used = set("".join(terms))
+    free = [c for c in string.ascii_letters if c not in used]
+    pairs = zip(terms, ranks, strict=True)
+    spare = [rank - len(term) + 3 if "..." in term else 0 for term, rank in pairs]
+    dots = free[: max(spare, default=0)]
+    found = [
+        term.replace("...", "".join(dots[len(dots) - n :]))
+        for term, n in zip(terms, spare, strict=True)
+    ]
+    return found, out.replace("...", "".join(dots))
+
+
+def tidy(xp: Any, x: Any, labels: str, keep: set[str]) -> tuple[Any, str]:
+    """`x` with one axis for each of its labels, summed over those not in `keep`."""
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            first, second = labels.index(label), labels.rindex(label)
+            x = xp.diagonal(x, 0, first, second)  # the diagonal is the last axis
+            labels = labels[:first] + labels[first + 1 : second] + labels[second + 1 :] + label
+    gone = tuple(i for i, label in enumerate(labels) if label not in keep)
+    if gone:
+        x = x.sum(axis=gone, dtype=x.dtype)
+        labels = "".join(label for label in labels if label in keep)
+    return x, labels
+
+
+def ordered(x: Any, labels: str, out: str) -> Any:
+    """`x` with its axes in the order of `out`."""
+    return x.transpose([labels.index(c) for c in out])
+
+
+def _narrow(a: Any, left: str, b: Any, right: str) -> tuple[Any, str]:
+    """`a` without its axes of size 1 that are longer in `b`: they are broadcast."""
+    ones = [
+        i
+        for i, label in enumerate(left)
+        if label in right and a.shape[i] == 1 and b.shape[right.index(label)] != 1
+    ]
+    kept = "".join(label for i, label in enumerate(left) if i not in ones)
+    return a.reshape([d for i, d in enumerate(a.shape) if i not in ones]), kept
+
+
+def _for_blas(xp: Any, x: Any) -> Any:
+    """A matrix of which one axis lies together in memory: others are multiplied without BLAS."""
+    return x if x.itemsize in x.strides[-2:] else xp.ascontiguousarray(x)
+
+
+def pair(xp: Any, a: Any, left: str, b: Any, right: str, out: str) -> Any:
+    """The sum of products of two arrays, as one product of matrices for each of the joint axes."""
+    a, left = tidy(xp, a, left, set(right + out))
+    b, right = tidy(xp, b, right, set(left + out))
+    (a, left), (b, right) = _narrow(a, left, b, right), _narrow(b, right, a, left)
+    joint = "".join(c for c in out if c in left and c in right)
+    inner = "".join(c for c in left if c in right and c not in out)
+    rows = "".join(c for c in out if c in left and c not in right)
+    columns = "".join(c for c in out if c in right and c not in left)
+    size = dict(zip(left + right, a.shape + b.shape, strict=True))
+    shapes = [[size[c] for c in part] for part in (joint, rows, inner, columns)]
+    lead, n, k, m = shapes[0], *(math.prod(part) for part in shapes[1:])
+    first = _for_blas(xp, ordered(a, left, joint + rows + inner).reshape([*lead, n, k]))
+    second = _for_blas(xp, ordered(b, right, joint + inner + columns).reshape([*lead, k, m]))
+    result = xp.matmul(first, second).reshape([*lead, *shapes[1], *shapes[3]])
+    return ordered(result, joint + rows + columns, out)
+
+
+def _path(terms: Sequence[str], out: str, inputs: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Which inputs to join in turn; the result of each goes to the end."""
+    if len(terms) == 2:
+        return [(0, 1)]
+    stand_ins = [np.broadcast_to(np.float32(0), x.shape) for x in inputs]
+    text = ",".join(terms) + "->" + out
+    return np.einsum_path(text, *stand_ins, optimize="greedy")[0][1:]
+
+
+def contract(xp: Any, terms: Sequence[str], out: str, inputs: Sequence[Any], path: Any) -> Any:
+    """The einsum of `inputs`, joined in the order of `path`."""
+    given = list(zip(inputs, terms, strict=True))
+    for places in path:
+        chosen = [given[i] for i in places]
+        given = [t for i, t in enumerate(given) if i not in places]
+        x, labels = chosen[0]
+        for i, (y, more) in enumerate(chosen[1:], 2):
+            later = set(out).union(*(t for _, t in [*given, *chosen[i:]]))
+            result = "".join(c for c in dict.fromkeys(labels + more) if c in later)
+            x, labels = pair(xp, x, labels, y, more, result), result
+        given.append((x, labels))
+    ((x, labels),) = given
+    x, labels = tidy(xp, x, labels, set(out))
+    return ordered(x, labels, out)
+
+
+@kernel("Einsum", "out")
+def _einsum(xp: Any, node: Node) -> Callable[..., Any]:
+    left, _, right = node.attrs["equation"].partition("->")
+    given = left.split(",")
+    paths: dict[tuple[Any, ...], Any] = {}  # by shapes; a plan has few
+
+    def run(*args: Any) -> None:
+        *inputs, result = args
+        shapes = tuple(x.shape for x in inputs)
+        if shapes not in paths:
+            terms, out = spelled(given, right, [x.ndim for x in inputs])
+            order = _path(terms, out, inputs) if len(inputs) > 1 else []
+            paths.clear() if len(paths) > 100 else None
+            paths[shapes] = terms, out, order
+        terms, out, order = paths[shapes]
+        xp.copyto(result, contract(xp, terms, out, inputs, order))
+
+    return run

@@ -1,0 +1,224 @@
+"""Sums of products by the names of axes: einsum and tensordot."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.static_shape import Shape, Spec, broadcast, merge, normalize_axes, show
+from hpcflow.ops.array.array_ops import constant, expand_dims, range, shape, sizes
+from hpcflow.ops.array.broadcast_ops import ones, ones_like, sum_to_shape
+from hpcflow.ops.array.dynamic_axis_ops import dotted
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.math.arithmetic_ops import cast, conj, equal
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    has_tensors,
+    one,
+    require,
+    require_equal,
+    static_axes,
+    tensors,
+)
+
+# -- the equation; "." stands for "..."
+
+
+def parse(equation: str, count: int) -> tuple[list[str], str]:
+    """The labels of each input and of the output; ShapeError if it is not an equation."""
+    text = equation.replace(" ", "").replace("...", "\0")
+    if "." in text:
+        raise ShapeError(f"einsum {equation!r} has dots that are no '...'")
+    text = text.replace("\0", ".")
+    left, arrow, out = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != count:
+        raise ShapeError(f"einsum {equation!r} has {len(terms)} inputs, {count} are given")
+    if not arrow:
+        once = sorted(c for c in set(left) if left.count(c) == 1 and c not in ",.")
+        out = ("." if "." in left else "") + "".join(once)
+    for term in (*terms, out):
+        if set(term) - {".", *string.ascii_letters} or term.count(".") > 1:
+            raise ShapeError(f"einsum {equation!r}: {term!r} is not labels and at most one '...'")
+    if len(set(out)) != len(out) or set(out) - set(left):
+        raise ShapeError(f"einsum {equation!r}: the output's labels are inputs', each once")
+    return terms, out
+
+
+def _split(term: str, given: Shape) -> tuple[list[tuple[str, int | None]], Shape]:
+    """The sizes of the labels of an input, and of the axes of its "..."."""
+    before, dots, after = term.partition(".")
+    if given is None:
+        return [(c, None) for c in before + after], None if dots else ()
+    named = len(before) + len(after)
+    if len(given) < named or (len(given) > named and not dots):
+        raise ShapeError(f"einsum: labels {term.replace('.', '...')!r} for shape {show(given)}")
+    first, last = given[: len(before)], given[len(given) - len(after) :]
+    pairs = list(zip(before + after, (*first, *last), strict=True))
+    return pairs, given[len(before) : len(given) - len(after)]
+
+
+def _einsum(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("einsum", inputs)
+    require("einsum", inputs[0], "iufc")
+    terms, out = parse(attrs["equation"], len(inputs))
+    found: dict[str, int | None] = {}
+    rests: list[Shape] = []
+    for term, spec in zip(terms, inputs, strict=True):
+        pairs, rest = _split(term, spec.shape)
+        rests += [rest] if "." in term else []
+        for label, size in pairs:
+            (found[label],) = merge((found.get(label),), (size,)) or (None,)
+    dots = broadcast(rests)
+    if "." in out and dots is None:
+        return [Spec(inputs[0].dtype, None)]
+    result: list[int | None] = []
+    for label in out:
+        result += list(dots or ()) if label == "." else [found[label]]
+    return [Spec(inputs[0].dtype, tuple(result))]
+
+
+# -- its gradient, which is one too
+
+
+def _size(x: Tensor, term: str, label: str) -> Any:
+    """How long the axis `label` of `x` is: an int if it is known now, else a tensor."""
+    before, _, after = term.partition(".")
+    at = before.index(label) if label in before else after.index(label) - len(after)
+    if x.shape is not None and x.shape[at] is not None:
+        return x.shape[at]
+    return getitem(shape(x), at)
+
+
+def _identity(n: Any, dtype: np.dtype) -> Tensor:
+    if isinstance(n, int):
+        return constant(np.eye(n, dtype=dtype))
+    numbers = range(n)
+    return cast(equal(expand_dims(numbers, 1), numbers), dtype)
+
+
+def _back_to(op: Operation, k: int, g: Tensor) -> Tensor:
+    """The gradient of input `k`: the output's and the other inputs, summed to its labels.
+
+    A label that comes twice in it is a diagonal, one that only it has a repetition.
+    """
+    terms, out = parse(op.attrs["equation"], len(op.inputs))
+    x, term = op.inputs[k], terms[k]
+    others = [i for i, _ in enumerate(terms) if i != k]
+    inputs = [g, *(conj(op.inputs[i]) for i in others)]
+    left = [out, *(terms[i] for i in others)]
+    fresh = iter(sorted(set(string.ascii_letters) - set("".join(terms))))
+    own = ""
+    for label in term:
+        if label in own:
+            twin = next(fresh)
+            inputs.append(_identity(_size(x, term, label), x.dtype))
+            left.append(label + twin)
+            own += twin
+        else:
+            own += label
+            if label != "." and label not in "".join([out, *(terms[i] for i in others)]):
+                inputs.append(ones([_size(x, term, label)], x.dtype))
+                left.append(label)
+    if "." in own and "." not in "".join(left):
+        inputs.append(ones_like(x))
+        left.append(own)
+    if "." not in own:
+        return _made(inputs, left, own)
+    front = "." + own.replace(".", "")  # stretched axes are summed where they come first
+    d = _made(inputs, left, front)
+    turned = x if own == front else _made([x], [own], front)
+    if d.shape is None or None in d.shape or d.shape != turned.shape:
+        d = sum_to_shape(d, sizes(turned))
+    return d if own == front else _made([d], [front], own)
+
+
+def _made(inputs: list[Tensor], left: list[str], out: str) -> Tensor:
+    equation = f"{','.join(left)}->{out}".replace(".", "...")
+    return one("Einsum", inputs, {"equation": equation})
+
+
+def _einsum_back(op: Operation, g: Tensor) -> list[Any]:
+    return [lambda k=k: _back_to(op, k, g) for k, _ in enumerate(op.inputs)]
+
+
+op("Einsum", infer=_einsum, grad=_einsum_back)
+
+
+# -- public functions
+
+
+def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
+    """The sum of products that `equation` names, e.g. "bij,bjk->bik" for products of matrices.
+
+    Labels are letters; "..." stands for further axes, which are broadcast; a label twice in one
+    input is its diagonal. Without "->" the output has the labels that come once, in order.
+    """
+    given = tensors(inputs, "einsum")
+    terms, out = parse(equation, len(given))
+    return one("Einsum", given, {"equation": f"{','.join(terms)}->{out}".replace(".", "...")}, name)
+
+
+def _told_pairs(x: Tensor, y: Tensor, axes: Any) -> tuple[Tensor, Tensor] | None:
+    """The axes of each, where only the step tells them, or of what; None where all is known."""
+    if isinstance(axes, Tensor):
+        if axes.shape is not None and len(axes.shape) != 2:
+            raise ShapeError(
+                f"tensordot over {axes.name!r}, {show(axes.shape)}",
+                line=user_line(),
+                hint="a number that is known, or a tensor of shape [2, pairs]",
+            )
+        return getitem(axes, 0), getitem(axes, 1)
+    if has_tensors(axes):
+        mine, its = (convert_to_tensor(part) for part in axes)
+        if mine.constant is None or its.constant is None:
+            return mine, its
+    if x.shape is not None and y.shape is not None:
+        return None
+    if isinstance(axes, (int, np.integer)):
+        if axes < 0:
+            raise ShapeError(f"tensordot over {axes} axes", line=user_line())
+        return constant(np.arange(-axes, 0)), constant(np.arange(axes))
+    mine, its = (constant(np.array(static_axes(part), "i8")) for part in axes)
+    return mine, its
+
+
+def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
+    """The sum of products over the last `axes` of `a` and the first of `b`, or over pairs of axes.
+
+    `axes` is a number, or two lists: those of `a` and those of `b`; tensors are lists.
+    Shapes: the other axes of `a`, then those of `b`.
+    """
+    x, y = tensors([a, b], "tensordot")
+    if isinstance(axes, Tensor) and axes.constant is not None:
+        axes = axes.constant.tolist()
+    told = _told_pairs(x, y, axes)
+    if told is not None:
+        return dotted(x, y, *told, name)
+    assert x.shape is not None and y.shape is not None
+    left, right = len(x.shape), len(y.shape)
+    if isinstance(axes, (int, np.integer)):
+        n = int(axes)
+        if not 0 <= n <= min(left, right):
+            raise ShapeError(f"tensordot over {n} axes of {show(x.shape)} and {show(y.shape)}")
+        pairs = [(left - n + i, i) for i in map(int, np.arange(n))]
+    else:
+        first, second = ([int(i) for i in np.atleast_1d(np.asarray(part))] for part in axes)
+        if len(first) != len(second):
+            raise ShapeError(f"tensordot over axes {first} and {second}, not as many")
+        normalize_axes(first, left), normalize_axes(second, right)
+        pairs = [(i % left, j % right) for i, j in zip(first, second, strict=True)]
+    labels = string.ascii_letters
+    if left + right > len(labels):
+        raise ShapeError(f"tensordot of {left + right} axes")
+    mine, its = labels[:left], list(labels[left : left + right])
+    for i, j in pairs:
+        its[j] = mine[i]
+    out = [c for c in (*mine, *its) if (c in mine) != (c in its)]
+    return one("Einsum", [x, y], {"equation": f"{mine},{''.join(its)}->{''.join(out)}"}, name)

@@ -1,0 +1,166 @@
+"""Kernels of linear algebra, by LAPACK (NumPy) or cuSOLVER (CuPy)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import NumericError
+from hpcflow.kernels.kernel_registry import Node, kernel
+
+BLOCK = 64  # rows of a triangle that are solved at once; the rest are products of matrices
+
+
+def tried(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    """A function of numpy.linalg; what it cannot compute is a NumericError."""
+    try:
+        return function(*args, **more)
+    except np.linalg.LinAlgError as error:
+        raise NumericError(f"linear algebra failed: {error}") from None
+
+
+def adjoint(x: Any) -> Any:
+    """The conjugate transpose of the last two axes."""
+    return x.swapaxes(-1, -2).conj()
+
+
+def _simple(type: str, function: str) -> None:
+    @kernel(type, "out")
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        run = getattr(xp.linalg, function)
+        return lambda x, out: xp.copyto(out, tried(run, x))
+
+
+_simple("MatrixInverse", "inv")
+_simple("Cholesky", "cholesky")
+_simple("MatrixDeterminant", "det")
+
+
+@kernel("LogMatrixDeterminant", "out")
+def _log_determinant(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, sign: Any, size: Any) -> None:
+        found = xp.linalg.slogdet(x)
+        xp.copyto(sign, found[0])
+        xp.copyto(size, found[1])
+
+    return run
+
+
+def _joined(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Matrices and right sides with the same leading axes."""
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return tuple(xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+
+
+@kernel("MatrixSolve", "out")
+def _solve(xp: Any, node: Node) -> Callable[..., Any]:
+    turn = node.attrs["adjoint"]
+
+    def run(a: Any, b: Any, out: Any) -> None:
+        a, b = _joined(xp, adjoint(a) if turn else a, b)
+        xp.copyto(out, tried(xp.linalg.solve, a, b))
+
+    return run
+
+
+@kernel("MatrixTriangularSolve", "out")
+def _triangular_solve(xp: Any, node: Node) -> Callable[..., Any]:
+    lower, turn = node.attrs["lower"], node.attrs["adjoint"]
+
+    def run(a: Any, b: Any, out: Any) -> None:
+        a, b = _joined(xp, adjoint(a) if turn else a, b)
+        n = a.shape[-1]
+        cut = xp.tril if lower != turn else xp.triu
+        blocks = [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
+        xp.copyto(out, b)
+        for here in blocks if lower != turn else reversed(blocks):
+            done = slice(None, here.start) if lower != turn else slice(here.stop, None)
+            out[..., here, :] -= xp.matmul(a[..., here, done], out[..., done, :])
+            square = cut(a[..., here, here])
+            out[..., here, :] = tried(xp.linalg.solve, square, out[..., here, :])
+
+    return run
+
+
+# -- the exponential: Pade's approximant of order 13 after halving (N. Higham, SIMAX 26 (2005) 1179)
+
+_PADE: tuple[float, ...] = (
+    *(64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800),
+    *(129060195264000, 10559470521600, 670442572800, 33522128640, 1323241920),
+    *(40840800, 960960, 16380, 182, 1),
+)
+_LARGEST = 5.371920351148152  # 1-norm up to which the approximant has all digits
+
+
+@kernel("Expm", "out")
+def _expm(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, out: Any) -> None:
+        if not out.size:
+            return
+        size = float(xp.abs(x).sum(axis=-2).max())
+        if not math.isfinite(size):
+            out.fill(math.nan)
+            return
+        halvings = max(0, math.ceil(math.log2(size / _LARGEST))) if size else 0
+        a, b = x * x.dtype.type(2.0**-halvings), _PADE
+        unit = xp.eye(x.shape[-1], dtype=x.dtype)
+        a2 = xp.matmul(a, a)
+        a4 = xp.matmul(a2, a2)
+        a6 = xp.matmul(a2, a4)
+        odd = xp.matmul(a6, b[13] * a6 + b[11] * a4 + b[9] * a2)
+        odd = xp.matmul(a, odd + b[7] * a6 + b[5] * a4 + b[3] * a2 + b[1] * unit)
+        even = xp.matmul(a6, b[12] * a6 + b[10] * a4 + b[8] * a2)
+        even = even + b[6] * a6 + b[4] * a4 + b[2] * a2 + b[0] * unit
+        found = tried(xp.linalg.solve, even - odd, even + odd)
+        for _ in range(halvings):
+            found = xp.matmul(found, found)
+        xp.copyto(out, found)
+
+    return run
+
+
+# -- decompositions
+
+
+@kernel("Qr", "out")
+def _qr(xp: Any, node: Node) -> Callable[..., Any]:
+    mode = "complete" if node.attrs["full_matrices"] else "reduced"
+
+    def run(x: Any, q: Any, r: Any) -> None:
+        found = tried(xp.linalg.qr, x, mode)
+        xp.copyto(q, found[0])
+        xp.copyto(r, found[1])
+
+    return run
+
+
+@kernel("Svd", "out")
+def _svd(xp: Any, node: Node) -> Callable[..., Any]:
+    full, vectors = node.attrs["full_matrices"], node.attrs["compute_uv"]
+
+    def run(x: Any, *outs: Any) -> None:
+        if not vectors:
+            xp.copyto(outs[0], tried(xp.linalg.svd, x, compute_uv=False))
+            return
+        u, s, v = tried(xp.linalg.svd, x, full_matrices=full)
+        for out, found in zip(outs, (s, u, adjoint(v)), strict=True):
+            xp.copyto(out, found)
+
+    return run
+
+
+@kernel("SelfAdjointEig", "out")
+def _eig(xp: Any, node: Node) -> Callable[..., Any]:
+    vectors = node.attrs["compute_v"]
+
+    def run(x: Any, *outs: Any) -> None:
+        if not vectors:
+            xp.copyto(outs[0], tried(xp.linalg.eigvalsh, x))
+            return
+        for out, found in zip(outs, tried(xp.linalg.eigh, x), strict=True):
+            xp.copyto(out, found)
+
+    return run

@@ -1,0 +1,53 @@
+"""Kernels of parts of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.kernels.kernel_registry import Node, kernel
+
+
+def diagonal(xp: Any, x: Any) -> Any:
+    """The places on the diagonal of matrices, as an index of the last two axes."""
+    places = xp.arange(min(x.shape[-2:]))
+    return (..., places, places)
+
+
+@kernel("MatrixDiag", "out", moves=True)
+def _diag(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, out: Any) -> None:
+        out.fill(0)
+        out[diagonal(xp, out)] = x
+
+    return run
+
+
+@kernel("MatrixDiagPart", "out", moves=True)
+def _diag_part(xp: Any, node: Node) -> Callable[..., Any]:
+    return lambda x, out: xp.copyto(out, x[diagonal(xp, x)])
+
+
+@kernel("MatrixSetDiag", "out", inplace=(0,), moves=True)
+def _set_diag(xp: Any, node: Node) -> Callable[..., Any]:
+    def run(x: Any, d: Any, out: Any) -> None:
+        xp.copyto(out, x)
+        out[diagonal(xp, out)] = d
+
+    return run
+
+
+@kernel("MatrixBandPart", "out", moves=True)
+def _band(xp: Any, node: Node) -> Callable[..., Any]:
+    lower, upper = node.attrs["num_lower"], node.attrs["num_upper"]
+
+    def run(x: Any, out: Any) -> None:
+        below = xp.arange(x.shape[-2])[:, None] - xp.arange(x.shape[-1])
+        outside = xp.zeros(below.shape, bool)
+        if lower >= 0:
+            outside |= below > lower
+        if upper >= 0:
+            outside |= -below > upper
+        xp.copyto(out, xp.where(outside, xp.zeros((), x.dtype), x))
+
+    return run

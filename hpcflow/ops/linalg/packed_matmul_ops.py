@@ -1,0 +1,47 @@
+"""Matrices in the order in which a product reads them: made by the plan for those used often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec, is_known, show
+
+_MADE = NoGrad("made when a part is compiled, after gradients are taken")
+
+
+def _matrix(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    (given,) = inputs
+    if not is_known(given.shape) or len(given.shape or ()) != 2:
+        raise ShapeError(f"a matrix of a known size is packed, not {show(given.shape)}")
+    return [Spec(given.dtype, given.shape)]
+
+
+def _product(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    rows, packed = inputs[0].shape, inputs[1].shape
+    summed, columns = (packed or ())[:: -1 if attrs["transpose_b"] else 1]
+    if not is_known(rows) or (rows or ())[1:] != (summed,):
+        raise ShapeError(f"a product of {show(rows)} with {show(packed)}, packed")
+    return [Spec(inputs[0].dtype, ((rows or ())[0], columns))]
+
+
+def _strided(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(inputs[0].dtype, tuple(attrs["shape"]))]
+
+
+op(
+    "Packed",
+    infer=_matrix,
+    grad=_MADE,
+    doc="A matrix in the order in which products of `rows` rows with it, or its transpose, read.",
+)
+op("PackedMatMul", infer=_product, grad=_MADE, doc="A product with a matrix that is packed.")
+op(
+    "StridedMatMul",
+    infer=_strided,
+    grad=_MADE,
+    doc="A product of matrices that lie by `lays` in the operands and in the result; the rest of "
+    "the result is that of a third operand.",
+)

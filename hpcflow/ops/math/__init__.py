@@ -1,0 +1,1 @@
+"""Elementwise arithmetic, reductions and special functions, with their kernels."""

@@ -1,0 +1,532 @@
+"""Elementwise arithmetic, comparison and logic, casts, sums of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.composite_tensor import WithValues
+from hpcflow.graph.dtypes import (
+    OPAQUE,
+    as_dtype,
+    bool_,
+    float32,
+    float64,
+    is_floating,
+    name_of,
+    string,
+)
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.operator_overloads import OPERATORS
+from hpcflow.graph.static_shape import Spec, broadcast, merge
+from hpcflow.ops.array.array_ops import constant, reshape
+from hpcflow.ops.array.broadcast_ops import sum_to, zeros_like
+from hpcflow.ops.array.where_unique_ops import positions
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    alike,
+    as_first,
+    elementwise,
+    like,
+    one,
+    operand,
+    operands,
+    require,
+    require_alike,
+    require_equal,
+    several,
+    truth,
+    with_shape_of,
+    with_value,
+)
+
+_BOOLEAN = NoGrad("its output is booleans")
+
+
+class Unary(Protocol):
+    """A public function of one tensor."""
+
+    def __call__(self, x: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
+
+
+class Binary(Protocol):
+    """A public function of two tensors, which are broadcast together."""
+
+    def __call__(self, x: Any, y: Any, name: str | None = None) -> Tensor: ...  # noqa: D102
+
+
+def unary(type: str, kinds: str, grad: Any, doc: str, value: Any = None) -> Unary:
+    """Add an elementwise op of one input to the table; returns its public function.
+
+    `grad(x, y, g)` gives the gradient of the input `x` from the output `y` and its gradient `g`.
+    """
+
+    def rule(op: Operation, g: Tensor) -> list[Tensor | None]:
+        return [grad(op.inputs[0], op.outputs[0], g)]
+
+    op(
+        type,
+        infer=elementwise(type, kinds, value=value),
+        grad=grad if isinstance(grad, NoGrad) else rule,
+    )
+
+    def function(x: Any, name: str | None = None) -> Tensor:
+        return one(type, [operand(x, kinds)], {}, name)
+
+    function.__doc__ = doc
+    return function
+
+
+def binary(
+    type: str,
+    kinds: str,
+    grads: tuple[Any, Any] | NoGrad,
+    doc: str,
+    value: Any,
+    result: np.dtype | None = None,
+) -> Binary:
+    """Add an elementwise op of two broadcast inputs to the table; returns its public function.
+
+    `grads` are two functions of (x, y, output, g), or None or NoGrad in place of one; sums over
+    stretched axes are added.
+    """
+
+    def rule(op: Operation, g: Tensor) -> list[Any]:
+        (x, y), z = op.inputs, op.outputs[0]
+        of_x, of_y = grads  # type: ignore[misc]
+        return [
+            (lambda: sum_to(of_x(x, y, z, g), x, y)) if callable(of_x) else of_x,
+            (lambda: sum_to(of_y(x, y, z, g), y, x)) if callable(of_y) else of_y,
+        ]
+
+    op(
+        type,
+        infer=elementwise(type, kinds, result, value),
+        grad=grads if isinstance(grads, NoGrad) else rule,
+    )
+
+    def function(x: Any, y: Any, name: str | None = None) -> Tensor:
+        a, b = operands(operand(x, "b"), operand(y, "b")) if kinds == "b" else operands(x, y)
+        return one(type, [a, b], {}, name)
+
+    function.__doc__ = doc
+    return function
+
+
+# -- arithmetic of two tensors; gradients of complex numbers are conjugate, as TensorFlow's
+
+_ALL = "iuf"
+_ARITHMETIC = "iufc"
+
+
+def conj(x: Any, name: str | None = None) -> Tensor:
+    """The complex conjugate of `x`; `x` itself if it is real."""
+    x = convert_to_tensor(x)
+    require("conj", x.spec, "iufc")
+    return one("Conj", [x], {}, name) if x.dtype.kind == "c" else x
+
+
+op("Conj", infer=alike("conj", "c"), grad=lambda op, g: [conj(g)])
+
+
+def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of known integers; None where it divides by zero: the step tells."""
+    return lambda x, y: function(x, y) if y.all() else None
+
+
+def _powers(x: np.ndarray, y: np.ndarray) -> Any:
+    return None if (y < 0).any() else np.power(x, y)
+
+
+def times(g: Tensor, slope: Tensor) -> Tensor:
+    """The gradient `g` behind a function whose derivative is `slope`."""
+    return multiply(g, conj(slope))
+
+
+def twice(g: Tensor) -> Tensor:
+    """`g + g`."""
+    return add(g, g)
+
+
+def times_no_nan(g: Tensor, slope: Tensor) -> Tensor:
+    """`times`, and 0 where `g` is 0, also if the slope is infinite or NaN there."""
+    return multiply_no_nan(conj(slope), g)
+
+
+_first, _second = (lambda x, y, z, g: g), (lambda x, y, z, g: g)
+
+_sum: Binary = binary("Add", _ARITHMETIC, (_first, _second), "`x + y`.", np.add)
+
+
+def add(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x + y`; strings are joined."""
+    a, b = operands(x, y)
+    if a.dtype == string:
+        return one("StringJoin", [a, b], {"separator": ""}, name or "Add")
+    return _sum(a, b, name)
+
+
+subtract: Binary = binary(
+    "Sub", _ARITHMETIC, (_first, lambda x, y, z, g: negative(g)), "`x - y`.", np.subtract
+)
+multiply: Binary = binary(
+    "Mul",
+    _ARITHMETIC,
+    (lambda x, y, z, g: times(g, y), lambda x, y, z, g: times(g, x)),
+    "`x * y`.",
+    np.multiply,
+)
+multiply_no_nan: Binary = binary(
+    "MulNoNan",
+    "fc",
+    (
+        lambda x, y, z, g: multiply_no_nan(g, conj(y)),
+        lambda x, y, z, g: times_no_nan(g, x),
+    ),
+    "`x * y`, and 0 where `y` is 0, also if `x` is infinite or NaN.",
+    None,
+)
+_real_divide: Binary = binary(
+    "RealDiv",
+    "fc",
+    (
+        lambda x, y, z, g: _real_divide(g, conj(y)),
+        lambda x, y, z, g: times(negative(_real_divide(g, conj(y))), z),
+    ),
+    "`x / y` of floating-point numbers.",
+    np.true_divide,
+)
+floordiv: Binary = binary(
+    "FloorDiv", _ALL, (None, None), "The largest integer up to `x / y`.", whole(np.floor_divide)
+)
+mod: Binary = binary(
+    "FloorMod",
+    _ALL,
+    (_first, lambda x, y, z, g: negative(multiply(g, floordiv(x, y)))),
+    "The remainder of `floordiv`; it has the sign of `y`.",
+    whole(np.mod),
+)
+maximum: Binary = binary(
+    "Maximum",
+    _ALL,
+    (
+        lambda x, y, z, g: where(greater_equal(x, y), g, 0),
+        lambda x, y, z, g: where(greater_equal(x, y), 0, g),
+    ),
+    "The larger of `x` and `y`; the gradient of equal ones goes to `x`.",
+    np.maximum,
+)
+minimum: Binary = binary(
+    "Minimum",
+    _ALL,
+    (
+        lambda x, y, z, g: where(less_equal(x, y), g, 0),
+        lambda x, y, z, g: where(less_equal(x, y), 0, g),
+    ),
+    "The smaller of `x` and `y`; the gradient of equal ones goes to `x`.",
+    np.minimum,
+)
+
+
+def _power_base(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
+    known = y.constant
+    if known is not None and known.ndim == 0:
+        less = pow(x, known.item() - 1)
+    else:
+        less = _power(x, subtract(y, 1) if known is None else constant(known - y.dtype.type(1)))
+    return times(times(g, y), less)
+
+
+def _power_exponent(x: Tensor, y: Tensor, z: Tensor, g: Tensor) -> Tensor:
+    defined = not_equal(x, 0) if x.dtype.kind == "c" else greater(x, 0)
+    logs = where(defined, log(where(defined, x, 1)), 0)  # 0 ** y does not change with y
+    return times(times(g, z), logs)
+
+
+_power: Binary = binary("Pow", _ARITHMETIC, (_power_base, _power_exponent), "`x ** y`.", _powers)
+
+
+def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x ** y`; of a plain 2 or 3 products."""
+    if isinstance(y, (int, float)) and y in (2, 3):
+        return square(x, name) if y == 2 else multiply(square(x), x, name)
+    return _power(x, y, name)
+
+
+def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x / y`; integers are divided as float64 (those of up to 16 bits as float32)."""
+    a, b = operands(x, y)
+    if not is_floating(a.dtype):
+        wide = float32 if a.dtype.itemsize <= 2 else float64
+        a, b = cast(a, wide), cast(b, wide)
+    return _real_divide(a, b, name)
+
+
+truediv = divide
+
+
+# -- functions of one tensor
+
+_F, _C = "f", "fc"
+
+
+def analytic(type: str, slope: Any, doc: str, value: Any = None) -> Unary:
+    """Add a function of one tensor, real or complex, whose derivative is `slope(x, y)`."""
+    return unary(type, _C, lambda x, y, g: times(g, slope(x, y)), doc, value)
+
+
+negative: Unary = unary("Neg", "ifc", lambda x, y, g: negative(g), "`-x`.", np.negative)
+
+
+def _turning(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    """The gradient of `x / |x|`: what of `g` turns it, by the size of `x`; 0 at 0."""
+    along = cast(one("Real", [multiply(g, conj(y))]), x.dtype)
+    size = cast(one("ComplexAbs", [x]), x.dtype)
+    there = equal(size, 0)
+    slope = _real_divide(subtract(g, multiply(y, along)), where(there, 1, size))
+    return where(there, 0, slope)
+
+
+sign: Unary = unary(
+    "Sign",
+    "ifc",
+    lambda x, y, g: _turning(x, y, g) if x.dtype.kind == "c" else zeros_like(x),
+    "-1, 0 or 1, which has the gradient 0; `x / |x|` of complex numbers.",
+    np.sign,
+)
+_real_abs: Unary = unary("Abs", _ALL, lambda x, y, g: multiply(g, sign(x)), "`|x|`.", np.abs)
+
+
+def abs(x: Any, name: str | None = None) -> Tensor:
+    """The absolute value of `x`; a real number also for complex ones."""
+    x = convert_to_tensor(x)
+    return one("ComplexAbs", [x], {}, name) if x.dtype.kind == "c" else _real_abs(x, name)
+
+
+square: Unary = unary(
+    "Square", _ARITHMETIC, lambda x, y, g: twice(times(g, x)), "`x * x`.", np.square
+)
+sqrt: Unary = unary(
+    "Sqrt", _C, lambda x, y, g: times_no_nan(g, _real_divide(0.5, y)), "The square root of `x`."
+)
+rsqrt: Unary = unary(
+    "Rsqrt",
+    _C,
+    lambda x, y, g: times_no_nan(g, multiply(multiply(square(y), y), -0.5)),
+    "`1 / sqrt(x)`.",
+)
+exp: Unary = analytic("Exp", lambda x, y: y, "`e ** x`.")
+log: Unary = unary(
+    "Log", _C, lambda x, y, g: _real_divide(g, conj(x)), "The natural logarithm of `x`."
+)
+log1p: Unary = unary("Log1p", _C, lambda x, y, g: _real_divide(g, conj(add(x, 1))), "`log(1 + x)`.")
+sin: Unary = analytic("Sin", lambda x, y: cos(x), "The sine of `x`.")
+cos: Unary = analytic("Cos", lambda x, y: negative(sin(x)), "The cosine of `x`.")
+tanh: Unary = unary(
+    "Tanh", _C, lambda x, y, g: one("TanhGrad", [g, conj(y)]), "The hyperbolic tangent of `x`."
+)
+sigmoid: Unary = unary(
+    "Sigmoid", _F, lambda x, y, g: one("SigmoidGrad", [g, y]), "`1 / (1 + exp(-x))`."
+)
+
+
+def _tanh_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    g, y = op.inputs  # g (1 - y y)
+    return [
+        lambda: one("TanhGrad", [gg, conj(y)]),
+        lambda: times(gg, multiply(g, multiply(y, -2))),
+    ]
+
+
+def _sigmoid_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    g, y = op.inputs  # g y (1 - y)
+    return [
+        lambda: one("SigmoidGrad", [gg, y]),
+        lambda: multiply(multiply(gg, g), subtract(1, add(y, y))),
+    ]
+
+
+op("TanhGrad", infer=alike("TanhGrad", "fc"), grad=_tanh_grad_back)
+op("SigmoidGrad", infer=alike("SigmoidGrad", "f"), grad=_sigmoid_grad_back)
+
+
+# -- comparison and logic
+
+
+def _compare(type: str, kinds: str, doc: str, value: Callable[..., Any]) -> Binary:
+    return binary(type, kinds, _BOOLEAN, doc, value, bool_)
+
+
+equal: Binary = _compare("Equal", "biufcO", "Where `x` and `y` are equal.", np.equal)
+not_equal: Binary = _compare("NotEqual", "biufcO", "Where `x` and `y` differ.", np.not_equal)
+less: Binary = _compare("Less", _ALL, "`x < y`.", np.less)
+less_equal: Binary = _compare("LessEqual", _ALL, "`x <= y`.", np.less_equal)
+greater: Binary = _compare("Greater", _ALL, "`x > y`.", np.greater)
+greater_equal: Binary = _compare("GreaterEqual", _ALL, "`x >= y`.", np.greater_equal)
+logical_and: Binary = _compare("LogicalAnd", "b", "`x and y` of booleans.", np.logical_and)
+logical_or: Binary = _compare("LogicalOr", "b", "`x or y` of booleans.", np.logical_or)
+logical_xor: Binary = _compare(
+    "LogicalXor", "b", "Where exactly one of `x` and `y`.", np.logical_xor
+)
+logical_not: Unary = unary("LogicalNot", "b", _BOOLEAN, "`not x` of booleans.", np.logical_not)
+
+
+def _select(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("where's condition", inputs[0], "b")
+    require_equal("where", inputs[1:])
+    spec = Spec(inputs[1].dtype, broadcast([s.shape for s in inputs]))
+    return [with_value(spec, np.where, inputs)]
+
+
+def _select_back(op: Operation, g: Tensor) -> list[Any]:
+    c, x, y = op.inputs
+    return [
+        None,
+        lambda: sum_to(where_v2(c, g, 0), x, c, y),
+        lambda: sum_to(where_v2(c, 0, g), y, c, x),
+    ]
+
+
+def _row_condition(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("where's condition", inputs[0], "b")
+    condition, *choices = (s.shape for s in inputs)
+    if condition is None or len(condition) != 1:
+        return [Spec(bool_, condition)]
+    if None in choices:
+        return [Spec(bool_, None)]
+    added = max(len(s or ()) for s in choices) - 1
+    return [Spec(bool_, (*condition, *(1,) * added))]
+
+
+op("Select", infer=_select, grad=_select_back)
+op("RowCondition", infer=_row_condition, grad=_BOOLEAN)
+
+
+def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+    """`x` where `condition` holds, else `y`; a vector picks rows of matrices and larger tensors.
+
+    Else the three are broadcast together. Without `x` and `y` the positions where it holds: int64
+    [true elements, rank].
+    """
+    if x is None or y is None:
+        return where_v2(condition, x, y, name)
+    condition, (a, b) = truth(condition), operands(x, y)
+    if condition.shape is None or len(condition.shape) == 1:
+        if condition.shape is None or a.shape is None or b.shape is None:
+            condition = one("RowCondition", [condition, a, b])
+        else:
+            added = max(len(a.shape), len(b.shape)) - 1
+            condition = reshape(condition, [-1, *[1] * added]) if added > 0 else condition
+    return where_v2(condition, a, b, name)
+
+
+def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+    """`x` where `condition` holds, else `y`; the three are broadcast together as in NumPy.
+
+    Without `x` and `y` the positions where it holds: int64 [true elements, rank].
+    """
+    if x is None and y is None:
+        return positions(condition, name)
+    if x is None or y is None:
+        raise ShapeError("where takes both x and y, or neither", line=user_line())
+    a, b = operands(x, y)
+    return one("Select", [truth(condition), a, b], {}, name)
+
+
+# -- casts, bounds, sums of many
+
+
+def _cast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    if "O" in (inputs[0].dtype.kind, attrs["dtype"].kind):
+        raise DTypeError("strings are not cast", hint="hf.string_to_number and hf.as_string read")
+    for dtype in (inputs[0].dtype, attrs["dtype"]):
+        if dtype in OPAQUE:
+            raise DTypeError(f"Cast takes numbers, not {name_of(dtype)}")
+    return [with_value(Spec(attrs["dtype"], inputs[0].shape), lambda x: x, inputs)]
+
+
+def _cast_back(op: Operation, g: Tensor) -> list[Any]:
+    return [lambda: cast(g, op.inputs[0].dtype)]
+
+
+def _check_back(op: Operation, g: Tensor) -> list[Tensor]:
+    return [check_numerics(g, f"gradient of {op.attrs['message']}")]
+
+
+def _check(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("check_numerics", inputs[0], "f")
+    return as_first(inputs, attrs)
+
+
+def _clip_back(op: Operation, g: Tensor) -> list[Any]:
+    """Of `maximum(minimum(x, high), low)`; `low` has what neither `x` nor `high` has."""
+    x, low, high = op.inputs
+    inside = logical_and(less_equal(x, high), greater_equal(x, low))
+    above = logical_and(greater(x, high), greater_equal(high, low))
+    return [
+        lambda: sum_to(where(inside, g, 0), x, low, high),
+        lambda: sum_to(where(logical_or(inside, above), 0, g), low, x, high),
+        lambda: sum_to(where(above, g, 0), high, x, low),
+    ]
+
+
+op("Cast", infer=_cast, grad=_cast_back)
+op("CheckNumerics", infer=_check, grad=_check_back)
+op("AddN", infer=alike("add_n", _ARITHMETIC), grad=lambda op, g: [g] * len(op.inputs))
+op("ClipByValue", infer=elementwise("clip_by_value", _ALL), grad=_clip_back)
+
+
+def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+    """`x` as another dtype; floats are cut towards zero to integers.
+
+    Of sparse tensors and IndexedSlices the values are cast.
+    """
+    if isinstance(x, WithValues):
+        return x.map_values(lambda values: cast(values, dtype, name))
+    x, dtype = convert_to_tensor(x), as_dtype(dtype)
+    return x if x.dtype == dtype else one("Cast", [x], {"dtype": dtype}, name)
+
+
+def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
+    """`tensor` itself; running it raises NumericError with `message` if it has NaN or infinity.
+
+    The error names the tensor too, the line that made the check, and the rank.
+    """
+    t = convert_to_tensor(tensor)
+    return one("CheckNumerics", [t], {"message": message, "of": t.name}, name)
+
+
+def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
+    """The sum of `inputs`, all of one shape, added from left to right."""
+    tensors = [convert_to_tensor(t) for t in several(inputs, "add_n")]
+    if not tensors:
+        raise ShapeError("add_n of no tensors")
+    if len(tensors) == 1:
+        return tensors[0]
+    if len(tensors) > 2:
+        return one("AddN", tensors, {}, name)
+    require_alike("add_n", *tensors)
+    total = one("Add", tensors, {}, name)
+    total.set_shape(merge(tensors[0].shape, tensors[1].shape))
+    return total
+
+
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+    """`maximum(minimum(t, clip_value_max), clip_value_min)`; of IndexedSlices the rows."""
+    if isinstance(t, WithValues):
+        return t.map_values(lambda v: clip_by_value(v, clip_value_min, clip_value_max, name))
+    t = convert_to_tensor(t)
+    clipped = one("ClipByValue", [t, like(clip_value_min, t), like(clip_value_max, t)], {}, name)
+    return with_shape_of(clipped, t, "clip_by_value")
+
+
+_TABLE: dict[str, Callable[..., Tensor]] = {
+    **{"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "floordiv": floordiv},
+    **{"mod": mod, "pow": pow, "neg": negative, "abs": abs},
+    **{"lt": less, "le": less_equal, "gt": greater, "ge": greater_equal},
+}
+OPERATORS.update(_TABLE)

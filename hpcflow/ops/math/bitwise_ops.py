@@ -1,0 +1,99 @@
+"""Bits: of integers, by which `&` and its like go; the same bytes read as another data type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.dtypes import as_dtype
+from hpcflow.graph.graph import Tensor, convert_to_tensor
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.operator_overloads import OPERATORS
+from hpcflow.graph.static_shape import Spec, show
+from hpcflow.ops.math.arithmetic_ops import (
+    Binary,
+    Unary,
+    binary,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    unary,
+)
+from hpcflow.ops.shape_inference import Attrs, one, operands
+
+
+def _bitcast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    given, dtype = inputs[0], attrs["dtype"]
+    have, want = given.dtype.itemsize, dtype.itemsize
+    if have % want and want % have:
+        raise DTypeError(f"bitcast of {given.dtype} to {dtype}: the sizes do not go together")
+    if given.shape is None or have == want:
+        return [Spec(dtype, given.shape)]
+    if have > want:
+        return [Spec(dtype, (*given.shape, have // want))]
+    if not given.shape or given.shape[-1] not in (None, want // have):
+        raise ShapeError(
+            f"bitcast of {given.dtype}{show(given.shape)} to {dtype} needs a last axis of "
+            f"{want // have}"
+        )
+    return [Spec(dtype, given.shape[:-1])]
+
+
+op("Bitcast", infer=_bitcast, grad=NoGrad("bits have no derivative"))
+
+
+def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
+    """The bytes of `input` as numbers of another data type.
+
+    Shapes: the same for types of one size; a larger type takes the last axis away, a smaller one
+            adds one.
+    """
+    return one("Bitcast", [convert_to_tensor(input)], {"dtype": as_dtype(type)}, name)
+
+
+# -- bits of integers
+
+
+def _bits(type: str, doc: str, value: Any) -> Binary:
+    return binary(type, "iu", NoGrad("its output is integers"), doc, value)
+
+
+bitwise_and: Binary = _bits("BitwiseAnd", "The bits set in both `x` and `y`.", np.bitwise_and)
+bitwise_or: Binary = _bits("BitwiseOr", "The bits set in `x` or `y`.", np.bitwise_or)
+bitwise_xor: Binary = _bits("BitwiseXor", "The bits set in one of `x`, `y`.", np.bitwise_xor)
+left_shift: Binary = _bits("LeftShift", "The bits of `x` moved up by `y` places.", np.left_shift)
+right_shift: Binary = _bits(
+    "RightShift", "The bits of `x` moved down by `y`; the sign stays.", np.right_shift
+)
+invert: Unary = unary(
+    "Invert", "iu", NoGrad("its output is integers"), "All bits of `x` turned.", np.invert
+)
+
+
+def _either(logical: Binary, bits: Binary) -> Binary:
+    """The operator of booleans, or of the bits of integers."""
+
+    def function(x: Any, y: Any, name: str | None = None) -> Tensor:
+        a, b = operands(x, y)
+        return (bits if a.dtype.kind in "iu" else logical)(a, b, name)
+
+    return function
+
+
+def _not(x: Any, name: str | None = None) -> Tensor:
+    x = convert_to_tensor(x)
+    return invert(x, name) if x.dtype.kind in "iu" else logical_not(x, name)
+
+
+OPERATORS.update(
+    {
+        "and": _either(logical_and, bitwise_and),
+        "or": _either(logical_or, bitwise_or),
+        "xor": _either(logical_xor, bitwise_xor),
+        "invert": _not,
+    }
+)

@@ -1,0 +1,86 @@
+"""Complex numbers and their parts.
+
+As in TensorFlow the gradient by a complex number is that by its real part plus i times that by its
+imaginary part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError
+from hpcflow.graph.dtypes import complex64, complex128, float32, float64
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.static_shape import Spec, broadcast
+from hpcflow.ops.array.broadcast_ops import sum_to, zeros_like
+from hpcflow.ops.math.arithmetic_ops import greater_equal, multiply, negative, where
+from hpcflow.ops.math.elementwise_math_ops import div_no_nan
+from hpcflow.ops.shape_inference import Attrs, one, operands, require, require_equal
+
+COMPLEX: dict[np.dtype, np.dtype] = {float32: complex64, float64: complex128}
+REAL = {whole: part for part, whole in COMPLEX.items()}
+
+
+def _part(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("a part of a complex number", inputs[0], "c")
+    return [Spec(REAL[inputs[0].dtype], inputs[0].shape)]
+
+
+def _complex(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("complex", inputs)
+    if inputs[0].dtype not in COMPLEX:
+        raise DTypeError(f"complex takes float32 or float64, not {inputs[0].dtype}")
+    return [Spec(COMPLEX[inputs[0].dtype], broadcast([s.shape for s in inputs]))]
+
+
+def _complex_back(op: Operation, g: Tensor) -> list[Any]:
+    x, y = op.inputs
+    return [lambda: sum_to(real(g), x, y), lambda: sum_to(imag(g), y, x)]
+
+
+def _angle_back(op: Operation, g: Tensor) -> list[Any]:
+    x = op.inputs[0]
+    turned = complex(imag(x), real(x))
+    return [negative(one("RealDiv", [complex(g, zeros_like(g)), turned]))]
+
+
+def _abs_back(op: Operation, g: Tensor) -> list[Any]:
+    share = div_no_nan(g, op.outputs[0])
+    return [multiply(complex(share, zeros_like(share)), op.inputs[0])]
+
+
+def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
+    """The complex numbers with these parts, which are broadcast together."""
+    x, y = operands(real, imag)
+    return one("Complex", [x, y], {}, name)
+
+
+def real(input: Any, name: str | None = None) -> Tensor:
+    """The real part; `input` itself if it is real."""
+    x = convert_to_tensor(input)
+    return one("Real", [x], {}, name) if x.dtype.kind == "c" else x
+
+
+def imag(input: Any, name: str | None = None) -> Tensor:
+    """The imaginary part; zeros if `input` is real."""
+    x = convert_to_tensor(input)
+    return one("Imag", [x], {}, name) if x.dtype.kind == "c" else zeros_like(x, name=name)
+
+
+def angle(input: Any, name: str | None = None) -> Tensor:
+    """The angle of each number with the positive real axis, from -pi to pi."""
+    x = convert_to_tensor(input)
+    if x.dtype.kind == "c":
+        return one("Angle", [x], {}, name)
+    return where(greater_equal(x, 0), zeros_like(x), x.dtype.type(np.pi), name)
+
+
+op("Complex", infer=_complex, grad=_complex_back)
+op("Real", infer=_part, grad=lambda op, g: [complex(g, zeros_like(g))])
+op("Imag", infer=_part, grad=lambda op, g: [complex(zeros_like(g), g)])
+op("Angle", infer=_part, grad=_angle_back)
+op("ComplexAbs", infer=_part, grad=_abs_back)

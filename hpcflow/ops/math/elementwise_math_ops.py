@@ -1,0 +1,335 @@
+"""More functions element by element: trigonometry, rounding, remainders, tests of floats, bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
+from hpcflow.graph.composite_tensor import WithValues
+from hpcflow.graph.deprecated_arguments import renamed
+from hpcflow.graph.dtypes import (
+    as_dtype,
+    bfloat16,
+    bool_,
+    complex64,
+    complex128,
+    float32,
+    float64,
+    int32,
+    int64,
+    is_floating,
+    kind_of,
+    limits,
+)
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.ops.array.broadcast_ops import zeros_like
+from hpcflow.ops.math.arithmetic_ops import (
+    Binary,
+    Unary,
+    add,
+    add_n,
+    analytic,
+    binary,
+    cast,
+    clip_by_value,
+    conj,
+    divide,
+    equal,
+    exp,
+    floordiv,
+    log,
+    mod,
+    multiply,
+    negative,
+    rsqrt,
+    square,
+    subtract,
+    times,
+    times_no_nan,
+    unary,
+    where_v2,
+    whole,
+)
+from hpcflow.ops.shape_inference import Attrs, alike, like, one, operands, require, require_alike
+from hpcflow.platform.exception_translation import shown
+
+# -- trigonometry, exponentials
+
+tan: Unary = analytic("Tan", lambda x, y: add(square(y), 1), "The tangent of `x`.")
+asin: Unary = analytic("Asin", lambda x, y: rsqrt(subtract(1, square(x))), "The inverse sine.")
+acos: Unary = analytic(
+    "Acos", lambda x, y: negative(rsqrt(subtract(1, square(x)))), "The inverse cosine."
+)
+atan: Unary = analytic("Atan", lambda x, y: reciprocal(add(square(x), 1)), "The inverse tangent.")
+sinh: Unary = analytic("Sinh", lambda x, y: cosh(x), "The hyperbolic sine of `x`.")
+cosh: Unary = analytic("Cosh", lambda x, y: sinh(x), "The hyperbolic cosine of `x`.")
+asinh: Unary = analytic("Asinh", lambda x, y: reciprocal(cosh(y)), "The inverse of `sinh`.")
+acosh: Unary = analytic(
+    "Acosh", lambda x, y: reciprocal(sinh(y)), "The inverse of `cosh`, not negative."
+)
+atanh: Unary = analytic(
+    "Atanh", lambda x, y: reciprocal(subtract(1, square(x))), "The inverse of `tanh`."
+)
+expm1: Unary = analytic("Expm1", lambda x, y: exp(x), "`exp(x) - 1`, exact near 0.")
+reciprocal: Unary = unary(
+    "Reciprocal", "fc", lambda x, y, g: times_no_nan(g, negative(square(y))), "`1 / x`."
+)
+
+atan2: Binary = binary(
+    "Atan2",
+    "f",
+    (
+        lambda y, x, z, g: multiply(g, divide(x, add(square(x), square(y)))),
+        lambda y, x, z, g: multiply(g, divide(negative(y), add(square(x), square(y)))),
+    ),
+    "The angle of the point (x, y) with the first axis, from -pi to pi.",
+    np.arctan2,
+)
+atan2 = renamed(x="y", y="x")(atan2)
+
+
+# -- rounding, remainders
+
+_STEPS = "f"
+
+
+def _flat(type: str, doc: str) -> Unary:
+    return unary(type, _STEPS, lambda x, y, g: None, f"{doc}; its gradient is none.")
+
+
+ceil: Unary = _flat("Ceil", "The smallest whole number not below `x`")
+floor: Unary = _flat("Floor", "The largest whole number not above `x`")
+rint: Unary = _flat("Rint", "The whole number nearest to `x`, the even one of two")
+
+squared_difference: Binary = binary(
+    "SquaredDifference",
+    "iufc",
+    (
+        lambda x, y, z, g: multiply(add(g, g), subtract(x, y)),
+        lambda x, y, z, g: multiply(add(g, g), subtract(y, x)),
+    ),
+    "`(x - y) ** 2`, of complex numbers `|x - y| ** 2`.",
+    lambda x, y: np.square(np.subtract(x, y)),
+)
+nextafter: Binary = binary(
+    "NextAfter",
+    "F",
+    (lambda x, y, z, g: g, lambda x, y, z, g: zeros_like(g)),
+    "The number next to `x` on the way to `y`.",
+    np.nextafter,
+)
+nextafter = renamed(x="x1", y="x2")(nextafter)
+truncatediv: Binary = binary(
+    "TruncateDiv",
+    "iuf",
+    (None, None),
+    "The quotient cut towards zero, as of integers in C.",
+    whole(lambda x, y: (x - np.fmod(x, y)) // y),
+)
+truncatemod: Binary = binary(
+    "TruncateMod",
+    "iuf",
+    (
+        lambda x, y, z, g: g,
+        lambda x, y, z, g: negative(multiply(g, rint(divide(subtract(x, z), y)))),
+    ),
+    "The remainder of the quotient cut towards zero; it has the sign of `x`.",
+    whole(np.fmod),
+)
+div_no_nan: Binary = binary(
+    "DivNoNan",
+    "fc",
+    (
+        lambda x, y, z, g: div_no_nan(g, conj(y)),
+        lambda x, y, z, g: times(g, div_no_nan(negative(z), y)),
+    ),
+    "`x / y`, and 0 where `y` is 0.",
+    None,
+)
+floor_div, floormod = floordiv, mod
+
+
+def round(x: Any, name: str | None = None) -> Tensor:
+    """The whole number nearest to `x`, the even one of two; integers stay."""
+    x = convert_to_tensor(x)
+    return rint(x, name) if is_floating(x.dtype) else one("Identity", [x], {}, name)
+
+
+def realdiv(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x / y` of floating-point numbers."""
+    a, b = operands(x, y)
+    return one("RealDiv", [a, b], {}, name)
+
+
+def div(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x / y` as in Python 2: integers give the largest integer up to the quotient."""
+    a, b = operands(x, y)
+    return realdiv(a, b, name) if is_floating(a.dtype) else floordiv(a, b, name)
+
+
+def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
+    """`x`, a tensor or IndexedSlices, times a scalar; ShapeError if that is none."""
+    if isinstance(x, WithValues):
+        return x.map_values(lambda values: scalar_mul(scalar, values, name))
+    x = convert_to_tensor(x)
+    scalar = like(scalar, x)
+    if scalar.shape not in (None, ()):
+        raise ShapeError(f"scalar_mul takes a scalar, not shape {show(scalar.shape)}")
+    return multiply(scalar, x, name)
+
+
+def xlogy(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x * log(y)`, and 0 where `x` is 0."""
+    a, b = operands(x, y)
+    return multiply(a, log(where_v2(equal(a, 0), 1, b)), name)
+
+
+def xdivy(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """`x / y`, and 0 where `x` is 0."""
+    a, b = operands(x, y)
+    nothing = equal(a, 0)
+    return where_v2(nothing, 0, divide(a, where_v2(nothing, 1, b)), name)
+
+
+def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
+    """The polynomial of `coeffs`, a list with that of the highest power first, at `x`."""
+    x = convert_to_tensor(x)
+    if not isinstance(coeffs, (list, tuple)):
+        raise ArgumentError(f"coeffs are a list, not {shown(coeffs)}", line=user_line())
+    with get_default_graph().name_scope(name or "polyval"):
+        value = zeros_like(x)
+        for i, coefficient in enumerate(coeffs):
+            c = like(coefficient, x)
+            value = add(multiply(value, x), c) if i else add(value, c)
+    return value
+
+
+# -- what floats are
+
+
+def _ask(type: str, doc: str) -> Unary:
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        require(type, inputs[0], "fc")
+        return [Spec(bool_, inputs[0].shape)]
+
+    op(type, infer=infer, grad=NoGrad("its output is booleans"))
+
+    def function(x: Any, name: str | None = None) -> Tensor:
+        return one(type, [convert_to_tensor(x)], {}, name)
+
+    function.__doc__ = doc
+    return function
+
+
+is_finite: Unary = _ask("IsFinite", "Where `x` is neither infinite nor NaN.")
+is_inf: Unary = _ask("IsInf", "Where `x` is infinite.")
+is_nan: Unary = _ask("IsNan", "Where `x` is NaN.")
+
+
+# -- products of vectors in space
+
+
+def _cross(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    (spec,) = alike("cross", "iuf")(inputs, attrs)
+    if spec.shape is None:
+        return [spec]
+    if not spec.shape or spec.shape[-1] not in (3, None):
+        raise ShapeError(f"cross of shape {show(spec.shape)}", hint="the last axis has size 3")
+    return [Spec(spec.dtype, merge(spec.shape, (*spec.shape[:-1], 3)))]
+
+
+def _cross_back(op: Operation, g: Tensor) -> list[Any]:
+    a, b = op.inputs
+    return [lambda: cross(b, g), lambda: cross(g, a)]
+
+
+op("Cross", infer=_cross, grad=_cross_back)
+
+
+def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
+    """The cross product of vectors in space: `a` and `b` are [..., 3], of one shape."""
+    x, y = operands(a, b)
+    return one("Cross", [x, y], {}, name)
+
+
+# -- casts, sums of many
+
+
+def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """`value` as another dtype; what that cannot hold becomes its smallest or largest number."""
+    x, dtype = convert_to_tensor(value), as_dtype(dtype)
+    if kind_of(x.dtype) not in "iuf" or kind_of(dtype) not in "iuf":
+        raise DTypeError(f"saturate_cast from {x.dtype} to {dtype}", hint="hf.cast")
+    low, high = _held(x.dtype, dtype)
+    if low is not None:
+        x = clip_by_value(x, low, high)
+    return cast(x, dtype, name)
+
+
+def _held(given: np.dtype, taken: np.dtype) -> tuple[Any, Any]:
+    """The numbers of `given` between which all fit in `taken`; Nones if all do."""
+    if np.can_cast(given, taken, "safe"):
+        return None, None
+    bounds: list[Any] = []
+    for dtype in (given, taken):
+        bounds.append((limits(dtype).min, limits(dtype).max))
+    (low, high), (least, most) = bounds
+    low, high = max(low, least), min(high, most)
+    if kind_of(given) == "f" and kind_of(taken) != "f":  # 2**31 - 1 is no float32: the one below it
+        top, bottom = given.type(high), given.type(low)
+        low = np.nextafter(bottom, given.type(0)) if int(bottom) < least else bottom
+        high = np.nextafter(top, given.type(0)) if int(top) > most else top
+    return given.type(low), given.type(high)
+
+
+def to_float(x: Any, name: str | None = None) -> Tensor:
+    """`x` as float32."""
+    return cast(x, float32, name)
+
+
+def to_double(x: Any, name: str | None = None) -> Tensor:
+    """`x` as float64."""
+    return cast(x, float64, name)
+
+
+def to_int32(x: Any, name: str | None = None) -> Tensor:
+    """`x` as int32."""
+    return cast(x, int32, name)
+
+
+def to_int64(x: Any, name: str | None = None) -> Tensor:
+    """`x` as int64."""
+    return cast(x, int64, name)
+
+
+def to_bfloat16(x: Any, name: str | None = None) -> Tensor:
+    """`x` as bfloat16."""
+    return cast(x, bfloat16, name)
+
+
+def to_complex64(x: Any, name: str | None = None) -> Tensor:
+    """`x` as complex64."""
+    return cast(x, complex64, name)
+
+
+def to_complex128(x: Any, name: str | None = None) -> Tensor:
+    """`x` as complex128."""
+    return cast(x, complex128, name)
+
+
+def accumulate_n(
+    inputs: Sequence[Any], shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+) -> Tensor:
+    """The sum of `inputs`, all of one shape: of `shape` and `tensor_dtype` if given."""
+    dtype = None if tensor_dtype is None else as_dtype(tensor_dtype)
+    tensors = [convert_to_tensor(t, dtype) for t in inputs]
+    require_alike("accumulate_n", *tensors)
+    total = add_n(tensors, name)
+    if shape is not None:
+        total.set_shape(shape)
+    return total

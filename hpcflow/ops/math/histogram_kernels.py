@@ -1,0 +1,31 @@
+"""The kernel of counting numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.errors import RangeError
+from hpcflow.kernels.kernel_registry import Node, kernel
+
+
+@kernel("Bincount", "new")
+def _bincount(xp: Any, node: Node) -> Callable[..., Any]:
+    low, high = node.attrs["minlength"], node.attrs["maxlength"]
+    dtype = node.outputs[0].dtype
+
+    def run(numbers: Any, *weights: Any) -> Any:
+        flat, more = numbers.reshape(-1), [w.reshape(-1) for w in weights]
+        if flat.size and flat.min() < 0:
+            raise RangeError(f"bincount of {flat.min()}", hint="it counts numbers from 0 on")
+        count = max(low, int(flat.max()) + 1 if flat.size else 0)
+        if high is not None and count > high:
+            count, kept = high, flat < high
+            flat, more = flat[kept], [w[kept] for w in more]
+        if more:  # summed in the dtype of the weights: NumPy would sum integers as floats
+            out = xp.zeros(count, dtype)
+            xp.add.at(out, flat.astype("i8"), more[0])
+            return out
+        return xp.bincount(flat.astype("i8"), minlength=count).astype(dtype)
+
+    return run

@@ -1,0 +1,65 @@
+"""Numbers rounded to a floating-point format narrower than those that are computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hpcflow.errors import DTypeError
+from hpcflow.graph.graph import Tensor, convert_to_tensor
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.custom_ops import custom_gradient
+from hpcflow.ops.shape_inference import Attrs, as_first, one, require
+
+
+class Format(NamedTuple):
+    """A binary floating-point format.
+
+    `digits` of the significand, the `lowest` exponent of a normal number, the `largest` number, and
+    what lies `beyond` it: "inf", "nan" or "largest". Without `negative_zero`, -0 becomes 0.
+    """
+
+    digits: int
+    lowest: int
+    largest: float
+    beyond: str = "inf"
+    negative_zero: bool = True
+
+
+FORMATS = {  # OCP 8-bit floating point, and with "uz" the ones of Graphcore, AMD and Qualcomm
+    "bfloat16": Format(8, -126, 3.3895313892515355e38),
+    "float16": Format(11, -14, 65504.0),
+    "float8_e4m3fn": Format(4, -6, 448.0, "nan"),
+    "float8_e4m3fnuz": Format(4, -7, 240.0, "nan", negative_zero=False),
+    "float8_e5m2": Format(3, -14, 57344.0),
+    "float8_e5m2fnuz": Format(3, -15, 57344.0, "nan", negative_zero=False),
+    "float4_e2m1fn": Format(2, 0, 6.0, "largest"),
+}
+
+
+def _rounded(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("round_to_format", inputs[0], "f")
+    return as_first(inputs, attrs)
+
+
+op("RoundToFormat", infer=_rounded, grad=NoGrad("a step function; round_to_format passes it on"))
+
+
+def round_to_format(x: Any, format: str, saturate: bool = False, name: str | None = None) -> Tensor:
+    """`x` with each element rounded, ties to even, to a number of `format`; its dtype stays.
+
+    `saturate` has what is too large become the largest number. The gradient passes unchanged.
+    Errors: DTypeError for a format that is not known.
+    """
+    if format not in FORMATS:
+        raise DTypeError(f"format {format!r} is not known", hint=f"known: {', '.join(FORMATS)}")
+    digits, lowest, largest, beyond, negative_zero = FORMATS[format]
+    attrs: Attrs = {"digits": digits, "lowest": lowest, "largest": largest}
+    attrs.update(beyond="largest" if saturate else beyond, negative_zero=negative_zero)
+
+    @custom_gradient
+    def rounded(t: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        return one("RoundToFormat", [t], attrs, name), lambda g: g
+
+    return rounded(convert_to_tensor(x))

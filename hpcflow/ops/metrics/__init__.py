@@ -1,0 +1,1 @@
+"""`hf.metrics` and `hf.summary`: values accumulated over batches, and TensorBoard summaries."""

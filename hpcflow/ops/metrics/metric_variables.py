@@ -1,0 +1,156 @@
+"""What metrics are made of: sums that each batch adds to, and a value computed of the sums.
+
+`metric` makes the pair that all metrics return. The other functions prepare what users give:
+labels and predictions, weights, collections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import float32
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.ops.array.array_ops import expand_dims, identity, size, sizes, squeeze
+from hpcflow.ops.array.broadcast_ops import broadcast_to
+from hpcflow.ops.math.arithmetic_ops import cast, multiply
+from hpcflow.ops.math.reduction_ops import reduce_sum
+from hpcflow.ops.nn.weighted_losses import check_weights
+from hpcflow.ops.replicas.replica_ops import replica_sum
+from hpcflow.ops.shape_inference import require_alike
+from hpcflow.ops.variables.variable_ops import Variable
+
+Collections: TypeAlias = "str | Iterable[str] | None"
+Result = tuple[Tensor, Tensor]  # the value, and the value after the update
+Metric = Callable[..., Result]
+
+
+# -- sums, and the pair made of them
+
+
+def metric(
+    batch: Mapping[str, Tensor],
+    compute: Callable[..., Tensor],
+    metrics_collections: Collections,
+    updates_collections: Collections,
+    after: Callable[..., Tensor] | None = None,
+    names: tuple[str, str] = ("value", "update_op"),
+) -> Result:
+    """The metric that adds `batch`, values by the names of sums, to these sums.
+
+    A sum is a variable that begins with zeros, of the shape and dtype of what is added to it. What
+    replicas add is summed over all of them, so that every rank reads the joint metric. The value is
+    `compute` of the sums. The value after the update is `after` of the new sums, by default
+    `compute`. `names` are those of the two tensors; with "" a tensor keeps the name it has.
+    """
+    sums = [_zeros(added, name) for name, added in batch.items()]
+    with get_default_graph().control_dependencies(None):
+        value = _called(names[0], compute(*(s.read_value() for s in sums)))
+    updated = [_after(s, added) for s, added in zip(sums, batch.values(), strict=True)]
+    update = _called(names[1], (after or compute)(*updated))
+    return remembered((value, update), metrics_collections, updates_collections)
+
+
+def _zeros(like: Tensor, name: str) -> Variable:
+    """A variable of zeros, which `hf.local_variables_initializer` sets back; not in checkpoints.
+
+    It is shared by the replicas, although it is in the collection of local variables.
+    """
+    zeros = np.zeros(like.shape, like.dtype)  # type: ignore[type-var]
+    made = Variable(zeros, trainable=False, collections=[GraphKeys.METRIC_VARIABLES], name=name)
+    made.graph.add_to_collection(GraphKeys.LOCAL_VARIABLES, made)
+    return made
+
+
+def _after(variable: Variable, added: Tensor) -> Tensor:
+    """The value of a variable after all replicas have added theirs."""
+    with get_default_graph().control_dependencies([variable.assign_add(replica_sum(added))]):
+        return variable.read_value()
+
+
+def _called(name: str, t: Tensor) -> Tensor:
+    return identity(t, name) if name else t
+
+
+def remembered(
+    pair: Iterable[Tensor], metrics_collections: Collections, updates_collections: Collections
+) -> Result:
+    """The value and the update of `pair`, added to the collections that were named for each."""
+    value, update = pair
+    for names, tensor in ((metrics_collections, value), (updates_collections, update)):
+        if names:
+            several = [names] if isinstance(names, str) else list(names)
+            tensor.graph.add_to_collections(several, tensor)
+    return value, update
+
+
+# -- what users give
+
+
+def tensors(*given: Any) -> list[Any]:
+    """Each as a tensor; None stays None."""
+    return [None if g is None else convert_to_tensor(g) for g in given]
+
+
+def paired(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors of one shape: a last axis of size 1 that only one of them has is dropped."""
+    z, p = convert_to_tensor(labels), convert_to_tensor(predictions)
+    if z.shape is not None and p.shape is not None:
+        more = len(p.shape) - len(z.shape)
+        if more == 1 and p.shape[-1] in (None, 1):
+            p = squeeze(p, [-1])
+        elif more == -1 and z.shape[-1] in (None, 1):
+            z = squeeze(z, [-1])
+    require_alike("metrics: labels and predictions", z, p)
+    return z, p
+
+
+def spread_weights(weights: Any, values: Tensor, dtype: np.dtype = float32) -> Tensor | None:
+    """`weights` in the shape of `values`.
+
+    Errors: ShapeError for weights that are no scalar, nor of the rank of `values` with sizes of 1
+            or as there.
+    """
+    if weights is None:
+        return None
+    w = cast(convert_to_tensor(weights), dtype)
+    check_weights(w, values)
+    return broadcast_to(w, sizes(values))
+
+
+def fitted_weights(weights: Any, values: Tensor) -> Tensor | None:
+    """`spread_weights`; before that an axis of size 1 at their end is added or dropped."""
+    if weights is None:
+        return None
+    w = cast(convert_to_tensor(weights), float32)
+    if w.shape and values.shape is not None:
+        more = len(w.shape) - len(values.shape)
+        w = squeeze(w, [-1]) if more == 1 else expand_dims(w, -1) if more == -1 else w
+    return spread_weights(w, values)
+
+
+def weighted(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Values times weights; None are weights of 1."""
+    return values if weights is None else multiply(values, weights)
+
+
+def mean_sums(
+    values: Tensor, weights: Tensor | None, names: Sequence[str] = ("total", "count")
+) -> dict[str, Tensor]:
+    """What a batch adds to a mean: the sum of the weighted values, and the sum of the weights."""
+    total = reduce_sum(weighted(values, weights))
+    count = cast(size(values), values.dtype) if weights is None else reduce_sum(weights)
+    return dict(zip(names, (total, count), strict=True))
+
+
+def whole(given: Any, what: str, least: int | None = None) -> int:
+    """An integer that an argument says; ShapeError for anything else, or below `least`."""
+    is_int = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
+    if not is_int or (least is not None and given < least):
+        hint = "give an integer" + ("" if least is None else f" of {least} or more")
+        raise ShapeError(f"{what}={given!r} of a metric", line=user_line(), hint=hint)
+    return int(given)

@@ -1,0 +1,1 @@
+"""Activations, convolutions, pooling, normalization, losses and embeddings, with their kernels."""

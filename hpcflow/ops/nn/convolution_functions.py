@@ -1,0 +1,366 @@
+"""Convolutions by TensorFlow's names: of one to three axes, depthwise, separable, transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.deprecated_arguments import also_named, also_takes
+from hpcflow.graph.graph import Tensor, convert_to_tensor
+from hpcflow.graph.static_shape import show
+from hpcflow.ops.array.array_ops import reshape, shape, shape_argument
+from hpcflow.ops.array.concat_split_ops import stack
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.math.arithmetic_ops import multiply
+from hpcflow.ops.nn.convolution_ops import convolve, filter_gradient, transposed
+from hpcflow.ops.nn.sliding_window import FORMATS, Sizes, channels_first, full
+from hpcflow.ops.shape_inference import operands
+
+
+@also_named(input="value")
+@also_takes("use_cudnn_on_gpu")
+def conv1d(
+    value: Any,
+    filters: Any,
+    stride: Any,
+    padding: Any,
+    data_format: str | None = None,
+    name: str | None = None,
+    dilations: Any = None,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d` of one spatial axis. Shapes: [n, w, channels], filters [k, channels, filters]."""
+    return convolve(value, filters, 1, stride, padding, data_format, dilations, groups, name)
+
+
+@also_named(filters="filter")
+@also_takes("use_cudnn_on_gpu")
+def conv2d(
+    input: Any,
+    filter: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+    groups: int = 1,
+) -> Tensor:
+    """The correlation of `input` with each filter, at every position the strides lead to.
+
+    Shapes:   `input` [n, h, w, channels] (NCHW: [n, channels, h, w]), `filter` [kh, kw, channels /
+              groups, filters]; SAME gives ceil(h / stride) rows, VALID those where the filter fits.
+    Padding:  SAME, VALID, or pairs (before, after) for each axis.
+    Gradient: by both, and of those again.
+    """
+    return convolve(input, filter, 2, strides, padding, data_format, dilations, groups, name)
+
+
+@also_named(filters="filter")
+def conv3d(
+    input: Any,
+    filter: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NDHWC",
+    dilations: Any = None,
+    name: str | None = None,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d` of three spatial axes: `input` [n, d, h, w, channels]."""
+    return convolve(input, filter, 3, strides, padding, data_format, dilations, groups, name)
+
+
+@also_named(filters="filter", dilations="dilation_rate")
+def convolution(
+    input: Any,
+    filter: Any,
+    padding: Any,
+    strides: Any = None,
+    dilation_rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    groups: int = 1,
+) -> Tensor:
+    """`conv1d`, `conv2d` or `conv3d`, by the rank of the filters; strides are of spatial axes."""
+    x, w = operands(input, filter)
+    rank = _spatial_rank(w, x, data_format)
+    return convolve(x, w, rank, strides, padding, data_format, dilation_rate, groups, name)
+
+
+def _spatial_rank(w: Tensor, x: Tensor, data_format: str | None) -> int:
+    for given in (w.shape, x.shape):
+        if given is not None:
+            return len(given) - 2
+    if data_format in FORMATS:
+        return FORMATS[data_format][0]
+    raise ShapeError("the rank of a convolution must be known when the graph is built")
+
+
+def atrous_conv2d(
+    value: Any, filters: Any, rate: Any, padding: Any, name: str | None = None
+) -> Tensor:
+    """`conv2d` with filters whose elements are `rate` apart."""
+    return convolve(value, filters, 2, 1, padding, "NHWC", rate, 1, name)
+
+
+# -- depthwise: each channel has filters of its own
+
+
+def _by_channel(
+    filter: Tensor, images: Sizes, told: Callable[[], Tensor], first: bool
+) -> tuple[Tensor, int | None]:
+    """Filters [*kernel, channels, multiplier] as [*kernel, 1, channels * multiplier], and groups.
+
+    `images` is what is known of the shape of the images, which `told()` tells in the step.
+    """
+    at, known = 1 if first else 3, full("a depthwise filter", filter.shape, 4)
+    channels: Any = known[2] if images[at] is None else images[at]
+    if channels is None:
+        channels = getitem(told(), at)
+    sizes: list[Any] = [known[0], known[1], channels, known[3]]
+    if not isinstance(channels, Tensor) and None not in sizes:
+        return reshape(filter, [*sizes[:2], 1, channels * sizes[3]]), max(1, channels)
+    sizes = [getitem(shape(filter), i) if n is None else n for i, n in enumerate(sizes)]
+    own = reshape(filter, stack([*sizes[:2], 1, multiply(sizes[2], sizes[3])]))
+    return own, None if isinstance(channels, Tensor) else max(1, channels)
+
+
+@also_named(dilations="rate")
+def depthwise_conv2d(
+    input: Any,
+    filter: Any,
+    strides: Any,
+    padding: Any,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+) -> Tensor:
+    """Each channel is convolved with filters of its own.
+
+    Shapes: `filter` [kh, kw, channels, multiplier]; output channel c * multiplier + m is channel c
+            with its filter m.
+    """
+    x, w = operands(input, filter)
+    images, first = full("depthwise_conv2d", x.shape, 4), channels_first(data_format, 2)
+    own, groups = _by_channel(w, images, lambda: shape(x), first)
+    return convolve(x, own, 2, strides, padding, data_format, rate, groups, name)
+
+
+def depthwise_conv2d_native(
+    input: Any,
+    filter: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """`depthwise_conv2d` with its arguments in the order of `conv2d`."""
+    return depthwise_conv2d(input, filter, strides, padding, dilations, name, data_format)
+
+
+def depthwise_conv2d_native_backprop_input(
+    input_sizes: Any,
+    filter: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `depthwise_conv2d_native` by its input, of shape `input_sizes`."""
+    g, w = operands(out_backprop, filter)
+    images = full("input_sizes", shape_argument(input_sizes)[0], 4)
+    told = partial(convert_to_tensor, input_sizes)
+    own, groups = _by_channel(w, images, told, channels_first(data_format, 2))
+    return transposed(
+        g, own, input_sizes, 2, strides, padding, data_format, dilations, groups, name
+    )
+
+
+def depthwise_conv2d_native_backprop_filter(
+    input: Any,
+    filter_sizes: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `depthwise_conv2d_native` by its filter, of shape `filter_sizes`."""
+    known, _ = shape_argument(filter_sizes)
+    if known is None or len(known) != 4 or None in known:
+        raise ShapeError(f"filter_sizes {filter_sizes!r} must be known when the graph is built")
+    kh, kw, channels, times = (int(d or 0) for d in known)
+    own = [kh, kw, 1, channels * times]
+    groups = max(1, channels)
+    grad = filter_gradient(
+        input, own, out_backprop, 2, strides, padding, data_format, dilations, groups, None
+    )
+    return reshape(grad, [kh, kw, channels, times], name)
+
+
+@also_named(dilations="rate")
+def separable_conv2d(
+    input: Any,
+    depthwise_filter: Any,
+    pointwise_filter: Any,
+    strides: Any,
+    padding: Any,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+) -> Tensor:
+    """`depthwise_conv2d`, then a 1 x 1 convolution that mixes the channels.
+
+    Shapes: `depthwise_filter` [kh, kw, channels, multiplier], `pointwise_filter` [1, 1, channels *
+            multiplier, filters].
+    """
+    deep = depthwise_conv2d(input, depthwise_filter, strides, padding, rate, None, data_format)
+    point = convert_to_tensor(pointwise_filter)
+    if point.shape is not None and (len(point.shape) != 4 or not {1, None} >= {*point.shape[:2]}):
+        raise ShapeError(f"a pointwise filter has shape [1, 1, ...], not {show(point.shape)}")
+    return convolve(deep, point, 2, 1, "VALID", data_format, 1, 1, name)
+
+
+# -- transposed: the gradient of a convolution as a layer
+
+
+def conv1d_transpose(
+    input: Any,
+    filters: Any,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NWC",
+    dilations: Any = None,
+    name: str | None = None,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d_transpose` of one spatial axis."""
+    return transposed(
+        input, filters, output_shape, 1, strides, padding, data_format, dilations, groups, name
+    )
+
+
+@also_named(input="value", filters="filter")
+def conv2d_transpose(
+    value: Any,
+    filter: Any,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    dilations: Any = None,
+    groups: int = 1,
+) -> Tensor:
+    """The transpose of `conv2d`: what its gradient does to the channels of `value`.
+
+    Shapes: `filter` [kh, kw, output channels / groups, channels]; `output_shape` is one whose
+            `conv2d` would have the shape of `value`.
+    """
+    return transposed(
+        value, filter, output_shape, 2, strides, padding, data_format, dilations, groups, name
+    )
+
+
+@also_named(input="value", filters="filter")
+def conv3d_transpose(
+    value: Any,
+    filter: Any,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NDHWC",
+    name: str | None = None,
+    dilations: Any = None,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d_transpose` of three spatial axes."""
+    return transposed(
+        value, filter, output_shape, 3, strides, padding, data_format, dilations, groups, name
+    )
+
+
+def atrous_conv2d_transpose(
+    value: Any, filters: Any, output_shape: Any, rate: Any, padding: Any, name: str | None = None
+) -> Tensor:
+    """The transpose of `atrous_conv2d`."""
+    return transposed(value, filters, output_shape, 2, 1, padding, "NHWC", rate, 1, name)
+
+
+@also_named(filters="filter")
+@also_takes("use_cudnn_on_gpu")
+def conv2d_backprop_input(
+    input_sizes: Any,
+    filter: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+    groups: int = 1,
+) -> Tensor:
+    """The gradient of `conv2d` by its input, of shape `input_sizes`."""
+    return transposed(
+        out_backprop, filter, input_sizes, 2, strides, padding, data_format, dilations, groups, name
+    )
+
+
+@also_takes("use_cudnn_on_gpu")
+def conv2d_backprop_filter(
+    input: Any,
+    filter_sizes: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+    groups: int = 1,
+) -> Tensor:
+    """The gradient of `conv2d` by its filter, of shape `filter_sizes`."""
+    return filter_gradient(
+        input,
+        filter_sizes,
+        out_backprop,
+        2,
+        strides,
+        padding,
+        data_format,
+        dilations,
+        groups,
+        name,
+    )
+
+
+def conv3d_backprop_filter_v2(
+    input: Any,
+    filter_sizes: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NDHWC",
+    dilations: Any = None,
+    name: str | None = None,
+    groups: int = 1,
+) -> Tensor:
+    """The gradient of `conv3d` by its filter, of shape `filter_sizes`."""
+    return filter_gradient(
+        input,
+        filter_sizes,
+        out_backprop,
+        3,
+        strides,
+        padding,
+        data_format,
+        dilations,
+        groups,
+        name,
+    )

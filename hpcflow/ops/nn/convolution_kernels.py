@@ -1,0 +1,207 @@
+"""Kernels of convolutions: windows are copied into matrices, piece by piece, and multiplied.
+
+Where each channel has filters of its own (depthwise) there is no matrix: the elements of the window
+are taken one after the other, each for all positions at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.kernels.sliding_window_views import Windows, channels_last, tiles, wide
+
+Part = tuple[slice, slice]  # of the batch, of the first spatial axis
+CACHE_BYTES = 1 << 18  # of a part that is gone over once for each element of the window
+
+
+@kernel("Conv", "out")
+def _conv(xp: Any, node: Node) -> Callable[..., Any]:
+    attrs = node.attrs
+    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
+
+    def run(x: Any, w: Any, out: Any) -> None:
+        if not out.size or not w.size:
+            out.fill(0)
+            return
+        x, y, w = channels_last(x, first), channels_last(out, first), w.astype(dtype, copy=False)
+        windows = Windows(attrs, x.shape[1:-1], w.shape[:-2], y.shape[1:-1])
+        whole, groups = windows.padded(xp, x, 0, dtype), attrs["groups"] or x.shape[-1]
+        if groups > 1 and w.shape[-2] == 1:
+            _depthwise(xp, windows, whole, w, y)
+            return
+        matrix = _matrix(w, groups)
+        for part, columns in _columns(xp, windows, whole, groups):
+            _product(xp, columns, matrix, y[part], groups)
+
+    return run
+
+
+@kernel("ConvInputGrad", "out")
+def _input_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    attrs = node.attrs
+    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
+
+    def run(g: Any, w: Any, *more: Any) -> None:
+        out = more[-1]
+        if not out.size or not g.size:
+            out.fill(0)
+            return
+        g, x, w = channels_last(g, first), channels_last(out, first), w.astype(dtype, copy=False)
+        windows = Windows(attrs, x.shape[1:-1], w.shape[:-2], g.shape[1:-1])
+        whole = xp.zeros((x.shape[0], *windows.reach, x.shape[-1]), dtype)
+        groups = attrs["groups"] or x.shape[-1]
+        if groups > 1 and w.shape[-2] == 1:
+            _depthwise_input(windows, whole, w, g)
+        else:
+            _spread(xp, windows, whole, _matrix(w, groups), g, groups)
+        windows.back(xp, whole, x)
+
+    return run
+
+
+@kernel("ConvFilterGrad", "out")
+def _filter_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    attrs = node.attrs
+    first, dtype = attrs["first"], wide(node.outputs[0].dtype)
+
+    def run(x: Any, g: Any, *more: Any) -> None:
+        out = more[-1]
+        if not out.size or not g.size:
+            out.fill(0)
+            return
+        x, g = channels_last(x, first), channels_last(g, first)
+        windows = Windows(attrs, x.shape[1:-1], out.shape[:-2], g.shape[1:-1])
+        whole, groups = windows.padded(xp, x, 0, dtype), attrs["groups"] or x.shape[-1]
+        if groups > 1 and out.shape[-2] == 1:
+            _depthwise_filter(xp, windows, whole, g, out)
+            return
+        total: Any = 0
+        for part, columns in _columns(xp, windows, whole, groups):
+            total = total + xp.matmul(columns.swapaxes(1, 2), _rows(g[part], groups, dtype))
+        each = total.reshape(groups, *out.shape[:-1], -1)
+        xp.copyto(_grouped(out, groups), xp.moveaxis(each, 0, -2), casting="same_kind")
+
+    return run
+
+
+# -- products of matrices, a group of channels each
+
+
+def _matrix(w: Any, groups: int) -> Any:
+    """The filters [*kernel, channels, filters] as [groups, kernel * channels, filters / groups]."""
+    rows = math.prod(w.shape[:-1])
+    return w.reshape(rows, groups, -1).transpose(1, 0, 2)
+
+
+def _grouped(x: Any, groups: int) -> Any:
+    """A view of `x` with its last axis split into groups."""
+    return x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
+
+
+def _rows(g: Any, groups: int, dtype: Any) -> Any:
+    """What stands at each position: [groups, positions, channels of a group]."""
+    g = g.astype(dtype, copy=False)
+    if groups == 1:
+        return g.reshape(1, -1, g.shape[-1])
+    flat = g.reshape(-1, groups, g.shape[-1] // groups)
+    return flat.transpose(1, 0, 2)
+
+
+def _columns(xp: Any, windows: Windows, whole: Any, groups: int) -> Iterator[tuple[Part, Any]]:
+    """The windows as rows of matrices, [groups, positions, kernel * channels], part by part."""
+    if windows.plain and groups == 1:
+        yield (slice(None), slice(None)), whole.reshape(1, -1, whole.shape[-1])
+        return
+    view = windows.view(xp, whole, groups)
+    lead = 2 + len(windows.out)
+    wide_ = math.prod(view.shape[lead:])
+    row = groups * math.prod(windows.out[1:]) * wide_
+    room = None
+    for batch, rows in tiles(whole.shape[0], windows.out[0], row * whole.itemsize):
+        piece = view[:, batch, rows]
+        if room is None:
+            room = xp.empty(piece.size, whole.dtype)  # the first part is the largest
+        copy = room[: piece.size].reshape(piece.shape)
+        xp.copyto(copy, piece)
+        yield (batch, rows), copy.reshape(groups, -1, wide_)
+
+
+def _product(xp: Any, columns: Any, matrix: Any, y: Any, groups: int) -> None:
+    """One part of a convolution, written to `y`: [batch, *out, filters]."""
+    if groups == 1 and y.flags.c_contiguous and y.dtype == matrix.dtype:
+        xp.matmul(columns[0], matrix[0], out=y.reshape(-1, y.shape[-1]))
+        return
+    made = xp.matmul(columns, matrix).reshape(groups, *y.shape[:-1], -1)
+    xp.copyto(_grouped(y, groups), xp.moveaxis(made, 0, -2), casting="same_kind")
+
+
+def _spread(xp: Any, windows: Windows, whole: Any, matrix: Any, g: Any, groups: int) -> None:
+    """Add to the padded input what each position of `g` sends back to its window."""
+    back = matrix.swapaxes(1, 2)
+    row = math.prod(windows.out[1:]) * matrix.shape[0] * matrix.shape[1] * whole.itemsize
+    target = _grouped(whole, groups)
+    for batch, rows in tiles(g.shape[0], windows.out[0], row):
+        piece = g[batch, rows]
+        made = xp.matmul(_rows(piece, groups, whole.dtype), back)
+        made = made.reshape(groups, *piece.shape[:-1], *windows.kernel, -1)
+        made = xp.moveaxis(made, 0, -2)
+        lead = (slice(None),) * (piece.ndim - 1)
+        for tap, where in windows.taps(rows):
+            at = (*lead, *tap)
+            target[batch][where] += made[at]
+
+
+# -- depthwise: filters [*kernel, 1, channels * multiplier]
+
+
+def _each(windows: Windows, whole: Any, y: Any) -> tuple[int, int, Iterator[Part]]:
+    """The channels, how many filters each has, and parts of the batch."""
+    channels = whole.shape[-1]
+    row = math.prod(windows.out[1:]) * y.shape[-1] * whole.itemsize
+    count = windows.out[0]
+    parts = ((b, r) for b, r in tiles(y.shape[0], count, row, CACHE_BYTES))
+    return channels, y.shape[-1] // channels, parts
+
+
+def _depthwise(xp: Any, windows: Windows, whole: Any, w: Any, y: Any) -> None:
+    channels, times, parts = _each(windows, whole, y)
+    for batch, rows in parts:
+        total: Any = None
+        room: Any = None
+        for tap, where in windows.taps(rows):
+            factor = w[tap].reshape(channels, times)
+            x = whole[batch][where][..., None]
+            if total is None:
+                total = xp.multiply(x, factor)
+                room = xp.empty_like(total)
+            else:
+                xp.multiply(x, factor, room)
+                xp.add(total, room, total)
+        xp.copyto(y[batch, rows], total.reshape(*total.shape[:-2], -1), casting="same_kind")
+
+
+def _depthwise_input(windows: Windows, whole: Any, w: Any, g: Any) -> None:
+    channels, times, parts = _each(windows, whole, g)
+    for batch, rows in parts:
+        piece = g[batch, rows].astype(whole.dtype, copy=False)
+        piece = piece.reshape(*piece.shape[:-1], channels, times)
+        for tap, where in windows.taps(rows):
+            product = piece * w[tap].reshape(channels, times)
+            whole[batch][where] += product[..., 0] if times == 1 else product.sum(axis=-1)
+
+
+def _depthwise_filter(xp: Any, windows: Windows, whole: Any, g: Any, out: Any) -> None:
+    channels, times, parts = _each(windows, whole, g)
+    total = xp.zeros(out.shape, whole.dtype)
+    for batch, rows in parts:
+        piece = g[batch, rows].astype(whole.dtype, copy=False)
+        piece = piece.reshape(*piece.shape[:-1], channels, times)
+        ones = xp.ones((1, math.prod(piece.shape[:-2])), whole.dtype)
+        product = xp.empty(piece.shape, whole.dtype)
+        for tap, where in windows.taps(rows):
+            xp.multiply(whole[batch][where][..., None], piece, product)
+            total[tap] += xp.matmul(ones, product.reshape(ones.size, -1))
+    xp.copyto(out, total, casting="same_kind")

@@ -1,0 +1,199 @@
+"""Convolutions of any number of axes: one row and its two gradients, which are each other's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.graph import Operation, Tensor, user_line
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.ops.array.array_ops import shape_argument, sizes
+from hpcflow.ops.nn.sliding_window import Sizes, full, joined, parts, slid, slides
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    one,
+    operands,
+    require,
+    require_equal,
+    told_shape,
+    whole,
+)
+
+# -- the rows. Attributes: strides, dilations (a number per axis), padding (SAME, VALID or pairs),
+#    first (channels before the spatial axes), groups (0: each channel is one). Filters are
+#    [*kernel, channels / groups, filters] in any format.
+
+
+def _check_filters(type: str, filters: Sizes, channels: int | None, groups: int) -> None:
+    each, count = filters[-2:]
+    groups = groups or channels or 1
+    if None not in (channels, each) and channels != (each or 0) * groups:
+        of = "" if groups == 1 else f" in {groups} groups"
+        raise ShapeError(
+            f"{type}: {channels} channels for filters {show(filters)} of {each} channels{of}",
+            hint="filters are [*kernel, channels / groups, filters]",
+        )
+    if count is not None and count % groups:
+        raise ShapeError(f"{type}: {count} filters cannot be parted into {groups} groups")
+
+
+def _forward(type: str, x: Spec, filters: Sizes, attrs: Attrs) -> Sizes:
+    """The shape of a convolution of `x` with filters of this shape."""
+    rank, first = len(attrs["strides"]), attrs["first"]
+    batch, space, channels = parts(type, x, rank, first)
+    _check_filters(type, filters, channels, attrs["groups"])
+    return joined(batch, slid(type, space, filters[:rank], attrs), filters[-1], first)
+
+
+def _checked(type: str, inputs: Sequence[Spec]) -> None:
+    require_equal(type, inputs[:2])
+    require(type, inputs[0], "f")
+
+
+def _conv(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    _checked("convolution", inputs)
+    filters = full("a filter", inputs[1].shape, len(attrs["strides"]) + 2)
+    return [Spec(inputs[0].dtype, _forward("convolution", inputs[0], filters, attrs))]
+
+
+def _input_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    type = "transposed convolution"
+    _checked(type, inputs)
+    g, w = inputs[:2]
+    rank, first, groups = len(attrs["strides"]), attrs["first"], attrs["groups"]
+    filters = full("a filter", w.shape, rank + 2)
+    channels = None if filters[-2] is None or not groups else filters[-2] * groups
+    given = full("g", g.shape, rank + 2)
+    whole = joined(given[:1], (None,) * rank, channels, first)
+    target = merge(told_shape(inputs, 2, attrs), whole)
+    merge(_forward(type, Spec(g.dtype, target), filters, attrs), given)
+    return [Spec(g.dtype, target)]
+
+
+def _filter_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    type = "gradient of filters"
+    _checked(type, inputs)
+    x, g = inputs[:2]
+    rank, first, groups = len(attrs["strides"]), attrs["first"], attrs["groups"]
+    channels, filters = parts(type, x, rank, first)[2], parts(type, g, rank, first)[2]
+    each = 1 if not groups else None if channels is None else channels // groups
+    target = merge(told_shape(inputs, 2, attrs), ((None,) * rank + (each, filters)))
+    assert target is not None
+    merge(_forward(type, x, target, attrs), g.shape)
+    return [Spec(x.dtype, target)]
+
+
+def _row(type: str, a: Tensor, b: Tensor, like: Tensor, attrs: Attrs) -> Tensor:
+    """A gradient of a convolution, of the shape of `like`."""
+    known, told = shape_argument(sizes(like))
+    return one(type, [a, b, *told], {**attrs, "shape": known})
+
+
+def _plain(attrs: Attrs) -> Attrs:
+    return {k: v for k, v in attrs.items() if k != "shape"}
+
+
+def _conv_back(op: Operation, g: Tensor) -> list[Any]:
+    x, w = op.inputs
+    return [
+        lambda: _row("ConvInputGrad", g, w, x, op.attrs),
+        lambda: _row("ConvFilterGrad", x, g, w, op.attrs),
+    ]
+
+
+def _input_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    g, w, *told = op.inputs
+    return [
+        lambda: one("Conv", [gg, w], _plain(op.attrs)),
+        lambda: _row("ConvFilterGrad", gg, g, w, op.attrs),
+        *[None] * len(told),
+    ]
+
+
+def _filter_grad_back(op: Operation, gg: Tensor) -> list[Any]:
+    x, g, *told = op.inputs
+    return [
+        lambda: _row("ConvInputGrad", g, gg, x, op.attrs),
+        lambda: one("Conv", [x, gg], _plain(op.attrs)),
+        *[None] * len(told),
+    ]
+
+
+op("Conv", infer=_conv, grad=_conv_back)
+op("ConvInputGrad", infer=_input_grad, grad=_input_grad_back)
+op("ConvFilterGrad", infer=_filter_grad, grad=_filter_grad_back)
+
+
+# -- what the public functions share
+
+
+def convolve(
+    x: Any,
+    filters: Any,
+    rank: int,
+    strides: Any,
+    padding: Any,
+    data_format: str | None,
+    dilations: Any,
+    groups: int | None,
+    name: str | None,
+) -> Tensor:
+    """A convolution over `rank` spatial axes."""
+    a, w = operands(x, filters)
+    attrs = attributes(strides, padding, data_format, dilations, groups, rank)
+    return one("Conv", [a, w], attrs, name)
+
+
+def attributes(
+    strides: Any,
+    padding: Any,
+    data_format: str | None,
+    dilations: Any,
+    groups: int | None,
+    rank: int,
+) -> Attrs:
+    """The attributes of the rows, checked; groups None are as many as there are channels."""
+    parted = 0 if groups is None else whole(groups, "groups")
+    if parted < 1 and groups is not None:
+        raise ShapeError(f"groups {groups} is not positive", line=user_line())
+    return {**slides(strides, padding, data_format, dilations, rank), "groups": parted}
+
+
+def transposed(
+    value: Any,
+    filters: Any,
+    output_shape: Any,
+    rank: int,
+    strides: Any,
+    padding: Any,
+    data_format: str | None,
+    dilations: Any,
+    groups: int | None,
+    name: str | None,
+) -> Tensor:
+    """The gradient of a convolution by its input, of shape `output_shape`."""
+    g, w = operands(value, filters)
+    attrs = attributes(strides, padding, data_format, dilations, groups, rank)
+    known, told = shape_argument(output_shape)
+    return one("ConvInputGrad", [g, w, *told], {**attrs, "shape": known}, name)
+
+
+def filter_gradient(
+    x: Any,
+    filter_sizes: Any,
+    g: Any,
+    rank: int,
+    strides: Any,
+    padding: Any,
+    data_format: str | None,
+    dilations: Any,
+    groups: int,
+    name: str | None,
+) -> Tensor:
+    """The gradient of a convolution by its filters, of shape `filter_sizes`."""
+    a, b = operands(x, g)
+    attrs = attributes(strides, padding, data_format, dilations, groups, rank)
+    known, told = shape_argument(filter_sizes)
+    return one("ConvFilterGrad", [a, b, *told], {**attrs, "shape": known}, name)

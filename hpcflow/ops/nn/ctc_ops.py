@@ -1,0 +1,219 @@
+"""Connectionist temporal classification (Graves et al., 2006): the loss and its decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.ops.array.array_ops import constant, ensure_shape, shape, transpose
+from hpcflow.ops.array.broadcast_ops import fill
+from hpcflow.ops.array.concat_split_ops import concat, stack
+from hpcflow.ops.array.cumulative_ops import cumsum
+from hpcflow.ops.array.gather_nd_scatter_nd import gather_nd
+from hpcflow.ops.array.rearrange_ops import sequence_mask
+from hpcflow.ops.array.segment_ops import unsorted_segment_sum
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.array.where_unique_ops import positions
+from hpcflow.ops.math.arithmetic_ops import cast, logical_and, multiply, not_equal, where
+from hpcflow.ops.math.reduction_ops import argmax, reduce_max, reduce_sum
+from hpcflow.ops.nn.sliding_window import full
+from hpcflow.ops.shape_inference import Attrs, make, one, require, whole
+from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor, sparse_tensor_to_dense
+
+# -- the rows. `blank` is the number of the blank, negative from the last class; `collapse` joins
+#    equal labels in a row first; `merge` joins equal classes in a row of a path
+
+
+def _ctc(type: str, inputs: Sequence[Spec]) -> tuple[Any, Any]:
+    """The shape of the logits and the batch of: logits, labels, their numbers, numbers of steps."""
+    logits, labels, sizes, steps = inputs
+    require(type, logits, "f")
+    for spec, what in ((labels, "labels"), (sizes, "label lengths"), (steps, "sequence lengths")):
+        require(f"{type}'s {what}", spec, "iu")
+    time, batch, classes = full(f"{type}'s logits", logits.shape, 3)
+    rows = (full(f"{type}'s labels", labels.shape, 2)[0],)
+    joined = merge(merge(merge((batch,), rows), sizes.shape), steps.shape)
+    assert joined is not None
+    return (time, joined[0], classes), joined
+
+
+def _loss(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(inputs[0].dtype, _ctc("ctc_loss", inputs)[1])]
+
+
+def _loss_grad(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    whole, batch = _ctc("ctc_loss", inputs[1:])
+    joined = merge(batch, inputs[0].shape)
+    assert joined is not None
+    return [Spec(inputs[1].dtype, (whole[0], joined[0], whole[2]))]
+
+
+def _loss_back(op: Operation, g: Tensor) -> list[Any]:
+    return [lambda: one("CTCLossGrad", [g, *op.inputs], op.attrs), None, None, None]
+
+
+def _beam(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    logits, steps = inputs
+    require("ctc_beam_search_decoder", logits, "f")
+    require("its sequence lengths", steps, "iu")
+    time, batch, _ = full("ctc_beam_search_decoder's inputs", logits.shape, 3)
+    joined = merge((batch,), steps.shape)
+    assert joined is not None
+    paths = attrs["paths"]
+    return [
+        Spec(int64, (paths, joined[0], time)),
+        Spec(int64, (paths, joined[0])),
+        Spec(logits.dtype, (joined[0], paths)),
+    ]
+
+
+op("CTCLoss", infer=_loss, grad=_loss_back)
+op("CTCLossGrad", infer=_loss_grad, grad=NoGrad("the gradient of CTC is not differentiated again"))
+op("CTCBeamSearch", infer=_beam, grad=NoGrad("it chooses among sequences", none=True))
+
+
+# -- losses
+
+
+@also_named(logits="inputs")
+def ctc_loss(
+    labels: SparseTensor,
+    inputs: Any,
+    sequence_length: Any,
+    preprocess_collapse_repeated: bool = False,
+    ctc_merge_repeated: bool = True,
+    ignore_longer_outputs_than_inputs: bool = False,
+    time_major: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """Minus the log-probability of `labels`, summed over all paths that read as them.
+
+    The last class is the blank; `inputs` are logits, softmax is done here.
+
+    Shapes:   `inputs` [time, batch, classes], or [batch, time, classes] unless `time_major`;
+              `labels` a sparse [batch, any] of integers; the loss is [batch].
+    Gradient: by `inputs`, exact.
+    Errors:   when it runs, NumericError if labels do not fit in their steps (with
+              `ignore_longer_outputs_than_inputs` they count 0), RangeError for a wrong label.
+    """
+    if not isinstance(labels, SparseTensor):
+        raise ShapeError(
+            f"ctc_loss takes labels as a SparseTensor, not {labels!r}",
+            line=user_line(),
+            hint="hf.nn.ctc_loss_v2 takes dense labels and their lengths",
+        )
+    rows = getitem(labels.indices, (slice(None), 0))
+    batch = getitem(labels.dense_shape, 0)
+    sizes = unsorted_segment_sum(fill(shape(rows), constant(1, int64)), rows, batch)
+    dense = sparse_tensor_to_dense(labels, -1)
+    attrs: Attrs = {
+        "blank": -1,
+        "collapse": bool(preprocess_collapse_repeated),
+        "merge": bool(ctc_merge_repeated),
+        "ignore_longer": bool(ignore_longer_outputs_than_inputs),
+    }
+    logits = convert_to_tensor(inputs)
+    logits = logits if time_major else transpose(logits, [1, 0, 2])
+    return one("CTCLoss", [logits, dense, sizes, convert_to_tensor(sequence_length)], attrs, name)
+
+
+def ctc_loss_v2(
+    labels: Any,
+    logits: Any,
+    label_length: Any,
+    logit_length: Any,
+    logits_time_major: bool = True,
+    blank_index: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """`ctc_loss` of dense labels [batch, longest], of which the first `label_length` count.
+
+    `blank_index` is the class of the blank, negative from the last one.
+    """
+    x = convert_to_tensor(logits)
+    x = x if logits_time_major else transpose(x, [1, 0, 2])
+    attrs: Attrs = {"blank": whole(blank_index, "blank_index"), "collapse": False, "merge": True}
+    attrs["ignore_longer"] = False
+    given = [convert_to_tensor(t) for t in (labels, label_length, logit_length)]
+    return one("CTCLoss", [x, *given], attrs, name)
+
+
+# -- decoders
+
+
+def _sparse(keep: Tensor, columns: Tensor, values: Tensor) -> SparseTensor:
+    """The `values` [batch, time] where `keep` holds, in row b at `columns`."""
+    places = positions(keep)
+    at = gather_nd(columns, places)
+    rows = getitem(places, (slice(None), 0))
+    sizes = reduce_sum(cast(keep, int64), 1)
+    longest = reduce_max(concat([sizes, constant([0], int64)], 0))
+    batch = getitem(shape(keep, out_type=int64), 0)
+    indices = stack([rows, at], 1)
+    return SparseTensor(indices, gather_nd(values, places), stack([batch, longest]))
+
+
+def ctc_greedy_decoder(
+    inputs: Any, sequence_length: Any, merge_repeated: bool = True
+) -> tuple[list[SparseTensor], Tensor]:
+    """The most probable class of each step, without blanks and, merged, without repetitions.
+
+    Shapes: `inputs` [time, batch, classes], the last class the blank: a list of one sparse [batch,
+            longest] of int64, and minus the sum of the logits taken, [batch, 1].
+    """
+    logits = ensure_shape(inputs, (None, None, None))
+    length = getitem(shape(logits), 0)
+    steps = ensure_shape(sequence_length, (logits.shape and logits.shape[1],))
+    alive = sequence_mask(steps, length)
+    best = transpose(argmax(logits, 2), [1, 0])
+    top = transpose(reduce_max(logits, 2), [1, 0])
+    taken = multiply(reduce_sum(where(alive, top, 0), 1, True), -1)
+    taken.set_shape((steps.shape and steps.shape[0], 1))
+    blank = cast(getitem(shape(logits), -1), int64) - 1
+    keep = logical_and(alive, not_equal(best, blank))
+    if merge_repeated:
+        start = fill(stack([getitem(shape(best), 0), 1]), constant(-1, int64))
+        before = getitem(concat([start, best], 1), (slice(None), slice(None, -1)))
+        keep = logical_and(keep, not_equal(best, before))
+    columns = cumsum(cast(keep, int64), 1, exclusive=True)
+    return [_sparse(keep, columns, best)], taken
+
+
+def ctc_beam_search_decoder(
+    inputs: Any,
+    sequence_length: Any,
+    beam_width: int = 100,
+    top_paths: int = 1,
+    merge_repeated: bool = True,
+) -> tuple[list[SparseTensor], Tensor]:
+    """The most probable labels, over all their paths, among `beam_width` prefixes in each step.
+
+    `merge_repeated` joins equal labels in a row of what is found, as TensorFlow 1 does.
+
+    Shapes: `inputs` [time, batch, classes], the last class the blank: `top_paths` sparse [batch,
+            longest] of int64, and their log-probabilities [batch, top_paths]; those of paths that
+            there are not are -inf.
+    """
+    if not 1 <= top_paths <= beam_width:
+        raise ShapeError(f"top_paths {top_paths} is not in [1, {beam_width}]", line=user_line())
+    attrs = {
+        "width": whole(beam_width, "beam_width"),
+        "paths": whole(top_paths, "top_paths"),
+        "blank": -1,
+    }
+    attrs["merge"] = bool(merge_repeated)
+    given = [convert_to_tensor(inputs), convert_to_tensor(sequence_length)]
+    labels, sizes, scores = make("CTCBeamSearch", given, attrs).outputs
+    found = []
+    for k in range(top_paths):
+        values = getitem(labels, k)
+        keep = sequence_mask(getitem(sizes, k), getitem(shape(values), 1))
+        columns = cumsum(cast(keep, int64), 1, exclusive=True)
+        found.append(_sparse(keep, columns, values))
+    return found, scores

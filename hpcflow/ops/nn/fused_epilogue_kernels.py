@@ -1,0 +1,42 @@
+"""The plain kernels of ops that are several others: with a bias, a relu, or their gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.kernels.kernel_registry import Node, find, kernel
+
+
+def _row(type: str, base: str) -> None:
+    @kernel(type, "out")
+    def make(xp: Any, node: Node) -> Callable[..., Any]:
+        alone = dataclasses.replace(node, type=base, inputs=node.inputs[:2])
+        first, relu = find(base, "cpu").make(xp, alone), node.attrs["relu"]
+
+        def run(a: Any, b: Any, bias: Any, out: Any) -> None:
+            first(a, b, out)
+            xp.add(out, bias, out)
+            if relu:
+                xp.maximum(out, xp.asarray(0, out.dtype), out=out)
+
+        return run
+
+
+_row("MatMulBias", "MatMul")
+_row("ConvBias", "Conv")
+
+
+@kernel("MaxPoolReluGrad", "out")
+def _pool_grad(xp: Any, node: Node) -> Callable[..., Any]:
+    alone = dataclasses.replace(node, type="MaxPoolGrad", outputs=node.outputs[:1])
+    back, bias = find("MaxPoolGrad", "cpu").make(xp, alone), node.attrs["bias"]
+
+    def run(x: Any, y: Any, g: Any, out: Any, *total: Any) -> None:
+        back(x, y, g, out)
+        xp.multiply(out, xp.greater(x, xp.asarray(0, x.dtype)), out)
+        if bias:
+            xp.copyto(total[0], out.sum(axis=(0, 1, 2)))
+
+    return run

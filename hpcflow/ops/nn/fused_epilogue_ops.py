@@ -1,0 +1,40 @@
+"""Ops that are several others in one pass: rows that only a part's code has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.graph.op_registry import NoGrad, lookup, op
+from hpcflow.graph.static_shape import Spec, merge
+
+MADE_LATE = NoGrad("made when a part is compiled, after gradients are taken")
+
+
+def _row(type: str, base: str, doc: str) -> None:
+    def infer(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+        (made,) = lookup(base).infer(inputs[:2], attrs)
+        if made.shape is not None:
+            merge(made.shape[-1:], inputs[2].shape)
+        return [made]
+
+    op(type, infer=infer, grad=MADE_LATE, doc=doc)
+
+
+_row("MatMulBias", "MatMul", "A product plus a vector along its columns, then, with `relu`, that.")
+_row("ConvBias", "Conv", "A convolution plus a vector along its channels, then, with `relu`, that.")
+
+
+def _pool_grad(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    (made,) = lookup("MaxPoolGrad").infer(inputs, {k: v for k, v in attrs.items() if k != "bias"})
+    if not attrs["bias"]:
+        return [made]
+    return [made, Spec(made.dtype, None if made.shape is None else made.shape[-1:])]
+
+
+op(
+    "MaxPoolReluGrad",
+    infer=_pool_grad,
+    grad=MADE_LATE,
+    doc="MaxPoolGrad and the ReluGrad behind it; with `bias` also its sum over all but the last.",
+)

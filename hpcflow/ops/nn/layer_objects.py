@@ -1,0 +1,308 @@
+"""Layers as objects: functions of tensors that have variables of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError, ShapeError
+from hpcflow.graph import nested_structure
+from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.dtypes import as_dtype
+from hpcflow.graph.graph import Graph, Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.graph.graph_keys import GraphKeys, VariableSynchronization
+from hpcflow.graph.name_scopes import name_scope
+from hpcflow.graph.static_shape import as_shape, show, size_of
+from hpcflow.graph.tensor_shape import TensorShape
+from hpcflow.ops.variables.partitioned_variable import PartitionedVariable
+from hpcflow.ops.variables.variable_ops import Variable, is_trained
+from hpcflow.ops.variables.variable_scope import VariableScope, get_variable, variable_scope
+
+Function = Callable[..., Any]
+_COUNTS = ("names of layers",)  # the collection that keeps how many layers of a graph have a name
+
+
+class InputSpec:
+    """What a layer takes: a dtype, a rank (or its bounds), sizes of some axes."""
+
+    def __init__(
+        self,
+        dtype: Any = None,
+        shape: Any = None,
+        ndim: int | None = None,
+        max_ndim: int | None = None,
+        min_ndim: int | None = None,
+        axes: dict[int, int | None] | None = None,
+    ) -> None:
+        self.dtype = None if dtype is None else as_dtype(dtype)
+        self.shape, self.axes = as_shape(shape), {int(a): n for a, n in (axes or {}).items()}
+        if self.shape is not None:
+            ndim = len(self.shape)
+            self.axes |= {a: n for a, n in enumerate(self.shape) if n is not None}
+        self.ndim, self.max_ndim, self.min_ndim = ndim, max_ndim, min_ndim
+
+    def check(self, x: Any, layer: str) -> None:
+        """ShapeError unless `x` is what `layer` takes."""
+        shape = x.shape
+        if shape is None:
+            return
+        rank, told = len(shape), f"{layer} does not take shape {show(shape)}: "
+        least = self.ndim if self.ndim is not None else self.min_ndim or 0
+        most = self.ndim if self.ndim is not None else self.max_ndim
+        if rank < least or (most is not None and rank > most):
+            bounds = f"{least}" if least == most else f"{least} to {most or 'any'}"
+            raise ShapeError(f"{told}it takes rank {bounds}", op=x.op.name, line=user_line())
+        for axis, size in self.axes.items():
+            if size is not None and shape[axis] not in (None, size):
+                raise ShapeError(
+                    f"{told}it takes size {size} along axis {axis}",
+                    op=x.op.name,
+                    line=user_line(),
+                )
+
+
+class Layer:
+    """A function of tensors that makes its variables when it is first called, and keeps them.
+
+    A subclass makes them with `add_weight` in `build(input_shape)` and computes in `call(inputs)`.
+    They are called `name/...`; without a `name`, after the class, numbered if that is taken. With
+    `trainable` False optimizers update none of them. `dtype` is by default that of the inputs.
+    """
+
+    def __init__(
+        self, trainable: bool = True, name: str | None = None, dtype: Any = None, **kwargs: Any
+    ) -> None:
+        self._given, self._reuse = kwargs.pop("_scope", None), kwargs.pop("_reuse", None)
+        self.activity_regularizer = kwargs.pop("activity_regularizer", None)
+        if kwargs:
+            raise TypeError(f"{type(self).__name__}() got unexpected arguments {sorted(kwargs)}")
+        self._base_name = name or _snake(type(self).__name__)
+        self._name = name or _numbered(self._base_name)
+        self.trainable, self.built = trainable, False
+        self.dtype = None if dtype is None else as_dtype(dtype)
+        self.input_spec: InputSpec | None = None
+        self._scope: VariableScope | None = None
+        self._variables: list[Variable] = []
+        self._losses: list[Any] = []
+        self._updates: list[Any] = []
+
+    # -- what it is
+
+    @property
+    def name(self) -> str:
+        """The name that was given, or that of the class, numbered over the graph."""
+        return self._name
+
+    @property
+    def scope_name(self) -> str:
+        """The prefix of its variables; GraphError before the first call."""
+        if self._scope is None:
+            raise GraphError(f"layer {self.name!r} has no scope yet", hint="call it first")
+        return self._scope.name
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of its variables, the default one while it has none."""
+        held = self._held()
+        return held[0].graph if held else get_default_graph()
+
+    def _held(self) -> list[Variable]:
+        """Its variables in the order in which they were made."""
+        return self._variables
+
+    @property
+    def trainable_weights(self) -> list[Variable]:
+        """Those of its variables that optimizers update."""
+        return [v for v in self._held() if v.trainable and self.trainable]
+
+    @property
+    def non_trainable_weights(self) -> list[Variable]:
+        """Those of its variables that optimizers leave alone."""
+        return [v for v in self._held() if not (v.trainable and self.trainable)]
+
+    @property
+    def weights(self) -> list[Variable]:
+        """Its variables, the trained ones first; none before the first call."""
+        return self.trainable_weights + self.non_trainable_weights
+
+    @property
+    def variables(self) -> list[Variable]:
+        """As `weights`."""
+        return self.weights
+
+    @property
+    def trainable_variables(self) -> list[Variable]:
+        """As `trainable_weights`."""
+        return self.trainable_weights
+
+    @property
+    def non_trainable_variables(self) -> list[Variable]:
+        """As `non_trainable_weights`."""
+        return self.non_trainable_weights
+
+    @property
+    def losses(self) -> list[Any]:
+        """What its regularizers give, and what `add_loss` was given."""
+        return list(self._losses)
+
+    @property
+    def updates(self) -> list[Any]:
+        """What `add_update` was given."""
+        return list(self._updates)
+
+    def count_params(self) -> int:
+        """How many numbers its variables hold; GraphError before they are made."""
+        if not self.built:
+            raise GraphError(
+                f"layer {self.name!r} has no variables yet",
+                line=user_line(),
+                hint="call it, or its build(input_shape), first",
+            )
+        return sum(size_of(v.shape) for v in self._held())
+
+    # -- what subclasses write
+
+    def build(self, input_shape: Any) -> None:
+        """Make the variables; called once, before the first `call`."""
+        self.built = True
+
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The outputs; by default the inputs."""
+        return inputs
+
+    # -- what they use
+
+    @also_takes("use_resource", "aggregation")
+    def add_weight(
+        self,
+        name: str,
+        shape: Any = None,
+        dtype: Any = None,
+        initializer: Any = None,
+        regularizer: Function | None = None,
+        trainable: bool | None = None,
+        constraint: Function | None = None,
+        partitioner: Function | None = None,
+        synchronization: VariableSynchronization | None = None,
+    ) -> Any:
+        """The variable `name` of this layer, see `hf.get_variable`, in the dtype of the layer."""
+
+        def kept(variable: Any) -> Any:
+            loss = None if regularizer is None else regularizer(variable)
+            self._losses.extend([] if loss is None else [loss])
+            return loss
+
+        with self._entered(None, ()):
+            made = get_variable(
+                name,
+                shape,
+                dtype or self.dtype,
+                initializer,
+                None if regularizer is None else kept,
+                is_trained(trainable, synchronization) and bool(self.trainable),
+                partitioner=partitioner,
+                constraint=constraint,
+                synchronization=synchronization,
+            )
+        pieces = list(made) if isinstance(made, PartitionedVariable) else [made]
+        self._variables += [v for v in pieces if all(v is not w for w in self._variables)]
+        return made
+
+    def add_variable(self, *args: Any, **kwargs: Any) -> Any:
+        """As `add_weight`."""
+        return self.add_weight(*args, **kwargs)
+
+    @also_takes("inputs")
+    def add_loss(self, losses: Any) -> None:
+        """Let these tensors be losses of the layer; they join the regularization losses."""
+        self._add(losses, self._losses, GraphKeys.REGULARIZATION_LOSSES)
+
+    @also_takes("inputs")
+    def add_update(self, updates: Any) -> None:
+        """Let these be updates of the layer, which training must run: they join UPDATE_OPS."""
+        self._add(updates, self._updates, GraphKeys.UPDATE_OPS)
+
+    def _add(self, given: Any, mine: list[Any], collection: str) -> None:
+        for one in given if isinstance(given, (list, tuple)) else [given]:
+            if one is not None:
+                mine.append(one)
+                get_default_graph().add_to_collection(collection, one)
+
+    # -- calling
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """`call` in the scope of the layer, behind `build` the first time.
+
+        `scope` is the name of this scope if nothing else named it so far.
+        """
+        scope = kwargs.pop("scope", None)
+        x = self._taken(inputs)
+        leaves = nested_structure.flatten(x)
+        with self._entered(scope, leaves):
+            try:
+                self._prepare(x, leaves)
+                y = self.call(x, *args, **kwargs)
+            except ShapeError as error:
+                error.op = error.op or getattr(getattr(leaves[0], "op", None), "name", None)
+                raise
+            if self.activity_regularizer is not None:
+                with name_scope("ActivityRegularizer"):
+                    self.add_loss(
+                        [self.activity_regularizer(t) for t in nested_structure.flatten(y)]
+                    )
+            return y
+
+    def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """As calling the layer."""
+        return self(inputs, *args, **kwargs)
+
+    def _taken(self, inputs: Any) -> Any:
+        """The inputs as tensors: lists of tensors stay lists."""
+        if any(isinstance(leaf, Tensor) for leaf in nested_structure.flatten(inputs)):
+            return inputs
+        return inputs if hasattr(inputs, "graph") else convert_to_tensor(inputs)
+
+    def _prepare(self, x: Any, leaves: Sequence[Any]) -> None:
+        """Check the inputs, and make the variables if there are none yet."""
+        if self.dtype is None:
+            self.dtype = leaves[0].dtype
+        for spec in [self.input_spec] if self.input_spec is not None else []:
+            spec.check(leaves[0], self.name)
+        if not self.built:
+            self.build(nested_structure.mapped(lambda leaf: TensorShape(leaf.shape), x))
+            self.built = True
+
+    @contextlib.contextmanager
+    def _entered(self, scope: Any, values: Sequence[Any]) -> Iterator[None]:
+        """Inside its variable scope, which is found when it is first entered."""
+        if self._scope is not None:
+            reuse = True if self.built else self._reuse
+            with (
+                variable_scope(self._scope, values=values, reuse=reuse, auxiliary_name_scope=False),
+                name_scope(self._scope.original_name_scope or None),
+            ):
+                yield
+            return
+        own = self._given if scope is None else scope
+        if own is None and self._reuse:
+            own = self._base_name
+        with variable_scope(own, self._base_name, values, reuse=self._reuse) as self._scope:
+            yield
+
+
+def _snake(name: str) -> str:
+    """`BasicLSTMCell` as basic_lstm_cell, `Conv2D` as conv2d."""
+    words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+    snake = re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
+    return f"private{snake}" if snake.startswith("_") else snake
+
+
+def _numbered(base: str) -> str:
+    """`base_1` for the first layer of the default graph without a name, and so on."""
+    held = get_default_graph().root.get_collection_ref(_COUNTS)
+    if not held:
+        held.append({})
+    held[0][base] = held[0].get(base, 0) + 1
+    return f"{base}_{held[0][base]}"

@@ -1,0 +1,67 @@
+"""Grey-scale morphology: the largest and smallest sums of a window and a structuring element."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.graph import Tensor, user_line
+from hpcflow.graph.static_shape import show
+from hpcflow.ops.array.array_ops import identity
+from hpcflow.ops.array.slice_ops import getitem, reverse
+from hpcflow.ops.array.space_depth_ops import Slide, as_images, padded, sizes_of
+from hpcflow.ops.math.arithmetic_ops import add, maximum, negative
+from hpcflow.ops.nn.sliding_window import full, per_axis, slid, slides
+from hpcflow.ops.shape_inference import operands, require
+
+
+@also_named(filters="filter", dilations="rates")
+def dilation2d(
+    input: Any, filter: Any, strides: Any, rates: Any, padding: str, name: str | None = None
+) -> Tensor:
+    """The largest `input[y + i, x + j] + filter[i, j]` over the window, channel by channel.
+
+    Shapes:   `input` [n, h, w, channels], `filter` [kh, kw, channels] with known kh and kw;
+              elements of the window are `rates` apart; sizes as of `conv2d`. What padding adds is
+              never the largest.
+    Gradient: to the largest element and its place in the filter.
+    """
+    x, w = operands(input, filter)
+    require("dilation2d", x.spec, "f")
+    x, kernel = as_images(x), full("a filter of dilation2d", w.shape, 3)
+    batch, *space, _ = full("dilation2d", x.shape, 4)
+    rows, columns = kernel[:2]
+    if not rows or not columns:
+        raise ShapeError(
+            f"dilation2d by a filter of shape {show(w.shape)}",
+            line=user_line(),
+            hint="filter.set_shape([kh, kw, None]) tells the sizes of the window, 1 or more",
+        )
+    attrs = slides(strides, padding, "NHWC", per_axis("rates", rates, 2, False), 2)
+    out = slid("dilation2d", tuple(space), kernel[:2], attrs)
+    steps = zip(sizes_of(x)[1:3], kernel, attrs["strides"], attrs["dilations"], strict=False)
+    down, right = (Slide.of(n, k or 0, s, r, attrs["padding"]) for n, k, s, r in steps)
+    if any(not isinstance(n, int) or n for n in (*down.pads, *right.pads)):
+        x = padded(x, [(0, 0), down.pads, right.pads, (0, 0)], -math.inf)
+    best: Tensor | None = None
+    for i, j in itertools.product(range(rows), range(columns)):
+        value = add(getitem(x, (slice(None), down.taken(i), right.taken(j))), getitem(w, (i, j)))
+        best = value if best is None else maximum(best, value)
+    made = identity(best, name)
+    made.set_shape((batch, *out, kernel[2]))
+    return made
+
+
+def erosion2d(
+    value: Any, kernel: Any, strides: Any, rates: Any, padding: str, name: str | None = None
+) -> Tensor:
+    """The smallest `value[y + i, x + j] - kernel[-i - 1, -j - 1]` over the window.
+
+    The dual of `dilation2d`, whose shapes it has: `-dilation2d(-value, kernel turned around)`.
+    """
+    x, w = operands(value, kernel)
+    turned = reverse(w, [0, 1])
+    return negative(dilation2d(negative(x), turned, strides, rates, padding), name)

@@ -1,0 +1,1 @@
+"""Counter-based random ops and distributions, with their kernels."""

@@ -1,0 +1,282 @@
+"""Kernels of random draws: every element is a function of key, ordinal of the draw and its place.
+
+The place is the element's index, in the joined batch where axis 0 is the batch. Large draws are
+made piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import NumericError, RangeError
+from hpcflow.kernels.kernel_registry import Node, kernel
+from hpcflow.ops.random import bits_to_numbers_kernels, rejection_sampling_kernels
+from hpcflow.ops.random.philox_kernels import ALL, Words, u64
+
+PIECE = 12 << 10  # elements at a time: what is computed on the way stays in the cache
+GPU_PIECE = 1 << 22
+Make = Callable[[Any, Node], Callable[..., Any]]
+
+
+class Draws:
+    """How many draws of an op were made: what a checkpoint keeps of it."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, made: int = 0) -> None:
+        self.made = made
+
+
+class _Drawer:
+    """What all draws share: `fill(words, first, out, *parameters)` writes the flat array `out`.
+
+    Inputs are [shape,] parameters, [seed,] [offset of the first sample]; attr `first` says where in
+    a larger draw a piece of it begins.
+    """
+
+    def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
+        self.xp, self.fill, self.parameters = xp, fill, parameters
+        self.words, self.key = Words(xp), node.attrs.get("key", 0)
+        self.by_sample = bool(node.attrs.get("batch"))
+        self.first = int(node.attrs.get("first", 0))  # the place of element 0 of a piece
+        offset = node.inputs[-1].value if self.by_sample else 0
+        self.offset: int | None = None if offset is None else int(offset)
+
+    def draw(self, key: int, ordinal: Any, given: Any, out: Any) -> None:
+        """Draw number `ordinal` of `key`; `given` are the inputs without a seed."""
+        first, parameters = self.first, given
+        if self.by_sample:
+            parameters = given[:-1]
+            if out.ndim:  # an offset that no constant tells is read from the device
+                offset = int(given[-1]) if self.offset is None else self.offset
+                first = offset * (out.size // max(out.shape[0], 1))
+        self.words.key, self.words.ordinal = key, ordinal
+        begin = len(parameters) - self.parameters
+        self.fill(self.words, first & ALL, out, *parameters[begin:])
+
+
+class _Stateful(_Drawer):
+    """The next draw of `draws` at each call; its number is read from `counter` if that is there.
+
+    Without a seed of its own or of its graph it follows from the session's, `seed`.
+    """
+
+    def __init__(self, xp: Any, node: Node, fill: Callable[..., None], parameters: int) -> None:
+        super().__init__(xp, node, fill, parameters)
+        self.draws = Draws()
+        self.is_seeded = not node.attrs.get("unseeded")
+        self.seed: Any = None  # of the session, whose `mask` changes keys
+        self.counter: Any = None
+
+    def __call__(self, *args: Any) -> None:
+        draws, counter = self.draws, self.counter
+        ordinal, draws.made = draws.made, draws.made + 1
+        key = self.key if self.is_seeded or self.seed is None else self.key ^ self.seed.mask
+        self.draw(key, ordinal if counter is None else counter, args[:-1], args[-1])
+
+
+class _Stateless(_Drawer):
+    """The draw that the seed says, two integers that are the input behind the parameters."""
+
+    def __call__(self, *args: Any) -> None:
+        *given, out = args
+        low, high = (int(word) & ALL for word in given.pop(-2 if self.by_sample else -1))
+        self.draw(low | high << 64, 0, given, out)
+
+
+def _draws(type: str, parameters: int = 0) -> Callable[[Make], Make]:
+    """Add the kernels of a draw and of its stateless twin; the decorated function makes `fill`."""
+
+    def add(make: Make) -> Make:
+        for prefix, how in (("", _Stateful), ("Stateless", _Stateless)):
+
+            @kernel(prefix + type, "out", moves=True)
+            def row(xp: Any, node: Node, how: Any = how) -> Callable[..., Any]:
+                return how(xp, node, make(xp, node), parameters)
+
+        return make
+
+    return add
+
+
+def _by_piece(xp: Any, first: int, out: Any, numbers_of: Callable[[int, int], Any]) -> None:
+    """Write `numbers_of(place, count)` to all of `out`, which is contiguous."""
+    flat, step = out.reshape(-1), PIECE if xp is np else GPU_PIECE
+    for low in range(0, flat.size, step):
+        part = flat[low : low + step]
+        xp.copyto(part, numbers_of(first + low, part.size), casting="unsafe")
+
+
+def _of_piece(xp: Any, values: Any, place: int, count: int) -> Any:
+    """The elements of a vector that an index from `place` on meets, its own period apart."""
+    if values.size == 1:
+        return values
+    return values[(xp.arange(count) + place) % values.size]
+
+
+# -- without parameters that are tensors
+
+
+@_draws("RandomUniform")
+def _uniform(xp: Any, node: Node) -> Callable[..., None]:
+    low, high, dtype = node.attrs["minval"], node.attrs["maxval"], node.attrs["dtype"]
+    f = bits_to_numbers_kernels.real(dtype)
+    bits = np.finfo(dtype).nmant + 1
+    top = dtype.type(high)
+    below = f.type(top if top < high else np.nextafter(top, dtype.type(low)))  # of `dtype`
+
+    def piece(words: Words, place: int, count: int) -> Any:
+        found = bits_to_numbers_kernels.unit(words, place, count, dtype, bits)
+        if (low, high) != (0, 1):
+            found *= f.type(high - low)
+            found += f.type(low)
+            found = xp.minimum(found, below)
+        return found
+
+    return _elements(xp, piece)
+
+
+@_draws("RandomNormal")
+def _normal(xp: Any, node: Node) -> Callable[..., None]:
+    return _scaled(xp, node, bits_to_numbers_kernels.normal)
+
+
+@_draws("TruncatedNormal")
+def _truncated(xp: Any, node: Node) -> Callable[..., None]:
+    return _scaled(xp, node, bits_to_numbers_kernels.cut_normal)
+
+
+def _scaled(xp: Any, node: Node, standard: Callable[..., Any]) -> Callable[..., None]:
+    dtype, mean, stddev = (node.attrs[name] for name in ("dtype", "mean", "stddev"))
+    f = bits_to_numbers_kernels.real(dtype).type
+
+    def piece(words: Words, place: int, count: int) -> Any:
+        found = standard(words, place, count, dtype)
+        if (mean, stddev) != (0, 1):
+            found *= f(stddev)
+            found += f(mean)
+        return found
+
+    return _elements(xp, piece)
+
+
+def _elements(xp: Any, piece: Callable[..., Any]) -> Callable[..., None]:
+    def fill(words: Words, first: int, out: Any) -> None:
+        _by_piece(xp, first, out, lambda place, count: piece(words, place, count))
+
+    return fill
+
+
+# -- with parameters
+
+
+@_draws("RandomUniformInt", 2)
+def _whole(xp: Any, node: Node) -> Callable[..., None]:
+    dtype = node.attrs["dtype"]
+    end = len(node.inputs) - ("key" not in node.attrs) - bool(node.attrs.get("batch"))
+    known = all(spec.value is not None for spec in node.inputs[end - 2 : end])
+    checked = False
+
+    def fill(words: Words, first: int, out: Any, low: Any, high: Any) -> None:
+        nonlocal checked
+        if out.size and not checked and (low >= high).any():
+            raise RangeError(
+                f"random_uniform of integers from {low.min()} to below {high.min()}: none is there",
+                hint="maxval must be above minval",
+            )
+        checked = known  # a GPU is not waited for each time
+        shape = () if low.size == high.size == 1 else out.shape
+        low = xp.broadcast_to(low.reshape(()) if not shape else low, shape).reshape(-1).astype(u64)
+        high = xp.broadcast_to(high.reshape(()) if not shape else high, shape).reshape(-1)
+        span = high.astype(u64) - low
+
+        def piece(place: int, count: int) -> Any:
+            at = place - first
+            own = [p if p.size == 1 else p[at : at + count] for p in (low, span)]
+            found = rejection_sampling_kernels.whole(words, place, count, own[1]) + own[0]
+            return found.view(np.int64) if dtype.kind == "i" else found
+
+        _by_piece(xp, first, out, piece)
+
+    return fill
+
+
+def _from_double(xp: Any, node: Node, draw: Callable[..., Any], least: float) -> Any:
+    """Numbers of float64 from `draw` for each element of a parameter, which is finite.
+
+    The parameter's axes are the last of the output.
+    """
+    type, dtype = node.type.removeprefix("Stateless"), node.attrs["dtype"]
+
+    def fill(words: Words, first: int, out: Any, parameter: Any) -> None:
+        values = parameter.reshape(-1).astype("f8")
+        wrong = ~((values >= least) & (values < np.inf))
+        if out.size and wrong.any():
+            raise NumericError(
+                f"{type} with parameter {float(values[wrong][0])}",
+                hint="a shape is above 0, a rate 0 or above; both are finite",
+            )
+
+        def piece(place: int, count: int) -> Any:
+            own = _of_piece(xp, values, place - first, count)
+            found = draw(words, place, count, own)
+            if dtype.kind in "iu":
+                return xp.minimum(found, float(np.iinfo(dtype).max))
+            return found
+
+        _by_piece(xp, first, out, piece)
+
+    return fill
+
+
+@_draws("RandomGamma", 1)
+def _gamma(xp: Any, node: Node) -> Callable[..., None]:
+    return _from_double(xp, node, rejection_sampling_kernels.gamma, np.finfo("f8").tiny)
+
+
+@_draws("RandomPoisson", 1)
+def _poisson(xp: Any, node: Node) -> Callable[..., None]:
+    return _from_double(xp, node, rejection_sampling_kernels.poisson, 0.0)
+
+
+@_draws("RandomPermutation")
+def _permutation(xp: Any, node: Node) -> Callable[..., None]:
+    """The order of as many words; two are equal once in 2**64 pairs, and then stay as they are."""
+
+    def fill(words: Words, first: int, out: Any) -> None:
+        xp.copyto(out, xp.argsort(words.run(first, out.size)), casting="same_kind")
+
+    return fill
+
+
+@kernel("PickCategory", "out")
+def _pick(xp: Any, node: Node) -> Callable[..., Any]:
+    """The first class at which the summed weights exceed a fraction of them all, by bisection."""
+
+    def run(logits: Any, fractions: Any, out: Any) -> None:
+        if not out.size:
+            return
+        if not logits.shape[1]:
+            raise RangeError("there are no classes to draw from")
+        wide = logits.astype("f8")
+        weights = xp.exp(wide - wide.max(axis=1, keepdims=True))
+        sums = xp.cumsum(weights, axis=1)
+        wrong = ~(sums[:, -1] > 0)
+        if wrong.any():
+            raise NumericError(
+                f"the logits of row {int(xp.argmax(wrong))} have a NaN, are all -inf, or +inf"
+            )
+        wanted = fractions * sums[:, -1:]
+        low = xp.zeros(out.shape, np.int64)
+        high = low + (logits.shape[1] - 1)
+        for _ in range(int(logits.shape[1] - 1).bit_length()):
+            middle = (low + high) // 2
+            over = xp.take_along_axis(sums, middle, 1) > wanted
+            high = xp.where(over, middle, high)
+            low = xp.where(over, low, xp.minimum(middle + 1, high))
+        xp.copyto(out, low, casting="same_kind")
+
+    return run

@@ -1,0 +1,365 @@
+"""Random tensors, counter-based: key, number of the draw and place decide what is drawn, not who.
+
+The key is a hash of the graph's seed and of the op's seed, or without one of its name; it is made
+with the op, so that every rank that builds the same graph draws the same. If neither the graph nor
+the op has a seed each session draws anew: the key is mixed with a number that all ranks of the
+session have (`kernels.random.Seed`). The number of the draw is
+how many the op made before (kept by the kernel, one series for what is fetched). The place is the
+element's index, counted over the joined batch where axis 0 is the batch.
+
+Axis 0 is the batch if its size is not known when the graph is built, as in `hf.shape(x)` of a
+placeholder [None, 784]; `batch=True` or `batch=False` say it where that is wrong. Then replicas
+over which `hf.data` deals a joined batch draw what one would draw for all of it, and others draw
+apart. Else all replicas draw the same, as they must for what they have in common: initial values.
+Where another axis is the batch (time first), say `batch=False`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, RangeError, ShapeError
+from hpcflow.graph.dtypes import (
+    as_dtype,
+    bfloat16,
+    float32,
+    float64,
+    int64,
+    is_floating,
+    limits,
+    uint64,
+)
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Shape, Spec, broadcast, merge, show
+from hpcflow.ops.array.array_ops import constant, shape_argument
+from hpcflow.ops.array.broadcast_ops import zeros_like
+from hpcflow.ops.math.arithmetic_ops import add, cast, divide, maximum, minimum, multiply, subtract
+from hpcflow.ops.replicas.replica_ops import replica_offset
+from hpcflow.ops.shape_inference import Attrs, one, require, told_shape, whole
+
+_DRAW = NoGrad("a random draw does not depend on its inputs")
+_GAMMA = NoGrad("how a gamma number moves with its shape has no rule here")
+_POISSON = NoGrad("its output is whole numbers")
+_SEEDED = NoGrad("its output is whole numbers", none=True)
+STATELESS = "Stateless"  # before the type of a draw: its twin that a seed tensor decides
+
+
+# -- the rows: inputs are [shape,] parameters, [seed,] [offset]
+
+
+def _told(inputs: Sequence[Spec], attrs: Attrs, parameters: int) -> Shape:
+    """The shape asked for, in front of the axes of the parameters."""
+    others = parameters + ("key" not in attrs) + bool(attrs.get("batch"))
+    if "key" not in attrs:
+        seed = inputs[-2 if attrs.get("batch") else -1]
+        require("the seed of a stateless draw", seed, "iu")
+        if seed.shape is not None and seed.shape != (2,) and seed.shape != (None,):
+            raise ShapeError(f"a seed is two integers, not {show(seed.shape)}")
+    return told_shape(inputs[: len(inputs) - others], 0, attrs)
+
+
+def _plain(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(attrs["dtype"], _told(inputs, attrs, 0))]
+
+
+def _parameters(inputs: Sequence[Spec], attrs: Attrs, count: int) -> Sequence[Spec]:
+    end = len(inputs) - ("key" not in attrs) - bool(attrs.get("batch"))
+    return inputs[end - count : end]
+
+
+def _whole(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    for spec in _parameters(inputs, attrs, 2):
+        require("a limit of whole numbers", spec, "iu")
+    told = _told(inputs, attrs, 2)
+    shapes = [spec.shape for spec in _parameters(inputs, attrs, 2)]
+    return [Spec(attrs["dtype"], merge(told, broadcast([told, *shapes])))]
+
+
+def _each(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    (parameter,) = _parameters(inputs, attrs, 1)
+    require("the parameter of a draw", parameter, "f")
+    told = _told(inputs, attrs, 1)
+    both = None if told is None or parameter.shape is None else told + parameter.shape
+    return [Spec(attrs["dtype"], both)]
+
+
+for _type, _infer, _grad, _stateless in (
+    ("RandomUniform", _plain, _DRAW, _DRAW),
+    ("RandomNormal", _plain, _DRAW, _DRAW),
+    ("TruncatedNormal", _plain, _DRAW, _DRAW),
+    ("RandomUniformInt", _whole, _DRAW, _DRAW),
+    ("RandomGamma", _each, _GAMMA, _GAMMA),
+    ("RandomPoisson", _each, _POISSON, _SEEDED),
+    ("RandomPermutation", _plain, _DRAW, _DRAW),
+):
+    op(_type, infer=_infer, grad=_grad, stateful=True)
+    op(STATELESS + _type, infer=_infer, grad=_stateless)
+
+
+# -- making them
+
+
+def set_random_seed(seed: int | None) -> None:
+    """The seed of the default graph, for the random ops made after this call; None unsets it.
+
+    Ops without a seed in a graph without one draw other numbers in each session.
+    """
+    get_default_graph().root.seed = None if seed is None else whole(seed, "seed")
+
+
+def _key(graph_seed: int, source: int | str) -> int:
+    digest = hashlib.blake2b(f"{graph_seed}:{source!r}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest, "little")
+
+
+def by_session(seed: Any) -> Attrs:
+    """Attribute `unseeded` of an op with this seed, if neither it nor its graph has one."""
+    is_set = seed is not None or get_default_graph().root.seed is not None
+    return {} if is_set else {"unseeded": True}
+
+
+class Source:
+    """Who decides a draw, an op's state or a seed tensor, and whether axis 0 is the batch."""
+
+    def __init__(self, seed: Any, batch: bool | None, stateless: bool = False) -> None:
+        self.seed, self.batch, self.stateless = seed, batch, stateless
+
+    def draw(
+        self,
+        type: str,
+        shape: Any,
+        dtype: Any,
+        name: str | None,
+        parameters: Sequence[Tensor] = (),
+        kinds: str = "f",
+        **facts: Any,
+    ) -> Tensor:
+        """A random op of the table; `shape` are the axes in front of those of `parameters`."""
+        dtype = as_dtype(dtype)
+        if dtype == bfloat16:
+            found = self.draw(type, shape, float32, name, parameters, kinds, **facts)
+            return _in_bfloat16(found, facts)
+        if dtype.kind not in kinds:
+            raise DTypeError(f"{type} does not draw {dtype}", hint="draw float32 and hf.cast it")
+        known, inputs = shape_argument(shape)
+        graph = get_default_graph()
+        full = graph.unique_name(name or type)
+        attrs: Attrs = {"shape": known, "dtype": dtype, **facts}
+        inputs = [*inputs, *parameters]
+        if self.stateless:
+            inputs.append(convert_to_tensor(self.seed))
+        else:
+            source = full if self.seed is None else int(self.seed)
+            attrs |= {"key": _key(graph.root.seed or 0, source), **by_session(self.seed)}
+        if self._is_by_sample(type, known, parameters):
+            attrs["batch"] = True
+            inputs.append(replica_offset())
+        return one(STATELESS * self.stateless + type, inputs, attrs, full + "/")
+
+    def _is_by_sample(self, type: str, known: Shape, parameters: Sequence[Tensor]) -> bool:
+        """Whether axis 0 is the batch: as told, else if its size is not known yet."""
+        if type in ("RandomGamma", "RandomPoisson") and known == ():
+            known = parameters[0].shape
+        if self.batch is None:
+            return known is None or (len(known) > 0 and known[0] is None)
+        if self.batch and known == ():
+            raise ShapeError("batch=True of a scalar: there is no axis 0", line=user_line())
+        return self.batch
+
+
+def _in_bfloat16(found: Tensor, facts: Attrs) -> Tensor:
+    """What was drawn in float32, rounded, and still below the limit of a uniform draw."""
+    rounded = cast(found, bfloat16)
+    if "maxval" not in facts:
+        return rounded
+    low, high = (bfloat16.type(facts[name]) for name in ("minval", "maxval"))
+    return minimum(rounded, np.nextafter(high, low))
+
+
+def uniform(
+    source: Source, shape: Any, minval: Any, maxval: Any, dtype: Any, name: str | None
+) -> Tensor:
+    """Uniform floats or whole numbers by `source`."""
+    dtype = as_dtype(dtype)
+    if dtype.kind in "iu":
+        return _uniform_int(source, shape, minval, maxval, dtype, name)
+    maxval = 1 if maxval is None else maxval
+    if _are_numbers(minval, maxval):
+        return source.draw("RandomUniform", shape, dtype, name, minval=minval, maxval=maxval)
+    with get_default_graph().name_scope(name or "random_uniform"):
+        low = convert_to_tensor(minval, dtype)
+        unit = source.draw("RandomUniform", shape, dtype, None, minval=0, maxval=1)
+        return add(multiply(unit, subtract(convert_to_tensor(maxval, dtype), low)), low)
+
+
+def _uniform_int(
+    source: Source, shape: Any, minval: Any, maxval: Any, dtype: np.dtype, name: str | None
+) -> Tensor:
+    if maxval is None:
+        raise DTypeError("random_uniform of integers needs maxval")
+    wide = uint64 if dtype == uint64 else int64
+    info = np.iinfo(dtype)
+    ends = []
+    for value, most in ((minval, info.max), (maxval, info.max + 1)):
+        if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
+            ends.append(cast(value, wide))
+            continue
+        array = np.asarray(value)
+        if array.dtype.kind not in "iu" or (array.size and not _fits(array, info.min, most)):
+            raise DTypeError(f"{value!r} is no limit of {dtype}", line=user_line())
+        ends.append(constant(array.astype(wide)))
+    low, high = (t.constant for t in ends)
+    if low is not None and high is not None and low.size and (low >= high).any():
+        raise RangeError(
+            f"random_uniform of integers from {minval} to below {maxval}: none is there",
+            line=user_line(),
+        )
+    return source.draw("RandomUniformInt", shape, dtype, name, ends, "iu")
+
+
+def _fits(array: np.ndarray, least: int, most: int) -> bool:
+    return least <= int(array.min()) and int(array.max()) <= min(most, np.iinfo(np.uint64).max)
+
+
+def normal(
+    source: Source, type: str, shape: Any, mean: Any, stddev: Any, dtype: Any, name: str | None
+) -> Tensor:
+    """Normal numbers, cut or not, by `source`."""
+    if _are_numbers(mean, stddev):
+        return source.draw(type, shape, dtype, name, mean=float(mean), stddev=float(stddev))
+    dtype = as_dtype(dtype)
+    with get_default_graph().name_scope(name or type):
+        drawn = source.draw(type, shape, dtype, None, mean=0.0, stddev=1.0)
+        scaled = multiply(drawn, convert_to_tensor(stddev, dtype))
+        return add(scaled, convert_to_tensor(mean, dtype))
+
+
+def gamma(
+    source: Source, shape: Any, alpha: Any, beta: Any, dtype: Any, name: str | None
+) -> Tensor:
+    """Gamma numbers by `source`."""
+    dtype = as_dtype(dtype)
+    with get_default_graph().name_scope(name or "random_gamma"):
+        alpha = convert_to_tensor(alpha, dtype)
+        if beta is None:
+            return source.draw("RandomGamma", shape, dtype, None, [alpha])
+        beta = convert_to_tensor(beta, dtype)
+        every = add(alpha, zeros_like(beta))
+        drawn = divide(source.draw("RandomGamma", shape, dtype, None, [every]), beta)
+        return maximum(drawn, float(limits(dtype).tiny))
+
+
+def poisson(source: Source, shape: Any, lam: Any, dtype: Any, name: str | None) -> Tensor:
+    """Poisson numbers by `source`."""
+    lam = convert_to_tensor(lam)
+    rate = lam if is_floating(lam.dtype) else cast(lam, float64)
+    return source.draw("RandomPoisson", shape, dtype, name, [rate], "iuf")
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(v, (int, float, np.integer, np.floating)) for v in values)
+
+
+# -- what users call
+
+
+def random_uniform(
+    shape: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """Uniform in [minval, maxval): floats (maxval 1 if None) or integers (maxval needed, no bias).
+
+    The same `seed` and graph give the same numbers on every rank; so does no seed, by the op's
+    name. Numbers are the same to the last bit on CPU and GPU.
+    Shapes: `shape` may be a tensor. Limits may be tensors that broadcast to it; floats between them
+            may round to `maxval`. `batch` says whether axis 0 is the batch, over which replicas
+            draw what one would draw; by default it is if its size is not known yet.
+    Errors: RangeError if no integer lies between the limits.
+    """
+    return uniform(Source(seed, batch), shape, minval, maxval, dtype, name)
+
+
+def random_normal(
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """Normal with `mean` and `stddev`, which may be tensors; seeds and `batch` as `random_uniform`.
+
+    By Box and Muller's method; CPU and GPU differ by at most 4 ulp.
+    """
+    return normal(Source(seed, batch), "RandomNormal", shape, mean, stddev, dtype, name)
+
+
+def truncated_normal(
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """Normal within two `stddev` of `mean`, as if others were drawn again; else as `random_normal`.
+
+    By the inverse of its distribution.
+    """
+    return normal(Source(seed, batch), "TruncatedNormal", shape, mean, stddev, dtype, name)
+
+
+def random_gamma(
+    shape: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """Gamma numbers of shape `alpha` and rate `beta` (1 if None): `shape` of them for each.
+
+    Shapes:   `shape` in front of those of `alpha` and `beta`, broadcast; seeds and `batch` as in
+              `random_uniform`.
+    Rounding: Marsaglia and Tsang's method tries until it accepts; CPU and GPU differ by rounding,
+              and entirely where an attempt is within rounding of its limit.
+    Gradient: into `beta` only.
+    Errors:   NumericError unless `alpha` is above 0 and finite.
+    """
+    return gamma(Source(seed, batch), shape, alpha, beta, dtype, name)
+
+
+def random_poisson(
+    lam: Any,
+    shape: Any,
+    dtype: Any = float32,
+    seed: int | None = None,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """Poisson numbers of rate `lam`: `shape` of them for each rate, in `dtype`.
+
+    Shapes:   `shape` in front of that of `lam`; seeds and `batch` as in `random_uniform`.
+    Rounding: rates below 10 invert the distribution, others try until one is accepted (Hoermann's
+              method); CPU and GPU differ where a word is within rounding of a limit.
+    Errors:   NumericError unless `lam` is 0 or above and finite.
+    """
+    return poisson(Source(seed, batch), shape, lam, dtype, name)

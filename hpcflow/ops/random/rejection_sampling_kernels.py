@@ -1,0 +1,189 @@
+"""Numbers that are drawn by trying: whole ones of any range, gamma, Poisson.
+
+The attempt is part of the counter: an element that was refused takes the words of its own next
+attempt, so none depends on its neighbors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcflow.ops.random.bits_to_numbers_kernels import box_muller, open_unit
+from hpcflow.ops.random.philox_kernels import Words, product, u64
+
+DOUBLE = np.dtype("f8")
+FEW = 10.0  # below it a Poisson number is looked up in its distribution
+Four = tuple[Any, Any, Any, Any]  # the words of one attempt
+Try = Callable[..., tuple[Any, Any]]  # of words and parameters: numbers, and whether they are taken
+
+
+def _four(words: Words, first: int, count: int) -> Four:
+    """The words of the first attempts of the elements from `first` on, a block each."""
+    block = words.run(4 * first, 4 * count).reshape(count, 4).T
+    return tuple(words.xp.ascontiguousarray(column) for column in block)
+
+
+def until_taken(
+    words: Words, attempt: Try, places: Any, begun: tuple[Any, Any], *parameters: Any
+) -> Any:
+    """The numbers of `begun`, what the first attempts gave, with the refused ones tried again.
+
+    `places` is that of the first element, or those of all. `parameters` have one element, or one
+    for each number.
+    """
+    xp = words.xp
+    found, taken = begun
+    left, tries = xp.nonzero(~taken)[0], 0
+    while left.size:
+        tries += 1
+        blocks = left.astype(u64) + u64(places) if isinstance(places, int) else places[left]
+        own = (xp.broadcast_to(p, found.shape)[left] for p in parameters)
+        numbers, taken = attempt(words.at(blocks, tries), *own)
+        found[left] = xp.where(taken, numbers, found[left])
+        left = left[~taken]
+    return found
+
+
+# -- whole numbers: D. Lemire, "Fast random integer generation in an interval", ACM Transactions on
+#    Modeling and Computer Simulation 29 (2019)
+
+
+def whole(words: Words, first: int, count: int, span: Any) -> Any:
+    """Uniform whole numbers below `span`, without bias; `span` is uint64 of 1 or `count` elements.
+
+    A span of 0 stands for 2**64.
+    """
+    bits = words.run(first, count)
+    every = span == 0
+    if every.all():
+        return bits
+    rest = (u64(0) - span) % words.xp.where(every, u64(1), span)  # of 2**64 by the span
+    high, low = _below(bits, span)
+    if not rest.any() and not every.any():
+        return high
+
+    def attempt(four: Four, span: Any, rest: Any, every: Any) -> tuple[Any, Any]:
+        high, low = product(four[0], span)
+        return words.xp.where(every, four[0], high), low >= rest
+
+    if every.any():
+        high = words.xp.where(every, bits, high)
+    return until_taken(words, attempt, first, (high, low >= rest), span, rest, every)
+
+
+def _below(bits: Any, span: Any) -> tuple[Any, Any]:
+    """`product`, with less work if `span` is one number of at most 32 bits."""
+    if span.size > 1 or int(span[0]) >> 32:
+        return product(bits, span)
+    upper, lower = bits >> u64(32), bits & u64(0xFFFFFFFF)
+    upper *= span
+    lower *= span
+    lower >>= u64(32)
+    upper += lower
+    upper >>= u64(32)
+    return upper, bits * span
+
+
+# -- gamma: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", ACM
+#    Transactions on Mathematical Software 26 (2000)
+
+
+def gamma(words: Words, first: int, count: int, alpha: Any) -> Any:
+    """Gamma numbers of shape `alpha`, float64 of 1 or `count` elements, in float64."""
+    xp = words.xp
+    small = alpha < 1
+
+    def attempt(four: Four, d: Any) -> tuple[Any, Any]:
+        x = box_muller(xp, four[0], four[1], DOUBLE)[0]
+        v = 1 + x / xp.sqrt(9 * d)
+        inside = v > 0
+        v = xp.where(inside, v * v * v, 1.0)
+        square, u = x * x, open_unit(four[2])
+        taken = u < 1 - 0.0331 * square * square  # implied by what follows, and quicker
+        left = xp.nonzero(inside & ~taken)[0]
+        v_, d_ = v[left], xp.broadcast_to(d, v.shape)[left]
+        taken[left] = xp.log(u[left]) < 0.5 * square[left] + d_ - d_ * v_ + d_ * xp.log(v_)
+        return d * v, inside & taken
+
+    four = _four(words, first, count)
+    d = xp.where(small, alpha + 1, alpha) - 1 / 3
+    found = until_taken(words, attempt, first, attempt(four, d), d)
+    if not small.any():
+        return found
+    power = xp.log(open_unit(four[3])) / xp.where(small, alpha, 1.0)
+    return found * xp.exp(xp.where(small, power, 0.0))  # that of alpha + 1, times u**(1 / alpha)
+
+
+# -- Poisson: few by the inverse of the distribution; many by W. Hoermann, "The transformed
+#    rejection method for generating Poisson random variables", Insurance: Mathematics and
+#    Economics 12 (1993)
+
+
+def poisson(words: Words, first: int, count: int, rate: Any) -> Any:
+    """Poisson numbers of `rate`, float64 of 1 or `count` elements, in float64."""
+    xp = words.xp
+    many = xp.nonzero(rate >= FEW)[0]
+    if rate.size == 1 and many.size:
+        begun = _many(xp, _four(words, first, count), rate)
+        return until_taken(words, partial(_many, xp), first, begun, rate)
+    four = _four(words, first, count)
+    found = _few(xp, open_unit(four[0]), xp.where(rate < FEW, rate, 0.0))
+    if many.size:
+        places, own = many.astype(u64) + u64(first), rate[many]
+        begun = _many(xp, tuple(w[many] for w in four), own)
+        found[many] = until_taken(words, partial(_many, xp), places, begun, own)
+    return found
+
+
+def _few(xp: Any, u: Any, rate: Any) -> Any:
+    """The first number at which the summed probabilities reach `u`."""
+    found = xp.zeros(u.shape, DOUBLE)
+    p = xp.exp(-rate)
+    total, k = p, 0
+    left = u > total
+    while left.any():
+        k += 1
+        found += left
+        p = p * rate / k
+        total = total + p
+        left &= (u > total) & (p > 1e-20)
+    return found
+
+
+def _many(xp: Any, four: Any, rate: Any) -> tuple[Any, Any]:
+    """One attempt each."""
+    b = 0.931 + 2.53 * xp.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    u, v = open_unit(four[0]) - 0.5, open_unit(four[1])
+    us = 0.5 - xp.abs(u)
+    inside = us > 0
+    us = xp.where(inside, us, 1.0)
+    k = xp.floor((2 * a / us + b) * u + rate + 0.43)
+    surely = (us >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
+    never = (k < 0) | ((us < 0.013) & (v > us)) | ~inside
+    k = xp.maximum(k, 0.0)
+    left = xp.nonzero(~(surely | never))[0]
+    a, b, rate = (xp.broadcast_to(values, k.shape)[left] for values in (a, b, rate))
+    us, v, n = us[left], v[left], k[left]
+    height = xp.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (us * us) + b))
+    surely[left] = height <= n * xp.log(rate) - rate - _log_factorial(xp, n)
+    return k, surely & ~never
+
+
+_TABLE = [math.lgamma(n + 1) for n in range(16)]
+_HALF_LOG = 0.5 * math.log(2 * math.pi)
+
+
+def _log_factorial(xp: Any, n: Any) -> Any:
+    """Of whole numbers: small ones by a table, others by Stirling's series."""
+    z = xp.maximum(n, 15.0) + 1
+    w = 1 / (z * z)
+    tail = (((w / -1680 + 1 / 1260) * w - 1 / 360) * w + 1 / 12) / z
+    large = (z - 0.5) * xp.log(z) - z + _HALF_LOG + tail
+    small = xp.asarray(_TABLE)[xp.minimum(n, 15.0).astype(np.int64)]
+    return xp.where(n < 16, small, large)

@@ -1,0 +1,84 @@
+"""Random tensors of a seed alone: the same seed draws the same, wherever and how often it runs.
+
+`seed` is two integers, a list or a tensor; nothing else is remembered, neither the graph's seed nor
+the op's name nor how often it ran. `batch` is as in `hf.random_uniform`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.graph.dtypes import float32
+from hpcflow.graph.graph import Tensor
+from hpcflow.ops.random.random_ops import Source, gamma, normal, poisson, uniform
+
+
+def stateless_random_uniform(
+    shape: Any,
+    seed: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = float32,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """`random_uniform` by `seed` alone."""
+    return uniform(Source(seed, batch, True), shape, minval, maxval, dtype, name)
+
+
+def stateless_random_normal(
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = float32,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """`random_normal` by `seed` alone."""
+    source = Source(seed, batch, True)
+    return normal(source, "RandomNormal", shape, mean, stddev, dtype, name)
+
+
+def stateless_truncated_normal(
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = float32,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """`truncated_normal` by `seed` alone."""
+    source = Source(seed, batch, True)
+    return normal(source, "TruncatedNormal", shape, mean, stddev, dtype, name)
+
+
+def stateless_random_gamma(
+    shape: Any,
+    seed: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = float32,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """`random_gamma` by `seed` alone; `shape` in front of that of `alpha` and `beta`."""
+    return gamma(Source(seed, batch, True), shape, alpha, beta, dtype, name)
+
+
+def stateless_random_poisson(
+    shape: Any,
+    seed: Any,
+    lam: Any,
+    dtype: Any = float32,
+    name: str | None = None,
+    *,
+    batch: bool | None = None,
+) -> Tensor:
+    """`random_poisson` by `seed` alone; `shape` in front of that of `lam`."""
+    return poisson(Source(seed, batch, True), shape, lam, dtype, name)

@@ -1,0 +1,1 @@
+"""Ops about replicas and tasks: allreduce, Send and Recv, gradient aggregation on servers."""

@@ -1,0 +1,147 @@
+"""Ops that speak of replicas and tasks: the plan lowers those of replicas and makes the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ShapeError
+from hpcflow.graph.dtypes import as_dtype, float32, float64, int64, is_half
+from hpcflow.graph.function_body import at_root
+from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec, show
+from hpcflow.ops.shape_inference import one
+from hpcflow.ops.variables.indexed_slices import IndexedSlices
+
+ONE_OF_A_GRAPH = {"ReplicaShare": "replica_share", "ReplicaOffset": "replica_offset"}
+_MOVES = NoGrad("made when the plan is cut, after gradients are taken")
+
+
+def _same(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(s.dtype, s.shape) for s in inputs]
+
+
+def _declared(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    shape = attrs["shape"]
+    return [Spec(np.dtype(attrs["dtype"]), None if shape is None else tuple(shape))]
+
+
+def _nothing(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return []
+
+
+def _gathered(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(s.dtype, s.shape and (None, *s.shape[1:])) for s in inputs]
+
+
+def parcel_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
+    """Where each value begins in a parcel of values of known sizes, and how many bytes it has.
+
+    Each at a multiple of what its dtype is aligned to, so that it can be read where it lies.
+    """
+    starts, at = [], 0
+    for spec in specs:
+        starts.append(at + -at % spec.dtype.alignment)
+        at = starts[-1] + spec.nbytes
+    return starts, at
+
+
+def _parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    if not all(spec.sized for spec in inputs):
+        raise ShapeError("a parcel holds values whose sizes are known before the step")
+    return [Spec(np.dtype(np.uint8), (parcel_layout(inputs)[1],))]
+
+
+def _from_parcel(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    (value,), (given,), start = _declared(inputs, attrs), inputs, attrs["start"]
+    if not value.sized or start < 0 or start % value.dtype.alignment:
+        raise ShapeError(f"no {value.dtype} {show(value.shape)} begins at byte {start} of a parcel")
+    if given.dtype != np.uint8 or start + value.nbytes > given.nbytes:
+        raise ShapeError(f"{value.nbytes} bytes from {start} on are not in one of {given.nbytes}")
+    return [value]
+
+
+def _sum_over_replicas(op: Any, grad: Tensor) -> list[Tensor]:
+    return [replica_sum(grad)]
+
+
+op(
+    "Fused",
+    infer=lambda inputs, attrs: attrs["specs"],
+    grad=_MOVES,
+    doc="Several operations in one loop over their elements.",
+)
+op("Feed", infer=_declared, grad=_MOVES, stateful=True)
+op("ReplicaSum", infer=_same, grad=_sum_over_replicas, stateful=True)
+op("ReplicaShare", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)
+op("ReplicaOffset", infer=_declared, grad=NoGrad("a count of samples"), stateful=True)
+op("AllReduce", infer=_same, grad=_MOVES, collective=True, waits=True)
+op("Broadcast", infer=_same, grad=_MOVES, collective=True, waits=True)
+op(
+    "ReplicaGather",
+    infer=_gathered,
+    grad=NoGrad("others' rows do not depend on these"),
+    stateful=True,
+)
+op("AllGather", infer=_gathered, grad=_MOVES, collective=True, waits=True)
+op("Send", infer=_nothing, grad=_MOVES, stateful=True)
+op("Recv", infer=_declared, grad=_MOVES, stateful=True, waits=True)
+op("Copy", infer=_same, grad=_MOVES)
+op("Parcel", infer=_parcel, grad=_MOVES)
+op("FromParcel", infer=_from_parcel, grad=_MOVES)
+
+
+def replica_sum(x: Any, name: str | None = None, wire: Any = None) -> Any:
+    """Add up `x` over synchronous replicas; one replica, or an asynchronous one, keeps its own.
+
+    Where synchronous replicas sum among themselves, `wire` is the dtype in which a dense `x`
+    travels, None for its own: addends and the sums on the way are rounded to it.
+
+    Shapes: any; the result is the same. IndexedSlices stay rows: those of all replicas, one after
+            the other, however many each has.
+    Ranks:  in collective mode every replica runs it, in the graph's order (checked in the plan).
+    Moves:  2 (n-1)/n times its bytes per rank; of IndexedSlices the rows of the others.
+    """
+    if isinstance(x, IndexedSlices):
+        graph, both = get_default_graph(), [x.values, x.indices]
+        rows = graph.create_op("ReplicaGather", both, {}, name or "replica_gather")
+        return IndexedSlices(rows.outputs[0], rows.outputs[1], x.dense_shape)
+    x = convert_to_tensor(x)
+    if is_half(x.dtype):  # MPI cannot add them, and their sum would have their few digits
+        total = replica_sum(one("Cast", [x], {"dtype": float32}))
+        return one("Cast", [total], {"dtype": x.dtype}, name)
+    attrs = {} if wire is None or wire == x.dtype else {"wire": as_dtype(wire)}
+    return get_default_graph().create_op("ReplicaSum", [x], attrs, name or "replica_sum").outputs[0]
+
+
+def replica_share(name: str | None = None) -> Tensor:
+    """This replica's fraction of the joined batch, a float64 scalar; the fractions add up to 1.
+
+    Fed by the batches of `hf.data`; without a feed 1 / replicas. It is 1 where replicas do not sum.
+    One per graph.
+    """
+    return _one_of_a_graph("ReplicaShare", float64, name or "replica_share")
+
+
+def replica_offset(name: str | None = None) -> Tensor:
+    """The place of this replica's first sample in the joined batch, an int64 scalar.
+
+    Fed by the batches of `hf.data` where replicas sum. Without a feed the replicas lie apart, as if
+    each had 2**32 samples before it. One per graph; random draws count from it along the batch.
+    """
+    return _one_of_a_graph("ReplicaOffset", int64, name or "replica_offset")
+
+
+def _one_of_a_graph(type: str, dtype: np.dtype, name: str) -> Tensor:
+    """The scalar op of this type in the default graph, in the collection of its usual name."""
+    graph, key = get_default_graph(), ONE_OF_A_GRAPH[type]
+    found: list[Tensor] = graph.get_collection(key)
+    if not found:
+        with at_root(graph) as root, root.name_scope(None), root.device(None):
+            made = root.create_op(type, [], {"dtype": dtype, "shape": ()}, name).outputs[0]
+        graph.add_to_collection(key, made)
+        return made
+    return found[0]

@@ -1,0 +1,215 @@
+"""Recurrent nets as loops: as many steps as the longest sample of the batch has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph import nested_structure
+from hpcflow.graph.dtypes import int32, kind_of, name_of
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.static_shape import show
+from hpcflow.ops.array.array_ops import constant, range, reshape, shape, transpose
+from hpcflow.ops.array.broadcast_ops import zeros
+from hpcflow.ops.array.concat_split_ops import concat, stack
+from hpcflow.ops.array.rearrange_ops import reverse_sequence
+from hpcflow.ops.array.slice_ops import gather, reverse
+from hpcflow.ops.control_flow.cond_while import while_loop
+from hpcflow.ops.control_flow.tensor_array import TensorArray
+from hpcflow.ops.math.arithmetic_ops import add, cast, less, logical_not, logical_or, subtract
+from hpcflow.ops.math.reduction_ops import reduce_all, reduce_max
+from hpcflow.ops.rnn.rnn_cells import RNNCell
+from hpcflow.ops.rnn.static_rnn import while_alive
+from hpcflow.ops.variables.variable_scope import variable_scope
+
+
+def dynamic_rnn(
+    cell: RNNCell,
+    inputs: Any,
+    sequence_length: Any = None,
+    initial_state: Any = None,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    swap_memory: bool = False,
+    time_major: bool = False,
+    scope: Any = None,
+    history: str = "keep",
+) -> tuple[Any, Any]:
+    """The outputs of `cell` for each step of `inputs`, and its last state, by a loop.
+
+    Beyond its `sequence_length` (integers [batch]) a sample's outputs are zeros and its state
+    stays; the loop runs no further than the longest. `initial_state` is zeros of `dtype` by
+    default. `history` and `swap_memory` are those of `while_loop`.
+
+    Shapes: inputs [batch, time, features], with `time_major` [time, batch, features]; outputs the
+            same with the cell's output size. Batch and time may be unknown.
+    """
+    x = _by_time(inputs, time_major)
+    samples = None if x.shape is None else x.shape[1]
+    with variable_scope("rnn" if scope is None else scope):
+        time, batch = _size(x, 0), _size(x, 1)
+        lengths = None if sequence_length is None else _lengths(sequence_length)
+        count = time if lengths is None else reduce_max(lengths)
+        steps = TensorArray(x.dtype, time).unstack(x)
+        state = initial_state
+        if state is None:
+            state = cell.zero_state(batch if samples is None else samples, dtype or x.dtype)
+        arrays, state = _looped(
+            *(cell, steps, count, lengths, state),
+            parallel_iterations=parallel_iterations or 32,
+            swap_memory=swap_memory,
+            history=history,
+        )
+        rest = subtract(time, count)
+
+        def joined(array: TensorArray, size: Any) -> Tensor:
+            whole = stack([count, batch, size])  # of no steps the array does not tell it
+            taken = array.gather(range(count))
+            made = reshape(taken, whole)
+            if lengths is not None:
+                made = concat([made, zeros(stack([rest, batch, size]), x.dtype)], 0)
+            of_cell = samples if taken.shape is None else taken.shape[1]
+            made.set_shape((None if x.shape is None else x.shape[0], of_cell, size))
+            return made if time_major else transpose(made, [1, 0, 2])
+
+        return nested_structure.mapped(joined, arrays, cell.output_size), state
+
+
+def _looped(
+    cell: RNNCell, steps: TensorArray, count: Tensor, lengths: Tensor | None, state: Any, **how: Any
+) -> tuple[Any, Any]:
+    """Lists of the cell's outputs for the first `count` of `steps`, and its last state."""
+    arrays = nested_structure.mapped(lambda n: TensorArray(steps.dtype, count), cell.output_size)
+
+    def step(t: Tensor, arrays: Any, old: Any) -> Any:
+        output, new = cell(steps.read(t), old)
+        if lengths is not None:
+            output, new = while_alive(less(t, lengths), output, new, old)
+        return add(t, 1), nested_structure.mapped(lambda a, y: a.write(t, y), arrays, output), new
+
+    begin = [constant(0), arrays, state]
+    _, arrays, state = while_loop(lambda t, *_: less(t, count), step, begin, **how)
+    return arrays, state
+
+
+def _by_time(inputs: Any, time_major: bool) -> Tensor:
+    """The inputs as [time, batch, features]."""
+    x = convert_to_tensor(inputs)
+    if x.shape is None or len(x.shape) != 3:
+        raise ShapeError(
+            f"dynamic_rnn takes inputs of rank 3, not {show(x.shape)}",
+            op=x.op.name,
+            line=user_line(),
+        )
+    return x if time_major else transpose(x, [1, 0, 2])
+
+
+def _size(x: Tensor, axis: int) -> Tensor:
+    known = None if x.shape is None else x.shape[axis]
+    return gather(shape(x), axis) if known is None else constant(known)
+
+
+def _lengths(given: Any) -> Tensor:
+    lengths = convert_to_tensor(given)
+    if kind_of(lengths.dtype) not in "iuf":
+        raise DTypeError(
+            f"sequence_length is numbers, not {name_of(lengths.dtype)}",
+            op=lengths.op.name,
+            line=user_line(),
+        )
+    return cast(lengths, int32)
+
+
+def bidirectional_dynamic_rnn(
+    cell_fw: RNNCell,
+    cell_bw: RNNCell,
+    inputs: Any,
+    sequence_length: Any = None,
+    initial_state_fw: Any = None,
+    initial_state_bw: Any = None,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    swap_memory: bool = False,
+    time_major: bool = False,
+    scope: Any = None,
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """`dynamic_rnn` forward with one cell and backward with another: pairs of both."""
+    x = convert_to_tensor(inputs)
+    axes = (0, 1) if time_major else (1, 0)  # of time, of the batch
+    facts: dict[str, Any] = {
+        "dtype": dtype,
+        "parallel_iterations": parallel_iterations,
+        "swap_memory": swap_memory,
+        "time_major": time_major,
+    }
+
+    def turned(values: Any) -> Any:
+        if sequence_length is None:
+            return nested_structure.mapped(lambda v: reverse(v, [axes[0]]), values)
+        return nested_structure.mapped(
+            lambda v: reverse_sequence(v, sequence_length, *axes), values
+        )
+
+    with variable_scope("bidirectional_rnn" if scope is None else scope):
+        forward, last_fw = dynamic_rnn(
+            cell_fw, x, sequence_length, initial_state_fw, scope="fw", **facts
+        )
+        backward, last_bw = dynamic_rnn(
+            cell_bw, turned(x), sequence_length, initial_state_bw, scope="bw", **facts
+        )
+        return (forward, turned(backward)), (last_fw, last_bw)
+
+
+def raw_rnn(
+    cell: RNNCell,
+    loop_fn: Callable[..., Any],
+    parallel_iterations: int | None = None,
+    swap_memory: bool = False,
+    scope: Any = None,
+) -> tuple[Any, Any, Any]:
+    """A recurrent net whose inputs, states and end the function `loop_fn` decides.
+
+    `loop_fn(time, cell_output, cell_state, loop_state)` gives (finished [batch], next input, next
+    cell state, what to emit, next loop state); at time 0 it is called with None for output and
+    states and gives the first ones, and for `emit` a structure of tensors like those of one sample
+    (None for the cell's output). A sample that is finished emits zeros and keeps its state.
+
+    Returns: TensorArrays of what was emitted, the last cell state, the last loop state.
+    """
+    with variable_scope("rnn" if scope is None else scope):
+        time = constant(0)
+        finished, x, state, emit, loop_state = loop_fn(time, None, None, None)
+        finished, x = convert_to_tensor(finished), convert_to_tensor(x)
+        state = nested_structure.mapped(convert_to_tensor, state)
+        kept = constant(0) if loop_state is None else loop_state
+        like = nested_structure.mapped(lambda _: x, cell.output_size) if emit is None else emit
+        arrays = nested_structure.mapped(
+            lambda t: TensorArray(convert_to_tensor(t).dtype, 0, dynamic_size=True), like
+        )
+
+        def step(t: Tensor, done: Tensor, x: Any, arrays: Any, state: Any, kept: Any) -> Any:
+            output, new = cell(x, state)
+            given = None if loop_state is None else kept
+            now, following, wanted, emit, after = loop_fn(add(t, 1), output, new, given)
+            alive = logical_not(done)
+            made, wanted = while_alive(alive, output if emit is None else emit, wanted, state)
+            arrays = nested_structure.mapped(lambda a, y: a.write(t, y), arrays, made)
+            now = convert_to_tensor(now)
+            return (
+                add(t, 1),
+                logical_or(done, now),
+                convert_to_tensor(following),
+                arrays,
+                wanted,
+                kept if loop_state is None else after,
+            )
+
+        _, _, _, arrays, state, kept = while_loop(
+            lambda t, done, *_: logical_not(reduce_all(done)),
+            step,
+            [time, finished, x, arrays, state, kept],
+            parallel_iterations=parallel_iterations or 32,
+            swap_memory=swap_memory,
+        )
+        return arrays, state, None if loop_state is None else kept

@@ -1,0 +1,409 @@
+"""What the families of ops share: making an op, matching operands, shape rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
+from hpcflow.graph.dtypes import (
+    as_array,
+    as_strings,
+    bool_,
+    float32,
+    float64,
+    int32,
+    kind_of,
+    plain_array,
+)
+from hpcflow.graph.graph import (
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
+from hpcflow.graph.op_registry import Infer
+from hpcflow.graph.static_shape import (
+    Shape,
+    Spec,
+    as_shape,
+    broadcast,
+    is_known,
+    merge,
+    show,
+    size_of,
+)
+from hpcflow.platform.exception_translation import shown
+
+Attrs = dict[str, Any]
+SMALL = 64  # integer constants of at most this many elements are followed while the graph is built
+KINDS = {
+    "b": "booleans",
+    "i": "integers",
+    "u": "unsigned integers",
+    "f": "floating point",
+    "F": "float32 or float64",
+    "O": "strings",
+    "c": "complex numbers",
+}
+
+
+# -- making operations
+
+
+def make(
+    type: str, inputs: Sequence[Tensor], attrs: Attrs | None = None, name: str | None = None
+) -> Operation:
+    """A new operation in the default graph."""
+    return get_default_graph().create_op(type, inputs, attrs, name)
+
+
+def one(
+    type: str, inputs: Sequence[Tensor], attrs: Attrs | None = None, name: str | None = None
+) -> Tensor:
+    """The first output of a new operation in the default graph."""
+    return make(type, inputs, attrs, name).outputs[0]
+
+
+def named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
+    """`function` as the public function `name`."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+# -- operands of one dtype
+
+_KIND_ORDER = "biufcO"
+
+
+def operands(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Two tensors of one dtype: a Python value takes the dtype of the tensor beside it."""
+    x, y = _as_tensor(x), _as_tensor(y)
+    if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+        a, b = as_array(x), as_array(y)
+        if _KIND_ORDER.index(kind_of(b.dtype)) > _KIND_ORDER.index(kind_of(a.dtype)):
+            y = convert_to_tensor(b)
+        else:
+            x = convert_to_tensor(a)
+    if isinstance(x, Tensor):
+        y = like(y, x)
+    else:
+        x = like(x, y)
+    return x, y
+
+
+def like(value: Any, other: Tensor) -> Tensor:
+    """`value` as a tensor of the dtype of `other`; DTypeError if it would lose what it says."""
+    value = _as_tensor(value)
+    if isinstance(value, Tensor):
+        if value.dtype != other.dtype:
+            raise DTypeError(
+                f"{other.name!r} is {other.dtype} and {value.name!r} is {value.dtype}",
+                line=user_line(),
+                hint=f"hf.cast one of them, e.g. hf.cast(x, hf.{other.dtype})",
+            )
+        return value
+    return convert_to_tensor(fitted(value, other.dtype, f"tensor {other.name!r}"))
+
+
+def fitted(value: Any, dtype: np.dtype, beside: str) -> np.ndarray:
+    """A Python value as an array of `dtype`; DTypeError if its kind or range does not fit.
+
+    Booleans are 0 and 1 beside numbers.
+    """
+    if dtype.kind == "O":
+        return as_strings(value)
+    array = plain_array(value)
+    given, taken = kind_of(array.dtype), kind_of(dtype)
+    order = "biufc"
+    fits = given == taken or (given in "biuf" and taken in order[order.index(given) :])
+    if given in "iu" and taken in "iu":
+        info = np.iinfo(dtype)
+        fits = array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)
+    if not fits and array.size:
+        raise DTypeError(
+            f"{shown(value)} does not fit {dtype}, the data type of {beside}",
+            line=user_line(),
+            hint="hf.cast the tensor first, e.g. hf.cast(x, hf.float32)",
+        )
+    return array.astype(dtype)
+
+
+def operand(value: Any, kinds: str) -> Tensor:
+    """`value` as a tensor; a list without elements has a dtype of the kinds that an op takes."""
+    listed = isinstance(value, (list, tuple)) and not has_tensors(value)
+    if listed and "f" not in kinds and not plain_array(value).size:
+        return convert_to_tensor(value, bool_ if "b" in kinds else int32)
+    return convert_to_tensor(value)
+
+
+def several(values: Any, what: str) -> list[Any]:
+    """The elements of an argument that is a list; ArgumentError if `what` is given none."""
+    if not isinstance(values, Iterable):
+        raise ArgumentError(
+            f"{what} takes a list of tensors, not {shown(values)}", line=user_line()
+        )
+    return list(values)
+
+
+def tensors(values: Sequence[Any], what: str) -> list[Tensor]:
+    """Tensors of one dtype: that of the first that is one; ShapeError if there are none."""
+    values = several(values, what)
+    lead = next((v for v in values if isinstance(v, Tensor) or hasattr(v, "as_tensor")), None)
+    if not values:
+        raise ShapeError(f"{what} of no tensors")
+    first = convert_to_tensor(values[0] if lead is None else lead)
+    return [like(v, first) for v in values]
+
+
+def _as_tensor(value: Any) -> Any:
+    """A variable's value; a tensor made of a list with tensors in it; else `value` itself."""
+    if hasattr(value, "as_tensor") or has_tensors(value):
+        return convert_to_tensor(value)
+    return value
+
+
+def has_tensors(value: Any) -> bool:
+    """True for a list or tuple with a tensor somewhere inside; ShapeError for an endless one."""
+    try:
+        return _has_tensors(value)
+    except RecursionError:
+        raise ShapeError(f"{shown(value)} is nested too deeply", line=user_line()) from None
+
+
+def _has_tensors(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)):
+        return False
+    return any(isinstance(v, Tensor) or hasattr(v, "as_tensor") or _has_tensors(v) for v in value)
+
+
+# -- checks and rules of shape
+
+
+def require(type: str, spec: Spec, kinds: str) -> None:
+    """DTypeError unless the dtype of `spec` is of one of `kinds` (see KINDS)."""
+    wide = "F" in kinds and spec.dtype in (float32, float64)
+    if kind_of(spec.dtype) not in kinds and not wide:
+        wanted = " or ".join(words for kind, words in KINDS.items() if kind in kinds)
+        raise DTypeError(
+            f"{type} takes {wanted}, not {spec.dtype}", hint="hf.cast(x, hf.float32) converts"
+        )
+
+
+def require_equal(type: str, inputs: Sequence[Spec]) -> None:
+    """DTypeError unless all inputs have one dtype."""
+    if any(s.dtype != inputs[0].dtype for s in inputs):
+        found = dict.fromkeys(str(s.dtype) for s in inputs)
+        raise DTypeError(
+            f"{type} of {' and '.join(found)}", hint="hf.cast(x, dtype) makes them the same"
+        )
+
+
+def elementwise(
+    type: str,
+    kinds: str,
+    result: np.dtype | None = None,
+    value: Callable[..., Any] | None = None,
+) -> Infer:
+    """Shape rule of an op that broadcasts its inputs, all of one dtype among `kinds`.
+
+    `result` is the output's dtype if it is not the inputs'; `value` computes small known integers.
+    """
+
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        require_equal(type, inputs)
+        require(type, inputs[0], kinds)
+        spec = Spec(result or inputs[0].dtype, broadcast([s.shape for s in inputs]))
+        return [spec if value is None else with_value(spec, value, inputs)]
+
+    return infer
+
+
+def alike(type: str, kinds: str) -> Infer:
+    """Shape rule of an elementwise op whose inputs all have one dtype and one shape."""
+
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        require_equal(type, inputs)
+        require(type, inputs[0], kinds)
+        shape = inputs[0].shape
+        for s in inputs[1:]:
+            shape = merge(shape, s.shape)
+        return [Spec(inputs[0].dtype, shape)]
+
+    return infer
+
+
+def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec]) -> Spec:
+    """`spec` with its value, if it is small, of integers, and the inputs' values are known.
+
+    `function` gives None where there is no value: running the op is an error.
+    """
+    if spec.dtype.kind not in "iub" or not is_known(spec.shape) or size_of(spec.shape) > SMALL:
+        return spec
+    values = [s.value for s in inputs]
+    if any(v is None for v in values):
+        return spec
+    with np.errstate(all="ignore"):
+        found = function(*values)
+    return spec if found is None else spec._replace(value=np.asarray(found).astype(spec.dtype))
+
+
+def as_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    """Shape rule of an op whose output is as its first input."""
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def given_shape(shape: Any) -> Shape:
+    """`as_shape` of an argument; its error names the user's line."""
+    try:
+        return as_shape(shape)
+    except ShapeError as error:
+        error.line = user_line()
+        raise
+
+
+def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs, least: int = 0) -> Shape:
+    """The shape in input `at` if there is one and its value is known, else in `attrs`.
+
+    Errors: ShapeError if it is no vector, or a size is below `least`.
+    """
+    if len(inputs) > at:
+        require(f"the shape in input {at}", inputs[at], "iu")
+        require_rank("a shape", inputs[at], 1)
+        value = inputs[at].value
+        if value is not None:
+            return _sized(tuple(int(d) for d in value), least)
+    return _sized(attrs["shape"], least)
+
+
+def _sized(shape: Shape, least: int) -> Shape:
+    """`shape`, no size of which may be negative, nor -1 if `least` is 0."""
+    for d in shape or ():
+        if d is not None and d < least:
+            raise ShapeError(f"shape {show(shape)} has a negative size")
+    return shape
+
+
+def require_alike(type: str, *tensors: Tensor) -> None:
+    """ShapeError unless the shapes of `tensors` may be the same."""
+    shape: Shape = None
+    for t in tensors:
+        try:
+            shape = merge(shape, t.shape)
+        except ShapeError as error:
+            error.op, error.line = type, user_line()
+            raise
+
+
+def with_shape_of(made: Tensor, t: Tensor, what: str) -> Tensor:
+    """`made`, which has the shape of `t`; ShapeError if other operands gave it a larger one."""
+    try:
+        made.set_shape(merge(made.shape, t.shape))
+    except ShapeError:
+        raise ShapeError(
+            f"{what} of shape {show(t.shape)} with bounds that make it {show(made.shape)}",
+            line=user_line(),
+        ) from None
+    return made
+
+
+def truth(condition: Any) -> Tensor:
+    """A condition as booleans; numbers of an array are true unless they are 0."""
+    if isinstance(condition, np.ndarray) and condition.dtype.kind in "iufc":
+        condition = condition != 0
+    return convert_to_tensor(condition, bool_)
+
+
+def whole(value: Any, what: str) -> int:
+    """An argument that is one whole number: an int, NumPy's, or a constant tensor.
+
+    Errors: ArgumentError, which calls it `what`.
+    """
+    if isinstance(value, int):
+        return value
+    found = value.constant if isinstance(value, Tensor) else value
+    array = np.asarray(found) if isinstance(found, (float, np.ndarray, np.generic)) else None
+    if array is None or array.ndim or not _is_whole(array):
+        raise ArgumentError(f"{what} is {shown(value)}, not a whole number", line=user_line())
+    return int(array)
+
+
+def _is_whole(number: np.ndarray) -> bool:
+    kind = number.dtype.kind
+    return kind in "biu" or (kind == "f" and float(number).is_integer())
+
+
+def static_axes(axis: Any) -> int | tuple[int, ...] | None:
+    """An axis argument as plain data; tensors, alone or in a list, must be constants."""
+    if isinstance(axis, (list, tuple)) and has_tensors(axis):
+        axis = [static_axes(one) for one in axis]
+    if axis is None or isinstance(axis, (int, np.integer)):
+        return None if axis is None else int(axis)
+    if isinstance(axis, Tensor):
+        if axis.constant is None:
+            raise ShapeError(
+                f"{axis.name!r} must be known when the graph is built", line=user_line()
+            )
+        axis = axis.constant
+    array = as_array(axis)
+    if (array.dtype.kind not in "iu" and array.size) or array.ndim > 1:
+        raise ShapeError(f"axis {shown(axis)} is not an integer or a list of them")
+    return int(array) if array.ndim == 0 else tuple(int(a) for a in array)
+
+
+def axes_argument(axis: Any) -> Any:
+    """An axis argument as plain data, or the tensor that tells it in the step.
+
+    Errors: DTypeError if that is not of integers, ShapeError if it is of rank 2 or more.
+    """
+    if isinstance(axis, Tensor) or hasattr(axis, "as_tensor") or has_tensors(axis):
+        told = convert_to_tensor(axis)
+        if told.constant is None:
+            if told.dtype.kind not in "iu":
+                raise DTypeError(
+                    f"an axis is an integer; {told.name!r} is {told.dtype}", line=user_line()
+                )
+            require_rank("axes", told.spec, 0, 1)
+            return told
+        axis = told
+    return static_axes(axis)
+
+
+def one_axis(axis: Any) -> Any:
+    """`axes_argument` of what names one axis: a whole number, or the tensor that tells it."""
+    found = axes_argument(axis)
+    if isinstance(found, Tensor) and found.shape not in (None, ()):
+        raise ShapeError(
+            f"an axis is a scalar; {found.name!r} has shape {show(found.shape)}", line=user_line()
+        )
+    return found if isinstance(found, Tensor) else whole(axis, "axis")
+
+
+def told_count(value: Any, what: str) -> tuple[int | None, list[Tensor]]:
+    """A number known now, or None and the scalar tensor that tells it in the step."""
+    if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
+        told = convert_to_tensor(value)
+        if told.constant is None:
+            require(what, told.spec, "iu")
+            require_rank(what, told.spec, 0)
+            return None, [told]
+        value = told
+    return whole(value, what), []
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    """`axis` as a non-negative int; ShapeError if it is out of range."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank
+
+
+def require_rank(type: str, spec: Spec, *ranks: int) -> None:
+    """ShapeError unless the rank of `spec` is unknown or one of `ranks`."""
+    if spec.shape is not None and len(spec.shape) not in ranks:
+        wanted = " or ".join(map(str, ranks))
+        raise ShapeError(f"{type} needs rank {wanted}, not shape {show(spec.shape)}")

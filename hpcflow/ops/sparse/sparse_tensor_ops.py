@@ -1,0 +1,344 @@
+"""Sparse tensors: places and values of what is not zero; dense forms, products with matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from hpcflow.graph.composite_tensor import WithValues
+from hpcflow.graph.dtypes import as_dtype, int64
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import op
+from hpcflow.graph.static_shape import Shape, Spec, is_known, merge, show
+from hpcflow.graph.tensor_shape import TensorShape
+from hpcflow.ops.array.array_ops import (
+    constant,
+    partial_value,
+    placeholder,
+    reshape,
+    size,
+    sizes,
+    transpose,
+)
+from hpcflow.ops.array.broadcast_ops import broadcast_to, sum_to_shape
+from hpcflow.ops.array.gather_nd_scatter_nd import gather_nd
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.math.arithmetic_ops import cast, conj, divide, multiply, negative, subtract
+from hpcflow.ops.math.reduction_ops import reduce_sum
+from hpcflow.ops.shape_inference import (
+    Attrs,
+    given_shape,
+    like,
+    one,
+    require,
+    require_equal,
+    require_rank,
+)
+from hpcflow.ops.variables.row_list_ops import taken
+from hpcflow.platform.exception_translation import guarded, shown
+
+
+@guarded
+class SparseTensorValue(NamedTuple):
+    """A sparse tensor as arrays: what is fed for one, and fetched of one."""
+
+    indices: np.ndarray
+    values: np.ndarray
+    dense_shape: np.ndarray
+
+
+class SparseTensor(WithValues):
+    """The tensor of shape `dense_shape` with `values[i]` at `indices[i]` and zeros elsewhere.
+
+    Most functions want the places in the order of rows (`sparse_reorder`) and each once.
+
+    Shapes: `indices` [n, rank] and `dense_shape` [rank], int64; `values` [n].
+    """
+
+    Value = SparseTensorValue
+
+    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+        self.indices = _int64(indices)
+        self.values = convert_to_tensor(values)
+        self.dense_shape = _int64(dense_shape)
+        given = self.indices.shape, self.values.shape, self.dense_shape.shape
+        for shape, rank in zip(given, (2, 1, 1), strict=True):
+            if shape is not None and len(shape) != rank:
+                raise ShapeError(
+                    f"a sparse tensor of indices {show(given[0])}, values {show(given[1])} and "
+                    f"dense_shape {show(given[2])}",
+                    line=user_line(),
+                    hint="indices [n, rank], values [n], dense_shape [rank]",
+                )
+        merge(given[0], (given[1][0] if given[1] else None, given[2][0] if given[2] else None))
+
+    @classmethod
+    def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
+        """Of a SparseTensorValue; a SparseTensor is itself."""
+        return as_sparse(sparse_tensor_value)
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """`indices`, `values`, `dense_shape`."""
+        return self.indices, self.values, self.dense_shape
+
+    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
+        """What is told is the shape of `dense_shape`; the number of values may change."""
+        kept = self.dense_shape.shape if told is None else told[0]
+        rank = None if kept is None else kept[0]
+        return [(None, rank), (None,), (rank,)]
+
+    def of(self, parts: Sequence[Tensor]) -> SparseTensor:
+        """The same over other tensors."""
+        return SparseTensor(*parts)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """The static dense shape."""
+        return partial_value(self.dense_shape)
+
+    def get_shape(self) -> TensorShape:
+        """The static dense shape as TensorFlow 1 gives it."""
+        return TensorShape(self.shape)
+
+    def with_values(self, values: Any) -> SparseTensor:
+        """The same places with other values."""
+        return SparseTensor(self.indices, values, self.dense_shape)
+
+    def as_tensor(self) -> Tensor:
+        """GraphError: nobody is given a dense tensor who did not ask for one."""
+        raise GraphError(
+            f"sparse tensor {self.name!r} was given where a dense one is needed",
+            op=self.op.name,
+            line=self.op.line,
+            hint="hf.sparse_tensor_to_dense(x), or a sparse_... function",
+        )
+
+    def __mul__(self, other: Any) -> SparseTensor:
+        """Its values times those of a dense tensor, broadcast to it, at their places."""
+        return self.with_values(multiply(self.values, _at_places(self, other)))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> SparseTensor:
+        return self.with_values(divide(self.values, _at_places(self, other)))
+
+    def __neg__(self) -> SparseTensor:
+        return self.with_values(negative(self.values))
+
+    def __repr__(self) -> str:
+        return f"<hf.SparseTensor {self.name!r} of {show(self.shape)} dtype={self.dtype}>"
+
+
+def _int64(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) and not hasattr(value, "as_tensor"):
+        array = np.asarray(value)
+        if array.dtype.kind in "iu" or not array.size:
+            value = constant(array.astype(int64))
+    t = convert_to_tensor(value)
+    if t.dtype.kind not in "iu":
+        raise DTypeError(f"places are integers; {t.name!r} is {t.dtype}", line=user_line())
+    return cast(t, int64)
+
+
+def _at_places(sp: SparseTensor, other: Any) -> Tensor:
+    dense = like(other, sp.values)
+    if dense.shape == ():
+        return dense
+    return gather_nd(broadcast_to(dense, sp.dense_shape), sp.indices)
+
+
+def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
+    """A sparse tensor that each run feeds, as a SparseTensorValue or a tuple of its arrays.
+
+    What is known of `shape` is checked against what is fed; it may be a tensor.
+    """
+    told, name = shape if isinstance(shape, Tensor) else None, name or "sparse"
+    if told is not None:
+        length = None if told.shape is None else told.shape[0]
+        shape = None if length is None else (None,) * length
+        shape = shape if told.constant is None else told.constant.tolist()
+    known = given_shape(shape)
+    rank = None if known is None else len(known)
+    indices = placeholder(int64, [None, rank], f"{name}/indices")
+    values = placeholder(as_dtype(dtype), [None], f"{name}/values")
+    if told is not None and told.constant is None:
+        return SparseTensor(indices, values, told)
+    if is_known(known):
+        return SparseTensor(indices, values, constant(np.array(known, int64), name=f"{name}/shape"))
+    attrs = {"dtype": int64, "shape": (rank,), **({} if known is None else {"sizes": known})}
+    return SparseTensor(indices, values, one("Placeholder", [], attrs, f"{name}/shape"))
+
+
+def convert_to_tensor_or_sparse_tensor(
+    value: Any, dtype: Any = None, name: str | None = None
+) -> Tensor | SparseTensor:
+    """A SparseTensor as it is, a SparseTensorValue as one, anything else as a tensor."""
+    if isinstance(value, SparseTensorValue):
+        return SparseTensor(*value)
+    return value if isinstance(value, SparseTensor) else convert_to_tensor(value, dtype, name)
+
+
+def as_sparse(given: Any) -> SparseTensor:
+    """An argument that is a sparse tensor, or the value of one; ArgumentError if it is neither."""
+    if isinstance(given, (SparseTensor, SparseTensorValue)):
+        return convert_to_tensor_or_sparse_tensor(given)  # type: ignore[return-value]
+    raise ArgumentError(
+        f"{shown(given)} is not a sparse tensor",
+        line=user_line(),
+        hint="hf.SparseTensor(indices, values, dense_shape)",
+    )
+
+
+# -- dense forms
+
+
+def _to_dense(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    indices, shape, values, default = inputs
+    for s in (indices, shape):
+        require("places", s, "iu")
+    require_equal("sparse_to_dense", (values, default))
+    require_rank("sparse_to_dense's indices", indices, 2)
+    require_rank("sparse_to_dense's shape", shape, 1)
+    require_rank("sparse_to_dense's values", values, 0, 1)
+    require_rank("sparse_to_dense's default", default, 0)
+    if indices.shape is not None:
+        merge(indices.shape[1:], shape.shape)
+        if values.shape:
+            merge(indices.shape[:1], values.shape)
+    if shape.value is not None:
+        return [Spec(values.dtype, tuple(int(d) for d in shape.value))]
+    rank = indices.shape[1] if indices.shape is not None else None
+    rank = shape.shape[0] if rank is None and shape.shape is not None else rank
+    return [Spec(values.dtype, None if rank is None else (None,) * rank)]
+
+
+def _to_dense_back(op: Operation, g: Tensor) -> list[Any]:
+    indices, _, values, _ = op.inputs
+    picked = gather_nd(g, indices)
+    return [
+        None,
+        None,
+        lambda: sum_to_shape(picked, sizes(values)),
+        lambda: subtract(reduce_sum(g), reduce_sum(picked)),
+    ]
+
+
+op("SparseToDense", infer=_to_dense, grad=_to_dense_back)
+
+
+def sparse_to_dense(
+    sparse_indices: Any,
+    output_shape: Any,
+    sparse_values: Any,
+    default_value: Any = 0,
+    validate_indices: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """`sparse_values` at `sparse_indices` of a tensor of `output_shape`, `default_value` elsewhere.
+
+    Shapes: indices [n, rank], or [n] or a scalar of a vector; values [n] or one for all.
+    Errors: RangeError when it runs for a place outside, and with `validate_indices` for places that
+            are not in the order of rows, or named twice (else the last value stays).
+    """
+    indices, shape = _int64(sparse_indices), _int64(output_shape)
+    values = convert_to_tensor(sparse_values)
+    if indices.shape is None:
+        indices = reshape(indices, [-1, size(shape)])
+    elif len(indices.shape) < 2:
+        indices = reshape(indices, [-1, 1])
+    inputs = [indices, shape, values, like(default_value, values)]
+    made = one("SparseToDense", inputs, {"validate": bool(validate_indices)}, name)
+    made.set_shape(partial_value(shape))
+    return made
+
+
+def sparse_tensor_to_dense(
+    sp_input: SparseTensor,
+    default_value: Any = 0,
+    validate_indices: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """The dense tensor, `default_value` where nothing is; errors as `sparse_to_dense`."""
+    indices, values, shape = as_sparse(sp_input).parts()
+    return sparse_to_dense(indices, shape, values, default_value, validate_indices, name)
+
+
+# -- products
+
+
+def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    indices, values, shape, b = inputs
+    for s in (indices, shape):
+        require("places", s, "iu")
+    merge(shape.shape, (2,))
+    require("sparse_tensor_dense_matmul", values, "iufc")
+    require_equal("sparse_tensor_dense_matmul", (values, b))
+    require_rank("sparse_tensor_dense_matmul's indices", indices, 2)
+    require_rank("sparse_tensor_dense_matmul's b", b, 2)
+    if indices.shape is not None:
+        merge(indices.shape[1:], (2,))
+        if values.shape is not None:
+            merge(indices.shape[:1], values.shape)
+    sizes = (None, None) if shape.value is None else tuple(int(d) for d in shape.value)
+    rows, inner = sizes[::-1] if attrs["adjoint_a"] else sizes
+    if b.shape is None:
+        return [Spec(values.dtype, (rows, None))]
+    try:
+        merge((inner,), b.shape[:1])
+    except ShapeError:
+        raise ShapeError(
+            f"a sparse matrix {show(sizes)}{' transposed' if attrs['adjoint_a'] else ''} cannot "
+            f"be multiplied by {show(b.shape)}"
+        ) from None
+    return [Spec(values.dtype, (rows, b.shape[1]))]
+
+
+def _matmul_back(op: Operation, g: Tensor) -> list[Any]:
+    indices, values, shape, b = op.inputs
+    adjoint = op.attrs["adjoint_a"]
+
+    def of_values() -> Tensor:
+        row, column = (getitem(indices, (slice(None), i)) for i in (0, 1))
+        if adjoint:
+            return reduce_sum(multiply(conj(taken(g, column)), taken(b, row)), -1)
+        return reduce_sum(multiply(taken(g, row), conj(taken(b, column))), -1)
+
+    return [
+        None,
+        of_values,
+        None,
+        lambda: one(
+            "SparseTensorDenseMatMul", [indices, values, shape, g], {"adjoint_a": not adjoint}
+        ),
+    ]
+
+
+op("SparseTensorDenseMatMul", infer=_matmul, grad=_matmul_back)
+
+
+def sparse_tensor_dense_matmul(
+    sp_a: SparseTensor,
+    b: Any,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """A sparse matrix times a dense one, either of them transposed and conjugated first.
+
+    Places may come in any order and more than once. Gradient: of the values and of `b`.
+    Errors: RangeError for a place outside the matrix, when it runs.
+    """
+    indices, values, shape = as_sparse(sp_a).parts()
+    dense = like(b, values)
+    if adjoint_b:
+        dense = conj(transpose(dense))
+    attrs = {"adjoint_a": bool(adjoint_a)}
+    return one("SparseTensorDenseMatMul", [indices, values, shape, dense], attrs, name)

@@ -1,0 +1,142 @@
+"""Files and records as strings: read, written, found, taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.dtypes import as_dtype, float32, float64, int32, int64, string
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.shape_inference import Attrs, make, one, require, require_rank, several
+
+_FILES = NoGrad("files are not differentiable")
+_RECORDS = NoGrad("strings are not differentiable")
+
+
+def _one_string(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    for s in inputs:
+        require("a file", s, "O")
+        require_rank("a file", s, 0)
+    return [Spec(string, ())]
+
+
+def _written(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    _one_string(inputs, attrs)
+    return []
+
+
+def _rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [Spec(np.dtype(attrs["dtype"]), tuple(attrs["shape"]))]
+
+
+def _matching(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("matching_files", inputs[0], "O")
+    require_rank("matching_files", inputs[0], 0, 1)
+    return [Spec(string, (None,))]
+
+
+def _decode_raw(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("decode_raw", inputs[0], "O")
+    given = inputs[0].shape
+    return [Spec(attrs["dtype"], None if given is None else (*given, None))]
+
+
+def _decode_csv(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("decode_csv", inputs[0], "O")
+    return [Spec(dtype, inputs[0].shape) for dtype in attrs["dtypes"]]
+
+
+op("ReadFile", infer=_one_string, grad=_FILES, stateful=True, device="cpu")
+op("WriteFile", infer=_written, grad=_FILES, stateful=True, device="cpu")
+op("ReadCheckpoint", infer=_rows, grad=_FILES, stateful=True, device="cpu")
+op("MatchingFiles", infer=_matching, grad=_FILES, stateful=True, device="cpu")
+op("DecodeRaw", infer=_decode_raw, grad=_RECORDS, device="cpu")
+op("DecodeCSV", infer=_decode_csv, grad=_RECORDS, device="cpu")
+
+
+def _strings(given: Any) -> Tensor:
+    return convert_to_tensor(given, None if isinstance(given, Tensor) else string)
+
+
+def read_file(filename: Any, name: str | None = None) -> Tensor:
+    """The contents of a file, as the rank that runs it sees the file; DataError if it cannot."""
+    return one("ReadFile", [_strings(filename)], {}, name)
+
+
+def write_file(filename: Any, contents: Any, name: str | None = None) -> Operation:
+    """An operation that makes a file, and the folders above it; DataError if it cannot."""
+    return make("WriteFile", [_strings(filename), _strings(contents)], {}, name)
+
+
+def matching_files(pattern: Any, name: str | None = None) -> Tensor:
+    """The names of files that fit one of the patterns (`*`, `?`, `[...]`), in order."""
+    return one("MatchingFiles", [_strings(pattern)], {}, name)
+
+
+@also_named(input_bytes="bytes")
+def decode_raw(
+    bytes: Any, out_type: Any, little_endian: bool = True, name: str | None = None
+) -> Tensor:
+    """The bytes of strings as numbers along a new last axis.
+
+    Errors: DataError when it runs, if lengths differ or are no multiple of the size of a number.
+    """
+    dtype = as_dtype(out_type)
+    if dtype.kind not in "iufcb":
+        raise DTypeError(f"decode_raw gives no {dtype}", line=user_line())
+    attrs = {"dtype": dtype, "little": bool(little_endian)}
+    return one("DecodeRaw", [_strings(bytes)], attrs, name)
+
+
+def decode_csv(
+    records: Any,
+    record_defaults: Sequence[Any],
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    name: str | None = None,
+    na_value: str = "",
+    select_cols: Sequence[int] | None = None,
+) -> list[Tensor]:
+    """The fields of CSV lines, a tensor a column, each with the dtype of its default.
+
+    A default is one value for empty fields, or an empty vector where a field is required; a dtype
+    does the same. `na_value` is text that means empty too; of `select_cols` only these columns.
+    Errors: DataError when it runs, for a line with too few or too many fields, a required one
+    missing, or one that is no number.
+    """
+    dtypes, defaults = [], []
+    for given in several(record_defaults, "record_defaults"):
+        dtype, default = _default(given)
+        dtypes.append(dtype)
+        defaults.append(default)
+    if len(field_delim) != 1:
+        raise ShapeError(f"field_delim {field_delim!r} is not one character", line=user_line())
+    columns = None if select_cols is None else tuple(int(c) for c in select_cols)
+    if columns is not None and (len(columns) != len(dtypes) or sorted(set(columns)) != [*columns]):
+        raise ShapeError(
+            f"select_cols {columns} must rise and be as many as the {len(dtypes)} defaults",
+            line=user_line(),
+        )
+    attrs: Attrs = {"dtypes": tuple(dtypes), "defaults": tuple(defaults), "na": na_value}
+    attrs |= {"delimiter": field_delim, "quotes": bool(use_quote_delim), "columns": columns}
+    return list(make("DecodeCSV", [_strings(records)], attrs, name).outputs)
+
+
+def _default(given: Any) -> tuple[np.dtype, Any]:
+    """The dtype of a column, and the value of empty fields or None if they are required."""
+    if isinstance(given, (np.dtype, type)):
+        dtype, value = as_dtype(given), None
+    else:
+        t = convert_to_tensor(given)
+        if t.constant is None or t.constant.size > 1:
+            raise ShapeError(f"default {given!r} is not one value known now", line=user_line())
+        dtype, value = t.dtype, t.constant.reshape(-1)[0] if t.constant.size else None
+    if dtype not in (float32, float64, int32, int64, string):
+        raise DTypeError(f"decode_csv reads no {dtype}", line=user_line())
+    return dtype, value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,258 @@
+"""Strings: joined, cut, compared, hashed, read as numbers and written. They live on CPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.dtypes import as_dtype, bool_, float32, float64, int32, int64, string
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec, broadcast, normalize_axes
+from hpcflow.ops.array.dynamic_axis_ops import reduced_over
+from hpcflow.ops.shape_inference import Attrs, axes_argument, like, one, require, several, whole
+from hpcflow.platform.exception_translation import shown
+
+_STRINGS = NoGrad("strings are not differentiable")
+
+
+def _each(
+    type: str, result: Any = string, takes: str = "O", count: int = 1
+) -> Callable[..., list[Spec]]:
+    """Shape rule of an op on each string (or each of what `takes` says), broadcast if several."""
+
+    def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+        for s in inputs[:count]:
+            require(type, s, takes)
+        dtype = attrs["dtype"] if result is None else result
+        return [Spec(dtype, broadcast([s.shape for s in inputs]))]
+
+    return infer
+
+
+def _string_join(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return _each("string_join", count=len(inputs))(inputs, attrs)
+
+
+def _reduce_join(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("reduce_join", inputs[0], "O")
+    given, axis = inputs[0].shape, attrs["axis"]
+    if given is None:
+        return [Spec(string, () if axis is None and not attrs["keepdims"] else None)]
+    axes = normalize_axes(axis, len(given))
+    if attrs["keepdims"]:
+        return [Spec(string, tuple(1 if i in axes else d for i, d in enumerate(given)))]
+    return [Spec(string, tuple(d for i, d in enumerate(given) if i not in axes))]
+
+
+def _substr(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("substr", inputs[0], "O")
+    for s in inputs[1:]:
+        require("substr's position and length", s, "iu")
+    return [Spec(string, broadcast([s.shape for s in inputs]))]
+
+
+op("AsString", infer=_each("as_string", takes="biufc"), grad=_STRINGS, device="cpu")
+op("StringJoin", infer=_string_join, grad=_STRINGS, device="cpu")
+op("ReduceJoin", infer=_reduce_join, grad=_STRINGS, device="cpu")
+op("Substr", infer=_substr, grad=_STRINGS, device="cpu")
+op("StringToNumber", infer=_each("string_to_number", None), grad=_STRINGS, device="cpu")
+op("StringToHashBucket", infer=_each("string_to_hash_bucket", int64), grad=_STRINGS, device="cpu")
+op("StringLength", infer=_each("string_length", int32), grad=_STRINGS, device="cpu")
+op("StringCase", infer=_each("a change of case"), grad=_STRINGS, device="cpu")
+op("RegexReplace", infer=_each("regex_replace"), grad=_STRINGS, device="cpu")
+op("RegexFullMatch", infer=_each("regex_full_match", bool_), grad=_STRINGS, device="cpu")
+op("EncodeBase64", infer=_each("encode_base64"), grad=_STRINGS, device="cpu")
+op("DecodeBase64", infer=_each("decode_base64"), grad=_STRINGS, device="cpu")
+
+
+def _strings(given: Any) -> Tensor:
+    return convert_to_tensor(given, None if isinstance(given, Tensor) else string)
+
+
+# -- to strings and from them
+
+
+def as_string(
+    input: Any,
+    precision: int = -1,
+    scientific: bool = False,
+    shortest: bool = False,
+    width: int = -1,
+    fill: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """Numbers and booleans as text, as C's printf writes them.
+
+    Floating point as %f, %e if `scientific`, %g if `shortest`, with `precision` digits (6 if below
+    0); at least `width` characters, with the flag `fill` (`0`, `-`, `+` or a space).
+    """
+    if scientific and shortest:
+        raise ShapeError("as_string is either scientific or shortest", line=user_line())
+    if fill not in ("", " ", "0", "-", "+"):
+        raise ShapeError(f"fill {fill!r} is none of '', ' ', '0', '-', '+'", line=user_line())
+    x = convert_to_tensor(input)
+    if x.dtype.kind in "biu" and (scientific or shortest or precision > -1):
+        raise ShapeError(
+            f"scientific, shortest and precision are of floating point, not {x.dtype}",
+            line=user_line(),
+        )
+    size = str(width) if width > -1 else ""
+    digits = f".{precision}" if precision > -1 else ""
+    letter = "e" if scientific else "g" if shortest else "f"
+    attrs = {"whole": f"%{fill}{size}d", "real": f"%{fill}{size}{digits}{letter}"}
+    attrs["text"] = f"%{'-' if fill == '-' else ''}{size}s"
+    return one("AsString", [x], attrs, name)
+
+
+@also_named(input="string_tensor")
+def string_to_number(
+    string_tensor: Any, out_type: Any = float32, name: str | None = None
+) -> Tensor:
+    """The numbers that strings spell; spaces around them do not matter.
+
+    Errors: DataError when it runs, for what is no number of `out_type` (float32, float64, int32 or
+    int64).
+    """
+    dtype = as_dtype(out_type)
+    if dtype not in (float32, float64, int32, int64):
+        raise DTypeError(f"string_to_number gives no {dtype}", line=user_line())
+    return one("StringToNumber", [_strings(string_tensor)], {"dtype": dtype}, name)
+
+
+# -- joined and cut
+
+
+def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = None) -> Tensor:
+    """The strings of several tensors, broadcast together, one behind the other."""
+    listed = several(inputs, "string_join")
+    if not listed:
+        raise ShapeError("string_join of no tensors", line=user_line())
+    return one("StringJoin", [_strings(t) for t in listed], {"separator": separator}, name)
+
+
+@also_named(reduction_indices="axis", keep_dims="keepdims")
+def reduce_join(
+    inputs: Any,
+    axis: Any = None,
+    keepdims: bool = False,
+    separator: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """All strings along `axis` as one; along several one after the other, all backwards if None."""
+    x, axes = _strings(inputs), axes_argument(axis)
+    attrs: Attrs = {"keepdims": bool(keepdims), "separator": separator}
+    if isinstance(axes, Tensor):
+        return reduced_over("ReduceJoin", x, axes, name=name, **attrs)
+    return one("ReduceJoin", [x], {**attrs, "axis": axes}, name)
+
+
+def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
+    """`len` bytes (or UTF8_CHAR characters) of each string from `pos`, from the end if negative.
+
+    The three are broadcast together. Errors: RangeError when it runs if `pos` is outside.
+    """
+    start = convert_to_tensor(pos)
+    attrs = {"utf8": _is_utf8(unit)}
+    return one("Substr", [_strings(input), start, like(len, start)], attrs, name)
+
+
+def _is_utf8(unit: str) -> bool:
+    if unit not in ("BYTE", "UTF8_CHAR"):
+        raise ShapeError(f"unit {unit!r} is neither 'BYTE' nor 'UTF8_CHAR'", line=user_line())
+    return unit == "UTF8_CHAR"
+
+
+def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
+    """How many bytes (or UTF8_CHAR characters) each string has."""
+    return one("StringLength", [_strings(input)], {"utf8": _is_utf8(unit)}, name)
+
+
+def string_strip(input: Any, name: str | None = None) -> Tensor:
+    """Strings without the spaces at their ends."""
+    return one("StringCase", [_strings(input)], {"how": "strip", "utf8": False}, name)
+
+
+def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
+    """Strings in small letters: ASCII's, with encoding "utf-8" all."""
+    return one("StringCase", [_strings(input)], {"how": "lower", "utf8": _encoded(encoding)}, name)
+
+
+def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
+    """Strings in capital letters: ASCII's, with encoding "utf-8" all."""
+    return one("StringCase", [_strings(input)], {"how": "upper", "utf8": _encoded(encoding)}, name)
+
+
+def _encoded(encoding: str) -> bool:
+    if encoding not in ("", "utf-8"):
+        raise ShapeError(f"encoding {encoding!r} is neither '' nor 'utf-8'", line=user_line())
+    return encoding == "utf-8"
+
+
+def regex_replace(
+    input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
+) -> Tensor:
+    r"""Strings with what `pattern` matches, everywhere or once, replaced by `rewrite`.
+
+    Patterns are those of Python's `re`; `\\1` in `rewrite` stands for the first group.
+    """
+    attrs = {"pattern": _compiled(pattern), "rewrite": rewrite, "all": bool(replace_global)}
+    return one("RegexReplace", [_strings(input)], attrs, name)
+
+
+def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Tensor:
+    """Where `pattern` (of Python's `re`) matches a whole string."""
+    return one("RegexFullMatch", [_strings(input)], {"pattern": _compiled(pattern)}, name)
+
+
+def _compiled(pattern: str) -> str:
+    if not isinstance(pattern, str):
+        raise ArgumentError(f"a pattern is text, not {shown(pattern)}", line=user_line())
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise GraphError(f"{pattern!r} is no pattern: {error}", line=user_line()) from None
+    return pattern
+
+
+def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Tensor:
+    """Strings in web-safe Base64, with `=` at the end if `pad`."""
+    return one("EncodeBase64", [_strings(input)], {"pad": bool(pad)}, name)
+
+
+def decode_base64(input: Any, name: str | None = None) -> Tensor:
+    """Strings from web-safe Base64; DataError when it runs for what is none."""
+    return one("DecodeBase64", [_strings(input)], {}, name)
+
+
+# -- hashed
+
+
+def _hashed(given: Any, buckets: int, how: str, key: Sequence[int], name: str | None) -> Tensor:
+    if whole(buckets, "num_buckets") < 1:
+        raise ShapeError(f"{buckets} buckets to hash to", line=user_line())
+    attrs = {"how": how, "buckets": int(buckets), "key": tuple(int(k) for k in key)}
+    return one("StringToHashBucket", [_strings(given)], attrs, name)
+
+
+def string_to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> Tensor:
+    """Strings as numbers below `num_buckets`, by FarmHash64: TensorFlow's own numbers."""
+    return _hashed(input, num_buckets, "farm", (), name)
+
+
+def string_to_hash_bucket_strong(
+    input: Any, num_buckets: int, key: Sequence[int], name: str | None = None
+) -> Tensor:
+    """Strings as numbers below `num_buckets`, by SipHash with a secret `key` of two numbers."""
+    if len(key) != 2:
+        raise ShapeError(f"a key of {len(key)} numbers; it has two", line=user_line())
+    return _hashed(input, num_buckets, "sip", key, name)
+
+
+@also_named(input="string_tensor")
+def string_to_hash_bucket(string_tensor: Any, num_buckets: int, name: str | None = None) -> Tensor:
+    """Strings as numbers below `num_buckets`, by the hash of the first TensorFlow."""
+    return _hashed(string_tensor, num_buckets, "murmur", (), name)

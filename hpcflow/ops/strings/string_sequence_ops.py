@@ -1,0 +1,96 @@
+"""Sequences in sparse tensors: strings cut into words, distances between sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
+from hpcflow.graph.deprecated_arguments import also_named
+from hpcflow.graph.dtypes import float32, int64, string
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Spec, merge
+from hpcflow.ops.shape_inference import Attrs, make, one, require, require_equal, require_rank
+from hpcflow.ops.sparse.sparse_tensor_ops import SparseTensor
+
+
+def _string_split(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require("string_split", inputs[0], "O")
+    require_rank("string_split", inputs[0], 1)
+    return [Spec(int64, (None, 2)), Spec(string, (None,)), Spec(int64, (2,))]
+
+
+def _edit_distance(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_equal("edit_distance", (inputs[1], inputs[4]))
+    for places, values, whole in (inputs[:3], inputs[3:]):
+        for s, rank in ((places, 2), (values, 1), (whole, 1)):
+            require_rank("a part of a sparse tensor", s, rank)
+        for s in (places, whole):
+            require("places", s, "iu")
+        if places.shape is not None and values.shape is not None:
+            merge(places.shape[:1], values.shape)
+    a, b = inputs[2].value, inputs[5].value
+    if a is not None and b is not None:
+        if min(a.min(initial=0), b.min(initial=0)) < 0 or a.size != b.size:
+            raise ShapeError(f"edit_distance of shapes {a.tolist()} and {b.tolist()}")
+        return [Spec(float32, tuple(np.maximum(a, b)[:-1].tolist()))]
+    lengths = {s.shape[0] for s in (inputs[2], inputs[5]) if s.shape is not None} - {None}
+    known = next(iter(lengths), None)
+    return [Spec(float32, None if known is None else (None,) * (known - 1))]
+
+
+op(
+    "StringSplit",
+    infer=_string_split,
+    grad=NoGrad("strings are not differentiable"),
+    device="cpu",
+)
+op(
+    "EditDistance",
+    infer=_edit_distance,
+    grad=NoGrad("it counts edits", none=True),
+    device="cpu",
+)
+
+
+@also_named(sep="delimiter")
+def string_split(
+    source: Any, delimiter: Any = " ", skip_empty: bool = True, name: str | None = None
+) -> SparseTensor:
+    """The words of a vector of strings: row i of a sparse matrix has those of string i.
+
+    Each character of `delimiter`, text or a constant, ends a word; without any each byte is one.
+    An empty string has no words.
+    """
+    if isinstance(delimiter, Tensor):
+        delimiter = delimiter.constant
+    text_of = getattr(delimiter, "item", lambda: delimiter)
+    delimiter = text_of() if np.ndim(delimiter) == 0 else None
+    if not isinstance(delimiter, (str, bytes)):
+        raise ArgumentError("the delimiter of string_split is no known text", line=user_line())
+    delimiter = delimiter.decode() if isinstance(delimiter, bytes) else delimiter
+    text = source if isinstance(source, Tensor) else convert_to_tensor(source, string)
+    attrs: Attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty)}
+    return SparseTensor(*make("StringSplit", [text], attrs, name).outputs)
+
+
+def edit_distance(
+    hypothesis: SparseTensor,
+    truth: SparseTensor,
+    normalize: bool = True,
+    name: str | None = "edit_distance",
+) -> Tensor:
+    """Levenshtein's distance between the sequences along the last axis of two sparse tensors.
+
+    How many elements must come in, go out or change; with `normalize` for each element of `truth`:
+    1 where only `hypothesis` is empty, infinity where only `truth` is.
+    Shapes: the larger of both sizes along each axis but the last.
+    """
+    for given in (hypothesis, truth):
+        if not isinstance(given, SparseTensor):
+            raise DTypeError(f"edit_distance is of sparse tensors, not {given!r}", line=user_line())
+    inputs = [*hypothesis.parts(), *truth.parts()]
+    return one("EditDistance", inputs, {"normalize": bool(normalize)}, name)

@@ -1,0 +1,1 @@
+"""Variables: state, scopes, initializers, partitions, sparse updates, with their kernels."""

@@ -1,0 +1,156 @@
+"""IndexedSlices: some rows of a large tensor and where they belong; gradients of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.graph.composite_tensor import WithValues
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.static_shape import Shape, merge, show
+from hpcflow.ops.array.array_ops import (
+    constant,
+    partial_value,
+    reshape,
+    shape_argument,
+    size,
+    sizes,
+)
+from hpcflow.ops.shape_inference import like, one
+from hpcflow.platform.exception_translation import guarded
+from hpcflow.platform.rank_logging import say_once
+
+
+@guarded
+class IndexedSlicesValue(NamedTuple):
+    """What a session gives for IndexedSlices: arrays."""
+
+    values: np.ndarray
+    indices: np.ndarray
+    dense_shape: np.ndarray | None = None
+
+
+class IndexedSlices(WithValues):
+    """The tensor of shape `dense_shape` whose row `indices[i]` holds `values[i]`; else zeros.
+
+    Rows named several times hold the sum. It is what `gradients` gives for a variable that is only
+    read by `gather` or `embedding_lookup`: as many rows as were read, however long the table.
+
+    Shapes: `values` [n, ...], `indices` [n], `dense_shape` a vector or None where nobody told it.
+            Indices of another rank, of values [*indices.shape, ...], become a vector.
+    """
+
+    Value = IndexedSlicesValue
+
+    def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
+        self.values, self.indices = convert_to_tensor(values), convert_to_tensor(indices)
+        self.given = values  # a list in it takes the dtype of the variable that is updated
+        if self.indices.dtype.kind not in "iu":
+            raise DTypeError(f"indices of rows are integers, not {self.indices.dtype}")
+        if dense_shape is not None and not isinstance(dense_shape, Tensor):
+            dense_shape = constant(np.asarray(dense_shape, int64))
+        self.dense_shape: Tensor | None = dense_shape
+        if self.indices.shape is not None and len(self.indices.shape) != 1:
+            self.values, self.indices = _listed(self.values, self.indices)
+            self.given = self.values
+        rows, at = self.values.shape, self.indices.shape
+        if rows == ():
+            raise ShapeError(f"indices {show(at)} do not name the rows of values {show(rows)}")
+        merge(rows and rows[:1], at)
+        merge(rows and (None, *rows[1:]), self.shape)
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """`values`, `indices` and `dense_shape` if it is known."""
+        both = (self.values, self.indices)
+        return both if self.dense_shape is None else (*both, self.dense_shape)
+
+    def of(self, parts: Sequence[Tensor]) -> IndexedSlices:
+        """The same over other tensors."""
+        return IndexedSlices(*parts)
+
+    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
+        """What is told is the shape of `values`."""
+        if told is None:
+            return super().invariants(None)
+        rows = None if told[0] is None else told[0][:1]
+        return [told[0], rows, *(t.shape for t in self.parts()[2:])]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """The static shape of the whole tensor."""
+        told = None if self.dense_shape is None else partial_value(self.dense_shape)
+        rows = self.values.shape
+        return merge(told, None if rows is None else (None, *rows[1:]))
+
+    get_shape = property(lambda self: lambda: self.shape)
+
+    def with_values(self, values: Any) -> IndexedSlices:
+        """The same rows with other values, as a scaled gradient has."""
+        return IndexedSlices(like(values, self.values), self.indices, self.dense_shape)
+
+    def dense(self, name: str | None = None) -> Tensor:
+        """The whole tensor, zeros where no row is."""
+        if self.dense_shape is None:
+            raise ShapeError(
+                f"rows {self.name!r} cannot be made dense: their dense_shape is unknown",
+                op=self.op.name,
+                line=self.op.line,
+                hint="hf.IndexedSlices(values, indices, dense_shape)",
+            )
+        known, told = shape_argument(self.dense_shape)
+        attrs = {"axis": 0, "shape": known}
+        return one("GatherGrad", [self.values, self.indices, *told], attrs, name)
+
+    def as_tensor(self) -> Tensor:
+        """The whole tensor, for an operation that knows no rows; one line says so."""
+        say_once(
+            f"the rows {self.name!r} of a tensor of shape {show(self.shape)} are made dense at "
+            f"{user_line()}"
+        )
+        return self.dense()
+
+    def __repr__(self) -> str:
+        return f"<hf.IndexedSlices {self.name!r} of {show(self.shape)} dtype={self.dtype}>"
+
+
+def _listed(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and their indices as lists, of indices that are no vector."""
+    rows, at = values.shape, indices.shape
+    lead = len(at or ())
+    if rows is None or len(rows) < lead or None in rows[lead:]:
+        raise ShapeError(f"indices {show(at)} do not name the rows of values {show(rows)}")
+    merge(rows[:lead], at)
+    n = -1 if 0 not in rows[lead:] else size(indices)
+    return reshape(values, [n, *rows[lead:]]), reshape(indices, [-1])
+
+
+def slices_of(params: Tensor, indices: Tensor, g: Tensor) -> IndexedSlices | None:
+    """The gradient of rows `indices` of `params` as rows; None if a row's size is unknown."""
+    if params.shape is None or None in params.shape[1:]:
+        return None
+    return rows_of(g, indices, params.shape[1:], sizes(params))
+
+
+def rows_of(g: Tensor, indices: Tensor, row: Shape, dense_shape: Any) -> IndexedSlices:
+    """`g` of shape indices.shape + row as a list of rows."""
+    assert row is not None
+    if indices.shape is None or len(indices.shape) != 1:
+        n = -1 if 0 not in row else size(indices)
+        g, indices = reshape(g, [n, *row]), reshape(indices, [-1])
+    return IndexedSlices(g, indices, dense_shape)
+
+
+def convert_to_tensor_or_indexed_slices(
+    value: Any, dtype: Any = None, name: str | None = None
+) -> Tensor | IndexedSlices:
+    """IndexedSlices as they are, anything else as a tensor."""
+    return value if isinstance(value, IndexedSlices) else convert_to_tensor(value, dtype, name)

@@ -1,0 +1,402 @@
+"""Mutable state: variables, read and updated through their handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
+from hpcflow.graph import default_session
+from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.dtypes import as_dtype, bool_, resource, string
+from hpcflow.graph.function_body import at_root, innermost
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+)
+from hpcflow.graph.graph_keys import GraphKeys, VariableSynchronization
+from hpcflow.graph.name_scopes import reopened
+from hpcflow.graph.op_registry import NoGrad, op
+from hpcflow.graph.static_shape import Shape, Spec, is_known, merge, narrowed, show
+from hpcflow.graph.tensor_shape import Sizes
+from hpcflow.ops.array.array_ops import placeholder
+from hpcflow.ops.control_flow.control_dependencies import group
+from hpcflow.ops.shape_inference import several, whole
+from hpcflow.ops.variables.assignable_variable import Assignable
+from hpcflow.ops.variables.sparse_row_update_ops import RowUpdates, the_variable
+from hpcflow.platform.exception_translation import guarded
+
+_HANDLE = NoGrad("a handle is not a number")
+_UPDATE = NoGrad("an update of state is not a function of its inputs")
+_BY_METHOD = {"assign": "Assign", "assign_add": "AssignAdd", "assign_sub": "AssignSub"}  # ops
+
+
+def _handle(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(resource, ())]
+
+
+def _read(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    return [Spec(np.dtype(attrs["dtype"]), tuple(attrs["shape"]))]
+
+
+def _update(handles: int, likes: tuple[int, ...]) -> Callable[..., list[Spec]]:
+    """Shape rule of an update: inputs at `likes` are like the variable, the others scalars."""
+
+    def infer(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+        dtype, shape = np.dtype(attrs["dtype"]), tuple(attrs["shape"])
+        for i, spec in enumerate(inputs[handles:], handles):
+            if spec.dtype != dtype:
+                raise DTypeError(f"input {i} is {spec.dtype}; the variable is {dtype}")
+            need: Shape = shape if i in likes else ()
+            try:
+                merge(spec.shape, need)
+            except ShapeError:
+                raise ShapeError(
+                    f"input {i} is {show(spec.shape)}; the variable needs {show(need)}"
+                ) from None
+        return []
+
+    return infer
+
+
+def _read_gradient(operation: Operation, grad: Tensor) -> list[Tensor]:
+    return [grad]  # a handle's gradient is the gradient of the value read through it
+
+
+def _counted(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+    dtype = np.dtype(attrs["dtype"])
+    if dtype.kind not in "iu":
+        raise DTypeError(f"a count is an integer, not {dtype}")
+    if tuple(attrs["shape"]) != ():
+        raise ShapeError(f"a count is a scalar; the variable is {list(attrs['shape'])}")
+    return [Spec(dtype, ())]
+
+
+op("Variable", infer=_handle, grad=_HANDLE, stateful=True)
+op("ReadVariable", infer=_read, grad=_read_gradient, reads=(0,), slices=True)
+op("Assign", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
+op("AssignAdd", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
+op("AssignSub", infer=_update(1, (1,)), grad=_UPDATE, writes=(0,))
+op("ApplyGradientDescent", infer=_update(1, (2,)), grad=_UPDATE, writes=(0,))
+op("ApplyMomentum", infer=_update(2, (4,)), grad=_UPDATE, writes=(0, 1))
+op("ApplyAdam", infer=_update(4, (8,)), grad=_UPDATE, writes=(0, 1, 2, 3))
+op(
+    "IsVariableInitialized",
+    infer=lambda inputs, attrs: [Spec(bool_, ())],
+    grad=NoGrad("it is no number"),
+    reads=(0,),
+)
+op("CountUpTo", infer=_counted, grad=NoGrad("a count"), writes=(0,), waits=True, stateful=True)
+op("WaitInitialized", infer=lambda inputs, attrs: [], grad=_HANDLE, stateful=True, waits=True)
+
+
+@guarded
+class Variable(RowUpdates, Assignable):
+    """Mutable state that lives between steps.
+
+    `initial_value` is a value, a tensor, or a function of no arguments giving one; its static shape
+    must be known. `trainable` variables are what optimizers update by default. `collections` are
+    the names it is remembered under, by default "variables". One in "local_variables" is each
+    replica's own: it lives with the driver, and every replica gives it its initial value.
+    Optimizers replace its value by `constraint(value)` after each update. It is trainable by
+    default unless `synchronization` is ON_READ.
+    """
+
+    @also_takes("validate_shape", "caching_device", "use_resource", "expected_shape")
+    @also_takes("import_scope", "aggregation")
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool | None = None,
+        collections: Sequence[str] | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        constraint: Callable[[Tensor], Any] | None = None,
+        synchronization: VariableSynchronization | None = None,
+    ) -> None:
+        if constraint is not None and not callable(constraint):
+            raise ArgumentError(f"a constraint is a function of the value, not {constraint!r}")
+        trainable = is_trained(trainable, synchronization)
+        names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
+        with at_root(get_default_graph()) as graph:
+            self.name = graph.unique_name(name or "Variable")
+            with graph.name_scope(f"{self.name}/"):
+                value = _initial(initial_value, dtype)
+            if value.dtype == string:
+                raise DTypeError(f"variable {self.name!r} would hold strings; it holds numbers")
+            attrs = {"dtype": value.dtype, "shape": value.shape, "trainable": trainable}
+            if GraphKeys.LOCAL_VARIABLES in names:
+                attrs["local"] = True
+            self.op = graph.create_op("Variable", [], attrs, f"{self.name}/")
+            self.dtype, self.shape = value.dtype, value.shape
+            self.handle = self.op.outputs[0]
+            self.initial_value = value
+            with graph.name_scope(None):
+                self.initializer = self._update("Assign", [value], initial=True)
+                self.fetched = self._read(f"{self.name}/value")
+        self.trainable, self.constraint = trainable, constraint
+        self._load: tuple[Tensor, Operation] | None = None  # what `load` runs
+        if trainable:
+            names.append(GraphKeys.TRAINABLE_VARIABLES)
+        graph.add_to_collections(names, self)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self.op.graph
+
+    @property
+    def device(self) -> str:
+        """The device asked for."""
+        return self.op.device
+
+    def set_shape(self, shape: Any) -> None:
+        """Its shape is known: ShapeError if `shape` contradicts it."""
+        narrowed(self.shape, shape, self.op)
+
+    @property
+    def here(self) -> Graph:
+        """Where operations on it are made now: its graph, or the body of a loop or branch in it."""
+        return innermost(self.graph)
+
+    def read_value(self, name: str = "read") -> Tensor:
+        """A new read of its value, after the control dependencies in force.
+
+        It sees the updates that it follows, by control dependencies or by values, and none of the
+        other updates of its step. Where a variable is used as a tensor, that is such a read, too.
+        """
+        graph = innermost(self.graph)
+        with graph.name_scope(graph.prefix):
+            return self._read(f"{self.name}/{name}")
+
+    value = as_tensor = read_value
+
+    def _read(self, name: str) -> Tensor:
+        graph = innermost(self.graph)
+        attrs = {"dtype": self.dtype, "shape": self.shape}
+        with graph.colocate_with(self.op, ignore_existing=True):
+            return graph.create_op("ReadVariable", [self.handle], attrs, name).outputs[0]
+
+    def _changed(self, method: str, value: Any, name: str | None, read_value: bool) -> Any:
+        done = self._update(_BY_METHOD[method], [convert_to_tensor(value, self.dtype)], name)
+        return self.after(done) if read_value else done
+
+    def after(self, update: Operation) -> Tensor:
+        """Its value after `update`, an operation made now."""
+        graph = update.graph
+        with graph.control_dependencies(None), graph.control_dependencies([update]):
+            with graph.name_scope(f"{update.name}/"):
+                return self._read("value")
+
+    def _update(
+        self, type: str, inputs: Sequence[Tensor], name: str | None = None, initial: bool = False
+    ) -> Operation:
+        return update(type, [self], inputs, name, initial=initial)
+
+    def eval(self, session: Any = None) -> Any:
+        """Its value in `session`, by default the default one."""
+        return default_session.chosen(session, self.graph, repr(self.name)).run(self)
+
+    def dlpack(self, session: Any = None) -> Any:
+        """Its memory in `session`, as an array that other libraries take by DLPack, uncopied.
+
+        The values stay as they are while that array, or what was made of it, lives: an update goes
+        into a second buffer. They are the session's: nobody may write there.
+        Ranks:  one on which it lives; each replica has its own, a server that of all.
+        Errors: UninitializedError; FetchError where it lives on another rank.
+        """
+        return default_session.chosen(session, self.graph, repr(self.name)).share(self)
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Set it to `value` in `session`, by default the default one.
+
+        Ranks:  every rank that runs the script, with the same value.
+        """
+        chosen = default_session.chosen(session, self.graph, repr(self.name))
+        if self._load is None:
+            with (
+                reopened(self.graph),
+                self.graph.as_default(),
+                self.graph.control_dependencies(None),
+            ):
+                fed = placeholder(self.dtype, self.shape, f"{self.name}/load")
+                self._load = fed, self._update("Assign", [fed], f"{self.name}/Load")
+        fed, done = self._load
+        chosen.run(done, {fed: value})
+
+    def initialized_value(self) -> Tensor:
+        """Its value if it has one, else its initial value: for initial values of other variables.
+
+        Both may be given their values in one step.
+        """
+        from hpcflow.ops.control_flow.cond_while import cond
+
+        with self.graph.as_default(), self.graph.control_dependencies(None):
+            there = is_variable_initialized(self)
+            value = cond(there, self.read_value, lambda: self.initial_value)
+        value.set_shape(self.shape)
+        return value
+
+    def count_up_to(self, limit: int) -> Tensor:
+        """See `hf.count_up_to`."""
+        return count_up_to(self, limit)
+
+    def __repr__(self) -> str:
+        return f"<hf.Variable {self.name!r} shape={show(self.shape)} dtype={self.dtype}>"
+
+
+def is_trained(trainable: bool | None, synchronization: VariableSynchronization | None) -> bool:
+    """What `trainable` says, which by default follows from how copies are kept equal."""
+    if trainable is None:
+        return synchronization != VariableSynchronization.ON_READ
+    return bool(trainable)
+
+
+def _initial(given: Any, dtype: Any) -> Tensor:
+    """The initial value of a variable as a tensor, of a known shape."""
+    dtype = None if dtype is None else as_dtype(dtype)
+    if callable(given):
+        with get_default_graph().name_scope("Initializer"):
+            value = convert_to_tensor(given(), dtype)
+    else:
+        value = convert_to_tensor(given, dtype, "initial_value")
+    if not is_known(value.shape):
+        raise ShapeError(
+            f"the initial value of a variable has shape {show(value.shape)}",
+            op=value.op.name,
+            line=value.op.line,
+            hint="give an initial value whose shape is known",
+        )
+    return value
+
+
+def variable_of_op(
+    made: Operation, initializer: Operation, read: Tensor | None, trainable: bool
+) -> Variable:
+    """The variable whose operations were imported; `read` is the read that a fetch of it runs."""
+    variable = Variable.__new__(Variable)
+    variable.name, variable.op, variable.handle = made.name, made, made.outputs[0]
+    variable.dtype, variable.shape = made.attrs["dtype"], Sizes(made.attrs["shape"])
+    variable.initializer, variable.initial_value = initializer, initializer.inputs[1]
+    variable.trainable, variable.constraint, variable._load = trainable, None, None
+    with at_root(made.graph) as graph, graph.name_scope(None):
+        variable.fetched = variable._read(f"{made.name}/value") if read is None else read
+    return variable
+
+
+def update(
+    type: str,
+    variables: Sequence[Variable],
+    inputs: Sequence[Tensor],
+    name: str | None = None,
+    initial: bool = False,
+) -> Operation:
+    """An operation of `type` that updates `variables` in place, on the device of the first."""
+    first = variables[0]
+    graph = innermost(first.graph)
+    attrs: dict[str, Any] = {"dtype": first.dtype, "shape": first.shape}
+    if initial:
+        attrs["initial"] = True
+    handles = [v.handle for v in variables]
+    with graph.colocate_with(first.op):
+        return graph.create_op(type, [*handles, *inputs], attrs, name or f"{first.name}/{type}")
+
+
+def is_variable_initialized(variable: Variable) -> Tensor:
+    """Whether `variable` has a value; a boolean scalar."""
+    graph = the_variable("is_variable_initialized", variable).here
+    with graph.colocate_with(variable.op):
+        made = graph.create_op("IsVariableInitialized", [variable.handle], {}, None)
+    return made.outputs[0]
+
+
+def assign(
+    ref: Variable,
+    value: Any,
+    validate_shape: bool | None = None,
+    use_locking: bool | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Set the variable `ref` to `value`; its value after that.
+
+    The shape is validated in any case, and `use_locking` changes nothing.
+    """
+    return the_variable("assign", ref).assign(value, name=name)
+
+
+def assign_add(
+    ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
+) -> Tensor:
+    """Add `value` to the variable `ref`; its value after that."""
+    return the_variable("assign_add", ref).assign_add(value, name=name)
+
+
+def assign_sub(
+    ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
+) -> Tensor:
+    """Subtract `value` from the variable `ref`; its value after that."""
+    return the_variable("assign_sub", ref).assign_sub(value, name=name)
+
+
+def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
+    """The value of the integer scalar variable `ref`, which grows by one.
+
+    Errors: OutOfRangeError, which ends the step alone, once it is `limit`.
+    """
+    graph = the_variable("count_up_to", ref).here
+    attrs = {"dtype": ref.dtype, "shape": ref.shape, "limit": whole(limit, "limit")}
+    with graph.colocate_with(ref.op):
+        counted = graph.create_op("CountUpTo", [ref.handle], attrs, name or "CountUpTo")
+    return counted.outputs[0]
+
+
+def global_variables(scope: str | None = None) -> list[Variable]:
+    """The variables of the default graph that replicas share, in creation order.
+
+    With `scope`, a regular expression, those whose name begins with a match.
+    """
+    return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
+
+
+def trainable_variables(scope: str | None = None) -> list[Variable]:
+    """The variables that optimizers update by default; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
+
+
+def local_variables(scope: str | None = None) -> list[Variable]:
+    """The variables that are each replica's own; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
+
+
+def model_variables(scope: str | None = None) -> list[Variable]:
+    """The variables that a library marked as the model's; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
+
+
+def moving_average_variables(scope: str | None = None) -> list[Variable]:
+    """The variables whose average is kept; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
+
+
+def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
+    """One operation that gives `var_list` their initial values."""
+    listed = several(var_list, "variables_initializer")
+    for v in listed:
+        if not hasattr(v, "initializer"):
+            the_variable("variables_initializer", v)
+    return group(*(v.initializer for v in listed), name=name)
+
+
+def global_variables_initializer() -> Operation:
+    """One operation that gives every variable made so far its initial value."""
+    return variables_initializer(global_variables())
+
+
+def local_variables_initializer() -> Operation:
+    """One operation that gives every local variable made so far its initial value."""
+    return variables_initializer(local_variables())

@@ -1,0 +1,40 @@
+"""In which order values are joined by rows, so that most of them lie so already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcflow.plan.algebra.split_concat_to_views import span
+from hpcflow.plan.ir.program import Program, Ref
+
+
+def in_order(program: Program, columns: Sequence[Sequence[Ref]]) -> list[int]:
+    """An order for the values of all columns alike, as their places in it now.
+
+    That in which those of a column are rows of one array, or are joined by somebody; without any,
+    that in which those of the first column are made.
+    """
+    for column in columns:
+        found = _as_rows(program, column) or _as_joined(program, column)
+        if found is not None:
+            return found
+    position = {name: i for i, name in enumerate(program.nodes)}
+    first = columns[0]
+    return sorted(range(len(first)), key=lambda i: (position[first[i].node], first[i].index))
+
+
+def _as_rows(program: Program, column: Sequence[Ref]) -> list[int] | None:
+    spans = [span(program, ref) for ref in column]
+    if len({s.root for s in spans}) > 1 or len({s.start for s in spans}) < len(spans):
+        return None
+    return sorted(range(len(spans)), key=lambda i: spans[i].start)
+
+
+def _as_joined(program: Program, column: Sequence[Ref]) -> list[int] | None:
+    wanted = set(column)
+    for node in program.nodes.values():
+        if node.type in ("Concat", "Pack") and wanted.issubset(node.inputs):
+            rank = len(node.specs[0].shape or ())
+            if node.attrs["axis"] in (0, -rank) and len(wanted) == len(column):
+                return sorted(range(len(column)), key=lambda i: node.inputs.index(column[i]))
+    return None

@@ -1,0 +1,130 @@
+"""What a loop adds up of products is one product behind it: the gradients of its weights.
+
+The backward loop of a recurrent net adds X_t^T G_t of each step t to the gradient of the weights,
+where the forward loop has kept X_t. Its rows and those of G_t are put on a list instead, and behind
+the loop one product of all rows is the sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hpcflow.graph.static_shape import is_known, known
+from hpcflow.ops.control_flow.tensor_list_ops import LIST
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_builder import Draft, followed, takers
+from hpcflow.plan.ir.program_rewriting import live, sorted_program, substitute
+
+
+def sums_behind_loops(program: Program) -> Program:
+    """One product behind each loop for each sum of products in it.
+
+    The rounding of sums changes. While the loop runs the list holds X_t, which were kept anyway,
+    and G_t: so many numbers more as all steps together have in the results of their products.
+    """
+    for name in list(program.nodes):
+        node = program.nodes.get(name)
+        if node is not None and node.type == "Loop":
+            for found in _sums(node):
+                program = _behind(program, name, found)
+    return program
+
+
+class _Sum(NamedTuple):
+    """Variable `slot` of a loop, fed as `feed`, to which the body adds `product`."""
+
+    slot: int
+    feed: str
+    product: Node
+
+
+def _sums(loop: Node) -> list[_Sum]:
+    """The variables that are sums of products of rows which were kept, and nothing else."""
+    body, used = loop.attrs["body"], takers(loop.attrs["body"])
+    anchors, found = followed(body), []
+    for feed, slot in zip(body.feeds, loop.attrs["body_feeds"], strict=True):
+        if slot >= len(loop.specs) or slot in loop.attrs["cond_feeds"]:
+            continue
+        total = body.nodes[body.fetches[slot].node]
+        if (
+            total.name in anchors
+            or total.type != "Add"
+            or Ref(feed) not in total.inputs
+            or len(used[Ref(feed)]) > 1
+        ):
+            continue
+        other = next((ref for ref in total.inputs if ref != Ref(feed)), None)
+        if other is not None and len(used[other]) == len(used[Ref(total.name)]) == 1:
+            product = body.nodes[other.node]
+            alike = product.specs[0][:2] == body.spec(Ref(feed))[:2]
+            if product.type == "MatMul" and alike and _is_moved(body, product):
+                found.append(_Sum(slot, feed, product))
+    return found
+
+
+def _is_moved(body: Program, product: Node) -> bool:
+    """Whether to put off X^T G: X was kept on the device, and copies are less than sums."""
+    if not product.attrs["transpose_a"] or product.attrs["transpose_b"] or product.control:
+        return False
+    kept = body.nodes[product.inputs[0].node]
+    if kept.type != "ListPop" or kept.attrs["host"]:
+        return False
+    left, right = (body.spec(ref).shape or () for ref in product.inputs)
+    if len(left) != 2 or len(right) != 2 or not is_known((left[1], right[1])):
+        return False
+    n, (rows, columns) = left[0], known((left[1], right[1]))
+    return n is None or n * (rows + columns) <= 2 * rows * columns
+
+
+def _behind(program: Program, name: str, found: _Sum) -> Program:
+    """The program with a list of operands in place of a sum, and their product behind the loop."""
+    loop, product = program.nodes[name], found.product
+    draft, like = Draft(program), product.but(name=name)
+    begin = draft.add(like, "ListEmpty", [], "rows")
+    joined = []
+    for k, ref in enumerate(product.inputs):
+        dtype, shape, *_ = loop.attrs["body"].spec(ref)
+        attrs = {"dtype": dtype, "shape": (None, *shape[1:]), "first": k, "of": 2}
+        joined.append(draft.add(like, "ListRows", [begin], "all", **attrs))
+    total = draft.add(like, "MatMul", joined, "product", **product.attrs)
+    first = loop.inputs[found.slot]
+    if not _is_zero(program.nodes[first.node]):
+        total = draft.add(like, "Add", [first, total], "sum")
+    lists = {ref.node: Ref(name, found.slot) for ref in joined}
+    made = substitute(program, {Ref(name, found.slot): total})
+    loop = made.nodes[name]
+    changed = loop.but(
+        inputs=_put(loop.inputs, found.slot, begin),
+        attrs={
+            **loop.attrs,
+            "body": _kept(loop.attrs["body"], found),
+            "made": _put(loop.attrs["made"], found.slot, tuple(LIST[:2])),
+        },
+        specs=_put(loop.specs, found.slot, LIST),
+    )
+    new = {
+        key: node.but(inputs=(lists[key],)) if key in lists else node
+        for key, node in draft.nodes.items()
+        if key not in program.nodes
+    }
+    return sorted_program(live(made.but(nodes={**made.nodes, **new, name: changed})))
+
+
+def _kept(body: Program, found: _Sum) -> Program:
+    """The body with the operands of the product on a list."""
+    draft, feed = Draft(body), body.nodes[found.feed]
+    attrs = {"dtype": LIST.dtype, "shape": LIST.shape}
+    draft.nodes[feed.name] = feed.but(attrs=attrs, specs=(LIST,))
+    held = Ref(feed.name)
+    for ref in found.product.inputs:
+        held = draft.add(found.product, "ListPush", [held, ref], "push", host=False)
+    fetches = _put(body.fetches, found.slot, held)
+    return sorted_program(live(body.but(nodes=draft.nodes, fetches=fetches)))
+
+
+def _is_zero(node: Node) -> bool:
+    return node.type == "Fill" and not node.inputs and node.attrs["value"] == 0
+
+
+def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:place], item, *items[place + 1 :])

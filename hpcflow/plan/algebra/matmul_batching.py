@@ -1,0 +1,172 @@
+"""Products of matrices that share an operand become one product of more rows.
+
+A network that is unrolled over time multiplies the same weights by a few rows at each step. Where
+the rows of several steps are there at once, one product of all is several times as fast. Part of
+the columns of a product may be: of `[x, h] W` the `x` of all steps are known ahead, `h` is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+from hpcflow.graph.static_shape import is_known, known, size_of, sizes_along
+from hpcflow.plan.algebra.concat_order import in_order
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_builder import Draft, followed, joined_columns, takers, wish
+
+FEW_ROWS = 512  # products of more are near the peak as they are
+PLAIN = {"transpose_a": False, "transpose_b": False}
+
+
+def batch_products(program: Program) -> Program:
+    """One product in place of several with one right operand that do not wait for each other.
+
+    The rounding of sums may change.
+    """
+    for key in _groups(program):
+        names = _groups(program).get(key, [])
+        if len(names) < 2:
+            continue
+        cut, parts = _in_parts(program, names)
+        if parts and any(len(set(_levels(cut, part))) < len(part) for part in parts):
+            for part in parts:
+                cut = _batched(cut, part)
+            program = cut
+        else:
+            program = _batched(program, names)
+    return program
+
+
+def _groups(program: Program) -> dict[Hashable, list[str]]:
+    """The products of few rows by right operand and place."""
+    anchors, found = followed(program), dict[Hashable, list[str]]()
+    for node in program.nodes.values():
+        if node.type != "MatMul" or node.name in anchors or node.attrs["transpose_a"]:
+            continue
+        shapes = [s.shape for s in (*(program.spec(r) for r in node.inputs), *node.specs)]
+        if all(is_known(s) and len(known(s)) == 2 and size_of(s) for s in shapes):
+            if known(shapes[0])[0] <= FEW_ROWS:
+                key = node.inputs[1], node.attrs["transpose_b"], wish(node)
+                found.setdefault(key, []).append(node.name)
+    return {key: names for key, names in found.items() if len(names) > 1}
+
+
+# -- products that do not wait for each other
+
+
+def _levels(program: Program, names: Sequence[str]) -> list[int]:
+    """How many of the others each waits for, one after the other; those of a level for none."""
+    members, depth = set(names), dict[str, int]()
+    for node in program.nodes.values():  # in an order that respects the edges
+        deep = max((depth[b] for b in node.before()), default=0)
+        depth[node.name] = deep + (node.name in members)
+    return [depth[name] for name in names]
+
+
+def _batched(program: Program, names: Sequence[str]) -> Program:
+    """One product for each level."""
+    by_level: dict[int, list[str]] = {}
+    for name, level in zip(names, _levels(program, names), strict=True):
+        by_level.setdefault(level, []).append(name)
+    for alike in by_level.values():
+        if len(alike) > 1:
+            program = _as_one(program, alike)
+    return program
+
+
+def _as_one(program: Program, names: Sequence[str]) -> Program:
+    nodes = [program.nodes[name] for name in names]
+    places = in_order(program, [[n.inputs[0] for n in nodes], [Ref(n.name) for n in nodes]])
+    nodes = [nodes[i] for i in places]
+    first, draft = nodes[0], Draft(program)
+    left = draft.add(first, "Concat", [n.inputs[0] for n in nodes], "left", axis=0)
+    whole = draft.add(first, "MatMul", [left, first.inputs[1]], "all", **first.attrs)
+    start = 0
+    for node in nodes:
+        stop = start + known(node.specs[0].shape)[0]
+        rows = draft.add(node, "Rows", [whole], "rows", start=start, stop=stop)
+        draft.put(rows, Ref(node.name))
+        start = stop
+    return draft.done()
+
+
+# -- products in parts
+
+
+class _Parts(NamedTuple):
+    """How wide the parts of a group of products are, and how one of them is made of parts."""
+
+    widths: tuple[int, ...]
+    make: Callable[[Draft, Node, Sequence[Ref]], list[Ref]]
+
+
+def _in_parts(program: Program, names: Sequence[str]) -> tuple[Program, list[list[str]]]:
+    """The program with each of these products made in parts, and the names of each part's."""
+    nodes = [program.nodes[name] for name in names]
+    parts = _of_joined(program, nodes) or _of_split(program, nodes)
+    if parts is None:
+        return program, []
+    draft, starts = Draft(program), [sum(parts.widths[:i]) for i in range(len(parts.widths))]
+    rights = [
+        draft.add(nodes[0], "Rows", [nodes[0].inputs[1]], "right", start=a, stop=a + w)
+        for a, w in zip(starts, parts.widths, strict=True)
+    ]
+    made = [parts.make(draft, node, rights) for node in nodes]
+    cut = draft.done()  # without parts that nobody needs
+    there = [
+        [ref.node for ref in part if ref.node in cut.nodes] for part in zip(*made, strict=True)
+    ]
+    return cut, there
+
+
+def _of_joined(program: Program, nodes: Sequence[Node]) -> _Parts | None:
+    """Products of values joined by columns are sums of products of these."""
+    lefts = [program.nodes[n.inputs[0].node] for n in nodes]
+    if any(n.attrs["transpose_b"] for n in nodes):
+        return None
+    found = {joined_columns(program, left) for left in lefts}
+    (widths,) = found if len(found) == 1 else (None,)
+    if widths is None:
+        return None
+
+    def make(draft: Draft, node: Node, rights: Sequence[Ref]) -> list[Ref]:
+        left = program.nodes[node.inputs[0].node]
+        made = [
+            draft.add(node, "MatMul", [a, b], "part", **PLAIN)
+            for a, b in zip(left.inputs, rights, strict=True)
+        ]
+        total = made[0]
+        for more in made[1:]:
+            total = draft.add(node, "Add", [total, more], "sum")
+        draft.put(total, Ref(node.name))
+        return made
+
+    return _Parts(widths, make)
+
+
+def _of_split(program: Program, nodes: Sequence[Node]) -> _Parts | None:
+    """Products with transposed weights that are split by columns are products with rows of them."""
+    used, splits = takers(program), dict[str, Node]()
+    for node in nodes:
+        names = used.get(Ref(node.name), [])
+        split = program.nodes.get(names[0]) if len(names) == 1 else None
+        if split is None or split.type != "Split" or split.control:
+            return None
+        if split.attrs["axis"] not in (1, -1) or not node.attrs["transpose_b"]:
+            return None
+        splits[node.name] = split
+    found = {sizes_along(1, (s.shape for s in split.specs)) for split in splits.values()}
+    (widths,) = found if len(found) == 1 else (None,)
+    if widths is None:
+        return None
+
+    def make(draft: Draft, node: Node, rights: Sequence[Ref]) -> list[Ref]:
+        made = []
+        for i, right in enumerate(rights):
+            part = draft.add(node, "MatMul", [node.inputs[0], right], "part", **node.attrs)
+            draft.put(part, Ref(splits[node.name].name, i))
+            made.append(part)
+        return made
+
+    return _Parts(widths, make)

@@ -1,0 +1,48 @@
+"""The sum of the gradients of slices that together are all rows is these gradients, joined.
+
+Each of them is as large as what was sliced, with zeros around it.
+"""
+
+from __future__ import annotations
+
+from hpcflow.plan.algebra.split_concat_to_views import sized, sliced_rows
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_builder import Draft, followed, takers
+
+
+def join_slices(program: Program) -> Program:
+    """A Concat in place of the sum of gradients of slices by rows that lie side by side.
+
+    Only a zero may have another sign.
+    """
+    anchors, used, draft = followed(program), takers(program), Draft(program)
+    for node in program.nodes.values():
+        if node.type not in ("Add", "AddN") or node.name in anchors:
+            continue
+        found = [
+            _slice(program, ref)
+            for ref in node.inputs
+            if len(used[ref]) == 1 and program.spec(ref)[:2] == node.specs[0][:2]
+        ]
+        parts = sorted(part for part in found if part is not None)
+        ends = [0, *(stop for _, stop, _ in parts)]
+        rows = (node.specs[0].shape or (None,))[0]
+        if len(parts) < 2 or [a for a, _, _ in parts] != ends[:-1] or ends[-1] != rows:
+            continue
+        gone = {part[2] for part in parts}
+        grads = [program.nodes[ref.node].inputs[0] for _, _, ref in parts]
+        whole = draft.add(node, "Concat", grads, "joined", axis=0)
+        others = [ref for ref in node.inputs if ref not in gone]
+        if others:
+            whole = draft.add(node, "AddN", [whole, *others], "sum")
+        draft.put(whole, Ref(node.name))
+    return draft.done()
+
+
+def _slice(program: Program, ref: Ref) -> tuple[int, int, Ref] | None:
+    """Of which rows a value is the gradient, and it; None if it is no gradient of a slice."""
+    node: Node = program.nodes[ref.node]
+    if node.type != "StridedSliceGrad" or node.control or not sized(program, node):
+        return None
+    rows = sliced_rows(node, node.specs[0].shape)
+    return None if rows is None else (*rows, ref)

@@ -1,0 +1,145 @@
+"""Rows of an array as views: taken apart along the first axis, and put together again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.graph.static_shape import Shape, Spec, is_known, known, size_of
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_builder import Draft
+from hpcflow.plan.ir.program_rewriting import SAME_ORDER
+
+
+class Span(NamedTuple):
+    """Elements `start` to `stop` of a value, in its order."""
+
+    root: Ref
+    start: int
+    stop: int
+
+
+def row_views(program: Program) -> Program:
+    """The same values: what is cut along the first axis is not copied, nor what is joined again.
+
+    Unpack and Split along axis 0 become `Rows`; Concat and Pack of neighbouring rows become what
+    these are rows of.
+    """
+    return joined(taken_apart(sliced(program)))
+
+
+def sliced(program: Program) -> Program:
+    """`Rows` in place of slices that take whole rows in their order, by the same names."""
+    nodes = dict(program.nodes)
+    for name, node in program.nodes.items():
+        if node.type == "StridedSlice" and not node.control and sized(program, node):
+            rows = sliced_rows(node, program.spec(node.inputs[0]).shape)
+            if rows is not None:
+                nodes[name] = node.but(type="Rows", attrs={"start": rows[0], "stop": rows[1]})
+    return program.but(nodes=nodes)
+
+
+def taken_apart(program: Program) -> Program:
+    """`Rows` in place of Unpack and Split along the first axis."""
+    draft = Draft(program)
+    for node in program.nodes.values():
+        if node.type not in ("Unpack", "Split") or node.control or not _first_axis(node, program):
+            continue
+        start = 0
+        for i, spec in enumerate(node.specs):
+            rows = 1 if node.type == "Unpack" else (spec.shape or (0,))[0] or 0
+            ref = draft.add(node, "Rows", node.inputs[:1], "rows", start=start, stop=start + rows)
+            if node.type == "Unpack":
+                ref = draft.add(node, "Reshape", [ref], "row", shape=spec.shape)
+            draft.put(ref, Ref(node.name, i))
+            start += rows
+    return draft.done()
+
+
+def sized(program: Program, node: Node) -> bool:
+    """Whether a node and its inputs have known sizes and elements of plain numbers."""
+    return _sized([*node.specs, *map(program.spec, node.inputs)])
+
+
+def _sized(specs: Sequence[Spec]) -> bool:
+    return all(s.known and s.dtype not in OPAQUE and s.dtype.kind in "iufcb" for s in specs)
+
+
+def sliced_rows(node: Node, shape: Shape) -> tuple[int, int] | None:
+    """The first row and the one behind the last that a slice takes of `shape`, whole and in order.
+
+    None if it takes others, or none.
+    """
+    (kind, *limits), *more = node.attrs["key"] or (("rest",),)
+    if kind != "slice" or len(node.inputs) > 1 or not shape or 0 in known(shape):
+        return None
+    if any(part not in (("rest",), ("slice", None, None, None)) for part in more):
+        return None
+    start, stop, step = slice(*limits).indices(known(shape)[0])
+    return (start, stop) if step == 1 and start < stop else None
+
+
+def _first_axis(node: Node, program: Program) -> bool:
+    """Whether a node cuts, or joins, values of known sizes along their first axis."""
+    specs = [*node.specs, *(program.spec(r) for r in node.inputs[: _values(node)])]
+    if not _sized(specs):
+        return False
+    rank = max(len(s.shape or ()) for s in specs)
+    axis: int = node.attrs["axis"]
+    return (axis + rank if axis < 0 else axis) == 0 and all(size_of(s.shape) for s in specs)
+
+
+def _values(node: Node) -> int:
+    """How many of its inputs are values that are cut or joined."""
+    return 1 if node.type in ("Unpack", "Split") else len(node.inputs)
+
+
+def joined(program: Program) -> Program:
+    """The value itself, or its `Rows`, in place of a Concat or Pack of neighbouring rows of it."""
+    draft = Draft(program)
+    for node in program.nodes.values():
+        if node.type not in ("Concat", "Pack") or node.control or not _first_axis(node, program):
+            continue
+        spans = [span(program, ref) for ref in node.inputs]
+        root = spans[0].root
+        chained = all(a.stop == b.start for a, b in pairwise(spans))
+        if not chained or any(s.root != root for s in spans):
+            continue
+        ref = _part(draft, node, Span(root, spans[0].start, spans[-1].stop))
+        if ref is not None:
+            draft.put(ref, Ref(node.name))
+    return draft.done()
+
+
+def _part(draft: Draft, node: Node, part: Span) -> Ref | None:
+    """A view of a span in the shape of `node`; None if it begins within a row of that shape."""
+    shape, whole, ref = node.specs[0].shape, draft.spec(part.root).shape, part.root
+    assert shape is not None
+    row, size = math.prod(shape[1:]), size_of(whole)  # type: ignore[arg-type]
+    if part.start % row or size % row:
+        return None
+    rows = (size // row, *shape[1:])
+    if rows != whole:
+        ref = draft.add(node, "Reshape", [ref], "all", shape=rows)
+    if rows == shape:
+        return ref
+    return draft.add(node, "Rows", [ref], "rows", start=part.start // row, stop=part.stop // row)
+
+
+def span(program: Program, ref: Ref) -> Span:
+    """What a value of a known size is elements of, looking through views."""
+    start, size = 0, size_of(program.spec(ref).shape)
+    while True:
+        node = program.nodes[ref.node]
+        if not node.inputs or node.control or not is_known(program.spec(node.inputs[0]).shape):
+            break
+        if node.type == "Rows":
+            shape = program.spec(ref).shape or ()
+            start += node.attrs["start"] * math.prod(shape[1:])  # type: ignore[arg-type]
+        elif node.type not in SAME_ORDER:
+            break
+        ref = node.inputs[0]
+    return Span(ref, start, start + size)

@@ -1,0 +1,98 @@
+"""Sums of products are products of longer rows: the gradients of weights that are used often.
+
+The gradient of weights that a network uses at each step of a sequence is the sum over the steps of
+x^T g. That is one product of all rows of x with all rows of g.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from hpcflow.graph.static_shape import is_known, known, size_of
+from hpcflow.plan.algebra.concat_order import in_order
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_builder import Draft, followed, joined_columns, takers, wish
+
+SUMS = ("Add", "AddN")
+
+
+def sum_products(program: Program) -> Program:
+    """One product, or one sum over rows, in place of the sum of several.
+
+    The rounding of sums may change.
+    """
+    anchors = followed(program)
+    for name in list(program.nodes):
+        node = program.nodes.get(name)
+        if node is not None and node.type in SUMS and name not in anchors:
+            kinds = [_kind(program, program.nodes[ref.node]) for ref in node.inputs]
+            if len(kinds) - kinds.count(None) > 1:
+                program = _summed(program, node)
+    return program
+
+
+def _summed(program: Program, total: Node) -> Program:
+    used, anchors = takers(program), followed(program)
+    groups: dict[Hashable, list[Node]] = {}
+    for ref in total.inputs:
+        node = program.nodes[ref.node]
+        alike = node.specs[0][:2] == total.specs[0][:2]
+        if len(used[ref]) == 1 and node.name not in anchors and alike:
+            kind = _kind(program, node)
+            if kind is not None:
+                groups.setdefault((kind, wish(node)), []).append(node)
+    draft, gone, made = Draft(program), set[Ref](), list[Ref]()
+    for nodes in groups.values():
+        if len(nodes) > 1:
+            columns = [[n.inputs[k] for n in nodes] for k in range(len(nodes[0].inputs))]
+            order = in_order(program, columns)
+            make = _product if nodes[0].type == "MatMul" else _sum
+            made.append(make(draft, [nodes[i] for i in order]))
+            gone.update(Ref(n.name) for n in nodes)
+    if not made:
+        return program
+    refs = [*(r for r in total.inputs if r not in gone), *made]
+    whole = refs[0] if len(refs) == 1 else draft.add(total, "AddN", refs, "rest")
+    draft.put(whole, Ref(total.name))
+    return draft.done()
+
+
+def _kind(program: Program, node: Node) -> Hashable | None:
+    """What all have in common that may become one; None if a node is no such."""
+    if node.type == "MatMul":
+        shapes = [program.spec(r).shape for r in node.inputs]
+        if not all(is_known(s) and len(known(s)) == 2 and size_of(s) for s in shapes):
+            return None
+        if not node.attrs["transpose_a"] or node.attrs["transpose_b"]:
+            return None
+        (n, rows), (_, columns) = map(known, shapes)
+        # all operands may have to be copied once: no more than adding the products would cost
+        return "MatMul" if n * (rows + columns) <= 2 * rows * columns else None
+    if node.type == "Sum" and node.attrs["axis"] in ((0,), 0) and not node.attrs["keepdims"]:
+        shape = program.spec(node.inputs[0]).shape
+        return "Sum" if is_known(shape) and size_of(shape) else None
+    return None
+
+
+def _product(draft: Draft, nodes: Sequence[Node]) -> Ref:
+    """The sum of the products a^T b: of all rows of a, and all of b."""
+    lefts = [draft.program.nodes[n.inputs[0].node] for n in nodes]
+    right = _rows(draft, nodes, [n.inputs[1] for n in nodes], "right")
+    widths = {joined_columns(draft.program, left) for left in lefts}
+    if len(widths) > 1 or None in widths:
+        left = _rows(draft, nodes, [n.inputs[0] for n in nodes], "left")
+        return draft.add(nodes[0], "MatMul", [left, right], "all", **nodes[0].attrs)
+    parts = []
+    for column in zip(*(left.inputs for left in lefts), strict=True):
+        left = _rows(draft, nodes, column, "left")
+        parts.append(draft.add(nodes[0], "MatMul", [left, right], "part", **nodes[0].attrs))
+    return draft.add(nodes[0], "Concat", parts, "all", axis=0)
+
+
+def _sum(draft: Draft, nodes: Sequence[Node]) -> Ref:
+    rows = _rows(draft, nodes, [n.inputs[0] for n in nodes], "rows")
+    return draft.add(nodes[0], "Sum", [rows], "all", **nodes[0].attrs)
+
+
+def _rows(draft: Draft, nodes: Sequence[Node], refs: Sequence[Ref], word: str) -> Ref:
+    return draft.add(nodes[0], "Concat", refs, word, axis=0)

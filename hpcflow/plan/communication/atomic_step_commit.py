@@ -1,0 +1,69 @@
+"""A joint step that is made by all replicas or by none: state changes behind one last sum.
+
+For jobs that go on when a replica has died (`runtime/failure/replica_loss_recovery.py`). The last
+sum, of one number, is
+started by a replica when it has all other sums of the step. So if it is over anywhere, everyone who
+lives has all that its updates need; and where it is over nowhere, no variable has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hpcflow.graph.device_names import parse
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.ir.control_flow_nodes import whole
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import constant, sorted_program
+
+COMMIT = "replicas/commit"
+
+
+def commit(program: Program) -> Program:
+    """`program`, its collectives numbered, with `COMMIT` behind them and before all updates.
+
+    As it was if it has no collectives, or one that needs an update of this very step.
+    """
+    collectives = [node for node in program.nodes.values() if node.row.collective]
+    updates = [node for node in program.nodes.values() if changes_state(node)]
+    needed = _behind(program.nodes, {node.name for node in collectives})
+    if not collectives or not needed.isdisjoint(node.name for node in updates):
+        return program
+    first = collectives[0]
+    device = f"{parse(first.device).host}/cpu:0"
+    one = Node(f"{COMMIT}/one", "Const", device=device, line=first.line)
+    one = constant(one, np.zeros((), np.int32))
+    attrs = {"group": "replicas", "of": (COMMIT,), "sequence": len(collectives)}
+    last = Node(
+        COMMIT,
+        "AllReduce",
+        (Ref(one.name),),
+        tuple(node.name for node in collectives),
+        attrs,
+        (Spec(np.dtype(np.int32), ()),),
+        device,
+        line=first.line,
+    )
+    nodes = {**program.nodes, one.name: one, last.name: last}
+    for node in updates:
+        nodes[node.name] = node.but(control=(*node.control, COMMIT))
+    return sorted_program(program.but(nodes=nodes, targets=(*program.targets, COMMIT)))
+
+
+def changes_state(node: Node) -> bool:
+    """Whether a node updates a variable, itself or in a loop or branch that it holds."""
+    return any(n.row.writes for n in whole(node))
+
+
+def _behind(nodes: Mapping[str, Node], names: set[str]) -> set[str]:
+    """What `names` need, however remotely."""
+    found: set[str] = set()
+    stack = [before for name in names for before in nodes[name].before()]
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack.extend(nodes[name].before())
+    return found

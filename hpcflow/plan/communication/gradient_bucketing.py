@@ -1,0 +1,98 @@
+"""Merge the sums over replicas into buckets, and give collectives their one order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpcflow.graph.device_names import parse
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import sorted_program, substitute
+from hpcflow.settings import Settings
+
+Key = tuple[str, str, int]  # device, dtype, depth
+
+
+def bucket(program: Program, settings: Settings) -> Program:
+    """AllReduce nodes merged to about `bucket_bytes`, each collective with its `sequence`.
+
+    Merged are sums of one device, dtype and depth (number of collectives before them, so no cycle
+    can arise), in the order in which the graph makes their inputs. All this is a function of the
+    graph, so every replica makes the same buckets whatever it is fed. Without `overlap` one bucket
+    holds all that may be merged.
+    """
+    program = _where_they_run(program, settings)
+    sums = [n for n in program.nodes.values() if n.type == "AllReduce"]
+    taken = set(program.nodes)
+    merged: list[Node] = []
+    for group in _groups(sums, program, settings):
+        merged.append(_merge(group, f"replicas/bucket_{len(merged)}", taken))
+    values = {
+        ref: Ref(node.name, i)
+        for node in merged
+        for i, ref in enumerate(Ref(name) for name in node.attrs["of"])
+    }
+    order = {name: (node.name,) for node in merged for name in node.attrs["of"]}
+    grown = program.but(nodes=program.nodes | {node.name: node for node in merged})
+    return sorted_program(_numbered(substitute(grown, values, order)))
+
+
+def _where_they_run(program: Program, settings: Settings) -> Program:
+    """Collectives on their task's CPU, but for sums on GPUs that NCCL makes there."""
+    nodes = dict(program.nodes)
+    for node in nodes.values():
+        device = parse(node.device)
+        by_nccl = device.kind == "gpu" and settings.comm in ("auto", "nccl")
+        if node.row.collective and not (by_nccl and node.type == "AllReduce"):
+            nodes[node.name] = node.but(device=f"{device.host}/cpu:0")
+    return program.but(nodes=nodes)
+
+
+def _groups(sums: list[Node], program: Program, settings: Settings) -> Iterable[list[Node]]:
+    open_: dict[Key, list[Node]] = {}
+    filled: dict[Key, int] = {}
+    for node in sorted(sums, key=lambda n: (n.attrs["depth"], n.attrs["available"], n.name)):
+        size = node.attrs["static"]
+        if size < 0:  # its size depends on feeds: it shares a bucket with nobody
+            yield [node]
+            continue
+        key = (node.device, program.spec(node.inputs[0]).dtype.str, node.attrs["depth"])
+        open_.setdefault(key, []).append(node)
+        filled[key] = filled.get(key, 0) + size
+        if settings.overlap and filled[key] >= settings.bucket_bytes:
+            yield open_.pop(key)
+            filled[key] = 0
+    yield from open_.values()
+
+
+def _merge(group: list[Node], name: str, taken: set[str]) -> Node:
+    while name in taken:
+        name += "_"
+    inside = {n.name for n in group}
+    control = dict.fromkeys(c for n in group for c in n.control if c not in inside)
+    attrs = {
+        "group": "replicas",
+        "of": tuple(n.name for n in group),
+        "depth": group[0].attrs["depth"],
+        "available": max(n.attrs["available"] for n in group),
+    }
+    return Node(
+        name,
+        "AllReduce",
+        tuple(n.inputs[0] for n in group),
+        tuple(control),
+        attrs,
+        tuple(n.specs[0] for n in group),
+        group[0].device,
+        line=group[0].line,
+    )
+
+
+def _numbered(program: Program) -> Program:
+    found = [n for n in program.nodes.values() if n.row.collective]
+    found.sort(key=lambda n: (n.attrs["depth"], n.attrs["available"], n.name))
+    helpers = ("depth", "available", "static")
+    nodes = dict(program.nodes)
+    for sequence, node in enumerate(found):
+        attrs = {k: v for k, v in node.attrs.items() if k not in helpers}
+        nodes[node.name] = node.but(attrs=attrs | {"sequence": sequence})
+    return program.but(nodes=nodes)

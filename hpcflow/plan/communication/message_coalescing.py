@@ -1,0 +1,249 @@
+"""Small values that leave one strand for one task travel together: one message, a parcel.
+
+`Parcel` lays values one after the other in bytes, which cross the border as one value; there each
+is a view of what came, `FromParcel`. A large value keeps a message of its own, from and into its
+final buffers. As both are ordinary nodes, the cut and all laws of messages hold for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.ops.replicas.replica_ops import parcel_layout
+from hpcflow.plan.communication.send_recv_insertion import (
+    MESSAGES,
+    TOKEN,
+    Crossing,
+    crossings,
+    tasks,
+)
+from hpcflow.plan.cost import cost_model
+from hpcflow.plan.distribution.device_placement import short
+from hpcflow.plan.ir.control_flow_nodes import FRAMES
+from hpcflow.plan.ir.program import Node, Program, Ref
+
+SMALL_BYTES = 64 << 10  # a larger value travels alone
+PARCEL_BYTES = 1 << 20  # a parcel that has as many is full
+WORTH_S = 20e-6  # what a message costs, roughly: to save one, no more work than this may wait
+UNKNOWN_S = 1.0  # what loops and waits may take
+
+Given = Mapping[str, "str | None"]
+Results = list[tuple[str, Ref]]
+
+
+def pack_step(program: Program, driver: str) -> Program:
+    """The program of a step with parcels in place of small values that cross together."""
+    results = [(driver, ref) for ref in program.fetches]
+    packer = _Packer(program, results, {}, driver)
+    program, results = packer.run()
+    return program.but(fetches=tuple(ref for _, ref in results))
+
+
+def pack(program: Program, results: Results, given: Given) -> tuple[Program, Results]:
+    """The same of a program in a loop or a branch; see `partition.Cutter` for what is given."""
+    return _Packer(program, results, given).run()
+
+
+@dataclasses.dataclass
+class _Parcel:
+    """What crosses together: values, and ends of nodes (tokens)."""
+
+    source: str
+    dest: str
+    bit: int  # of the one wait that its arrival is
+    leaves: float = math.inf  # when it must, in predicted seconds of its strand
+    items: list[Crossing] = dataclasses.field(default_factory=list)
+    nbytes: int = 0
+
+
+class _Packer:
+    """Walks the nodes in their order and puts each small crossing in the parcel that fits.
+
+    Values may share a parcel if they depend on the same waits of their task, as nodes share a
+    strand (see `strands.cut`): so none waits for a message that it does not need, and no circle of
+    messages can arise. A parcel leaves with the last of its values. Before that a value waits only
+    if little work lies between, or if little work waits for it, such as the update of a bias.
+    """
+
+    def __init__(
+        self, program: Program, results: Results, given: Given, driver: str | None = None
+    ) -> None:
+        self.program, self.results, self.driver = program, results, driver
+        self.task = tasks(program, given)
+        ends = [(driver, target) for target in program.targets] if driver else []
+        self.crossings = crossings(program, self.task, results, ends)
+        self.users: dict[str, dict[str, list[Node]]] = {}  # node -> by task, who needs it
+        for node in program.nodes.values():
+            for before in dict.fromkeys(node.before()):
+                there = self.users.setdefault(before, {})
+                there.setdefault(self.task[node.name], []).append(node)
+        self.first = {  # (node, task) -> the first that crosses to it there
+            (c.node, c.dest): c for found in self.crossings.values() for c in reversed(found)
+        }
+        self.seconds: dict[str, float] = {}
+        self.over: dict[str, int] = {}  # node -> the waits of its task behind its values
+        self.arrival: dict[Crossing, int] = {}  # what crosses -> the bit of its wait at `dest`
+        self.bits: dict[str, int] = {}  # task -> waits so far
+        self.clock: dict[tuple[str, int], float] = {}  # strand -> predicted seconds so far
+        self.open: dict[tuple[str, str, int], _Parcel] = {}
+        self.parcels: list[_Parcel] = []
+
+    def run(self) -> tuple[Program, Results]:
+        for node in self.program.nodes.values():
+            if node.name in self.task:
+                self._visit(node)
+        self.parcels = [parcel for parcel in self.parcels if len(parcel.items) > 1]
+        return _Rewriter(self).run() if self.parcels else (self.program, self.results)
+
+    # -- what may travel together
+
+    def _visit(self, node: Node) -> None:
+        task = self.task[node.name]
+        waits = 0
+        for before in self._before(node, task):
+            waits |= before
+        if node.row.waits:
+            waits |= self._new_bit(task)
+        self.over[node.name] = waits
+        now = self.clock[task, waits] = self.clock.get((task, waits), 0.0) + self._seconds(node)
+        for crossing in self.crossings.get(node.name, ()):
+            self._take(crossing, node, waits, now)
+
+    def _before(self, node: Node, task: str) -> Iterator[int]:
+        """The waits behind each thing that a node needs."""
+        for ref in node.inputs:
+            if self.task.get(ref.node, task) != task:
+                yield self.arrival[Crossing(ref.node, ref.index, task)]
+            else:
+                yield self.over.get(ref.node, 0)
+        for before in node.control:
+            if self.task.get(before, task) != task:
+                yield self.arrival[self.first[before, task]]
+            else:
+                yield self.over.get(before, 0)
+
+    def _new_bit(self, task: str) -> int:
+        number = self.bits[task] = self.bits.get(task, -1) + 1
+        return 1 << number
+
+    def _seconds(self, node: Node) -> float:
+        found = self.seconds.get(node.name)
+        if found is None:
+            given = [self.program.spec(ref) for ref in node.inputs]
+            unknown = node.type in FRAMES or node.row.waits
+            found = self.seconds[node.name] = (
+                UNKNOWN_S if unknown else cost_model.seconds(node, given)
+            )
+        return found
+
+    def _take(self, crossing: Crossing, node: Node, waits: int, now: float) -> None:
+        spec = TOKEN if crossing.index is None else node.specs[crossing.index]
+        source, dest = self.task[node.name], crossing.dest
+        if not spec.sized or spec.dtype in OPAQUE or spec.nbytes > SMALL_BYTES:
+            self.arrival[crossing] = self._new_bit(dest)
+            return
+        key = (source, dest, waits)
+        parcel = self.open.get(key)
+        if parcel is None or now > parcel.leaves or parcel.nbytes + spec.nbytes > PARCEL_BYTES:
+            parcel = self.open[key] = _Parcel(source, dest, self._new_bit(dest))
+            self.parcels.append(parcel)
+        if not self._is_patient(crossing):
+            parcel.leaves = min(parcel.leaves, now + WORTH_S)
+        parcel.items.append(crossing)
+        parcel.nbytes += spec.nbytes
+        self.arrival[crossing] = parcel.bit
+
+    def _is_patient(self, crossing: Crossing) -> bool:
+        """True if all that follows from the arrival takes less time than a message costs."""
+        stack = self.takers(crossing)
+        seen, left = {node.name for node in stack}, WORTH_S
+        while stack and left >= 0:
+            node = stack.pop()
+            left -= self._seconds(node)
+            for user in chain.from_iterable(self.users.get(node.name, {}).values()):
+                if user.name not in seen:
+                    seen.add(user.name)
+                    stack.append(user)
+        return left >= 0
+
+    def takers(self, crossing: Crossing) -> list[Node]:
+        """The nodes of the other task that take a value, or follow an end."""
+        found = self.users.get(crossing.node, {}).get(crossing.dest, [])
+        if crossing.index is None:
+            return list(found)
+        return [n for n in found if Ref(crossing.node, crossing.index) in n.inputs]
+
+
+class _Rewriter:
+    """Puts the parcels in: their nodes behind their last values, and what comes out of them."""
+
+    def __init__(self, packer: _Packer) -> None:
+        self.packer, self.program, self.task = packer, packer.program, packer.task
+        self.values: dict[tuple[Ref, str], Ref] = {}  # (value, task) -> what stands for it there
+        self.ends: dict[tuple[str, str], str] = {}  # (node, task) -> what comes after its end there
+        self.taken = set(self.program.nodes)
+        self.behind: dict[str, list[Node]] = {}  # node -> the nodes put behind it
+        for parcel in packer.parcels:
+            self.behind.setdefault(parcel.items[-1].node, []).extend(self._nodes(parcel))
+
+    def run(self) -> tuple[Program, Results]:
+        nodes: dict[str, Node] = {}
+        for node in self.program.nodes.values():
+            for made in (self._renamed(node), *self.behind.get(node.name, ())):
+                nodes[made.name] = made
+        driver = self.packer.driver or ""
+        targets = dict.fromkeys(self.ends.get((t, driver), t) for t in self.program.targets)
+        results = [(task, self.values.get((ref, task), ref)) for task, ref in self.packer.results]
+        return self.program.but(nodes=nodes, targets=tuple(targets)), results
+
+    def _nodes(self, parcel: _Parcel) -> list[Node]:
+        first = self.program.nodes[parcel.items[0].node]
+        values = [item for item in parcel.items if item.index is not None]
+        tokens = [item.node for item in parcel.items if item.index is None]
+        name = f"{first.name}/parcel_to_{short(parcel.dest)}"
+        device = f"{parcel.source}/{MESSAGES}"
+        if not values:  # ends alone: a node that joins them, whose end is told
+            joined = Node(self._name(name), "NoOp", (), tuple(tokens), {}, (), device)
+            self.ends.update({(token, parcel.dest): joined.name for token in tokens})
+            return [joined.but(line=first.line)]
+        refs = tuple(Ref(item.node, item.index) for item in values if item.index is not None)
+        specs = [self.program.spec(ref) for ref in refs]
+        whole = Node(self._name(name), "Parcel", refs, tuple(tokens), {}, (), device)
+        whole = whole.but(specs=tuple(whole.row.infer(specs, {})), line=first.line)
+        found = [whole]
+        for item, ref, start in zip(values, refs, parcel_layout(specs)[0], strict=True):
+            found.append(self._out(item, ref, start, whole))
+            self.values[ref, parcel.dest] = Ref(found[-1].name)
+            self.ends.setdefault((ref.node, parcel.dest), found[-1].name)
+        self.ends.update({(token, parcel.dest): found[-1].name for token in tokens})
+        return found
+
+    def _out(self, item: Crossing, ref: Ref, start: int, whole: Node) -> Node:
+        """A value out of a parcel, on the device where it is first used."""
+        spec, takers = self.program.spec(ref), self.packer.takers(item)
+        device = takers[0].device if takers else f"{item.dest}/{MESSAGES}"
+        name = self._name(f"{ref.node}/{ref.index}_on_{short(item.dest)}")
+        attrs = {"dtype": spec.dtype, "shape": spec.shape, "start": start}
+        made = Node(name, "FromParcel", (Ref(whole.name),), (), attrs, (), device)
+        line = self.program.nodes[ref.node].line
+        return made.but(specs=tuple(made.row.infer(whole.specs, attrs)), line=line)
+
+    def _renamed(self, node: Node) -> Node:
+        if node.name not in self.task:
+            return node
+        task = self.task[node.name]
+        inputs = tuple(self.values.get((ref, task), ref) for ref in node.inputs)
+        control = dict.fromkeys(self.ends.get((before, task), before) for before in node.control)
+        for ref in inputs:
+            control.pop(ref.node, None)
+        return node.but(inputs=inputs, control=tuple(control))
+
+    def _name(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name

@@ -1,0 +1,257 @@
+"""Cut the ordered program by task: Send and Recv where values cross, tokens where order does."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from hpcflow.graph.device_names import parse
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.distribution.device_placement import host_device, short
+from hpcflow.plan.ir.program import Cluster, Edge, Node, Part, Plan, Program, Ref
+
+MESSAGES = "cpu:0"  # MPI is given host memory: few builds take GPU pointers
+TOKEN = Spec(np.dtype("uint8"), (0,))
+
+
+@functools.lru_cache(maxsize=4096)
+def task_of(device: str) -> str:
+    """`/job:ps/task:0` of `/job:ps/task:0/cpu:0`."""
+    return parse(device).host
+
+
+def tasks(program: Program, given: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Where each node runs; the feeds `given` to a task are there, those given to None left out."""
+    found: dict[str, str | None] = {n.name: task_of(n.device) for n in program.nodes.values()}
+    found.update(given or {})
+    return {name: task for name, task in found.items() if task is not None}
+
+
+def partition(
+    program: Program, cluster: Cluster, why: Mapping[str, str], inside: Sequence[Edge] = ()
+) -> Plan:
+    """The plan of an ordered, placed program; `inside` are the edges in its loops and branches.
+
+    A value crosses a border once, sent as soon as it exists and received right before its first
+    use; messages begin and end in host memory. Between devices of one task it is copied once. A
+    control edge that crosses is a token unless a value of the same node crosses anyway. The driver
+    receives what is fetched, and a token from every target elsewhere: the step is over when all
+    nodes of the driver's part have run.
+    """
+    return Cutter(program, cluster, first=len(inside)).plan(dict(why), inside)
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """Output `index` of `node` (None: its end) must reach the task `dest`."""
+
+    node: str
+    index: int | None
+    dest: str
+
+
+def crossings(
+    program: Program,
+    task: Mapping[str, str],
+    results: Iterable[tuple[str, Ref]],
+    ends: Iterable[tuple[str, str]] = (),
+) -> dict[str, list[Crossing]]:
+    """What must cross from each node: values first, its end where no value of it goes.
+
+    `task` says where each node runs; one that it leaves out is everywhere. `results` are the values
+    that each task takes besides, `ends` (task, node) what it waits for besides.
+    """
+    values: dict[Crossing, None] = {}
+    tokens: dict[Crossing, None] = {}
+    needs = [(task[n.name], n.inputs, n.control) for n in program.nodes.values() if n.name in task]
+    needs += [(dest, (ref,), ()) for dest, ref in results]
+    needs += [(dest, (), (node,)) for dest, node in ends]
+    for dest, data, control in needs:
+        for ref in data:
+            if task.get(ref.node, dest) != dest:
+                values[Crossing(ref.node, ref.index, dest)] = None
+        for before in control:
+            if task.get(before, dest) != dest:
+                tokens[Crossing(before, None, dest)] = None
+    implied = {(c.node, c.dest) for c in values}
+    found: dict[str, list[Crossing]] = {}
+    for crossing in [*values, *(c for c in tokens if (c.node, c.dest) not in implied)]:
+        found.setdefault(crossing.node, []).append(crossing)
+    return found
+
+
+class Cutter:
+    """Cuts one program: that of a step, or one that a loop or a branch runs.
+
+    A step's feeds and results are the driver's. In a frame each feed in `feeds` is of one task, or
+    of all (None), `results` tells which task takes which value, `devices` the device of the frame
+    on each task, and `frame` the loop or branch. Channels are numbered from `first`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        *,
+        feeds: Mapping[str, str | None] | None = None,
+        devices: Mapping[str, str] | None = None,
+        results: Sequence[tuple[str, Ref]] | None = None,
+        first: int = 0,
+        frame: str = "",
+    ) -> None:
+        self.program, self.cluster, self.frame = program, cluster, frame
+        self.driver = cluster.tasks()[0]
+        self.devices = devices or {self.driver: host_device(cluster)}
+        self.given = dict(feeds or {})
+        self.results = results or [(self.driver, ref) for ref in program.fetches]
+        self.task = tasks(program, self.given)
+        self.parts: dict[str, dict[str, Node]] = {task: {} for task in self.devices}
+        self.taken = set(program.nodes)
+        self.first = first
+        self.edges: dict[Crossing, Edge] = {}
+        self.arrived: dict[Crossing, Ref] = {}
+        self.copies: dict[tuple[Ref, str], Ref] = {}
+        ends = [] if frame else [(self.driver, target) for target in program.targets]
+        self.crossings = crossings(program, self.task, self.results, ends)
+
+    def plan(self, why: dict[str, str], inside: Sequence[Edge]) -> Plan:
+        """The plan of a step."""
+        fetches = self._cut()[self.driver]
+        for target in self.program.targets:
+            if self.task[target] != self.driver:
+                self._end_of(target, self.driver)
+        parts = {
+            task: Part(task, self.parts[task])
+            for task in [self.driver, *sorted(set(self.parts) - {self.driver}, key=parse)]
+        }
+        mine = parts[self.driver]
+        parts[self.driver] = dataclasses.replace(
+            mine, feeds=self.program.feeds, fetches=tuple(fetches)
+        )
+        edges = (*inside, *self.edges.values())
+        return Plan(parts, edges, self.driver, self.cluster, why)
+
+    def parts_of_frame(self) -> dict[str, Part]:
+        """The parts of a program in a frame, by task."""
+        fetches = self._cut()
+        return {
+            task: Part(
+                task,
+                nodes,
+                tuple(name for name in self.program.feeds if name in nodes),
+                tuple(fetches.get(task, ())),
+            )
+            for task, nodes in self.parts.items()
+        }
+
+    def _cut(self) -> dict[str, list[Ref]]:
+        """Emit all nodes; the values that each task takes as results."""
+        for node in self.program.nodes.values():
+            if node.name not in self.task:
+                continue
+            task = self.task[node.name]
+            if node.name in self.given:
+                node = node.but(device=self.devices[task])
+            inputs = tuple(self._value(ref, node.device) for ref in node.inputs)
+            control = self._control(node, task, inputs)
+            self._emit(task, node.but(inputs=inputs, control=control, specs=_bare(node.specs)))
+            for crossing in self.crossings.get(node.name, ()):
+                self._send(node, crossing)
+        fetches: dict[str, list[Ref]] = {task: [] for task in self.devices}
+        for task, ref in self.results:
+            fetches[task].append(self._value(ref, self.devices[task]))
+        return fetches
+
+    # -- where a value or an end is to be had
+
+    def _value(self, ref: Ref, device: str) -> Ref:
+        """The value on `device`: itself, received, or copied."""
+        task, local = task_of(device), ref
+        if ref.node not in self.task:
+            self._given(ref.node, task)
+        elif self.task[ref.node] != task:
+            local = self._receive(Crossing(ref.node, ref.index, task))
+        have = self.parts[task][local.node].device
+        if have == device:
+            return local
+        if (local, device) not in self.copies:
+            spec = _bare((self.program.spec(ref),))
+            name = self._name(f"{local.node}/copy_{local.index}_to_{short(device)}")
+            attrs = {"source": have}
+            line = self.program.nodes[ref.node].line
+            self._emit(task, Node(name, "Copy", (local,), (), attrs, spec, device, (), line))
+            self.copies[local, device] = Ref(name)
+        return self.copies[local, device]
+
+    def _given(self, name: str, task: str) -> None:
+        """A feed that every task may have, in the part of this one."""
+        if name not in self.parts[task]:
+            node = self.program.nodes[name]
+            device = self.devices[task]
+            self._emit(task, node.but(device=device, specs=_bare(node.specs)))
+
+    def _control(self, node: Node, task: str, inputs: tuple[Ref, ...]) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for before in node.control:
+            here = self.task[before] == task
+            found[before if here else self._end_of(before, task)] = None
+        for ref in inputs:
+            found.pop(ref.node, None)
+        return tuple(found)
+
+    def _end_of(self, before: str, task: str) -> str:
+        """The receive in `task` that comes after the node `before` has run."""
+        crossing = next(c for c in self.crossings[before] if c.dest == task)
+        return self._receive(crossing).node
+
+    # -- making nodes
+
+    def _send(self, node: Node, crossing: Crossing) -> None:
+        token = crossing.index is None
+        spec = TOKEN if token else _bare(node.specs)[crossing.index or 0]
+        ref = Ref(node.name, crossing.index or 0)
+        channel = self.first + len(self.edges)
+        source = self.task[node.name]
+        self.edges[crossing] = Edge(channel, source, crossing.dest, ref, spec, token, self.frame)
+        what = "end" if token else str(crossing.index)
+        name = self._name(f"{node.name}/send_{what}_to_{short(crossing.dest)}")
+        device = f"{source}/{MESSAGES}"
+        value = () if token else (self._value(ref, device),)
+        control = (node.name,) if token else ()
+        attrs = {"channel": channel, "dest": crossing.dest, "token": token}
+        self._emit(source, Node(name, "Send", value, control, attrs, (), device, (), node.line))
+
+    def _receive(self, crossing: Crossing) -> Ref:
+        if crossing not in self.arrived:
+            edge = self.edges[crossing]
+            what = "end" if edge.token else str(crossing.index)
+            name = self._name(f"{crossing.node}/recv_{what}_on_{short(crossing.dest)}")
+            attrs = {
+                "channel": edge.channel,
+                "source": edge.source,
+                "dtype": edge.spec.dtype,
+                "shape": edge.spec.shape,
+                "token": edge.token,
+            }
+            line = self.program.nodes[crossing.node].line
+            device = f"{crossing.dest}/{MESSAGES}"
+            node = Node(name, "Recv", (), (), attrs, (edge.spec,), device, (), line)
+            self._emit(crossing.dest, node)
+            self.arrived[crossing] = Ref(name)
+        return self.arrived[crossing]
+
+    def _emit(self, task: str, node: Node) -> None:
+        self.parts.setdefault(task, {})[node.name] = node
+
+    def _name(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+
+def _bare(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+    return tuple(Spec(s.dtype, s.shape) for s in specs)

@@ -1,0 +1,1 @@
+"""What a plan costs: FLOPs, bytes, messages, memory."""

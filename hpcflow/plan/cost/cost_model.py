@@ -1,0 +1,85 @@
+"""What a plan costs, predicted: bytes and messages a step, seconds a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.graph.static_shape import Spec, size_of
+from hpcflow.plan.cost.message_overhead import HEADER_BYTES
+from hpcflow.plan.cost.op_flops_and_bytes import work
+from hpcflow.plan.ir.program import Node, Part, Plan
+
+FLOPS = 2e10  # of one core, roughly: predictions only decide how often to poll
+BYTES = 1e10  # read or written per second
+STARTS = 1e-6  # seconds to start a kernel
+MOVES_NOTHING = ("Feed", "Variable", "Const", "ReadVariable", "Recv", "NoOp", "Send", "FromParcel")
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Messages from one task to another in a step; `headers` of them only start it."""
+
+    source: str
+    dest: str
+    messages: int
+    nbytes: int
+    headers: int
+
+
+def traffic(plan: Plan) -> list[Traffic]:
+    """Point-to-point messages of one step, by (source, destination), the driver's first.
+
+    Each edge is one message; a token has no bytes. The driver starts each other task of the plan
+    with one header of `HEADER_BYTES`. What crosses inside a loop or a branch is not counted: how
+    often that is, values decide.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    for task in plan.parts:
+        if task != plan.driver:
+            found[plan.driver, task] = [1, HEADER_BYTES, 1]
+    for edge in (edge for edge in plan.edges if not edge.frame):
+        counts = found.setdefault((edge.source, edge.dest), [0, 0, 0])
+        counts[0] += 1
+        counts[1] += edge.spec.nbytes
+    return [Traffic(source, dest, *counts) for (source, dest), counts in found.items()]
+
+
+def collective_bytes(part: Part) -> dict[str, int]:
+    """Bytes of the input of each collective of a part, in their order, as communicators count."""
+    return {
+        node.name: sum(spec.nbytes for spec in node.specs)
+        for node in part.nodes.values()
+        if node.row.collective
+    }
+
+
+def given_specs(node: Node, part: Part) -> list[Spec]:
+    """What is known of the inputs of a node."""
+    return [part.spec(ref) for ref in node.inputs]
+
+
+def flops(node: Node, inputs: Sequence[Spec]) -> int:
+    """Arithmetic operations of a node, of unknown sizes roughly."""
+    known = [spec for spec in (*inputs, *node.specs) if spec.known]
+    if node.type in MOVES_NOTHING or not known:
+        return 0
+    told = all(spec.known and spec.dtype not in OPAQUE for spec in (*inputs, *node.specs))
+    done = work(node, inputs) if told else None
+    if done is not None:
+        return done.flops
+    return max(size_of(spec.shape) for spec in known)
+
+
+def seconds(node: Node, inputs: Sequence[Spec]) -> float:
+    """A rough prediction of the time a node takes on one core."""
+    if node.type in MOVES_NOTHING:
+        return 0.0
+    moved = sum(spec.nbytes for spec in (*inputs, *node.specs))
+    return STARTS + max(flops(node, inputs) / FLOPS, moved / BYTES)
+
+
+def seconds_in(part: Part) -> Callable[[Node], float]:
+    """`seconds` for the nodes of one part."""
+    return lambda node: seconds(node, given_specs(node, part))

@@ -1,0 +1,132 @@
+"""What each server sends and receives in a step, and of which variable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hpcflow.graph.device_names import parse
+from hpcflow.plan.distribution.variable_placement import Home
+from hpcflow.plan.ir.program import Edge, Message, Node, Part, Plan, Ref, Share
+from hpcflow.plan.listing.plan_text import as_table, nbytes
+
+SENT, RECEIVED = "sent", "received"
+HANDS_OVER = "RoundAdd"  # a gradient to a round of the servers; its attr `sum` is of a variable
+
+
+def messages(plan: Plan, homes: Mapping[str, Home]) -> tuple[Message, ...]:
+    """The messages of one step that begin or end on a server, headers of steps apart.
+
+    What crosses inside a loop or a branch is not among them: how often that is, values decide.
+    """
+    sides = {task: _Side(p, homes) for task, p in plan.parts.items() if parse(task).job == "ps"}
+    found = []
+    for edge in plan.edges:
+        ends = ((SENT, sides.get(edge.source)), (RECEIVED, sides.get(edge.dest)))
+        shares = [s for way, side in ends if side is not None for s in side.shares(edge, way)]
+        if shares and not edge.frame:
+            found.append(Message(edge.channel, edge.source, edge.dest, tuple(shares)))
+    return tuple(found)
+
+
+def trains(plan: Plan) -> bool:
+    """Whether a step of it changes variables, initial values apart, or hands gradients over."""
+    return any(
+        (node.row.writes and not node.attrs.get("initial")) or node.type == HANDS_OVER
+        for part in plan.parts.values()
+        for node in part.nodes.values()
+    )
+
+
+class _Side:
+    """The part of a server, to be asked which variable a message is of."""
+
+    def __init__(self, part: Part, homes: Mapping[str, Home]) -> None:
+        self.part, self.homes = part, homes
+        self.server = parse(part.task).task or 0
+        self.ends = {
+            node.attrs["channel"]: node
+            for node in part.nodes.values()
+            if node.type in ("Send", "Recv")
+        }
+        self.users: dict[str, list[Node]] = {}
+        for node in part.nodes.values():
+            for before in dict.fromkeys(node.before()):
+                self.users.setdefault(before, []).append(node)
+
+    def shares(self, edge: Edge, way: str) -> list[Share]:
+        """The shares of the variables in the messages of an edge."""
+        end = self.ends.get(edge.channel)
+        if end is None:
+            return []
+        known = edge.spec.nbytes if edge.spec.sized else 0
+        values = self._values(end, way)
+        if not values:
+            return [Share(self.server, way, self._nearest(end, way), known)]
+        found = [Share(self.server, way, self._nearest(n, way), size) for n, size in values]
+        gaps = known - sum(size for _, size in values)  # where values are aligned
+        return [found[0]._replace(nbytes=found[0].nbytes + gaps), *found[1:]]
+
+    def _values(self, end: Node, way: str) -> list[tuple[Node, int]]:
+        """The values in a parcel, each by a node that it comes from or goes to, and its bytes."""
+        nodes = self.part.nodes
+        if way == RECEIVED:
+            outs = [n for n in self.users.get(end.name, ()) if n.type == "FromParcel"]
+            return [(n, n.specs[0].nbytes) for n in outs]
+        parcel = nodes[end.inputs[0].node] if end.inputs else None
+        if parcel is None or parcel.type != "Parcel":
+            return []
+        return [(nodes[r.node], nodes[r.node].specs[r.index].nbytes) for r in parcel.inputs]
+
+    def _nearest(self, node: Node, way: str) -> str:
+        """The variable that what is sent comes from, or what is received goes to."""
+        step: Callable[[Node], Iterable[Node]] = self._before if way == SENT else self._after
+        seen, layer = {node.name}, [node]
+        while layer:
+            for one in layer:
+                name = self._variable(one)
+                if name:
+                    return name
+            layer = [n for one in layer for n in step(one) if n.name not in seen]
+            seen.update(n.name for n in layer)
+        return ""
+
+    def _before(self, node: Node) -> Iterable[Node]:
+        return [self.part.nodes[name] for name in node.before()]
+
+    def _after(self, node: Node) -> Iterable[Node]:
+        return self.users.get(node.name, ())
+
+    def _variable(self, node: Node) -> str:
+        """The variable, or the owner of the slot, that a node uses first."""
+        name = str(node.attrs["sum"]) if node.type == HANDS_OVER else ""
+        while name:
+            name = name.rpartition("/")[0]
+            if name in self.homes:
+                return self.homes[name].owner
+        refs: Sequence[Ref] = node.inputs if node.type != "Variable" else (Ref(node.name),)
+        for ref in refs:
+            found = self.part.nodes[ref.node]
+            if found.type == "Variable":
+                is_part = {"piece", "copy"} & set(found.attrs)
+                name = found.name.rpartition("/part_")[0] if is_part else found.name
+                return self.homes[name].owner if name in self.homes else name
+        return ""
+
+
+def as_text(plan: Plan, held: Sequence[int], by: str) -> str:
+    """A table of what each server holds and moves in one step of a worker.
+
+    `held` are bytes by server, `by` says how variables were placed.
+    """
+    rows = []
+    for server in range(plan.cluster.servers):
+        mine = [s for m in plan.messages for s in m.shares if s.server == server]
+        moved = {w: sum(s.nbytes for s in mine if s.way == w) for w in (RECEIVED, SENT)}
+        names = {s.variable for s in mine if s.variable}
+        count = sum(any(s.server == server for s in m.shares) for m in plan.messages)
+        cells = [nbytes(held[server]), str(len(names)), str(count)]
+        cells += [nbytes(moved[RECEIVED]), nbytes(moved[SENT])]
+        rows.append((f"/job:ps/task:{server}", *cells))
+    header = ("server", "holds", "variables used", "messages", "receives", "sends")
+    note = f"a step of one worker moves, by its plan (rows of tables not counted), variables {by}"
+    return f"{note}\n{as_table(header, rows)}"

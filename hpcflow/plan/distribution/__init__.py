@@ -1,0 +1,1 @@
+"""Which task and device has what: replicas, placement, variable sharding, parameter servers."""

@@ -1,0 +1,196 @@
+"""Cut loops and branches by task: each task gets a frame with its parts of the programs.
+
+The frames of one loop run in step without meeting: each runs its own iterations, their messages
+keep them in order, and the predicate travels to all of them. A loop variable lives where the body
+makes it; what a program uses from outside is given to each task that uses it, once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcflow.errors import PlacementError
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.plan.communication.message_coalescing import pack
+from hpcflow.plan.communication.send_recv_insertion import Cutter, task_of
+from hpcflow.plan.communication.step_order import order
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner, within
+from hpcflow.plan.ir.program import Cluster, Edge, Node, Part, Program, Ref
+from hpcflow.plan.ir.program_rewriting import sorted_program, substitute
+
+
+def split(program: Program, cluster: Cluster) -> tuple[Program, list[Edge]]:
+    """`program` with a frame for each task in place of a loop or branch, and the edges inside."""
+    edges: list[Edge] = []
+    return _split(program, cluster, edges), edges
+
+
+def _split(program: Program, cluster: Cluster, edges: list[Edge]) -> Program:
+    values: dict[Ref, Ref] = {}
+    followers: dict[str, tuple[str, ...]] = {}
+    nodes: dict[str, Node] = {}
+    for node in program.nodes.values():
+        if node.type not in FRAMES:
+            nodes[node.name] = node
+            continue
+        frames, moved = _Frames(node, program, cluster, edges).make()
+        nodes.update({frame.name: frame for frame in frames})
+        values.update({old: new for old, new in moved.items() if old != new})
+        if len(frames) > 1:
+            followers[node.name] = tuple(frame.name for frame in frames)
+    made = substitute(program.but(nodes=nodes), values)
+    if not followers:
+        return made
+    nodes = {n.name: n.but(control=_all(n.control, followers)) for n in made.nodes.values()}
+    ends = [name for names in followers.values() for name in names]  # the step waits for all
+    targets = dict.fromkeys((*_all(made.targets, followers), *ends))
+    return sorted_program(made.but(nodes=nodes, targets=tuple(targets)))
+
+
+def _all(names: Sequence[str], followers: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f for name in names for f in followers.get(name, (name,))))
+
+
+class _Frames:
+    """The frames of one node."""
+
+    def __init__(self, node: Node, program: Program, cluster: Cluster, edges: list[Edge]) -> None:
+        self.node, self.program, self.cluster, self.edges = node, program, cluster, edges
+        self.programs = {k: _split(p, cluster, edges) for k, p in inner(node)}  # type: ignore[arg-type]
+        self.loop = node.type == "Loop"
+        self.made = node.attrs["made"]
+        self.homes = self._homes()
+        self.tasks = self._tasks()
+        self.device = {task: self._device(task) for task in self.tasks}
+
+    def _homes(self) -> list[str]:
+        """The task where each output lives: that of a list, or where the programs make it."""
+        fetched = [p.fetches for k, p in self.programs.items() if k != "cond"]
+        lists: dict[int, str] = self.node.attrs.get("homes", {})
+        found: list[str | None] = []
+        for i in range(len(self.made)):
+            makers = (self._maker(f[i]) for f in fetched)
+            found.append(lists.get(i) or next(filter(None, makers), None))
+        return [home or self.cluster.tasks()[0] for home in found]
+
+    def _maker(self, ref: Ref) -> str | None:
+        for key, program in self.programs.items():
+            node = program.nodes.get(ref.node)
+            if key != "cond" and node is not None and node.type != "Feed":
+                return task_of(node.device)
+        return None
+
+    def _tasks(self) -> list[str]:
+        found = dict.fromkeys(self.homes)
+        for program in self.programs.values():
+            made = (n for n in program.nodes.values() if n.type != "Feed")
+            found.update(dict.fromkeys(task_of(n.device) for n in made))
+        mine = task_of(self.node.device)
+        return list(found) or [mine]
+
+    def _device(self, task: str) -> str:
+        """The device of most of what runs there: inputs are brought to it."""
+        devices = Counter(
+            n.device
+            for p in self.programs.values()
+            for n in p.nodes.values()
+            if n.type not in ("Feed", "Const") and task_of(n.device) == task
+        )
+        if devices:
+            return devices.most_common(1)[0][0]
+        names = self.cluster.server_devices if "/job:ps" in task else self.cluster.devices
+        return f"{task}/{names[0]}"
+
+    # -- making them
+
+    def make(self) -> tuple[list[Node], dict[Ref, Ref]]:
+        """The frames, and which of their outputs stand for those of the node."""
+        parts = {key: self._cut(key, program) for key, program in self.programs.items()}
+        values: dict[Ref, Ref] = {}
+        frames = []
+        for task in self.tasks:
+            name = self.node.name if len(self.tasks) == 1 else f"{self.node.name}/on{_dashed(task)}"
+            mine = [i for i, home in enumerate(self.homes) if home == task]
+            values.update({Ref(self.node.name, i): Ref(name, k) for k, i in enumerate(mine)})
+            frames.append(self._frame(task, name, mine, parts))
+        return frames, values
+
+    def _cut(self, key: str, program: Program) -> dict[str, Part]:
+        feeds, variables = {}, len(self.made) if self.loop else 0
+        for name, slot in zip(program.feeds, self.node.attrs[f"{key}_feeds"], strict=True):
+            feeds[name] = self.homes[slot] if slot < variables else None
+        if key == "cond":
+            results = [(task, program.fetches[0]) for task in self.tasks]
+        else:
+            results = list(zip(self.homes, program.fetches, strict=True))
+        program, results = pack(program, results, feeds)
+        cutter = Cutter(
+            order(program),
+            self.cluster,
+            feeds=feeds,
+            devices=self.device,
+            results=results,
+            first=len(self.edges),
+            frame=self.node.name,
+        )
+        parts = cutter.parts_of_frame()
+        for edge in cutter.edges.values():
+            if edge.spec.dtype in OPAQUE:
+                raise PlacementError(
+                    f"a list of tensors would leave {edge.source} for {edge.dest}",
+                    op=self.node.name,
+                    line=self.node.line,
+                    hint="put what writes and what reads it on one device with hf.device",
+                )
+        self.edges.extend(cutter.edges.values())
+        return parts
+
+    def _frame(
+        self, task: str, name: str, mine: list[int], parts: dict[str, dict[str, Part]]
+    ) -> Node:
+        node, variables = self.node, len(self.made) if self.loop else 0
+        empty = node.attrs.get("empty", 0)
+        held = {key: found.get(task, Part(task, {})) for key, found in parts.items()}
+        slots = {i: k for k, i in enumerate(mine)} if self.loop else {}
+        outside: dict[int, int] = {}
+        attrs: dict[str, Any] = {}
+        for key, part in held.items():
+            by_name = dict(zip(self.programs[key].feeds, node.attrs[f"{key}_feeds"], strict=True))
+            places = []
+            for feed in part.feeds:
+                slot = by_name[feed]
+                if slot < variables:
+                    places.append(slots[slot])
+                else:
+                    places.append(outside.setdefault(slot, len(slots) + len(outside)))
+            attrs[key], attrs[f"{key}_feeds"] = part, tuple(places)
+        begin = variables - empty
+        inputs = [node.inputs[i] for i in mine if i < begin] if self.loop else [node.inputs[0]]
+        first = 0 if self.loop else 1
+        inputs += [node.inputs[first + slot - (empty if self.loop else 0)] for slot in outside]
+        attrs["empty"] = sum(i >= begin for i in mine) if self.loop else 0
+        attrs["made"] = tuple(self.made[i] for i in mine)
+        across = len(self.tasks) > 1 or any(_waits(part) for part in held.values())
+        kind = node.type + ("Across" if across else "")
+        specs = tuple(node.specs[i] for i in mine)
+        return dataclasses.replace(
+            node,
+            name=name,
+            type=kind,
+            inputs=tuple(inputs),
+            attrs=attrs,
+            specs=specs,
+            device=self.device[task],
+            colocate=(),
+        )
+
+
+def _waits(part: Part) -> bool:
+    return any(n.row.waits or n.type == "Send" for n in (*part.nodes.values(), *within(part.nodes)))
+
+
+def _dashed(task: str) -> str:
+    return task.replace("/job:", "_").replace("/task:", "_")

@@ -1,0 +1,330 @@
+"""Give every node its device: what the user asked, else beside its state, else the driver."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from hpcflow.errors import PlacementError
+from hpcflow.graph.device_names import DeviceName, parse
+from hpcflow.graph.dtypes import resource, string
+from hpcflow.graph.graph import Graph
+from hpcflow.plan.distribution.tensor_list_placement import together
+from hpcflow.plan.distribution.variable_placement import Home
+from hpcflow.plan.ir.control_flow_nodes import inner, mapped
+from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
+from hpcflow.plan.ir.union_find import Sets
+
+DRIVER = "/job:worker/task:0"  # of each replica: it runs the script
+DEFAULT = "default: the driver"  # why a node stands where nobody wants it elsewhere
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bound:
+    """A constraint and who brought it."""
+
+    wish: DeviceName
+    node: str
+    line: str
+    why: str
+
+
+def host_device(cluster: Cluster) -> str:
+    """The driver's device for fed and fetched values: its CPU if it has one."""
+    lead = parse(cluster.lead)
+    devices = cluster.server_devices if lead.job == "ps" else cluster.devices
+    cpus = [d for d in devices if d.startswith("cpu")]
+    return f"{cluster.lead}/{(cpus or list(devices))[0]}"
+
+
+def place(
+    program: Program, graph: Graph, cluster: Cluster, homes: Mapping[str, Home]
+) -> tuple[Program, dict[str, str]]:
+    """The program with full device names, and why each node stands where it does.
+
+    Errors: PlacementError naming the operations whose constraints contradict or cannot be met.
+    """
+    why: dict[str, str] = {}
+
+    def placed(program: Program) -> Program:
+        made = _placed(_made_here(program, homes), graph, cluster, homes, why)
+        return mapped(made, placed)
+
+    return _spread(program, together(placed(program), why, DEFAULT), why, cluster), why
+
+
+def _placed(
+    program: Program,
+    graph: Graph,
+    cluster: Cluster,
+    homes: Mapping[str, Home],
+    why: dict[str, str],
+) -> Program:
+    """The program with full device names, but for what its nodes hold; `why` is added to."""
+    groups = _Groups(program, graph)
+    bounds: dict[str, list[_Bound]] = {}
+    for name in groups.members():
+        bounds.setdefault(groups.find(name), []).extend(_bounds(name, program, graph, homes))
+    chosen = {root: _choose(found, cluster) for root, found in bounds.items()}
+    nodes = {}
+    for node in program.nodes.values():
+        if node.type == "Feed":
+            device, reason = host_device(cluster), "fed by the driver"
+        else:
+            root = groups.find(node.name)
+            device, reason = str(chosen[root]), _why(node, bounds[root])
+        nodes[node.name], why[node.name] = node.but(device=device), reason
+        _check_script(nodes[node.name], reason)
+    return program.but(nodes=nodes)
+
+
+class _Groups(Sets[str]):
+    """Sets of operations that share a device: by colocation, through handles, sums at their input.
+
+    Operations that the step does not run still bind those colocated with them.
+    """
+
+    def __init__(self, program: Program, graph: Graph) -> None:
+        super().__init__()
+        stack = list(program.nodes)
+        while stack:
+            name = stack.pop()
+            node = program.nodes.get(name)
+            self.add(name)
+            mates = _mates(node, program) if node else graph.get_operation_by_name(name).colocate
+            for mate in mates:
+                if mate not in self and (mate in program.nodes or mate in graph):
+                    self.add(mate)
+                    stack.append(mate)
+                if mate in self:
+                    self.join(name, mate)
+
+
+def _mates(node: Node, program: Program) -> list[str]:
+    mates = list(node.colocate)
+    mates += [ref.node for ref in node.inputs if program.spec(ref).dtype == resource]
+    if node.type in ("AllReduce", "AllGather") and not mates and not node.device:
+        mates.append(node.inputs[0].node)
+    return mates
+
+
+def _made_here(program: Program, homes: Mapping[str, Home]) -> Program:
+    """Sums of equal rows beside what makes the rows, not beside the variable: fewer are sent."""
+    nodes = {
+        node.name: node.but(colocate=(node.inputs[0].node,))
+        for node in program.nodes.values()
+        if node.type == "SumEqualRows" and not homes.keys().isdisjoint(node.colocate)
+    }
+    return program.but(nodes={**program.nodes, **nodes})
+
+
+def _bounds(name: str, program: Program, graph: Graph, homes: Mapping[str, Home]) -> list[_Bound]:
+    node = program.nodes.get(name)
+    if node is not None and node.type == "Feed":
+        return []
+    asked = node if node is not None else graph.get_operation_by_name(name)
+    found = []
+    if asked.device:
+        why = f"asked for: {asked.device}"
+        if asked.type == "Variable" and {"piece", "copy"} & set(asked.attrs):
+            why = "part of a variable: one of the servers with the least to do"
+        found.append(_Bound(parse(asked.device), name, asked.line, why))
+    kind = _only_kind(node, program) if node is not None else ""
+    if kind:
+        why = f"{asked.type} of these types runs on a {kind} only"
+        found.append(_Bound(DeviceName(kind=kind), name, asked.line, why))
+    if name in homes:
+        piece, owner = homes[name].pieces[0], homes[name].owner
+        why = "variable: server with the least to do" if owner == name else f"slot of {owner}"
+        found.append(_Bound(parse(piece.device), name, asked.line, why))
+    return found
+
+
+def _only_kind(node: Node, program: Program) -> str:
+    """The kind of device that alone can run a node, "" if any may: strings stay on CPUs."""
+    specs = (*node.specs, *(program.spec(ref) for ref in node.inputs))
+    return "cpu" if any(s.dtype == string for s in specs) else node.row.device
+
+
+def _check_script(node: Node, why: str) -> None:
+    """What only the script knows, a Python function, must be where the script runs."""
+    if node.row.script and parse(node.device).host != DRIVER:
+        raise PlacementError(
+            f"{node.name!r} ({node.type}) would run on {node.device} ({why}), which does not run "
+            "the script and so does not know the function",
+            op=node.name,
+            line=node.line,
+            hint=f"make it inside `with hf.device({DRIVER + '/cpu:0'!r}):`, away from variables",
+        )
+
+
+def _choose(bounds: list[_Bound], cluster: Cluster) -> DeviceName:
+    merged = DeviceName()
+    for i, bound in enumerate(bounds):
+        merged = _merge(merged, bound, bounds[:i], cluster.soft)
+    default = "ps" if cluster.lead.startswith("/job:ps") else "worker"
+    job, task = merged.job or default, merged.task or 0
+    _check_task(job, task, bounds, cluster)
+    devices = cluster.server_devices if job == "ps" else cluster.devices
+    for wish in _wishes(merged, cluster):
+        for device in devices:
+            full = parse(device)._replace(job=job, task=task)
+            if wish.matches(full._replace(job=merged.job, task=merged.task)):
+                return full
+    asks = _who(bounds, "kind")
+    raise PlacementError(
+        f"/job:{job}/task:{task} has no device {merged._replace(job=None, task=None)}, "
+        f"which {asks.node!r} asks for; it has {', '.join(devices)}",
+        op=asks.node,
+        line=asks.line,
+        hint="ask for one it has, or for none; allow_soft_placement=True in hf.ConfigProto takes "
+        "another one",
+    )
+
+
+def _wishes(merged: DeviceName, cluster: Cluster) -> list[DeviceName]:
+    """What may serve a constraint, the best first."""
+    found, any_index = [merged], merged._replace(index=None)
+    if merged.kind == "cpu" and (merged.index or 0) < cluster.cpus:
+        found.append(any_index)
+    if cluster.soft:
+        found += [any_index, any_index._replace(kind="cpu"), any_index._replace(kind=None)]
+    return found
+
+
+def _who(bounds: list[_Bound], field: str) -> _Bound:
+    """The constraint that names this part of a device."""
+    return next(b for b in bounds if getattr(b.wish, field) is not None)
+
+
+def _merge(
+    merged: DeviceName, bound: _Bound, before: list[_Bound], soft: bool = False
+) -> DeviceName:
+    """Both constraints. With `soft` devices of two kinds are a CPU, of two numbers the first."""
+    wish = bound.wish
+    if wish.job is None and wish.task is not None:
+        wish = wish._replace(job="worker")
+    for field in ("job", "task", "kind", "index"):
+        mine, its = getattr(merged, field), getattr(wish, field)
+        if mine is not None and its is not None and mine != its:
+            if soft and field == "kind":
+                return merged._replace(kind="cpu", index=None)
+            if soft and field == "index":
+                return merged
+            other = next(b for b in before if getattr(b.wish, field) in (mine, None))
+            raise PlacementError(
+                f"{bound.node!r} must be on {bound.wish} ({bound.why}), but shares a device with "
+                f"{other.node!r} (made at {other.line}), which must be on {other.wish} "
+                f"({other.why})",
+                op=bound.node,
+                line=bound.line,
+                hint="remove one of the two device scopes or the colocation",
+            )
+        if mine is None and its is not None:
+            merged = merged._replace(**{field: its})
+    return merged
+
+
+def _check_task(job: str, task: int, bounds: list[_Bound], cluster: Cluster) -> None:
+    known = {"worker": cluster.tasks_per_replica, "ps": cluster.servers}
+    if task < known.get(job, 0):
+        return
+    bound = _who(bounds, "task" if task else "job")
+    facts: dict[str, Any] = {"op": bound.node, "line": bound.line}
+    if job == "worker":
+        hint = f"start with --tasks-per-replica {task + 1} or more, dividing the worker ranks"
+        raise PlacementError(
+            f"{bound.node!r} asks for /job:worker/task:{task}, but a replica has "
+            f"{cluster.tasks_per_replica} task(s)",
+            **facts,
+            hint=hint,
+        )
+    if job != "ps":
+        raise PlacementError(f"there is no job {job!r}; jobs are worker and ps", **facts)
+    raise PlacementError(
+        f"{bound.node!r} asks for /job:ps/task:{task}, but there are "
+        f"{cluster.servers or 'no'} servers",
+        **facts,
+        hint=f"start with --ps {task + 1}",
+    )
+
+
+def _why(node: Node, bounds: list[_Bound]) -> str:
+    for bound in bounds:
+        if bound.node == node.name:
+            return bound.why
+    if bounds:
+        return f"with {bounds[0].node}"
+    return DEFAULT
+
+
+def _spread(wished: Program, placed: Program, why: dict[str, str], cluster: Cluster) -> Program:
+    """The placed program, and those that its nodes hold, with copies of what is free."""
+    nodes = {}
+    for name, node in placed.nodes.items():
+        asked = dict(inner(wished.nodes[name]))
+        held = {k: _spread(asked[k], p, why, cluster) for k, p in inner(node)}  # type: ignore[arg-type]
+        nodes[name] = node.but(attrs={**node.attrs, **held}) if held else node
+    return _Spread(wished, placed.but(nodes=nodes), why).run(host_device(cluster))
+
+
+class _Spread:
+    """A copy of what needs no input on every device that uses it, instead of sending it.
+
+    Only a device scope holds it in place: colocation is meant for state and what changes it.
+    """
+
+    def __init__(self, wished: Program, placed: Program, why: dict[str, str]) -> None:
+        self.placed, self.why = placed, why
+        self.made: dict[str, list[Node]] = {
+            n.name: []
+            for n in wished.nodes.values()
+            if n.row.pure and not (n.inputs or n.device or n.control)
+        }
+        self.copies: dict[tuple[str, str], str] = {}
+        self.taken = set(placed.nodes)
+
+    def run(self, host: str) -> Program:
+        """The program with copies; fetched ones are on `host`."""
+        placed = self.placed
+        fetches = tuple(self._on(ref, host) for ref in placed.fetches)
+        for target in placed.targets:
+            self._on(Ref(target), placed.nodes[target].device)
+        users = {name: self._user(n) for name, n in placed.nodes.items() if name not in self.made}
+        nodes: dict[str, Node] = {}
+        for name in placed.nodes:
+            for node in self.made[name] if name in self.made else [users[name]]:
+                nodes[node.name] = node
+        return placed.but(nodes=nodes, fetches=fetches)
+
+    def _user(self, node: Node) -> Node:
+        inputs = tuple(self._on(ref, node.device) for ref in node.inputs)
+        return node.but(inputs=inputs, control=tuple(c for c in node.control if c not in self.made))
+
+    def _on(self, ref: Ref, device: str) -> Ref:
+        """The value on `device`, by a copy of its node if it is free."""
+        if ref.node not in self.made:
+            return ref
+        if (ref.node, device) not in self.copies:
+            name = ref.node
+            if self.made[name]:
+                name = self._name(f"{name}/on_{short(device)}")
+            self.copies[ref.node, device] = name
+            node = self.placed.nodes[ref.node]
+            self.made[ref.node].append(node.but(name=name, device=device))
+            self.why[name] = "constant: with its users"
+        return Ref(self.copies[ref.node, device], ref.index)
+
+    def _name(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+
+def short(device: str) -> str:
+    """`ps_0_cpu_0` of `/job:ps/task:0/cpu:0`: a device as part of a name."""
+    found = parse(device)
+    parts = [found.job, found.task, found.kind, found.index]
+    return "_".join(str(p) for p in parts if p is not None)

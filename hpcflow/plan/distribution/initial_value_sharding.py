@@ -1,0 +1,191 @@
+"""Initial values are made where the variable lives: of a piece on a server only its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.static_shape import Spec, is_known, size_of
+from hpcflow.plan.distribution.variable_placement import Home, Piece
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import constant, infer
+from hpcflow.platform.rank_logging import say_once
+
+DRAWS = frozenset(  # every element is found by its place alone: rows can be drawn by themselves
+    "RandomUniform RandomNormal TruncatedNormal RandomUniformInt RandomGamma RandomPoisson".split()
+)
+ELEMENTWISE = frozenset(
+    "Abs Add Cast Div Exp Identity Log Maximum Minimum Mul Neg Pow RealDiv Reciprocal Sigmoid Sign "
+    "Sqrt Square Sub Tanh".split()
+)
+READS = frozenset({"ReadCheckpoint"})  # stay as they are, and any rows can be read
+FEW = 64  # nodes that make an initial value; more are left where they are
+
+
+def is_initial(node: Node) -> bool:
+    """Whether a node gives a variable its initial value."""
+    return node.type == "Assign" and bool(node.attrs.get("initial"))
+
+
+def beside_variables(program: Program, homes: Mapping[str, Home]) -> Program:
+    """What makes the initial values of whole variables on servers, on their servers.
+
+    It is moved there if it needs nothing but itself: no feed, no other variable. What others use
+    too is made once more: draws of one key are the same everywhere.
+    """
+    users: dict[str, set[str]] = {}
+    for node in program.nodes.values():
+        for before in node.before():
+            users.setdefault(before, set()).add(node.name)
+    for name in (*(ref.node for ref in program.fetches), *program.targets):
+        users.setdefault(name, set()).add("")
+    nodes: dict[str, Node] = {}
+    for node in program.nodes.values():
+        home = homes.get(node.inputs[0].node) if is_initial(node) else None
+        found = makers(program, node.inputs[1]) if home and len(home.pieces) == 1 else []
+        if any(not program.nodes[name].row.pure or program.nodes[name].inputs for name in found):
+            handle, inside = node.inputs[0].node, {*found, node.name}
+            shared = any(not users[name] <= inside for name in found)
+            rename = {name: f"{handle}/initial/{name}" if shared else name for name in found}
+            for name in found:
+                old = program.nodes[name]
+                inputs = _renamed(old.inputs, rename)
+                nodes[rename[name]] = old.but(name=rename[name], inputs=inputs, colocate=(handle,))
+            node = node.but(inputs=_renamed(node.inputs, rename))
+        nodes.setdefault(node.name, node)
+    return program.but(nodes=nodes)
+
+
+def _renamed(refs: Sequence[Ref], names: Mapping[str, str]) -> tuple[Ref, ...]:
+    return tuple(Ref(names.get(ref.node, ref.node), ref.index) for ref in refs)
+
+
+def makers(program: Program, value: Ref) -> list[str]:
+    """The nodes that make `value`, in their order; none if it depends on more than themselves."""
+    found: dict[str, None] = {}
+    stack = [value.node]
+    while stack:
+        node = program.nodes[stack.pop()]
+        draws = node.type in DRAWS and not node.attrs.get("batch")
+        free = not (node.control or node.device or node.colocate) and node.type != "Feed"
+        again = draws or node.row.pure or node.type in READS
+        if not (free and again) or len(found) > FEW:
+            return []
+        found[node.name] = None
+        stack.extend(ref.node for ref in node.inputs if ref.node not in found)
+    return [name for name in program.nodes if name in found]
+
+
+def in_pieces(
+    program: Program,
+    node: Node,
+    pieces: Sequence[Piece],
+    parts: Sequence[str],
+    add: Callable[[Node], Ref],
+) -> list[Ref] | None:
+    """The initial value that `node` assigns, made apart for each of `pieces` beside its part.
+
+    None, told in one line, if its rows cannot be made by themselves: then it is made as a whole.
+    """
+    value = node.inputs[1]
+    if makers(program, value) and program.spec(value).shape:
+        try:
+            return [
+                _Rows(program, piece, part, add).of(value)
+                for piece, part in zip(pieces, parts, strict=True)
+            ]
+        except _Whole as error:
+            why = str(error)
+    else:
+        why = "it depends on more than itself"
+    if program.nodes[value.node].type not in ("Const", "Fill"):
+        say_once(
+            f"the initial value of {node.inputs[0].node!r}, which is cut over servers, is made as "
+            f"a whole by a worker and sent: {why}"
+        )
+    return None
+
+
+class _Whole(Exception):
+    """A value whose rows cannot be made by themselves."""
+
+
+class _Rows:
+    """Makes the rows of values that belong to one piece."""
+
+    def __init__(
+        self, program: Program, piece: Piece, part: str, add: Callable[[Node], Ref]
+    ) -> None:
+        self.program, self.piece, self.part, self.add = program, piece, part, add
+        self.made: dict[Ref, Ref] = {}
+        self.specs: dict[Ref, Spec] = {}
+
+    def of(self, value: Ref) -> Ref:
+        """The rows of a value that is as long as the variable."""
+        spec = self.program.spec(value)
+        self.rank, self.size = len(spec.shape or ()), (spec.shape or (None,))[0]
+        return self._rows(value)
+
+    def _rows(self, ref: Ref) -> Ref:
+        if ref not in self.made:
+            node = self.program.nodes[ref.node]
+            shape = node.specs[ref.index].shape
+            if not is_known(shape) or shape is None:
+                raise _Whole(f"{node.type} {node.name!r} has an unknown size")
+            by_rows = self._is_long(ref)
+            made = self._cut(node) if by_rows else self._clone(node, node.attrs, self._whole)
+            self.made[ref] = Ref(made.node, ref.index)
+        return self.made[ref]
+
+    def _is_long(self, ref: Ref) -> bool:
+        shape = self.program.spec(ref).shape or ()
+        return len(shape) == self.rank and shape[0] == self.size
+
+    def _whole(self, ref: Ref) -> Ref:
+        """A value that all rows use: made once more, unless all rows are needed to make it."""
+        if self._is_long(ref):
+            raise _Whole(f"{ref.node!r} is needed as a whole")
+        return self._rows(ref)
+
+    def _cut(self, node: Node) -> Ref:
+        start, stop = self.piece.start, self.piece.stop
+        if node.type == "Const":
+            rows = np.asarray(node.attrs["value"])[start:stop]
+            made = constant(self._beside(node), rows)
+            self.specs[Ref(made.name)] = made.specs[0]
+            return self.add(made)
+        if node.type in READS:
+            first = node.attrs["start"] + start
+            shape = (stop - start, *node.attrs["shape"][1:])
+            attrs = {**node.attrs, "start": first, "shape": shape}
+            return self._clone(node, attrs, self._whole)
+        if node.type in ELEMENTWISE:
+            return self._clone(node, node.attrs, self._rows)
+        shape = node.attrs.get("shape", ())
+        drawn = node.type in DRAWS and all(
+            self.program.spec(ref).shape == () for ref in node.inputs
+        )
+        if not (drawn or (node.type == "Fill" and not node.inputs)):
+            raise _Whole(f"{node.type} {node.name!r} makes no rows by themselves")
+        attrs = node.attrs | {"shape": (stop - start, *shape[1:])}
+        if drawn:
+            attrs["first"] = node.attrs.get("first", 0) + start * size_of(shape[1:])
+        return self._clone(node, attrs, self._whole)
+
+    def _clone(self, node: Node, attrs: dict[str, Any], given: Callable[[Ref], Ref]) -> Ref:
+        inputs = tuple(given(ref) for ref in node.inputs)
+        specs = infer(
+            node.type,
+            [self.specs[ref] for ref in inputs],
+            attrs,
+            op=node.name,
+            line=node.line,
+        )
+        made = self._beside(node).but(attrs=attrs, inputs=inputs, specs=specs)
+        self.specs.update({Ref(made.name, i): spec for i, spec in enumerate(specs)})
+        return self.add(made)
+
+    def _beside(self, node: Node) -> Node:
+        return node.but(name=f"{self.part}/initial/{node.name}", colocate=(self.part,))

@@ -1,0 +1,39 @@
+"""Sums of values of several devices: what lies on one is added up there, and sent as one value."""
+
+from __future__ import annotations
+
+from hpcflow.plan.ir.control_flow_nodes import mapped
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import unused
+
+
+def add_where_made(program: Program) -> Program:
+    """The placed program with an AddN on each device that has several terms of one elsewhere.
+
+    The rounding of sums may change.
+    """
+    nodes: dict[str, Node] = {}
+    for node in program.nodes.values():
+        for new in _in_parts(program, node) if node.type == "AddN" else [node]:
+            nodes[new.name] = new
+    return mapped(program.but(nodes=nodes), add_where_made)
+
+
+def _in_parts(program: Program, total: Node) -> list[Node]:
+    """The partial sums, and the total of them."""
+    groups: dict[str, list[Ref]] = {}
+    for ref in total.inputs:
+        made = program.nodes[ref.node]
+        everywhere = made.type == "Feed"  # of a loop, which each task has
+        groups.setdefault(total.device if everywhere else made.device, []).append(ref)
+    parts, terms = list[Node](), list[Ref]()
+    for device, refs in groups.items():
+        if device == total.device or len(refs) == 1:
+            terms += refs
+            continue
+        name = unused(f"{total.name}/part", program.nodes.keys() | {part.name for part in parts})
+        parts.append(total.but(name=name, inputs=tuple(refs), control=(), device=device))
+        terms.append(Ref(name))
+    type = "AddN" if len(terms) > 1 else "Identity"
+    attrs = total.attrs if type == "AddN" else {}
+    return [*parts, total.but(type=type, inputs=tuple(terms), attrs=attrs)] if parts else [total]

@@ -1,0 +1,232 @@
+"""Second pass: what the ops about replicas mean in this mode, for this replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from itertools import chain
+
+import numpy as np
+
+from hpcflow.errors import GraphError, PlacementError
+from hpcflow.graph.graph import Graph
+from hpcflow.graph.static_shape import Spec, is_known
+from hpcflow.plan.distribution.initial_value_sharding import is_initial
+from hpcflow.plan.ir.control_flow_nodes import within
+from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import (
+    bypass,
+    constant,
+    infer,
+    inferred_again,
+    live,
+    substitute,
+)
+
+LOWERED = {"ReplicaSum": "AllReduce", "ReplicaGather": "AllGather"}
+APART = 1 << 32  # samples between replicas whose batches are not dealt
+UNKNOWN = -1  # bytes of a sum whose size the graph alone does not tell
+
+
+def replicate(
+    program: Program,
+    graph: Graph,
+    cluster: Cluster,
+    replica: int = 0,
+    served: Container[str] = (),
+) -> Program:
+    """Lower ReplicaSum, ReplicaShare, ReplicaOffset and initializers for `cluster.mode`.
+
+    all:         a replica's samples are APART from the last one's, unless its offset is fed.
+    single, ps:  a sum over replicas is the value itself, the share is 1.
+    collective:  it is an AllReduce (of rows an AllGather), the share 1 / replicas; initial values
+                 come from replica 0. One with a `wire` is an AllReduce of that dtype between Casts.
+    but in ps:   rows are not added up where that is optional.
+    ps:          replica 0 initializes the variables in `served`, those on servers; the others wait
+                 until it has. Where the rule joins gradients (`cluster.sync`) sums are left for
+                 `hpcflow.plan.distribution.sync_program_split`, the share is 1 / replicas.
+                 Variables that are not `served`
+                 are trained as in collective mode: each replica has its own, all stay the same.
+
+    An AllReduce carries, until it is bucketed, attrs `depth` (collectives before it), `available`
+    (the place of its input in the graph) and `static` (bytes by the graph's own shapes): what
+    orders collectives must not depend on feeds.
+    """
+    collective = cluster.mode == "collective"
+    share = 1 / cluster.replicas if cluster.joins else 1.0
+    program = _scalars(program, {"ReplicaShare": share, "ReplicaOffset": replica * APART})
+    given = program
+    if cluster.mode != "ps":
+        program = _without_sums_of_rows(program)
+    if collective:
+        return _all_reduces(_from_root(program), graph)
+    if cluster.mode == "ps" and cluster.replicas > 1:
+        program = _own_variables(program, graph, cluster, served)
+    if cluster.joins and cluster.mode == "ps":
+        program = _equal_rows_first(program)
+    if not cluster.joins:
+        alone = bypass(program, [n.name for n in program.nodes.values() if n.type in LOWERED])
+        program = inferred_again(given, alone)
+    if cluster.mode == "ps" and replica != 0:
+        program = _mapped(program, lambda node: [_wait_instead(node, served)])
+    return live(program)
+
+
+def as_planned(program: Program, cluster: Cluster, replica: int) -> int:
+    """The lowest number of a replica whose plan is the same, though it feeds other samples."""
+    nodes = chain(program.nodes.values(), within(program.nodes))
+    if any(node.type == "ReplicaOffset" for node in nodes):
+        return replica
+    return min(replica, 1) if cluster.mode == "ps" else 0
+
+
+def _equal_rows_first(program: Program) -> Program:
+    """Rows of one index are added up before they are sent to the servers that join them."""
+
+    def rule(node: Node) -> list[Node]:
+        if node.type != "ReplicaGather":
+            return [node]
+        if program.nodes[node.inputs[1].node].type in ("SumEqualRows", "TopK"):  # no index twice
+            return [node]
+        name, given = f"{node.name}/distinct", [program.spec(ref) for ref in node.inputs]
+        specs = infer("SumEqualRows", given, {}, op=name, line=node.line)
+        summed = Node(name, "SumEqualRows", node.inputs, specs=specs, line=node.line)
+        return [summed, node.but(inputs=(Ref(name, 0), Ref(name, 1)))]
+
+    return _mapped(program, rule)
+
+
+def _own_variables(
+    program: Program, graph: Graph, cluster: Cluster, served: Container[str]
+) -> Program:
+    """Sums and initial values of the variables that each replica has itself, beside servers."""
+    sums = [n for n in program.nodes.values() if n.type in LOWERED and _is_own(n, graph, served)]
+    if sums and not cluster.in_step:
+        raise PlacementError(
+            f"{sums[0].name!r} is for a variable on the workers: its copies stay the same only if "
+            f"all workers make each step together, not by sync={cluster.sync}",
+            op=sums[0].name,
+            line=sums[0].line,
+            hint="start with --sync all, or leave the variable to the servers",
+        )
+    if not cluster.in_step:
+        return program
+    return _all_reduces(_from_root(program, served), graph, {n.name for n in sums})
+
+
+def _is_own(node: Node, graph: Graph, served: Container[str]) -> bool:
+    """Whether a sum is for a variable that is on the workers, the same on all."""
+    mates = [graph.get_operation_by_name(name) for name in node.colocate]
+    variables = [op for op in mates if op.type == "Variable"]
+    return any(op.name not in served and not op.attrs.get("local") for op in variables)
+
+
+def _without_sums_of_rows(program: Program) -> Program:
+    """Without those that only make messages to servers shorter."""
+    values = {
+        Ref(node.name, i): node.inputs[i]
+        for node in program.nodes.values()
+        if node.type == "SumEqualRows" and node.attrs.get("optional")
+        for i in range(len(node.inputs))
+    }
+    return substitute(program, values) if values else program
+
+
+def refuse_sums(program: Program) -> None:
+    """GraphError for what needs all replicas inside a loop or a branch: not all might run it."""
+    for node in program.nodes.values():
+        if node.type in LOWERED or is_initial(node):
+            raise GraphError(
+                f"{node.type} needs all replicas, but stands in a loop or a branch, which each "
+                "replica runs as its own values say",
+                op=node.name,
+                line=node.line,
+                hint="compute gradients, sums over replicas and initial values outside of it",
+            )
+
+
+def _mapped(program: Program, rule: Callable[[Node], list[Node]]) -> Program:
+    """Each node replaced by what `rule` makes of it (its own name last)."""
+    nodes = {new.name: new for node in program.nodes.values() for new in rule(node)}
+    return program.but(nodes=nodes)
+
+
+def _scalars(program: Program, values: Mapping[str, float]) -> Program:
+    """Constants in place of the ops of the types in `values`."""
+
+    def rule(node: Node) -> list[Node]:
+        if node.type not in values:
+            return [node]
+        return [constant(node, np.asarray(values[node.type], dtype=node.specs[0].dtype))]
+
+    return _mapped(program, rule)
+
+
+def _wait_instead(node: Node, served: Container[str]) -> Node:
+    if not (is_initial(node) and node.inputs[0].node in served):
+        return node
+    return node.but(type="WaitInitialized", inputs=node.inputs[:1], control=(), specs=())
+
+
+def _from_root(program: Program, served: Container[str] = ()) -> Program:
+    def rule(node: Node) -> list[Node]:
+        if not is_initial(node) or node.inputs[0].node in served:
+            return [node]
+        handle, value = node.inputs
+        if program.nodes[handle.node].attrs.get("local"):  # each replica's own
+            return [node]
+        spec = program.spec(value)
+        root = Node(
+            f"{node.name}/from_root",
+            "Broadcast",
+            (value,),
+            attrs={"root": 0, "group": "replicas"},
+            specs=(Spec(spec.dtype, spec.shape),),
+            colocate=(handle.node,),
+            line=node.line,
+        )
+        return [root, node.but(inputs=(handle, Ref(root.name)))]
+
+    return _mapped(program, rule)
+
+
+def _narrowed(node: Node, wire: np.dtype, program: Program) -> list[Node]:
+    """The AllReduce `node` in the dtype `wire`, and under its name that sum in its own dtype."""
+    spec, narrow = node.specs[0], (Spec(wire, node.specs[0].shape),)
+    cast = node.but(type="Cast", control=())
+    before = program.nodes[node.inputs[0].node]
+    made: list[Node] = []
+    if before.type == "Cast" and program.spec(before.inputs[0]).dtype == wire:
+        given = before.inputs[0]  # it has just been widened
+    else:
+        given = Ref(f"{node.name}/narrow")
+        made = [cast.but(name=given.node, attrs={"dtype": wire}, specs=narrow)]
+    total = node.but(name=f"{node.name}/sum", inputs=(given,), specs=narrow)
+    return [*made, total, cast.but(inputs=(Ref(total.name),), attrs={"dtype": spec.dtype})]
+
+
+def _all_reduces(program: Program, graph: Graph, only: Container[str] | None = None) -> Program:
+    """Collectives in place of all sums, or `only` of those named."""
+    place = {name: i for i, name in enumerate(program.nodes)}
+    depth: dict[str, int] = {}
+
+    def rule(node: Node) -> list[Node]:
+        below = max((depth[b] for b in node.before()), default=0)
+        summed = node.type in LOWERED and (only is None or node.name in only)
+        collective = summed or node.type == "Broadcast"
+        depth[node.name] = below + collective
+        if not collective:
+            return [node]
+        available = max(place[ref.node] for ref in node.inputs)
+        attrs = node.attrs | {"depth": below, "available": available}
+        if node.type not in LOWERED:
+            return [node.but(attrs=attrs)]
+        known = graph.get_operation_by_name(node.name).outputs[0].spec
+        wire = attrs.pop("wire", known.dtype)
+        sent = Spec(wire, known.shape)
+        attrs["static"] = sent.nbytes if is_known(known.shape) else UNKNOWN
+        attrs["group"] = "replicas"
+        specs = tuple(Spec(*s[:2]) for s in node.specs)
+        made = node.but(type=LOWERED[node.type], specs=specs, attrs=attrs)
+        return [made] if wire == known.dtype else _narrowed(made, wire, program)
+
+    return _mapped(program, rule)

@@ -1,0 +1,351 @@
+"""Synchronous training with parameter servers: a step of a worker, and a round of the servers.
+
+The graph says "sum over replicas" (`ReplicaSum`). Where a rule joins the workers' gradients
+(`sync="all"`, `Backup`), the program of a step is split there. A worker's step begins when server
+0, the *coordinator*, says what version of the variables it is of (`RoundBegin`), and ends with the
+gradients on the servers that hold their variables (`RoundAdd`), which the coordinator is told
+(`RoundReady`). All that follows the sums and changes state is a *round*: a program of its own,
+which server 0 drives again and again. It picks the workers whose gradients count (`RoundPick`),
+each server adds up theirs (`RoundSum`), updates its variables and says so (`RoundEnd`).
+
+Where a rule only bounds how far workers may run apart (`Stale`) updates stay in the worker's step,
+which waits for the slowest before it begins, and tells the coordinator when it is applied.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.device_names import parse
+from hpcflow.graph.dtypes import float64, resource
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.distribution.initial_value_sharding import is_initial
+from hpcflow.plan.distribution.replica_lowering import LOWERED
+from hpcflow.plan.distribution.variable_placement import Home
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, within
+from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import infer, live, substitute
+
+COORDINATOR = "/job:ps/task:0"  # decides for all servers; drives the rounds
+CLOCK = "clock"  # the channel of steps that are counted only
+BEFORE_ALL = ("WaitInitialized", "IsVariableInitialized")  # whoever asks has begun no step
+BEGIN, READY, PICK = "_rounds/begin", "_rounds/ready", "_rounds/pick"
+
+
+def split(
+    program: Program, cluster: Cluster, homes: Mapping[str, Home], share: str | None, trains: bool
+) -> tuple[Program, Program | None, str]:
+    """The program of a worker's step, of the round behind it, and the name of the updates.
+
+    There is no round if nothing is summed. `share` is the node with the fraction of the joined
+    batch, if there is one; `trains` says that gradients were summed before the rule made each
+    worker's its own.
+    Errors: GraphError for a sum that needs another one.
+    """
+    splitter = _Splitter(program, cluster, homes)
+    if cluster.sync.max_steps_ahead is not None:
+        return (splitter.clocked() if trains else program), None, ""
+    if not cluster.sync.joins:
+        return program, None, ""
+    if not splitter.sums:
+        return splitter.gated(""), None, ""
+    joined = splitter.round()
+    return splitter.step(share), joined, splitter.channel
+
+
+def attrs_of(cluster: Cluster) -> dict[str, Any]:
+    """The attributes of the state that all rounds of a rule share on a server."""
+    text = str(cluster.sync)
+    return {"rule": text, "workers": cluster.replicas, "shared_name": f"rounds {text}"}
+
+
+class _Splitter:
+    def __init__(self, program: Program, cluster: Cluster, homes: Mapping[str, Home]) -> None:
+        self.program, self.cluster = program, cluster
+        self.served = {
+            n.name: task
+            for n in program.nodes.values()
+            if n.type == "Variable" and (task := _task(n, homes)) is not None
+        }
+        self.sums = [n for n in program.nodes.values() if n.type in LOWERED]
+        self.behind = self._behind()
+        acts = [n for n in program.nodes.values() if n.name in self.behind and _acts(n)]
+        self.acts = [n for n in acts if self._is_on_server(n)]  # what a round does
+        self.own = [n.name for n in acts if not self._is_on_server(n)]  # what each worker does
+        self.handed: dict[Ref, None] = {}  # values of the workers that the round uses
+        self.handles: dict[str, Node] = {}  # task -> the handle of its rounds
+        self._copied: dict[str, bool] = {}
+        self.channel = ""
+
+    # -- what is where
+
+    def _behind(self) -> set[str]:
+        """What follows a sum, the sums too."""
+        found = {n.name for n in self.sums}
+        for node in self.program.nodes.values():
+            if any(before in found for before in node.before()):
+                if node.type in LOWERED:
+                    raise GraphError(
+                        "a sum over replicas depends on another one; with parameter servers all "
+                        "sums of a step are made at once",
+                        op=node.name,
+                        line=node.line,
+                        hint="fetch the first sum and feed it, or train in collective mode",
+                    )
+                found.add(node.name)
+        return found
+
+    def _is_on_server(self, node: Node) -> bool:
+        """Whether all state that a node uses is on servers."""
+        handles = [r.node for r in node.inputs if self.program.spec(r).dtype == resource]
+        return all(
+            name in self.served or parse(self.program.nodes[name].device).job == "ps"
+            for name in handles
+        )
+
+    def _server(self, node: Node) -> str:
+        """The task of what a node updates, or stands beside; the coordinator by default."""
+        for name in (*(ref.node for ref in node.inputs), *node.colocate):
+            if name in self.served:
+                return self.served[name]
+        return COORDINATOR
+
+    def _handle(self, task: str) -> Ref:
+        if task not in self.handles:
+            name = f"_rounds/on_server_{parse(task).task}"
+            attrs = attrs_of(self.cluster)
+            made = self._node(name, "Rounds", (), attrs)
+            self.handles[task] = made.but(attrs=attrs, device=task)
+        return Ref(self.handles[task].name)
+
+    def _node(
+        self,
+        name: str,
+        type: str,
+        inputs: tuple[Ref, ...],
+        attrs: dict[str, Any],
+        control: tuple[str, ...] = (),
+    ) -> Node:
+        """A node of ours at the line of the first sum; its specs as its row says, of no inputs."""
+        line = self.sums[0].line if self.sums else ""
+        attrs = {"channel": self.channel, **attrs}
+        specs = infer(type, [], attrs, op=name, line=line)
+        return Node(name, type, inputs, control, attrs, specs, line=line)
+
+    def _begin(self) -> Node:
+        return self._node(BEGIN, "RoundBegin", (self._handle(COORDINATOR),), {})
+
+    # -- a worker's step
+
+    def _held(self, node: Node) -> Node:
+        """What uses variables of servers comes after the beginning."""
+        uses = any(ref.node in self.served for ref in node.inputs)
+        if (
+            not uses
+            or is_initial(node)
+            or node.type in ("WaitInitialized", "IsVariableInitialized")
+        ):
+            return node
+        return node.but(control=(*node.control, BEGIN))
+
+    def gated(self, channel: str) -> Program:
+        """The program, each use of a server's variable after the coordinator's word."""
+        self.channel = channel
+        nodes = {node.name: self._held(node) for node in self.program.nodes.values()}
+        if all(nodes[name] is node for name, node in self.program.nodes.items()):
+            return self.program
+        return self._with([self._begin()], nodes, self.program.targets)
+
+    def clocked(self) -> Program:
+        """The same, and the coordinator is told when all updates are applied."""
+        program = self.gated(CLOCK)
+        ends = tuple(
+            n.name
+            for n in self.program.nodes.values()
+            if not is_initial(n) and any(n.inputs[i].node in self.served for i in n.row.writes)
+        )
+        handle = (self._handle(COORDINATOR),)
+        tick = self._node("_rounds/tick", "ClockTick", handle, {}, ends or (BEGIN,))
+        begin = [] if BEGIN in program.nodes else [self._begin()]
+        return self._with(begin, {**program.nodes, tick.name: tick}, (*program.targets, tick.name))
+
+    def step(self, share: str | None) -> Program:
+        """The program up to the sums, whose values are handed over, and what is fetched of them."""
+        nodes: dict[str, Node] = {}
+        overs: dict[str, Node] = {}
+        instead: dict[str, tuple[str, ...]] = {}
+        begin = self._begin()
+        made = {n.name for n in self.acts}
+        held: list[str] = []  # read before the round of this step is made, whoever needs it
+        for node in self.program.nodes.values():
+            if node.type in LOWERED:
+                inputs = (self._handle(self._server(node)), Ref(BEGIN))
+                attrs = {"channel": self.channel, "sum": node.name, "made": _made(node.specs)}
+                nodes[node.name] = node.but(
+                    type="RoundTotal", inputs=inputs, attrs=attrs, control=(), colocate=()
+                )
+            elif node.name in made:
+                over = self._over(self._server(node), overs)
+                nodes[node.name], instead[node.name] = node, (over,)
+            else:
+                nodes[node.name] = node if node.name in self.behind else self._held(node)
+                if nodes[node.name] is not node:
+                    held.append(node.name)
+        adds = [self._add(n.name, self._server(n), n.inputs, n.line) for n in self.sums]
+        adds += [self._add(str(ref), COORDINATOR, (ref,), "") for ref in self.handed]
+        weight = Ref(share) if share in nodes else Ref("_rounds/share")
+        value = np.asarray(1 / self.cluster.replicas, float64)
+        constant = self._node("_rounds/share", "Const", (), {"value": value})
+        given = (self._handle(COORDINATOR), Ref(BEGIN), weight)
+        after = (*(a.name for a in adds), *held)
+        ready = self._node(READY, "RoundReady", given, {}, after)
+        first = [begin, *overs.values()] + ([constant] if weight.node == constant.name else [])
+        nodes.update({n.name: n for n in (*adds, ready)})
+        whole = self._with(first, nodes, (*self._ends(), *self.own, READY))
+        self._check_used(whole, instead)
+        return live(substitute(whole, {}, instead))
+
+    def _ends(self) -> list[str]:
+        """The targets that are not behind a sum, and what changes state before others that are."""
+        found: dict[str, None] = {}
+        seen: set[str] = set()
+        stack = list(self.program.targets)
+        while stack:
+            name = stack.pop()
+            node = self.program.nodes[name]
+            if name not in self.behind:
+                if name in self.program.targets or _acts(node):
+                    found[name] = None
+            elif name not in seen and node.type not in LOWERED:
+                seen.add(name)
+                stack.extend(node.before())
+        return list(found)
+
+    def _over(self, task: str, overs: dict[str, Node]) -> str:
+        """The node on `task` that waits for the end of the round there."""
+        if task not in overs:
+            name = f"_rounds/over_on_{parse(task).task}"
+            inputs = (self._handle(task), Ref(BEGIN))
+            overs[task] = self._node(name, "RoundOver", inputs, {})
+        return overs[task].name
+
+    def _add(self, name: str, task: str, values: tuple[Ref, ...], line: str) -> Node:
+        inputs = (self._handle(task), Ref(BEGIN), *values)
+        made = self._node(f"_rounds/add/{name}", "RoundAdd", inputs, {"sum": name})
+        return made.but(line=line or made.line)
+
+    def _check_used(self, program: Program, acts: Mapping[str, Any]) -> None:
+        for node in live(program.but(targets=())).nodes.values():
+            used = next((ref.node for ref in node.inputs if ref.node in acts), None)
+            if used is not None:
+                raise GraphError(
+                    f"the value of {used!r}, an update that the servers make, is fetched",
+                    op=node.name,
+                    line=node.line,
+                    hint="fetch a read of the variable that comes after it",
+                )
+
+    def _with(self, first: list[Node], nodes: dict[str, Node], targets: Any) -> Program:
+        """A program of `nodes` behind the handles and the nodes in `first`."""
+        ours = {n.name: n for n in (*self.handles.values(), *first)}
+        return self.program.but(nodes={**ours, **nodes}, targets=tuple(dict.fromkeys(targets)))
+
+    # -- the round
+
+    def round(self) -> Program:
+        """What follows the sums and changes state, on the servers."""
+        needed = self._needed()
+        names = [n.name for n in (*self.sums, *self.acts)] + [str(ref) for ref in self.handed]
+        self.channel = f"{names[0]}#{zlib.crc32(chr(0).join(names).encode()):08x}"
+        handed = {ref: Ref(f"_rounds/{ref}") for ref in self.handed}
+        pick = {"workers": self.cluster.replicas}
+        nodes = {PICK: self._node(PICK, "RoundPick", (self._handle(COORDINATOR),), pick)}
+        ends: dict[str, list[str]] = {COORDINATOR: []}
+        for ref, new in handed.items():
+            made = self._sum(str(ref), COORDINATOR, "first", (self.program.spec(ref),))
+            nodes[new.node] = made.but(name=new.node)
+            ends[COORDINATOR].append(new.node)
+        for node in self.program.nodes.values():
+            if node.type in LOWERED:
+                how, task = "sum" if node.type == "ReplicaSum" else "rows", self._server(node)
+                nodes[node.name] = self._sum(node.name, task, how, node.specs, node.line)
+                ends.setdefault(task, []).append(node.name)
+            elif node.name in needed:
+                nodes[node.name] = self._moved(node, handed, needed)
+        for node in self.acts:
+            ends.setdefault(self._server(node), []).append(node.name)
+        last: list[str] = []
+        for task in sorted(ends, key=lambda t: t == COORDINATOR):
+            control = tuple(ends[task]) + (tuple(last) if task == COORDINATOR else ())
+            name = f"_rounds/end_on_{parse(task).task}"
+            nodes[name] = self._node(name, "RoundEnd", (self._handle(task),), {}, control)
+            last.append(name)
+        ours = {n.name: n for n in self.handles.values()}
+        return live(Program({**ours, **nodes}, targets=(last[-1],)))
+
+    def _sum(self, name: str, task: str, how: str, specs: tuple[Spec, ...], line: str = "") -> Node:
+        attrs = {"sum": name, "how": how, "made": _made(specs)}
+        made = self._node(name, "RoundSum", (self._handle(task), Ref(PICK)), attrs)
+        return made.but(line=line or made.line)
+
+    def _needed(self) -> set[str]:
+        """What the updates need that is made anew in the round; what is handed over is noted."""
+        needed: set[str] = set()
+        stack = [n.name for n in self.acts]
+        while stack:
+            node = self.program.nodes[stack.pop()]
+            if node.name in needed or node.type in LOWERED:
+                continue
+            needed.add(node.name)
+            for ref in node.inputs:
+                if ref.node in self.behind or self._can_copy(ref.node):
+                    stack.append(ref.node)
+                else:
+                    self.handed[ref] = None
+            before = (c for c in node.control if c not in self.own)
+            stack += [c for c in before if c in self.behind or self._can_copy(c)]
+        return needed
+
+    def _can_copy(self, name: str) -> bool:
+        """Whether the round may compute a node that stands before the sums once more."""
+        if name not in self._copied:
+            node = self.program.nodes[name]
+            reads = all(node.inputs[i].node in self.served for i in node.row.reads)
+            same = node.row.pure or (bool(node.row.reads) and not node.row.writes)
+            fits = name in self.served or (same and reads and node.type not in FRAMES)
+            self._copied[name] = fits and all(self._can_copy(r.node) for r in node.inputs)
+        return self._copied[name]
+
+    def _moved(self, node: Node, handed: Mapping[Ref, Ref], needed: set[str]) -> Node:
+        """A node as it stands in the round: no task of a worker is there."""
+        inputs = tuple(handed.get(ref, ref) for ref in node.inputs)
+        sums = {n.name for n in self.sums}
+        control = tuple(c for c in node.control if c in needed or c in sums)
+        wish = parse(node.device)
+        if wish.job == "worker":
+            wish = wish._replace(job=None, task=None)
+        return node.but(inputs=inputs, control=control, device=str(wish))
+
+
+def _task(node: Node, homes: Mapping[str, Home]) -> str | None:
+    """The server of a variable, or of a part of one; None if it is on a worker."""
+    wish = homes[node.name].pieces[0].device if node.name in homes else node.device
+    found = parse(wish)
+    return found.host if found.job == "ps" else None
+
+
+def _acts(node: Node) -> bool:
+    """Whether a node changes something: what is pure, or only reads, may run as often as wanted."""
+    if node.type in FRAMES:
+        return any(_acts(inner) for inner in within({node.name: node}))
+    row, passes = node.row, node.is_state or node.type in (*LOWERED, "NoOp")
+    return bool(row.writes) or (row.stateful and not passes)
+
+
+def _made(specs: tuple[Spec, ...]) -> tuple[tuple[np.dtype, Any], ...]:
+    return tuple((s.dtype, s.shape) for s in specs)

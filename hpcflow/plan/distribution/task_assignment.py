@@ -1,0 +1,95 @@
+"""Which rank is which task: servers spread over the nodes, workers in rank order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hpcflow.errors import LaunchError
+from hpcflow.plan.ir.program import Cluster
+
+
+@dataclasses.dataclass(frozen=True)
+class Roles:
+    """The roles of all ranks: `servers[s]` and `workers[w]` are ranks."""
+
+    servers: tuple[int, ...]
+    workers: tuple[int, ...]
+    tasks_per_replica: int
+
+    @property
+    def replicas(self) -> int:
+        """How many drivers there are."""
+        return len(self.workers) // self.tasks_per_replica
+
+    @property
+    def drivers(self) -> tuple[int, ...]:
+        """The ranks that run the script."""
+        return self.workers[:: self.tasks_per_replica]
+
+    def ranks_of(self, replica: int) -> dict[str, int]:
+        """The rank of each task in the plans of one replica."""
+        first = replica * self.tasks_per_replica
+        mine = self.workers[first : first + self.tasks_per_replica]
+        ranks = {f"/job:worker/task:{k}": rank for k, rank in enumerate(mine)}
+        ranks.update({f"/job:ps/task:{s}": rank for s, rank in enumerate(self.servers)})
+        return ranks
+
+    def task_of(self, rank: int) -> tuple[str, int]:
+        """(task, replica) of a rank; worker tasks are numbered within their replica."""
+        if rank in self.servers:
+            return f"/job:ps/task:{self.servers.index(rank)}", 0
+        replica, k = divmod(self.workers.index(rank), self.tasks_per_replica)
+        return f"/job:worker/task:{k}", replica
+
+    def peers_of(self, k: int) -> tuple[int, ...]:
+        """The ranks that run task k of each replica: they sum gradients with each other."""
+        return self.workers[k :: self.tasks_per_replica]
+
+    def cluster(self, devices: Sequence[str] = ("cpu:0",)) -> Cluster:
+        """The same as plans need it."""
+        return Cluster(len(self.workers), len(self.servers), self.tasks_per_replica, tuple(devices))
+
+
+def assign(
+    hosts: Sequence[str], ps: int, tasks_per_replica: int = 1, chosen: Sequence[int] = ()
+) -> Roles:
+    """Roles for ranks on `hosts`: the `chosen` ranks serve, or `ps` ranks.
+
+    Those `ps` are the last ranks of as many different nodes as possible.
+    Errors: LaunchError if no worker is left, replicas would be uneven or `ps` is not who is chosen.
+    """
+    size = len(hosts)
+    if chosen and ps not in (0, len(chosen)):
+        raise LaunchError(
+            f"--ps {ps}, but {len(chosen)} of {size} ranks were started with --serve",
+            hint="leave --ps out: --serve alone says which ranks are servers",
+        )
+    ps = len(chosen) or ps
+    if ps >= size:
+        raise LaunchError(
+            f"{ps} parameter servers leave no worker among {size} ranks",
+            hint=f"start more ranks: hpcflow run -n {ps + 1} --ps {ps} SCRIPT",
+        )
+    if (size - ps) % tasks_per_replica:
+        raise LaunchError(
+            f"{size - ps} workers cannot be dealt into replicas of {tasks_per_replica} tasks",
+            hint=f"use {ps} + a multiple of {tasks_per_replica} ranks",
+        )
+    serving = set(chosen or _spread(hosts, ps))
+    workers = tuple(rank for rank in range(size) if rank not in serving)
+    return Roles(tuple(sorted(serving)), workers, tasks_per_replica)
+
+
+def _spread(hosts: Sequence[str], ps: int) -> list[int]:
+    """`ps` ranks, the last of their nodes, spread over the nodes; never rank 0."""
+    nodes: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        nodes.setdefault(host, []).append(rank)
+    servers: list[int] = []
+    while len(servers) < ps:
+        left = [ranks for ranks in nodes.values() if ranks and ranks != [0]]
+        step = max(1, len(left) // (ps - len(servers)))
+        for ranks in left[::step][: ps - len(servers)]:
+            servers.append(ranks.pop())
+    return servers

@@ -1,0 +1,115 @@
+"""Lists of tensors stay on one device: what makes one, changes it and takes from it, in any body.
+
+TensorArrays, and what loops and branches keep for their gradients, live in Python and cannot be
+sent. They go through loops and branches as variables, and the gradient of one is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from hpcflow.graph.device_names import parse
+from hpcflow.graph.dtypes import history, tensor_array
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.union_find import Sets
+
+Path = tuple[str, ...]  # to a program: a frame and which of its programs, for each level
+
+
+class Value(NamedTuple):
+    """A value of the program at `path`."""
+
+    path: Path
+    ref: Ref
+
+
+def together(program: Program, why: dict[str, str], default: str) -> Program:
+    """The placed program with all that uses a list on the device that was asked for first.
+
+    `why` says of each node why it stands where it does; `default` is no wish. Loops and branches
+    get an attribute `homes`: on which task those of their outputs are that are lists.
+    """
+    lists: Sets[Value] = Sets()
+    users: list[tuple[Value, Node]] = []
+    for path, within, node in _walk(program, ()):
+        for values in _one(path, within, node):
+            for value in values:
+                lists.add(value)
+                lists.join(value, values[0])
+            if node.type not in (*FRAMES, "Feed"):
+                users.append((values[0], node))
+    first: dict[Value, Node] = {}
+    for asked in (True, False):
+        for value, node in users:
+            if not asked or why[node.name] != default:
+                first.setdefault(lists.find(value), node)
+    homes = {
+        value: first[root] for value in lists.members() if (root := lists.find(value)) in first
+    }
+    for value, node in users:
+        if node.device != homes[value].device:
+            why[node.name] = f"with {homes[value].name}: a list of tensors stays on one device"
+    return _moved(program, (), homes) if homes else program
+
+
+def _walk(program: Program, path: Path) -> Iterator[tuple[Path, Program, Node]]:
+    """All nodes in their order, those in frames behind the frame, with the programs they are of."""
+    for node in program.nodes.values():
+        yield path, program, node
+        for key, inside in inner(node):
+            assert isinstance(inside, Program)
+            yield from _walk(inside, (*path, node.name, key))
+
+
+def _one(path: Path, program: Program, node: Node) -> Iterator[Sequence[Value]]:
+    """The lists that a node takes or makes; those together that must be on one device."""
+    if node.type not in FRAMES:
+        values = [Value(path, ref) for ref in (*node.inputs, *_outputs(node))]
+        found = [v for v in values if _is_list(program, v.ref)]
+        yield from [found] if found else []
+        return
+    is_loop, empty = node.type == "Loop", node.attrs.get("empty", 0)
+    variables = len(node.specs) if is_loop else 0
+    slots: dict[int, list[Value]] = {}
+    for i, ref in enumerate(node.inputs[0 if is_loop else 1 :]):
+        slots.setdefault(i if i < variables - empty else i + empty, []).append(Value(path, ref))
+    outputs = [[Value(path, ref)] for ref in _outputs(node)]
+    for key, inside in inner(node):
+        below = (*path, node.name, key)
+        for feed, slot in zip(inside.feeds, node.attrs[f"{key}_feeds"], strict=True):
+            slots.setdefault(slot, []).append(Value(below, Ref(feed)))
+        if key != "cond":
+            for same, ref in zip(outputs, inside.fetches, strict=True):
+                same.append(Value(below, ref))
+    for i, same in enumerate(outputs):
+        if _is_list(program, Ref(node.name, i)):
+            yield [*same, *(slots.pop(i, ()) if is_loop else ())]
+    for same in slots.values():
+        if same[0].path == path and _is_list(program, same[0].ref):
+            yield same
+
+
+def _outputs(node: Node) -> Iterator[Ref]:
+    return (Ref(node.name, i) for i in range(len(node.specs)))
+
+
+def _is_list(program: Program, ref: Ref) -> bool:
+    return program.spec(ref).dtype in (history, tensor_array)
+
+
+def _moved(program: Program, path: Path, homes: Mapping[Value, Node]) -> Program:
+    nodes = {}
+    for name, node in program.nodes.items():
+        made = [homes.get(Value(path, ref)) for ref in _outputs(node)]
+        if node.type in FRAMES:
+            within = {k: _moved(p, (*path, name, k), homes) for k, p in inner(node)}  # type: ignore[arg-type]
+            told = {i: parse(home.device).host for i, home in enumerate(made) if home is not None}
+            node = node.but(attrs={**node.attrs, **within, "homes": told})
+        elif node.type != "Feed":
+            taken = [homes.get(Value(path, ref)) for ref in node.inputs]
+            home = next((h for h in (*made, *taken) if h is not None), None)
+            node = node if home is None else node.but(device=home.device)
+        nodes[name] = node
+    return program.but(nodes=nodes)

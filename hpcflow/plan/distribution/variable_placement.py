@@ -1,0 +1,218 @@
+"""Which server holds which variable, or which rows of it, in parameter-server mode."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from hpcflow.graph.device_names import DeviceName, parse
+from hpcflow.graph.function_body import all_operations, variable_of
+from hpcflow.graph.graph import Graph, Operation
+from hpcflow.graph.op_registry import lookup
+from hpcflow.plan.distribution.variable_cost import Load, bytes_of, handles_of, loads_of
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.settings import Settings
+
+LEAST = 16  # what moves whole is cut over all servers, but into no pieces below shard_bytes / LEAST
+_lock = threading.Lock()
+_dealt: weakref.WeakKeyDictionary[Graph, dict[Any, Dealt]] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Rows `start` to `stop` of a variable, on one server."""
+
+    server: int
+    start: int = 0
+    stop: int = 0
+
+    @property
+    def device(self) -> str:
+        """The task that holds it."""
+        return f"/job:ps/task:{self.server}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Home:
+    """Where a variable lives: one piece if it is whole.
+
+    A slot (momentum, ...) lives where its `owner` does, cut in the same rows; one that is not of
+    the owner's shape (a count of steps) is `copied`: each piece of the owner has its own.
+    """
+
+    pieces: tuple[Piece, ...]
+    owner: str
+    copied: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """True if each piece holds all of the variable."""
+        return self.copied or len(self.pieces) == 1
+
+
+@dataclasses.dataclass
+class Dealt:
+    """The homes of the variables of a graph of `version` operations."""
+
+    version: int = 0
+    homes: dict[str, Home] = dataclasses.field(default_factory=dict)
+
+
+def assign_variables(graph: Graph, cluster: Cluster, settings: Settings) -> dict[str, Home]:
+    """A home on the servers for every variable that is shared and not asked to be elsewhere.
+
+    Variables are dealt in creation order, each to the server that has the least to do: bytes moved
+    in a step as predicted (`plan/distribution/variable_cost.py`) or measured, messages, and bytes
+    held, slots with them.
+    Those larger than `shard_bytes` are cut by rows: tables into pieces of about that size, what
+    moves whole over all servers. The homes do not depend on what a step runs, and where a variable
+    has been dealt once it stays, whatever is added to the graph.
+    """
+    if cluster.mode != "ps":
+        return {}
+    key = (cluster.servers, settings.shard_bytes, settings.dense, cluster.measured)
+    with _lock:
+        dealt = _dealt.setdefault(graph, {}).setdefault(key, Dealt())
+        if dealt.version != graph.version:
+            version = graph.version
+            dealt.homes = _Dealer(graph, cluster, settings, dealt.homes).run()
+            dealt.version = version
+        return dict(dealt.homes)
+
+
+def held_bytes(graph: Graph, homes: Mapping[str, Home], servers: int) -> list[int]:
+    """The bytes of variables that each server holds."""
+    held = [0] * servers
+    for name, home in homes.items():
+        op = graph.get_operation_by_name(name)
+        for piece in home.pieces:
+            if piece.server < servers:
+                rows = None if home.whole else piece.stop - piece.start
+                held[piece.server] += bytes_of(op, rows)
+    return held
+
+
+class _Dealer:
+    """Deals the variables that have no home yet."""
+
+    def __init__(
+        self, graph: Graph, cluster: Cluster, settings: Settings, homes: Mapping[str, Home]
+    ) -> None:
+        self.graph, self.settings, self.before = graph, settings, homes
+        self.work = [0.0] * cluster.servers
+        self.variables = [op for op in graph.get_operations() if op.type == "Variable"]
+        self.owners, self.slots = _owners(graph), _slots(graph)
+        self.tables = _tables(graph) if settings.dense == "replicas" else None
+        self.loads = loads_of(graph, cluster)
+        self.homes: dict[str, Home] = {}
+        self.beside: dict[str, int] = {}  # owner -> bytes of the slots that will come with it
+        for op in self.variables:
+            owner = self.owners.get(op.name)
+            if owner is not None and op.name not in homes:
+                self.beside[owner] = self.beside.get(owner, 0) + bytes_of(op)
+
+    def run(self) -> dict[str, Home]:
+        """Where each variable lives."""
+        for op in self.variables:
+            owner = self.owners.get(op.name)
+            if op.name in self.before:
+                self._put(op, self.before[op.name], self._held(op))
+            elif owner in self.homes:
+                home = self.homes[owner]
+                is_slot = op.name in self.slots
+                self.homes[op.name] = _beside(
+                    op, self.graph.get_operation_by_name(owner), home, is_slot
+                )
+                if owner in self.before:  # else it is counted with its owner
+                    self._put(op, self.homes[op.name], bytes_of(op))
+            elif owner is None and _is_served(op, parse(op.device), self.tables):
+                self._put(op, self._deal(op, parse(op.device)), self._held(op))
+        return self.homes
+
+    def _held(self, op: Operation) -> int:
+        return bytes_of(op) + self.beside.get(op.name, 0) * (op.name not in self.before)
+
+    def _deal(self, op: Operation, wish: DeviceName) -> Home:
+        least = sorted(range(len(self.work)), key=lambda s: (self.work[s], s))
+        rows = op.attrs["shape"][0] if op.attrs["shape"] else 1
+        count = min(len(least), rows, self._pieces(op))
+        if wish.task is not None:  # out of range is for the placing pass to tell
+            least, count = [wish.task], 1
+        each, more = divmod(rows, max(count, 1))
+        cuts = [each * i + min(i, more) for i in range(max(count, 1) + 1)]  # the first are longer
+        pieces = [Piece(least[i], cuts[i], cuts[i + 1]) for i in range(len(cuts) - 1)]
+        return Home(tuple(pieces), op.name)
+
+    def _pieces(self, op: Operation) -> int:
+        """Into how many pieces a variable is cut if there are as many servers."""
+        size, most = bytes_of(op), self.settings.shard_bytes
+        if size <= most:
+            return 1
+        if self.loads.get(op.name, Load()).is_whole:
+            return -(-size * LEAST // most)
+        return -(-size // most)
+
+    def _put(self, op: Operation, home: Home, held: int) -> None:
+        """Count what the servers of a home have to do for it."""
+        self.homes[op.name] = home
+        load = self.loads.get(op.name, Load())
+        if home.owner != op.name:
+            load = Load()  # an update of a slot moves nothing of its own
+        rows = max(1, home.pieces[-1].stop)
+        for piece in home.pieces:
+            share = 1.0 if home.whole else (piece.stop - piece.start) / rows
+            if piece.server < len(self.work):
+                self.work[piece.server] += load.weight(held, share)
+
+
+def _is_served(op: Operation, wish: DeviceName, tables: set[str] | None) -> bool:
+    """Whether a variable lives on a server: one local to its replica does only if asked to.
+
+    With `tables` only these do, unless it is asked for.
+    """
+    if wish.job is None and wish.task is None:
+        return not op.attrs.get("local") and (tables is None or op.name in tables)
+    return wish.job == "ps"
+
+
+def _tables(graph: Graph) -> set[str]:
+    """The variables of which some operation uses rows."""
+    rows = (op for op in all_operations(graph) if lookup(op.type).by_rows)
+    return {variable_of(op.inputs[0]).name for op in rows}
+
+
+def _owners(graph: Graph) -> dict[str, str]:
+    """The variable that each follows: by colocation, or as the later one in a common update."""
+    owners: dict[str, str] = {}
+    for op in all_operations(graph):
+        if op.type == "Variable":
+            beside = [n for n in op.colocate if graph.get_operation_by_name(n).type == "Variable"]
+            handles = [*beside[:1], op.name]
+        else:
+            handles = handles_of(op)
+        for slot in handles[1:]:
+            owners.setdefault(slot, owners.get(handles[0], handles[0]))
+    return owners
+
+
+def _slots(graph: Graph) -> set[str]:
+    """Variables that some update changes together with an earlier one, or beside another one."""
+    found, variables = set(), {op.name for op in graph.get_operations() if op.type == "Variable"}
+    for op in all_operations(graph):
+        first, *others = handles_of(op) or [""]
+        found.update(others)
+        if lookup(op.type).writes and not variables.isdisjoint({*op.colocate} - {first}):
+            found.add(first)
+    return found
+
+
+def _beside(op: Operation, owner: Operation, home: Home, is_slot: bool) -> Home:
+    """Cut as its owner if of its shape, else copied to each piece if they are updated together."""
+    if op.attrs["shape"] == owner.attrs["shape"]:
+        return home
+    if is_slot:
+        return dataclasses.replace(home, copied=True)
+    return Home((dataclasses.replace(home.pieces[0], start=0, stop=0),), home.owner)

@@ -1,0 +1,407 @@
+"""Cut large variables by rows over the servers, with their reads, updates and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.errors import PlacementError
+from hpcflow.graph.static_shape import Spec, size_of
+from hpcflow.plan.distribution.initial_value_sharding import in_pieces, is_initial
+from hpcflow.plan.distribution.variable_placement import Home, Piece
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import constant, infer, live, substitute
+
+CUTS = (
+    "ReadVariable",
+    "ReadRows",
+    "WaitInitialized",
+    "IsVariableInitialized",
+)  # besides all ops that write
+WHOLE_ONLY = "ScatterNd"  # ops that name elements, not rows
+ELEMENTWISE = frozenset(  # what formulas of optimizers are made of
+    "Abs Add AddN Cast Div Equal Exp Greater GreaterEqual Identity IsFinite Less LessEqual Log "
+    "LogicalAnd Maximum Minimum Mul Neg Pow RealDiv Reciprocal ReplicaSum Rsqrt Select Sign Sqrt "
+    "Square Sub".split()
+)
+COPIES, ROWS = "copies", "rows"  # one scalar each, or its rows; else indices: those picked
+
+
+class Cut(NamedTuple):
+    """A value in pieces, each where a piece of the variable is; `space` says what pieces hold."""
+
+    parts: tuple[Ref, ...]
+    pieces: tuple[Piece, ...]
+    space: str | Ref
+
+
+def shard(program: Program, homes: Mapping[str, Home]) -> Program:
+    """Each variable of several pieces as Variable nodes `name/part_i`, on their servers.
+
+    A part has attrs `piece` (its rows) and `whole` (the shape of the variable); a slot of another
+    shape than its owner's is copied to every part and has `copy` (its number, of how many). A read
+    becomes the parts' reads and a Concat; an update one of each part, fed rows of its values.
+    What is computed element by element beside such a variable, as by optimizers, is computed for
+    each part on its server: only gradients go there, and nothing comes between read and update.
+    """
+    cut = {
+        name: home for name, home in homes.items() if len(home.pieces) > 1 and name in program.nodes
+    }
+    return live(_Sharder(program, cut).run()) if cut else program
+
+
+class Pick(NamedTuple):
+    """What belongs to one piece, of rows with indices: these counted from its first, and more."""
+
+    indices: Ref
+    places: Ref  # among all rows
+    rows: Ref
+
+
+class _Sharder:
+    def __init__(self, program: Program, cut: Mapping[str, Home]) -> None:
+        self.program, self.cut = program, cut
+        self.nodes: dict[str, Node] = {}
+        self.order: dict[str, tuple[str, ...]] = {}  # whom to follow instead of a cut node
+        self.rows: dict[tuple[Ref, Piece], Ref] = {}
+        self.values: dict[Ref, Cut] = {}
+        self.picks: dict[tuple[Ref, ...], tuple[Pick, ...]] = {}  # indices(, values) -> of pieces
+        self.gathered: dict[tuple[Ref, ...], list[str]] = {}  # values, indices -> those of pieces
+
+    def run(self) -> Program:
+        for node in self.program.nodes.values():
+            handles = [ref.node for ref in node.inputs if ref.node in self.cut]
+            if node.name in self.cut:
+                self._variable(node)
+            elif not handles:
+                self._beside(node)
+            elif not (node.type in CUTS or node.row.writes) or node.type.startswith(WHOLE_ONLY):
+                raise PlacementError(
+                    f"{node.type} cannot use variable {handles[0]!r}, which is cut over servers",
+                    op=node.name,
+                    line=node.line,
+                    hint='put the variable on one server with hf.device("/job:ps/task:0"), '
+                    "or raise HPCFLOW_SHARD_BYTES",
+                )
+            elif node.type == "IsVariableInitialized":  # the pieces get their values together
+                first = Ref(_part(handles[0], 0))
+                self._add(node.but(inputs=(first,), colocate=()))
+            elif node.type == "ReadVariable":
+                self._read(node, self.cut[handles[0]])
+            elif node.type == "ReadRows":
+                self._read_rows(node, self.cut[handles[0]])
+            elif node.row.by_rows:
+                self._update_rows(node, self.cut[handles[0]])
+            else:
+                self._update(node, handles)
+        reads = {name for name in self.order if name in self.nodes}
+        program = self.program.but(nodes=self.nodes)
+        return _followed(substitute(program, {}, self._gone()), reads, self.order)
+
+    def _gone(self) -> dict[str, tuple[str, ...]]:
+        return {name: parts for name, parts in self.order.items() if name not in self.nodes}
+
+    def _add(self, node: Node) -> Ref:
+        self.nodes[node.name] = node
+        return Ref(node.name)
+
+    def _variable(self, node: Node) -> None:
+        home, shape = self.cut[node.name], node.attrs["shape"]
+        for i, piece in enumerate(home.pieces):
+            attrs = dict(node.attrs, piece=(piece.start, piece.stop), whole=shape)
+            if home.copied:
+                attrs = dict(node.attrs, copy=(i, len(home.pieces)))
+            else:
+                attrs["shape"] = (piece.stop - piece.start, *shape[1:])
+            part = _part(node.name, i)
+            self._add(node.but(name=part, attrs=attrs, device=piece.device, colocate=()))
+
+    def _read(self, node: Node, home: Home) -> None:
+        handle = node.inputs[0].node
+        parts = []
+        for i, piece in enumerate(home.pieces):
+            given, attrs = Ref(_part(handle, i)), self._piece_attrs(node, home, piece)
+            parts.append(self._add(self._cut_node(node, home, i, attrs, (given,))))
+        space = COPIES if home.copied else ROWS
+        self.values[Ref(node.name)] = Cut(tuple(parts), home.pieces, space)
+        if home.copied:
+            self._add(node.but(inputs=(Ref(_part(handle, 0)),), colocate=()))
+            return
+        specs = [self.nodes[ref.node].specs[0] for ref in parts]
+        attrs = {"axis": 0}
+        made = infer("Concat", specs, attrs, op=node.name, line=node.line)
+        self._add(Node(node.name, "Concat", tuple(parts), (), attrs, made, line=node.line))
+        self.order[node.name] = tuple(ref.node for ref in parts)
+
+    def _update(self, node: Node, handles: list[str]) -> None:
+        home = self.cut[handles[0]]
+        mates = [node.inputs[i].node for i in node.row.writes]
+        for mate in mates:
+            if self.cut.get(mate, home).pieces != home.pieces or mate not in self.cut:
+                raise PlacementError(
+                    f"{node.name!r} updates {handles[0]!r}, which is cut over servers, together "
+                    f"with {mate!r}, which is not cut alike",
+                    op=node.name,
+                    line=node.line,
+                    hint="leave the slot's device to its variable, or raise HPCFLOW_SHARD_BYTES",
+                )
+        made = self._initial(node, home)
+        parts = []
+        for i, piece in enumerate(home.pieces):
+            inputs = tuple(
+                Ref(_part(ref.node, i)) if ref.node in self.cut else self._piece_of(ref, home, i)
+                for ref in node.inputs
+            )
+            inputs = (inputs[0], made[i]) if made else inputs
+            attrs = self._piece_attrs(node, home, piece)
+            parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)).node)
+        self.order[node.name] = tuple(parts)
+
+    def _initial(self, node: Node, home: Home) -> list[Ref] | None:
+        """The initial value that a node assigns, in pieces made where they belong, if it can be."""
+        if not is_initial(node) or home.copied:
+            return None
+        beside = [_part(node.inputs[0].node, i) for i in range(len(home.pieces))]
+        return in_pieces(self.program, node, home.pieces, beside, self._add)
+
+    def _read_rows(self, node: Node, home: Home) -> None:
+        """Each server reads the rows that it has; they are put in the order asked for."""
+        handle, indices = node.inputs
+        picks = self._picked(node, home, (indices,))
+        parts = []
+        for i, pick in enumerate(picks):
+            given = (Ref(_part(handle.node, i)), pick.indices)
+            attrs = self._piece_attrs(node, home, home.pieces[i])
+            parts.append(self._add(self._cut_node(node, home, i, attrs, given)))
+        self._join(node, Cut(tuple(parts), home.pieces, indices))
+        self.order[node.name] = tuple(ref.node for ref in parts)
+
+    def _join(self, node: Node, cut: Cut) -> None:
+        """The whole value under the name of `node`, for those who need it; else it is dropped."""
+        self.values[Ref(node.name)] = cut
+        type, inputs, attrs = "JoinRows", cut.parts, {}
+        if cut.space == COPIES:
+            type, inputs = "Identity", cut.parts[:1]
+        elif cut.space == ROWS:
+            type, attrs = "Concat", {"axis": 0}
+        elif isinstance(cut.space, Ref):
+            places = (pick.places for pick in self.picks[(cut.space,)])
+            inputs = (cut.space, *places, *cut.parts)
+        specs = infer(type, [self._spec(r) for r in inputs], attrs, op=node.name, line=node.line)
+        self._add(Node(node.name, type, inputs, (), attrs, specs, line=node.line))
+
+    def _update_rows(self, node: Node, home: Home) -> None:
+        """Each server is sent the indices and values of its own rows."""
+        handle, indices, values = node.inputs
+        cut, whole = self.values.get(values), self.program.spec(values).shape == ()
+        there = cut is not None and (cut.pieces, cut.space) == (home.pieces, indices)
+        picks = self._picked(node, home, (indices,) if there or whole else (indices, values))
+        parts = []
+        for i, part in enumerate(home.pieces):
+            rows = cut.parts[i] if there and cut else values if whole else picks[i].rows
+            given = (Ref(_part(handle.node, i)), picks[i].indices, rows)
+            attrs = self._piece_attrs(node, home, part)
+            parts.append(self._add(self._cut_node(node, home, i, attrs, given)).node)
+        self.order[node.name] = tuple(parts)
+
+    def _picked(self, node: Node, home: Home, inputs: tuple[Ref, ...]) -> tuple[Pick, ...]:
+        """What belongs to each piece of indices and values of rows."""
+        if inputs not in self.picks:
+            self.picks[inputs] = self._picks(node, home, inputs)
+        return self.picks[inputs]
+
+    def _picks(
+        self, node: Node, home: Home, inputs: tuple[Ref, ...], width: int = 1
+    ) -> tuple[Pick, ...]:
+        """The same, picked by new nodes, of indices that count `width` to a row."""
+        picks = []
+        specs = [self._spec(ref) for ref in inputs]
+        for piece in home.pieces:
+            sides = {"start": piece.start, "stop": piece.stop, "size": home.pieces[-1].stop}
+            attrs = {side: row * width for side, row in sides.items()}
+            made = infer("PieceRows", specs, attrs, op=node.name, line=node.line)
+            name = f"{node.name}/rows_{piece.start}_{piece.stop}"
+            self._add(Node(name, "PieceRows", inputs, (), attrs, made, line=node.line))
+            picks.append(Pick(Ref(name, 0), Ref(name, 1), Ref(name, 2)))
+        return tuple(picks)
+
+    # -- what is computed beside a cut variable
+
+    def _beside(self, node: Node) -> None:
+        """A node that uses no cut variable: computed in pieces if that can be, else anywhere."""
+        owner = next((c for c in node.colocate if c in self.cut and not self.cut[c].copied), None)
+        if owner is not None and node.type == "AddEntries" and self._entries(node, owner):
+            return
+        if owner is not None and node.type == "GatherGrad" and self._rows_made_whole(node, owner):
+            return
+        if owner is None or node.type not in ELEMENTWISE or not self._in_pieces(node, owner):
+            loose = tuple(c for c in node.colocate if c not in self.cut)
+            self._add(node.but(colocate=loose))
+        if owner is not None and node.type == "ReplicaGather":
+            self._gather_pieces(node, owner)
+        if owner is not None and node.type == "SumEqualRows":
+            self._send_rows(node, owner)
+
+    def _send_rows(self, node: Node, owner: str) -> None:
+        """The rows of a gradient, each on the server that has the row of the variable."""
+        home, indices = self.cut[owner], Ref(node.name, 1)
+        picks = self._picked(node, home, (indices, Ref(node.name, 0)))
+        if node.inputs in self.gathered:  # they are there already, of all replicas
+            made = []
+            for i, name in enumerate(self.gathered[node.inputs]):
+                mate = node.but(colocate=(_part(owner, i),))
+                given = (Ref(name, 0), Ref(name, 1))
+                made.append(self._add(self._cut_node(mate, home, i, node.attrs, given)).node)
+            both = zip(picks, made, strict=True)
+            picks = tuple(Pick(Ref(name, 1), pick.places, Ref(name, 0)) for pick, name in both)
+            self.picks[indices, Ref(node.name, 0)] = picks
+        self.picks[(indices,)] = picks
+        parts = tuple(pick.rows for pick in picks)
+        self.values[Ref(node.name, 0)] = Cut(parts, home.pieces, indices)
+
+    def _gather_pieces(self, node: Node, owner: str) -> None:
+        """The rows of all replicas, gathered on the server of each piece by itself."""
+        values, indices = node.inputs
+        home, parts = self.cut[owner], []
+        for i, pick in enumerate(self._picks(node, home, (indices, values))):
+            mate = node.but(colocate=(_part(owner, i),))
+            given = (pick.rows, pick.indices)
+            parts.append(self._add(self._cut_node(mate, home, i, node.attrs, given)).node)
+        self.gathered[Ref(node.name, 0), Ref(node.name, 1)] = parts
+
+    def _entries(self, node: Node, owner: str) -> bool:
+        """Each server is sent the entries of its own piece; False if they are not like `owner`."""
+        home, shape = self.cut[owner], tuple(node.attrs["shape"])
+        if shape != tuple(self.program.nodes[owner].attrs["shape"]):
+            return False
+        picks = self._picks(node, home, node.inputs, size_of(shape[1:]))
+        self._made_there(node, owner, [(pick.indices, pick.rows) for pick in picks])
+        return True
+
+    def _rows_made_whole(self, node: Node, owner: str) -> bool:
+        """Each server makes its piece of what some rows are; False if that is not like `owner`."""
+        shape = tuple(self.program.nodes[owner].attrs["shape"])
+        if len(node.inputs) != 2 or node.attrs["axis"] != 0 or node.attrs["shape"] != shape:
+            return False
+        values, indices = node.inputs
+        picks = self._picked(node, self.cut[owner], (indices, values))
+        self._made_there(node, owner, [(pick.rows, pick.indices) for pick in picks])
+        return True
+
+    def _made_there(self, node: Node, owner: str, given: list[tuple[Ref, Ref]]) -> None:
+        """A value like `owner`, a piece on each server from what it is given there."""
+        home, parts = self.cut[owner], []
+        for i, inputs in enumerate(given):
+            mate = node.but(colocate=(_part(owner, i),))
+            attrs = self._piece_attrs(node, home, home.pieces[i])
+            parts.append(self._add(self._cut_node(mate, home, i, attrs, inputs)))
+        self._join(node, Cut(tuple(parts), home.pieces, ROWS))
+        self.order[node.name] = tuple(ref.node for ref in parts)
+
+    def _in_pieces(self, node: Node, owner: str) -> bool:
+        """Compute a node for each piece of `owner`; False if its inputs do not fit them."""
+        home, shape = self.cut[owner], tuple(self.program.nodes[owner].attrs["shape"])
+        cuts = [self.values[ref] for ref in node.inputs if ref in self.values]
+        if any(cut.pieces != home.pieces for cut in cuts):
+            return False
+        spaces = {cut.space for cut in cuts} - {COPIES}
+        if not spaces:
+            made = node.specs[0].shape
+            spaces = {COPIES} if cuts or made == () else {ROWS} if made == shape else set()
+        if len(spaces) != 1:
+            return False
+        (space,) = spaces
+        for ref in node.inputs:
+            if ref not in self.values and (given := self.program.spec(ref).shape) != ():
+                if space != ROWS or given != shape:
+                    return False
+        parts = []
+        for i in range(len(home.pieces)):
+            inputs = tuple(self._piece_of(ref, home, i) for ref in node.inputs)
+            mate = node.but(colocate=(_part(owner, i),))
+            parts.append(self._add(self._cut_node(mate, home, i, node.attrs, inputs)))
+        self._join(node, Cut(tuple(parts), home.pieces, space))
+        self.order[node.name] = tuple(ref.node for ref in parts)
+        return True
+
+    def _piece_of(self, ref: Ref, home: Home, i: int) -> Ref:
+        """What piece `i` needs of a value."""
+        cut = self.values.get(ref)
+        if cut is not None and cut.pieces == home.pieces:
+            return cut.parts[i]
+        return self._rows(ref, home, home.pieces[i])
+
+    def _spec(self, ref: Ref) -> Spec:
+        return self.nodes[ref.node].specs[ref.index]
+
+    def _piece_attrs(self, node: Node, home: Home, piece: Piece) -> dict[str, Any]:
+        if home.copied or "shape" not in node.attrs:
+            return node.attrs
+        rows = piece.stop - piece.start
+        return node.attrs | {"shape": (rows, *node.attrs["shape"][1:])}
+
+    def _cut_node(
+        self, node: Node, home: Home, i: int, attrs: dict[str, Any], inputs: tuple[Ref, ...]
+    ) -> Node:
+        """The node of piece `i`; it follows of what is computed in pieces that of this piece."""
+        given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
+        specs = infer(node.type, given, attrs, op=node.name, line=node.line)
+        control: dict[str, None] = {}
+        for name in node.control:
+            cut = self.values.get(Ref(name))
+            there = cut is not None and cut.pieces == home.pieces
+            control[cut.parts[i].node if there and cut else name] = None
+        mates = tuple(c for c in node.colocate if c not in self.cut)
+        return node.but(
+            name=_part(node.name, i),
+            inputs=inputs,
+            control=tuple(control),
+            attrs=attrs,
+            specs=specs,
+            colocate=mates,
+        )
+
+    def _rows(self, ref: Ref, home: Home, piece: Piece) -> Ref:
+        """The rows of a value that belong to a piece; scalars serve all pieces."""
+        shape = self.program.spec(ref).shape
+        if not shape or home.copied:
+            return ref
+        if (ref, piece) not in self.rows:
+            node = self.program.nodes[ref.node]
+            name = f"{ref.node}/rows_{ref.index}_{piece.start}_{piece.stop}"
+            self.rows[ref, piece] = self._add(self._slice(node, ref, piece, name))
+        return self.rows[ref, piece]
+
+    def _slice(self, node: Node, ref: Ref, piece: Piece, name: str) -> Node:
+        if node.type == "Const":
+            value = np.asarray(node.attrs["value"])[piece.start : piece.stop]
+            return constant(node.but(name=name), value)
+        if node.type == "Fill" and not node.inputs:
+            shape = (piece.stop - piece.start, *node.attrs["shape"][1:])
+            attrs = node.attrs | {"shape": shape}
+            specs = infer("Fill", [], attrs, op=node.name, line=node.line)
+            return node.but(name=name, attrs=attrs, specs=specs)
+        attrs = {"key": (("slice", piece.start, piece.stop, None),)}
+        specs = infer("StridedSlice", [self.program.spec(ref)], attrs, op=name, line=node.line)
+        return Node(name, "StridedSlice", (ref,), (), attrs, specs, node.device, (), node.line)
+
+
+def _part(name: str, i: int) -> str:
+    return f"{name}/part_{i}"
+
+
+def _followed(program: Program, reads: set[str], order: Mapping[str, tuple[str, ...]]) -> Program:
+    """Who follows a cut read follows the parts' reads, not the Concat of their values."""
+    nodes = {
+        node.name: node.but(
+            control=tuple(
+                dict.fromkeys(p for c in node.control for p in (order[c] if c in reads else (c,)))
+            )
+        )
+        if any(c in reads for c in node.control)
+        else node
+        for node in program.nodes.values()
+    }
+    return program.but(nodes=nodes)

@@ -1,0 +1,1 @@
+"""From the graph to the program that the fetches need: pruning, captures, simplification."""

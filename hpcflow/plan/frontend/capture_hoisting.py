@@ -1,0 +1,172 @@
+"""What bodies use from outside: reads of variables move out of loops and branches, constants in.
+
+A read sees the updates that it follows and no others of its step. So it may move to where it
+follows the same updates: in front of a loop that does not update its variable. There it is made
+once, wherever the variable lives, and equal reads are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpcflow.ops.control_flow.cond_while_gradients import EARLY
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner, mapped, whole
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import substitute
+from hpcflow.plan.verification.effect_verifier import used_state
+
+CONSTANT_BYTES = 1 << 16  # a larger constant is given to a body as any other value
+
+
+def reads_outside(program: Program) -> Program:
+    """The program with reads of variables in front of loops and branches.
+
+    A read stays in a body that updates its variable, or tests whether it has a value, behind
+    control inputs that order it, and where such an update or test comes before the loop. A read for
+    the gradient of a body (`EARLY`) goes where the body's own reads went. A read of what was just
+    updated goes if nobody takes the value.
+    """
+    program = mapped(program, reads_outside)
+    program = _without_unused(program)
+    if not any(n.type in FRAMES or EARLY in n.attrs for n in program.nodes.values()):
+        return program
+    changes = _Changes(program)
+    front: dict[str, Node] = {}
+    found: dict[str, Node] = {}
+    for node in program.nodes.values():
+        if EARLY in node.attrs:
+            attrs = {k: value for k, value in node.attrs.items() if k != EARLY}
+            control = node.control if changes.before(node) else ()
+            node = node.but(attrs=attrs, control=control)
+        elif node.type in FRAMES:
+            node = _without_reads(node, changes, front)
+        found[node.name] = node
+    return program.but(nodes={**front, **found})
+
+
+def constants_inside(program: Program) -> Program:
+    """The program with small constants in the bodies that use them, where they can be folded."""
+    nodes = {}
+    for node in program.nodes.values():
+        if node.type in FRAMES:
+            for key, body in inner(node):
+                known = {}
+                for feed, slot in zip(body.feeds, node.attrs[f"{key}_feeds"], strict=True):
+                    outer = _outside(node, slot)
+                    source = None if outer is None else program.nodes[outer.node]
+                    if source is not None and source.type == "Const" and not source.control:
+                        if source.specs[0].nbytes <= CONSTANT_BYTES:
+                            known[feed] = source
+                if known:
+                    node = _with_constants(node, key, known)
+        nodes[node.name] = node
+    return program.but(nodes=nodes)
+
+
+def _without_unused(program: Program) -> Program:
+    taken = {ref.node for node in program.nodes.values() for ref in node.inputs}
+    taken.update(ref.node for ref in program.fetches)
+    gone = {}
+    for node in program.nodes.values():
+        if node.type == "ReadVariable" and node.name not in taken:
+            before = [program.nodes[name] for name in node.control]
+            if any(node.inputs[0] in (b.inputs[i] for i in b.row.writes) for b in before):
+                gone[node.name] = node.control
+    return substitute(program, {}, gone)
+
+
+class _Changes:
+    """Which variables may change, in the order of a program, before a node runs.
+
+    A set of variables is an integer with one bit for each: every node has one.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._bits: dict[str, int] = {}  # of variables
+        self._found: dict[str, int] = {}  # variables updated, or tested for a value, until a node
+        self._waits: set[str] = set()  # nodes behind what other steps do
+        for node in program.nodes.values():
+            before = node.before()
+            found = self._set_of(_touched(node))
+            for name in before:
+                found |= self._found[name]
+            self._found[node.name] = found
+            acts = any(n.row.waits or n.row.collective or n.row.script for n in whole(node))
+            if acts or not self._waits.isdisjoint(before):
+                self._waits.add(node.name)
+
+    def _set_of(self, variables: Iterable[str]) -> int:
+        found = 0
+        for variable in variables:
+            found |= self._bits.setdefault(variable, 1 << len(self._bits))
+        return found
+
+    def before(self, node: Node, variable: str = "") -> bool:
+        """Whether a read of the variable, by default that of a read, may not run before `node`."""
+        if not self._waits.isdisjoint(node.control):
+            return True  # other steps may change it meanwhile
+        bit = self._bits.get(variable or node.inputs[0].node, 0)
+        return any(bit & self._found[name] for name in node.before())
+
+
+def _touched(node: Node) -> set[str]:
+    """The variables that a node, or what it holds, updates or tests for a value."""
+    tests = (one for one in whole(node) if one.type == "IsVariableInitialized")
+    return used_state(node)[1] | {one.inputs[0].node for one in tests}
+
+
+def _without_reads(frame: Node, changes: _Changes, front: dict[str, Node]) -> Node:
+    """The loop or branch with reads that may be outside; they are added to `front`."""
+    mine, asked = _touched(frame), frame
+    for key, body in inner(frame):
+        moved: dict[str, Node] = {}
+        for node in body.nodes.values():
+            if node.type == "ReadVariable" and not node.control:
+                variable = node.inputs[0].node
+                if variable not in mine and not changes.before(asked, variable):
+                    front[variable], front[node.name] = body.nodes[variable], node
+                    moved[node.name] = node
+        if moved:
+            frame = _fed(frame, key, moved)
+    return frame
+
+
+def _fed(frame: Node, key: str, moved: dict[str, Node]) -> Node:
+    """The loop or branch with values from outside in place of the nodes of these names in it."""
+    body = frame.attrs[key]
+    inputs, slots = list(frame.inputs), list(frame.attrs[f"{key}_feeds"])
+    nodes, values, gone = {}, {}, {}
+    for name, node in moved.items():
+        feed = f"{name}/outside"
+        attrs = {"dtype": node.specs[0].dtype, "shape": node.specs[0].shape}
+        nodes[feed] = Node(feed, "Feed", attrs=attrs, specs=node.specs, line=node.line)
+        values[Ref(name)], gone[name] = Ref(feed), ()
+        if Ref(name) not in inputs:
+            inputs.append(Ref(name))
+        slots.append(inputs.index(Ref(name)) - _first(frame))
+    feeds = (*body.feeds, *nodes)
+    body = substitute(body.but(nodes={**nodes, **body.nodes}, feeds=feeds), values, gone)
+    return frame.but(
+        inputs=tuple(inputs), attrs={**frame.attrs, key: body, f"{key}_feeds": tuple(slots)}
+    )
+
+
+def _first(frame: Node) -> int:
+    """The place among the inputs of what is fed as slot 0, if that is from outside."""
+    return -frame.attrs["empty"] if frame.type == "Loop" else 1
+
+
+def _outside(frame: Node, slot: int) -> Ref | None:
+    """The value from outside that is fed as this slot; None for a variable of the loop."""
+    if frame.type == "Loop" and slot < len(frame.attrs["made"]):
+        return None
+    return frame.inputs[slot + _first(frame)]
+
+
+def _with_constants(frame: Node, key: str, known: dict[str, Node]) -> Node:
+    body, slots = frame.attrs[key], frame.attrs[f"{key}_feeds"]
+    nodes = {n: known[n].but(name=n) if n in known else node for n, node in body.nodes.items()}
+    pairs = [(f, s) for f, s in zip(body.feeds, slots, strict=True) if f not in known]
+    body = body.but(nodes=nodes, feeds=tuple(f for f, _ in pairs))
+    attrs = {**frame.attrs, key: body, f"{key}_feeds": tuple(s for _, s in pairs)}
+    return frame.but(attrs=attrs)

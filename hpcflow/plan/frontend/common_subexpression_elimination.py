@@ -1,0 +1,60 @@
+"""Common subexpression elimination: one node for pure nodes, and reads, that compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.frontend.constant_folding import FOLDED_BYTES
+from hpcflow.plan.ir.attribute_values import canonical
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import substitute
+
+
+def merge_equal(program: Program) -> Program:
+    """One node for all pure ones, and reads of one variable, of the same type, inputs and order.
+
+    Reads may be merged because they have the same control inputs: what comes between them in the
+    graph comes before neither.
+    """
+    values: dict[Ref, Ref] = {}
+    order: dict[str, tuple[str, ...]] = {}
+    like: dict[Hashable, Node] = {}
+    seen: dict[Hashable, Node] = {}
+    for node in program.nodes.values():
+        if not (node.row.pure or node.type == "ReadVariable") or not node.specs:
+            continue
+        key = _key(node, values, order)
+        other = like.setdefault(key, node)
+        if other is node:
+            continue
+        seen.setdefault((key, _attrs(other)), other)
+        first = seen.setdefault((key, _attrs(node)), node)
+        if first is not node and _specs(first) == _specs(node):
+            order[node.name] = (first.name,)
+            values.update({Ref(node.name, i): Ref(first.name, i) for i in range(len(node.specs))})
+    return substitute(program, values, order)
+
+
+def _key(node: Node, values: dict[Ref, Ref], order: dict[str, tuple[str, ...]]) -> Hashable:
+    """What equal nodes have in common, but for attributes: few have so much."""
+    inputs = tuple([values.get(ref, ref) for ref in node.inputs])
+    control = frozenset([order.get(c, (c,))[0] for c in node.control])
+    return node.type, inputs, control, node.device, frozenset(node.colocate)
+
+
+def _attrs(node: Node) -> Hashable:
+    return tuple(sorted((k, _attr(v)) for k, v in node.attrs.items()))
+
+
+def _attr(value: Any) -> Hashable:
+    if isinstance(value, np.ndarray) and value.nbytes > FOLDED_BYTES:
+        return "array", id(value)  # reading it all would cost more than a second copy
+    return canonical(value)
+
+
+def _specs(node: Node) -> list[Spec]:
+    return [Spec(s.dtype, s.shape) for s in node.specs]

@@ -1,0 +1,82 @@
+"""Constant folding: pure nodes whose values are known when the plan is made become constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.plan.ir.control_flow_nodes import whole
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import constant, substitute
+
+Evaluate = Callable[[Node, Sequence[Any]], Sequence[Any]]
+FOLDED_BYTES = 1 << 16  # a folded constant is kept in the plan: no more than this
+MADE_BYTES = 1 << 10  # what has no inputs (Fill) is cheap to make: only small ones are kept
+
+
+def known_values(program: Program) -> Program:
+    """Constants in place of nodes whose value the shapes already told.
+
+    Not behind an update or a collective: nobody else may need it, and what shapes are known differs
+    from run to run and from replica to replica.
+    """
+    kept = _anchors(program) | _behind_effects(program)
+    nodes = dict(program.nodes)
+    for node in program.nodes.values():
+        if node.type != "Const" and _may_fold(node, kept) and len(node.specs) == 1:
+            value = node.specs[0].value
+            if value is not None:
+                nodes[node.name] = constant(node, value)
+    return program.but(nodes=nodes)
+
+
+def fold(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:
+    """Constants in place of pure nodes that have only constants as inputs, if they are small."""
+    anchors = _anchors(program)
+    known: dict[Ref, np.ndarray] = {}
+    nodes: dict[str, Node] = {}
+    values: dict[Ref, Ref] = {}
+    for node in program.nodes.values():
+        if node.type == "Const" and not node.control:
+            known[Ref(node.name)] = node.attrs["value"]
+        ready = node.type != "Const" and all(ref in known for ref in node.inputs)
+        if not (ready and _may_fold(node, anchors) and _small(node, floats)):
+            nodes[node.name] = node
+            continue
+        with np.errstate(all="ignore"):  # as in a run: NaN and infinity are values
+            arrays = evaluate(node, [known[ref] for ref in node.inputs])
+        for i, array in enumerate(arrays):
+            name = node.name if len(node.specs) == 1 else f"{node.name}/folded_{i}"
+            made = constant(node.but(name=name), np.asarray(array))
+            nodes[name], known[Ref(node.name, i)] = made, made.attrs["value"]
+            if name != node.name:
+                values[Ref(node.name, i)] = Ref(name)
+    return substitute(program.but(nodes=nodes), values)
+
+
+def _anchors(program: Program) -> set[str]:
+    """Nodes that others follow by name: their order counts, not only their value."""
+    return {*program.targets, *(c for node in program.nodes.values() for c in node.control)}
+
+
+def _behind_effects(program: Program) -> set[str]:
+    """Updates and collectives, and all nodes that follow one, however remotely."""
+    found: set[str] = set()
+    for node in program.nodes.values():
+        acts = any(n.row.writes or n.row.collective for n in whole(node))
+        if acts or not found.isdisjoint(node.before()):
+            found.add(node.name)
+    return found
+
+
+def _may_fold(node: Node, anchors: set[str]) -> bool:
+    return bool(node.row.pure and node.specs and not node.control and node.name not in anchors)
+
+
+def _small(node: Node, floats: bool) -> bool:
+    limit = FOLDED_BYTES if node.inputs else MADE_BYTES
+    return all(
+        s.known and s.nbytes <= limit and (floats or s.dtype.kind in "iub") for s in node.specs
+    )

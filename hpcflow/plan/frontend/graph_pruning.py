@@ -1,0 +1,321 @@
+"""First pass: the part of the graph that the fetches need, with feeds in place of what is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Any
+
+from hpcflow.errors import FeedError, FetchError, ShapeError
+from hpcflow.graph.dtypes import resource
+from hpcflow.graph.function_body import (
+    Function,
+    control_of,
+    inputs_of,
+    needed,
+    variable_of,
+)
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec, merge, show
+from hpcflow.plan.frontend.read_write_order import with_reads_first
+from hpcflow.plan.ir.control_flow_nodes import Framer
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import infer
+
+# a Feed takes over their name and order
+STANDS_FOR_ITS_FEED = ("Placeholder", "ReplicaShare", "ReplicaOffset")
+
+
+def prune(
+    graph: Graph,
+    fetches: Sequence[Tensor | Operation],
+    feeds: Mapping[Tensor, Spec],
+    done: Container[Operation] = (),
+) -> Program:
+    """What computing `fetches` needs when `feeds` are given, in creation order.
+
+    Every feed has its node, used or not. Shapes are inferred anew from those of the fed arrays.
+    Operations that are `done` do not run again, and nothing waits for them.
+    Errors: FeedError (missing, unknown, wrong dtype or shape), FetchError, ShapeError.
+    """
+    for fetch in fetches:
+        _check_fetch(graph, fetch)
+    names = {(t.op, t.index): _feed_name(graph, t) for t in feeds}
+    for tensor, spec in feeds.items():
+        _check_feed(graph, tensor, spec)
+        _check_not_bound(tensor)
+    given = {names[t.op, t.index]: (t, spec) for t, spec in feeds.items()}
+    builder = _Builder(graph, fetches, _with_all_reads(graph, names), done)
+    _check_bodies(builder.needed, feeds)
+    return builder.program(given)
+
+
+def _check_fetch(graph: Graph, fetch: object) -> None:
+    if not isinstance(fetch, (Tensor, Operation)):
+        raise FetchError(f"{fetch!r} cannot be fetched", hint="fetch tensors and operations")
+    op = fetch if isinstance(fetch, Operation) else fetch.op
+    if op.graph is not graph:
+        raise FetchError(f"fetch {fetch.name!r} is of another graph", op=op.name, line=op.line)
+    if isinstance(fetch, Tensor) and fetch.dtype == resource:
+        raise FetchError(
+            f"{fetch.name!r} is a handle, not a value",
+            op=op.name,
+            line=op.line,
+            hint="fetch the variable or a read of it",
+        )
+
+
+def _check_feed(graph: Graph, tensor: Tensor, spec: Spec) -> None:
+    facts: dict[str, Any] = {"op": tensor.op.name, "line": tensor.op.line}
+    if tensor.graph is not graph:
+        raise FeedError(f"feed {tensor.name!r} is of another graph", **facts)
+    if tensor.dtype == resource:
+        raise FeedError(f"{tensor.name!r} is a handle and cannot be fed", **facts)
+    if tensor.dtype != spec.dtype:
+        raise FeedError(
+            f"feed {tensor.name!r} is {spec.dtype}, the tensor is {tensor.dtype}",
+            **facts,
+            hint=f"feed array.astype({tensor.dtype.name!r})",
+        )
+    try:
+        merge(tensor.shape, spec.shape)
+    except ShapeError:
+        raise FeedError(
+            f"feed {tensor.name!r} has shape {show(spec.shape)}, "
+            f"the tensor has {show(tensor.shape)}",
+            **facts,
+            hint="reshape the array, or declare the placeholder with None for sizes that vary",
+        ) from None
+
+
+def _check_not_bound(tensor: Tensor) -> None:
+    line = tensor.graph.bound.get(tensor)
+    if line is not None:
+        raise FeedError(
+            f"{tensor.name!r} cannot be fed: the graph was built on its value at {line}",
+            op=tensor.op.name,
+            line=tensor.op.line,
+            hint="use an hf.placeholder or hf.placeholder_with_default in its place",
+        )
+
+
+def _with_all_reads(
+    graph: Graph, names: Mapping[tuple[Operation, int], str]
+) -> dict[tuple[Operation, int], str]:
+    """The feeds, those of a variable's value in place of all reads of the variable."""
+    fed = {op.inputs[0]: name for (op, _), name in names.items() if op.type == "ReadVariable"}
+    found = dict(names)
+    for op in graph.get_operations() if fed else ():
+        if op.type == "ReadVariable" and op.inputs[0] in fed:
+            found.setdefault((op, 0), fed[op.inputs[0]])
+    return found
+
+
+def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
+    """Errors: FeedError if a body reads a variable that is fed."""
+    fed = {t.op.inputs[0] for t in feeds if t.op.type == "ReadVariable"}
+    for op in needed if fed else ():
+        variable = next((t.op for t in op.inputs if t in fed), None)
+        if lookup(op.type).owner and variable is not None:
+            raise FeedError(
+                f"variable {variable.name!r} cannot be fed: {op.name!r} uses it in a body",
+                op=variable.name,
+                line=op.line,
+                hint="load the value into the variable",
+            )
+
+
+def _feed_name(graph: Graph, tensor: Tensor) -> str:
+    """The op's own name if the feed replaces it for good, else a name beside it."""
+    if tensor.op.type in STANDS_FOR_ITS_FEED:
+        return tensor.op.name
+    name = f"{tensor.op.name}/feed_{tensor.index}"
+    taken = {op.name for op in graph.get_operations()}
+    while name in taken:
+        name += "_"
+    return name
+
+
+class _Builder:
+    """Makes the program of what `fetches` need; `names` are the feeds that replace tensors."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        fetches: Sequence[Tensor | Operation],
+        names: Mapping[tuple[Operation, int], str],
+        done: Container[Operation] = (),
+    ) -> None:
+        self.graph, self.fetches, self.names, self.done = graph, fetches, names, done
+        self.nodes: dict[str, Node] = {}
+        self.outputs: dict[Operation, list[int]] = {}  # of a frame: which of the owner's it has
+        self.used, self.instead = self._needs()
+        ops = sorted(self.used.keys() - self.instead.keys(), key=lambda op: op.index)
+        self.needed = _ordered(ops, self._before, self.instead)
+
+    def program(self, feeds: Mapping[str, tuple[Tensor, Spec]]) -> Program:
+        """The program, with a node for every feed, used or not."""
+        place: dict[str, Any] = {}
+        for name, (tensor, spec) in feeds.items():
+            self.nodes[name] = _feed_node(tensor, spec, name)
+            place[name] = (tensor.op.index, 0)
+        for i, op in enumerate(self.needed):
+            self._add(op)
+            place.setdefault(op.name, (self._position(op), i))
+        nodes = with_reads_first(self.nodes, lambda name: place.get(name, (-1, 0)))
+        targets = [self._final(f).name for f in self.fetches if isinstance(f, Operation)]
+        return Program(
+            nodes,
+            tuple(feeds),
+            tuple(self.ref(f) for f in self.fetches if isinstance(f, Tensor)),
+            tuple(dict.fromkeys(targets)),
+        )
+
+    def _position(self, op: Operation) -> int:
+        """Where it stands: an extension where the operation stood that it replaces."""
+        return min((o.index for o, new in self.instead.items() if new is op), default=op.index)
+
+    def _final(self, op: Operation) -> Operation:
+        return self.instead.get(op, op)
+
+    def ref(self, t: Tensor) -> Ref:
+        """The value that stands for a tensor."""
+        feed = self.names.get((t.op, t.index))
+        if feed is not None:
+            return Ref(feed)
+        op = self._final(t.op)
+        if op.type == "Parameter" and t.dtype == resource:
+            return Ref(self._variable(t))
+        return Ref(op.name, self.outputs[op].index(t.index) if op in self.outputs else t.index)
+
+    def spec(self, t: Tensor) -> Spec:
+        """What is known of it in this step."""
+        ref = self.ref(t)
+        return self.nodes[ref.node].specs[ref.index]
+
+    def _variable(self, handle: Tensor) -> str:
+        """The node, here too, of the variable whose handle a function was given."""
+        op = variable_of(handle)
+        if op.name not in self.nodes:
+            self.nodes[op.name] = self._node(op)
+        return op.name
+
+    def _replaced(self, op: Operation) -> bool:
+        return op.type in STANDS_FOR_ITS_FEED and (op, 0) in self.names
+
+    def _needs(self) -> tuple[dict[Operation, set[int]], dict[Operation, Operation]]:
+        """What must run with which outputs in use, and the extensions that run instead."""
+        wanted: list[Tensor | Operation] = list(self.fetches)
+        while True:
+            used = needed(wanted, self._there)
+            instead = _superseded(used)
+            more = [new.outputs[i] for old, new in instead.items() for i in used[old] - used[new]]
+            if not more:
+                break
+            wanted += more
+        for op in used:
+            if op.type == "Placeholder":
+                raise FeedError(
+                    f"placeholder {op.name!r} needs a feed",
+                    op=op.name,
+                    line=op.line,
+                    hint=f"add it to feed_dict, shape {show(op.outputs[0].shape)} "
+                    f"{op.outputs[0].dtype}",
+                )
+        return used, instead
+
+    def _there(self, item: Tensor | Operation) -> bool:
+        """Whether a value is fed, or an operation has run already."""
+        if isinstance(item, Tensor) and (item.op, item.index) in self.names:
+            return True
+        op = item if isinstance(item, Operation) else item.op
+        return op in self.done or self._replaced(op)
+
+    def _before(self, op: Operation) -> list[Operation]:
+        used = self.used[op]
+        return [*(t.op for t in inputs_of(op, used)), *control_of(op, used)]
+
+    def _add(self, op: Operation) -> None:
+        if lookup(op.type).owner:
+            framer = Framer(_program, self.spec, self.ref)
+            framed = framer.frame(op, self.used[op], self._control(op))
+            self.nodes[op.name], self.outputs[op] = framed.node, framed.outputs
+        elif not (op.type == "Parameter" and op.outputs[0].dtype == resource):
+            self.nodes.setdefault(op.name, self._node(op))
+
+    def _control(self, op: Operation) -> tuple[str, ...]:
+        """The nodes that it follows; what is fed, and parameters, are there already."""
+        waited = [
+            c
+            for c in control_of(op, self.used.get(op))
+            if c not in self.done and not self._replaced(c) and c.type != "Parameter"
+        ]
+        return tuple(dict.fromkeys(self._final(c).name for c in waited))
+
+    def _node(self, op: Operation) -> Node:
+        inputs = tuple(self.ref(t) for t in op.inputs)
+        given = [self.nodes[ref.node].specs[ref.index] for ref in inputs]
+        inferred = infer(op.type, given, op.attrs, op=op.name, line=op.line)
+        try:
+            specs = tuple(
+                Spec(s.dtype, merge(s.shape, t.shape), s.value)
+                for s, t in zip(inferred, op.outputs, strict=True)
+            )
+        except ShapeError as error:
+            error.op, error.line = op.name, op.line
+            raise
+        control = self._control(op)
+        wish = (op.device, op.colocate, op.line)
+        return Node(op.name, op.type, inputs, control, op.attrs, specs, *wish)
+
+
+def _program(
+    function: Function, specs: Mapping[Tensor, Spec], results: Sequence[Tensor]
+) -> Program:
+    """The program of a function, for parameters of these specs; only those needed are fed."""
+    names = {(p.op, 0): p.op.name for p in specs}
+    builder = _Builder(function.body, [*results, *function.targets], names)
+    taken = {t for op in builder.needed for t in inputs_of(op, builder.used[op])}
+    taken.update(results)
+    return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in taken})
+
+
+def _superseded(there: Collection[Operation]) -> dict[Operation, Operation]:
+    """Owners of functions of which an extension is needed too: that runs instead."""
+    found = {}
+    for op in there:
+        newer, best = op, None
+        while newer in newer.graph.extensions:
+            newer = newer.graph.extensions[newer]
+            best = newer if newer in there else best
+        if best is not None:
+            found[op] = best
+    return found
+
+
+def _ordered(
+    needed: Sequence[Operation],
+    before: Callable[[Operation], Iterable[Operation]],
+    instead: Mapping[Operation, Operation],
+) -> list[Operation]:
+    """The operations so that each follows what it needs; as made, where there are no extensions."""
+    if not instead:
+        return list(needed)
+    there = set(needed)
+    place = {new: old.index for old, new in reversed(list(instead.items()))}
+    done: dict[Operation, None] = {}
+    stack = sorted(needed, key=lambda op: place.get(op, op.index), reverse=True)
+    while stack:
+        op = stack[-1]
+        first = [instead.get(b, b) for b in before(op)]
+        waiting = [b for b in first if b in there and b not in done]
+        if waiting and op not in done:
+            stack.extend(waiting)
+        else:
+            done[stack.pop()] = None
+    return list(done)
+
+
+def _feed_node(tensor: Tensor, spec: Spec, name: str) -> Node:
+    attrs = {"dtype": spec.dtype, "shape": spec.shape}
+    return Node(name, "Feed", attrs=attrs, specs=(Spec(*spec),), line=tensor.op.line)

@@ -1,0 +1,53 @@
+"""Identity elimination: nodes whose outputs are their inputs go, and so do NoOps."""
+
+from __future__ import annotations
+
+from hpcflow.plan.ir.program import Node, Program, shape_is_told
+from hpcflow.plan.ir.program_rewriting import bypass, substitute
+
+NOOP_EDGES = 256  # a NoOp is dropped unless that makes more control edges than this
+ALWAYS_SAME = ("Identity", "IdentityN", "StopGradient", "PlaceholderWithDefault")
+SAME_IF_SPECS_ARE = ("Reshape", "SumToShape", "BroadcastTo", "Squeeze", "Cast")
+
+
+def drop_identities(program: Program) -> Program:
+    """Without nodes whose outputs are their inputs; those with wishes or control inputs stay."""
+    program = without_rules(program)
+    return bypass(program, [n.name for n in program.nodes.values() if _is_identity(n, program)])
+
+
+def without_rules(program: Program) -> Program:
+    """Gradients are made: what has one of its own is a plain identity, which any rank may run."""
+    nodes = {
+        n.name: n.but(type="IdentityN", inputs=n.inputs[: n.attrs["outputs"]], attrs={})
+        for n in program.nodes.values()
+        if n.type == "CustomGradient"
+    }
+    return program.but(nodes={**program.nodes, **nodes})
+
+
+def _is_identity(node: Node, program: Program) -> bool:
+    if node.control or node.device or node.colocate:
+        return False
+    if node.type in ALWAYS_SAME:
+        return True
+    if node.type not in SAME_IF_SPECS_ARE or shape_is_told(node, program.spec):
+        return False
+    given, made = program.spec(node.inputs[0]), node.specs[0]
+    return made.known and given[:2] == made[:2]
+
+
+def drop_noops(program: Program) -> Program:
+    """Without NoOps: what follows one follows what it follows. Those with a wish stay."""
+    followers = dict.fromkeys(program.nodes, 0)
+    for node in program.nodes.values():
+        for before in node.control:
+            followers[before] += 1
+    gone = {
+        n.name: n.control
+        for n in program.nodes.values()
+        if n.type == "NoOp"
+        and not (n.device or n.colocate)
+        and len(n.control) * followers[n.name] <= NOOP_EDGES
+    }
+    return substitute(program, {}, gone)

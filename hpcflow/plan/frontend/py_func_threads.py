@@ -1,0 +1,31 @@
+"""Calls of Python functions that no edge orders run in threads, for one may need another."""
+
+from __future__ import annotations
+
+from hpcflow.plan.ir.control_flow_nodes import inner, mapped, whole
+from hpcflow.plan.ir.program import Node, Part, Program
+from hpcflow.plan.verification.effect_verifier import Order
+
+
+def calls_in_threads(program: Program) -> Program:
+    """The program with `PyFuncThread` in place of `PyFunc` where two of them are in no order."""
+    program = mapped(program, calls_in_threads)
+    names = [n.name for n in program.nodes.values() if any(m.type == "PyFunc" for m in whole(n))]
+    if len(names) < 2:
+        return program
+    follows = Order(program.nodes, names)
+    alone = {b for a in names for b in names if a != b and not (follows(a, b) or follows(b, a))}
+    return program.but(nodes={**program.nodes, **{n: _threaded(program.nodes[n]) for n in alone}})
+
+
+def _threaded(node: Node) -> Node:
+    """The call in a thread; a loop or branch with all calls in it in threads."""
+    if node.type == "PyFunc":
+        return node.but(type="PyFuncThread")
+    inside = {key: _all_threaded(body) for key, body in inner(node)}
+    return node.but(attrs={**node.attrs, **inside}) if inside else node
+
+
+def _all_threaded(program: Program | Part) -> Program:
+    assert isinstance(program, Program)
+    return program.but(nodes={name: _threaded(n) for name, n in program.nodes.items()})

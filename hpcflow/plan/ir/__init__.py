@@ -1,0 +1,1 @@
+"""The program as plain data, and the helpers by which passes rewrite it."""

@@ -1,0 +1,175 @@
+"""Loops and branches of the graph as nodes that hold programs.
+
+A *Loop* node has attrs `cond` and `body` (programs), a *Branch* node `then` and `else`. Its slots
+are the loop's variables, then what the programs use from outside; `cond_feeds` and the like tell
+which slot each feed of a program is. The inputs of a Loop are its slots without the last `empty`
+variables, which begin as empty lists; those of a Branch are the predicate and the slots. `made`
+tells dtypes and shapes of the outputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from hpcflow.graph.dtypes import resource
+from hpcflow.graph.function_body import Function, alive, captured, functions_of
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.static_shape import Spec, either, merge
+from hpcflow.plan.ir.program import Node, Part, Program, Ref
+
+FRAMES = ("Loop", "Branch", "LoopAcross", "BranchAcross")  # of programs or parts, in the plan
+PROGRAMS = ("cond", "body", "then", "else")
+
+
+def inner(node: Node) -> Iterator[tuple[str, Program | Part]]:
+    """The programs, or after cutting the parts, that a node holds."""
+    if node.type in FRAMES:
+        for key in PROGRAMS:
+            if key in node.attrs:
+                yield key, node.attrs[key]
+
+
+def mapped(program: Program, change: Callable[[Program], Program]) -> Program:
+    """`program` with `change` made to the programs that its nodes hold."""
+    nodes = {
+        name: node.but(attrs={**node.attrs, **{k: change(p) for k, p in inner(node)}})  # type: ignore[arg-type]
+        if node.type in FRAMES
+        else node
+        for name, node in program.nodes.items()
+    }
+    return program.but(nodes=nodes)
+
+
+def whole(node: Node) -> Iterator[Node]:
+    """A node and all nodes in the programs that it holds, however deep."""
+    yield node
+    yield from within({node.name: node})
+
+
+def within(nodes: Mapping[str, Node]) -> Iterator[Node]:
+    """All nodes in the programs that `nodes` hold, however deep."""
+    for node in nodes.values():
+        for _, program in inner(node):
+            yield from program.nodes.values()
+            yield from within(program.nodes)
+
+
+# -- from functions to programs
+
+
+Build = Callable[[Function, Mapping[Tensor, Spec], Sequence[Tensor]], Program]
+
+
+@dataclasses.dataclass
+class Framed:
+    """A node made of an If or While, and which outputs of that it has."""
+
+    node: Node
+    outputs: list[int]
+
+
+class Framer:
+    """Makes Loop and Branch nodes; `build` makes a program of a function.
+
+    `spec` and `ref` tell of tensors outside, which are there already.
+    """
+
+    def __init__(
+        self, build: Build, spec: Callable[[Tensor], Spec], ref: Callable[[Tensor], Ref]
+    ) -> None:
+        self.build, self.spec, self.ref = build, spec, ref
+
+    def frame(self, op: Operation, used: set[int], control: tuple[str, ...]) -> Framed:
+        """The node for `op`, of whose outputs only `used` are needed."""
+        made = self._loop(op, used) if op.type == "While" else self._branch(op, used)
+        kind, inputs, attrs, outputs = made
+        specs = tuple(Spec(dtype, shape) for dtype, shape in attrs["made"])
+        node = Node(
+            op.name, kind, inputs, control, attrs, specs, op.device, op.colocate, line=op.line
+        )
+        return Framed(node, outputs)
+
+    def _loop(self, op: Operation, used: set[int]) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
+        test, step = op.attrs["cond"], op.attrs["body"]
+        begin = len(step.params) - op.attrs["lists"]
+        living = alive(op, used)
+        inits = {i: op.inputs[i] for i in living if i < begin}
+        given = {o: Spec(*self.spec(o)) for f, r in functions_of(op, used) for o in captured(f, r)}
+        specs = {i: step.params[i].spec for i in living}
+        for i, init in inits.items():
+            specs[i] = Spec(init.dtype, merge(self.spec(init).shape, step.params[i].shape))
+        results = [step.results[i] for i in living]
+        while True:  # sizes that change from iteration to iteration become unknown
+            known = {step.params[i]: s for i, s in specs.items()}
+            body = self.build(step, {**known, **_captured(step, given)}, results)
+            ends = [body.spec(ref) for ref in body.fetches]
+            wider = {
+                i: Spec(s.dtype, either(s.shape, e.shape))
+                for (i, s), e in zip(specs.items(), ends, strict=True)
+            }
+            if all(wider[i].shape == s.shape for i, s in specs.items()):
+                break
+            specs = wider
+        known = {p: specs[i] for i, p in enumerate(test.params) if i in specs}
+        cond = self.build(test, {**known, **_captured(test, given)}, test.results)
+        slots: dict[Tensor, int] = {step.params[i]: k for k, i in enumerate(living)}
+        slots.update(
+            {p: k for k, i in enumerate(living) if i < len(test.params) for p in [test.params[i]]}
+        )
+        outside = self._outside([(test, cond), (step, body)], slots, len(living))
+        attrs = {
+            "cond": cond,
+            "cond_feeds": _positions(cond, slots),
+            "body": body,
+            "body_feeds": _positions(body, slots),
+            "empty": len(living) - len(inits),
+            "made": tuple((s.dtype, s.shape) for s in specs.values()),
+        }
+        refs = (*(self.ref(t) for t in inits.values()), *(self.ref(t) for t in outside))
+        return "Loop", refs, attrs, living
+
+    def _branch(
+        self, op: Operation, used: set[int]
+    ) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
+        outputs = sorted(used)
+        slots: dict[Tensor, int] = {}
+        built: list[tuple[Function, Program]] = []
+        for side in ("then", "else"):
+            f = op.attrs[side]
+            given = {o: Spec(*self.spec(o)) for o in captured(f, outputs)}
+            results = [f.results[i] for i in outputs]
+            built.append((f, self.build(f, _captured(f, given), results)))
+        outside = self._outside(built, slots, 0)
+        (_, then), (_, other) = built
+        ends = zip(then.fetches, other.fetches, strict=True)
+        pairs = [(then.spec(a), other.spec(b)) for a, b in ends]
+        attrs = {
+            "then": then,
+            "then_feeds": _positions(then, slots),
+            "else": other,
+            "else_feeds": _positions(other, slots),
+            "made": tuple((a.dtype, either(a.shape, b.shape)) for a, b in pairs),
+        }
+        return "Branch", (self.ref(op.inputs[0]), *map(self.ref, outside)), attrs, outputs
+
+    def _outside(
+        self, built: Sequence[tuple[Function, Program]], slots: dict[Tensor, int], first: int
+    ) -> list[Tensor]:
+        """The outer tensors that programs are fed, each once; their parameters' slots are added."""
+        found: dict[Tensor, int] = {}
+        for f, program in built:
+            for outer, param in f.captures:
+                if param.op.name in program.feeds:
+                    slots[param] = found.setdefault(outer, first + len(found))
+        return list(found)
+
+
+def _captured(f: Function, given: Mapping[Tensor, Spec]) -> dict[Tensor, Spec]:
+    pairs = [(o, p) for o, p in f.captures if o in given and o.dtype != resource]
+    return {param: given[outer] for outer, param in pairs}
+
+
+def _positions(program: Program, slots: Mapping[Tensor, int]) -> tuple[int, ...]:
+    by_name = {param.op.name: slot for param, slot in slots.items()}
+    return tuple(by_name[name] for name in program.feeds)

@@ -1,0 +1,229 @@
+"""Small steps that the passes share: walking, renaming and dropping nodes of a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import HpcflowError, VerifyError
+from hpcflow.graph.op_registry import lookup
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.ir.control_flow_nodes import FRAMES
+from hpcflow.plan.ir.program import Node, Part, Program, Ref
+
+# operations of which the elements lie as those of their input
+SAME_ORDER = frozenset(("Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient"))
+
+
+def infer(
+    type: str, inputs: list[Spec], attrs: dict[str, Any], *, op: str, line: str
+) -> tuple[Spec, ...]:
+    """What the op table says of the outputs; an error names `op` and `line`."""
+    try:
+        return tuple(lookup(type).infer(inputs, attrs))
+    except HpcflowError as error:
+        error.op, error.line = error.op or op, error.line or line
+        raise
+
+
+def inferred_again(old: Program, new: Program) -> Program:
+    """The new program with the sizes that follow where a node has other inputs than in the old."""
+    nodes: dict[str, Node] = {}
+    told: set[str] = set()  # whose sizes were less well known
+    for node in new.nodes.values():
+        before = old.nodes.get(node.name, node)
+        if node.specs and node.type not in FRAMES:
+            if node.inputs != before.inputs or told & {ref.node for ref in node.inputs}:
+                given = [nodes[ref.node].specs[ref.index] for ref in node.inputs]
+                specs = infer(node.type, given, node.attrs, op=node.name, line=node.line)
+                if [s[:2] for s in specs] != [s[:2] for s in node.specs]:
+                    told.add(node.name)
+                    node = node.but(specs=specs)
+        nodes[node.name] = node
+    return new.but(nodes=nodes)
+
+
+def constant(node: Node, value: np.ndarray) -> Node:
+    """A Const in place of `node`, whose only output is known to be `value`."""
+    attrs = {"value": value}
+    specs = infer("Const", [], attrs, op=node.name, line=node.line)
+    return node.but(type="Const", inputs=(), attrs=attrs, specs=specs)
+
+
+def substitute(
+    program: Program,
+    values: Mapping[Ref, Ref],
+    order: Mapping[str, tuple[str, ...]] | None = None,
+) -> Program:
+    """Use other values for those in `values`, follow other nodes for those in `order`.
+
+    Chains of replacements are followed to their end. The nodes named in `order` are dropped.
+    """
+    order = order or {}
+    nodes = {
+        node.name: _renamed(node, values, order)
+        for node in program.nodes.values()
+        if node.name not in order
+    }
+    targets = dict.fromkeys(t for old in program.targets for t in _followed(old, order))
+    fetches = tuple(final(ref, values) for ref in program.fetches)
+    return program.but(nodes=nodes, fetches=fetches, targets=tuple(targets))
+
+
+def unused(stem: str, names: Container[str]) -> str:
+    """`stem` and the first number from 1 on that makes it none of the names."""
+    return next(name for k in count(1) if (name := f"{stem}{k}") not in names)
+
+
+def exchange(
+    part: Part, made: Mapping[str, Node], values: Mapping[Ref, Ref], gone: Mapping[str, str]
+) -> Part:
+    """The part with nodes in place of those of their names, and without those that are `gone`.
+
+    `values` says where values are then, `gone` whom to follow in place of a node.
+    """
+    nodes = {}
+    for name, old in part.nodes.items():
+        if name not in gone:
+            node = made.get(name, old).taking(values)
+            if not gone.keys().isdisjoint(node.control):
+                node = node.but(control=tuple(dict.fromkeys(gone.get(c, c) for c in node.control)))
+            nodes[name] = node
+    fetches = tuple(values.get(ref, ref) for ref in part.fetches)
+    return dataclasses.replace(part, nodes=nodes, fetches=fetches)
+
+
+def bypass(program: Program, names: Iterable[str]) -> Program:
+    """Without the named nodes, each output of which is one input: their users take the inputs.
+
+    Whoever took the value of a node with control inputs follows these now; if it was fetched, they
+    become targets.
+    """
+    gone = {name: program.nodes[name] for name in names}
+    follow: dict[str, tuple[str, ...]] = {}
+    for node in program.nodes.values():
+        extra = tuple(c for ref in node.inputs if ref.node in gone for c in gone[ref.node].control)
+        if extra:
+            follow[node.name] = extra
+    nodes = {
+        name: node.but(control=tuple(dict.fromkeys((*node.control, *follow.get(name, ())))))
+        for name, node in program.nodes.items()
+    }
+    values = {
+        Ref(name, i): node.inputs[i] for name, node in gone.items() for i in range(len(node.specs))
+    }
+    fed = {node.name for node in program.nodes.values() if node.type == "Feed"}  # there already
+    order = {name: tuple(b for b in n.before() if b not in fed) for name, n in gone.items()}
+    ends = [c for ref in program.fetches if ref.node in gone for c in gone[ref.node].control]
+    targets = tuple(dict.fromkeys((*program.targets, *ends)))
+    return substitute(program.but(nodes=nodes, targets=targets), values, order)
+
+
+def final(ref: Ref, values: Mapping[Ref, Ref]) -> Ref:
+    """The end of a chain of replacements."""
+    while ref in values:
+        ref = values[ref]
+    return ref
+
+
+def _followed(name: str, order: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+    stack, seen = [name], set()
+    while stack:
+        current = stack.pop()
+        if current not in order:
+            yield current
+        elif current not in seen:
+            seen.add(current)
+            stack.extend(reversed(order[current]))
+
+
+def _renamed(node: Node, values: Mapping[Ref, Ref], order: Mapping[str, tuple[str, ...]]) -> Node:
+    if values.keys().isdisjoint(node.inputs) and order.keys().isdisjoint(node.control):
+        return node
+    inputs = tuple(final(ref, values) for ref in node.inputs)
+    follows = dict.fromkeys(c for old in node.control for c in _followed(old, order))
+    for ref in inputs:
+        follows.pop(ref.node, None)
+    return node.but(inputs=inputs, control=tuple(follows))
+
+
+def live(program: Program) -> Program:
+    """Only the feeds and what the fetches and targets need."""
+    needed = set(program.feeds)
+    stack = [ref.node for ref in program.fetches] + list(program.targets)
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            stack.extend(program.nodes[name].before())
+    if len(needed) == len(program.nodes):
+        return program
+    return program.but(nodes={k: n for k, n in program.nodes.items() if k in needed})
+
+
+def topological(
+    nodes: Mapping[str, Node],
+    priority: Callable[[str], Any],
+    extra: Iterable[tuple[str, str]] = (),
+) -> list[str]:
+    """Names so that each follows what it needs, of the ready ones the lowest `priority` first.
+
+    `extra` are further (before, after) pairs. Errors: VerifyError if nodes depend on each other in
+    a cycle.
+    """
+    order, waiting = _as_ready(nodes, priority, extra)
+    if waiting:
+        node = nodes[waiting[0]]
+        raise VerifyError(
+            "acyclic", f"{node.name!r} waits for itself", op=node.name, line=node.line
+        )
+    return order
+
+
+def behind_cycles(nodes: Mapping[str, Node], extra: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """Names of the nodes on a cycle and of those that follow one; `extra` as of `topological`."""
+    return _as_ready(nodes, lambda _: 0, extra)[1]
+
+
+def _as_ready(
+    nodes: Mapping[str, Node],
+    priority: Callable[[str], Any],
+    extra: Iterable[tuple[str, str]],
+) -> tuple[list[str], list[str]]:
+    """The names in order as they get ready, and those that never do."""
+    waiting: dict[str, int] = {}
+    followers: dict[str, list[str]] = {name: [] for name in nodes}
+    pairs = [(before, node.name) for node in nodes.values() for before in set(node.before())]
+    for before, after in [*pairs, *extra]:
+        followers[before].append(after)
+        waiting[after] = waiting.get(after, 0) + 1
+    ready = [(priority(name), name) for name in nodes if name not in waiting]
+    heapq.heapify(ready)
+    order: list[str] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        order.append(name)
+        for after in followers[name]:
+            waiting[after] -= 1
+            if not waiting[after]:
+                heapq.heappush(ready, (priority(after), after))
+    return order, [name for name in nodes if waiting.get(name)]
+
+
+def sorted_program(program: Program) -> Program:
+    """The same nodes in an order that respects their edges, otherwise as they stood."""
+    seen: set[str] = set()
+    for name, node in program.nodes.items():
+        if not seen.issuperset(node.before()):
+            break
+        seen.add(name)
+    else:
+        return program
+    position = {name: i for i, name in enumerate(program.nodes)}
+    order = topological(program.nodes, position.__getitem__)
+    return program.but(nodes={name: program.nodes[name] for name in order})

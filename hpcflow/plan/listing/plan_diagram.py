@@ -1,0 +1,129 @@
+"""The cut as a picture: Graphviz and Mermaid text, tasks as boxes, crossing values as edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hpcflow.plan.cost import cost_model
+from hpcflow.plan.cost.memory_estimate import variables
+from hpcflow.plan.ir.program import Node, Plan
+from hpcflow.plan.listing.plan_text import copies, nbytes
+
+DRAWN_OPS = 400  # a plan with more is drawn as its tasks alone
+DRAWN_TASKS = 32
+NOT_DRAWN = ("Send", "Recv", "Const")
+
+
+class _Arrow(NamedTuple):
+    source: str
+    dest: str
+    label: str = ""
+    order: bool = False  # no value, only an order
+
+
+class _Box(NamedTuple):
+    title: str
+    nodes: list[tuple[str, str]]  # id, label
+
+
+def as_dot(plan: Plan) -> str:
+    """Graphviz text: `dot -Tsvg`."""
+    boxes, arrows = _drawing(plan)
+    lines = ["digraph plan {", "  rankdir=LR; node [shape=box, fontsize=10]; compound=true;"]
+    for i, box in enumerate(boxes):
+        lines.append(f"  subgraph cluster_{i} {{ label={_quoted(box.title)};")
+        lines += [f"    {name} [label={_quoted(label)}];" for name, label in box.nodes]
+        lines.append("  }")
+    for arrow in arrows:
+        facts = [f"label={_quoted(arrow.label)}"] if arrow.label else []
+        facts += ["style=dashed"] if arrow.order else []
+        tail = f" [{', '.join(facts)}]" if facts else ""
+        lines.append(f"  {arrow.source} -> {arrow.dest}{tail};")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def as_mermaid(plan: Plan) -> str:
+    """Mermaid text, as Markdown viewers draw it."""
+    boxes, arrows = _drawing(plan)
+    lines = ["flowchart LR"]
+    for i, box in enumerate(boxes):
+        lines.append(f"  subgraph box{i}[{_quoted(box.title)}]")
+        lines += [f"    {name}[{_quoted(label)}]" for name, label in box.nodes]
+        lines.append("  end")
+    for arrow in arrows:
+        line = "-.->" if arrow.order else "-->"
+        label = f"|{_quoted(arrow.label)}|" if arrow.label else ""
+        lines.append(f"  {arrow.source} {line}{label} {arrow.dest}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "/").replace('"', "'") + '"'
+
+
+def _drawing(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:
+    ops = sum(len(part.nodes) for part in plan.parts.values())
+    if ops > DRAWN_OPS or len(plan.parts) > DRAWN_TASKS:
+        return _tasks_alone(plan)
+    number: dict[tuple[str, str], str] = {}
+    boxes = []
+    for task, part in plan.parts.items():
+        drawn = [n for n in part.nodes.values() if n.type not in NOT_DRAWN]
+        for node in drawn:
+            number[task, node.name] = f"n{len(number)}"
+        nodes = [(number[task, n.name], _label(n)) for n in drawn]
+        boxes.append(_Box(_title(plan, task), nodes))
+    arrows = dict.fromkeys(_arrows(plan, number))
+    return boxes, list(arrows)
+
+
+def _label(node: Node) -> str:
+    device = node.device.rsplit("/", 1)[-1]
+    return f"{node.name} ({node.type})" + ("" if device == "cpu:0" else f" {device}")
+
+
+def _title(plan: Plan, task: str) -> str:
+    count = copies(plan, task)
+    return task + (f", {count} ranks alike" if count > 1 else "")
+
+
+def _arrows(plan: Plan, number: dict[tuple[str, str], str]) -> Iterator[_Arrow]:
+    """Edges between drawn nodes; through a Recv they come from the node at the other side."""
+    edges = {edge.channel: edge for edge in plan.edges}
+    for task, part in plan.parts.items():
+        for node in part.nodes.values():
+            if (task, node.name) not in number:
+                continue
+            here = number[task, node.name]
+            befores = [(ref.node, False) for ref in node.inputs]
+            befores += [(name, True) for name in node.control]
+            for before, order in befores:
+                source = part.nodes[before]
+                if source.type == "Recv":
+                    edge = edges[source.attrs["channel"]]
+                    there = number.get((edge.source, edge.ref.node))
+                    label = "" if edge.token else nbytes(edge.spec.nbytes)
+                    if there is not None:
+                        yield _Arrow(there, here, label, edge.token)
+                elif (task, before) in number:
+                    yield _Arrow(number[task, before], here, "", order)
+
+
+def _tasks_alone(plan: Plan) -> tuple[list[_Box], list[_Arrow]]:
+    shown = list(plan.parts)[:DRAWN_TASKS]
+    number = {task: f"t{i}" for i, task in enumerate(shown)}
+    boxes = []
+    for task in shown:
+        part = plan.parts[task]
+        label = f"{len(part.nodes)} ops, {nbytes(sum(variables(part).values()))} of variables"
+        boxes.append(_Box(_title(plan, task), [(number[task], label)]))
+    rest = len(plan.parts) - len(shown)
+    if rest:
+        boxes.append(_Box("...", [("rest", f"{rest} more tasks")]))
+    arrows = [
+        _Arrow(number[r.source], number[r.dest], f"{r.messages} messages, {nbytes(r.nbytes)}")
+        for r in cost_model.traffic(plan)
+        if r.source in number and r.dest in number
+    ]
+    return boxes, arrows

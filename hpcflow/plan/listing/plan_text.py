@@ -1,0 +1,334 @@
+"""A plan for people and programs: a text table, and plain data for JSON (docs/plan-format.md)."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.graph.device_names import parse
+from hpcflow.graph.dtypes import name_of
+from hpcflow.graph.static_shape import Spec, show
+from hpcflow.plan.cost import cost_model
+from hpcflow.plan.cost.memory_estimate import Made, Memory, plainly, predict
+from hpcflow.plan.ir.program import Edge, Node, Part, Plan
+from hpcflow.plan.verification.plan_verifier import unproved
+
+FORMAT = "hpcflow-plan-1"
+MEMORY = ("variables", "constants", "buffers", "messages", "sums")  # which together are the total
+LISTED = 12  # values and reasons that the text lists before it says how many more there are
+
+
+# -- plain data
+
+
+def as_data(plan: Plan, made: Made = plainly) -> dict[str, Any]:
+    """The plan and its costs as lists, dicts, strings and numbers.
+
+    `made(part)` tells what runs and the forms of its kernels: how much memory it needs.
+    """
+    cluster = plan.cluster
+    driver, rows = plan.parts[plan.driver], cost_model.traffic(plan)
+    return {
+        "format": FORMAT,
+        "mode": cluster.mode,
+        "sync": str(cluster.sync),
+        "ranks": cluster.workers + cluster.servers,
+        "workers": cluster.workers,
+        "servers": cluster.servers,
+        "tasks_per_replica": cluster.tasks_per_replica,
+        "replicas": cluster.replicas,
+        "driver": plan.driver,
+        "feeds": list(driver.feeds),
+        "fetches": [str(ref) for ref in driver.fetches],
+        "tasks": _tasks(plan, rows, made),
+        "idle": _idle(plan),
+        "edges": [_edge(edge) for edge in plan.edges],
+        "traffic": [_traffic(row) for row in rows],
+        "collectives": _collectives(plan),
+        "unproved": unproved(plan),
+        "round": None if plan.round is None else as_data(plan.round, made),
+    }
+
+
+def _idle(plan: Plan) -> list[str]:
+    """Tasks that have no part; workers have none in what servers do by themselves."""
+    if plan.cluster.lead.startswith("/job:ps"):
+        return []
+    return [task for task in plan.cluster.tasks() if task not in plan.parts]
+
+
+def _tasks(plan: Plan, rows: Sequence[cost_model.Traffic], made: Made) -> list[dict[str, Any]]:
+    memory = predict(plan, made)
+    moved = {task: {"sent": [0, 0], "received": [0, 0]} for task in plan.parts}
+    for row in rows:
+        for task, way in ((row.source, "sent"), (row.dest, "received")):
+            moved[task][way][0] += row.messages
+            moved[task][way][1] += row.nbytes
+    return [
+        _task(plan, part, memory[task])
+        | {way: {"messages": n, "bytes": size} for way, (n, size) in moved[task].items()}
+        | {"nodes": [_node(node, plan) for node in part.nodes.values()]}
+        for task, part in plan.parts.items()
+    ]
+
+
+def _task(plan: Plan, part: Part, memory: Memory) -> dict[str, Any]:
+    devices: dict[str, collections.Counter[str]] = {}
+    for node in part.nodes.values():
+        devices.setdefault(node.device, collections.Counter())[node.type] += 1
+    return {
+        "task": part.task,
+        "copies": copies(plan, part.task),
+        "devices": {device: dict(sorted(types.items())) for device, types in devices.items()},
+        "memory": {
+            name: getattr(memory, name)
+            for name in (*MEMORY, "total", "steps", "versions", "results", "unsized")
+        },
+        "collective_bytes": sum(cost_model.collective_bytes(part).values()),
+    }
+
+
+def _node(node: Node, plan: Plan) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "type": node.type,
+        "device": node.device,
+        "inputs": [str(ref) for ref in node.inputs],
+        "control": list(node.control),
+        "outputs": [_spec(spec) for spec in node.specs],
+        "why": plan.why.get(node.name, ""),
+        "line": node.line,
+    }
+
+
+def copies(plan: Plan, task: str) -> int:
+    """How many ranks run the part of `task`: every replica has its workers, all share servers."""
+    return 1 if parse(task).job == "ps" else plan.cluster.replicas
+
+
+def _spec(spec: Spec) -> dict[str, Any]:
+    shape = None if spec.shape is None else list(spec.shape)
+    return {"dtype": name_of(spec.dtype), "shape": shape}
+
+
+def _edge(edge: Edge) -> dict[str, Any]:
+    return {
+        "channel": edge.channel,
+        "source": edge.source,
+        "dest": edge.dest,
+        "value": str(edge.ref),
+        "token": edge.token,
+        "frame": edge.frame,
+        "bytes": edge.spec.nbytes if edge.spec.sized else None,
+        **_spec(edge.spec),
+    }
+
+
+def _traffic(row: cost_model.Traffic) -> dict[str, Any]:
+    return {
+        "source": row.source,
+        "dest": row.dest,
+        "messages": row.messages,
+        "bytes": row.nbytes,
+        "headers": row.headers,
+    }
+
+
+def _collectives(plan: Plan) -> list[dict[str, Any]]:
+    found = [
+        {
+            "sequence": node.attrs["sequence"],
+            "name": node.name,
+            "type": node.type,
+            "task": task,
+            "ranks": plan.cluster.replicas,
+            "values": len(node.inputs),
+            "bytes": sum(spec.nbytes for spec in node.specs),
+        }
+        for task, part in plan.parts.items()
+        for node in part.nodes.values()
+        if node.row.collective
+    ]
+    return sorted(found, key=lambda row: row["sequence"])
+
+
+# -- text
+
+
+def as_text(plan: Plan, made: Made = plainly) -> str:
+    """The plan as a table: tasks, memory, edges, collectives, reasons, what is unproved."""
+    data = as_data(plan, made)
+    head = (
+        f"plan: mode {data['mode']}{_kept_by(plan)}, {data['ranks']} ranks ="
+        f" {data['workers']} workers + {data['servers']} servers; {data['replicas']} replica(s) of"
+        f" {data['tasks_per_replica']} task(s)\n"
+        f"feeds {_some(data['feeds'])}; fetches {_some(data['fetches'])}"
+    )
+    sections = [head, _tasks_text(data), _memory_text(data)]
+    sections += [_traffic_text(data), _edges_text(data)]
+    sections += [_collectives_text(data), _why_text(plan), _proof_text(data)]
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    if plan.round is None:
+        return text
+    return f"{text}\n-- by the servers themselves, once an update\n\n{as_text(plan.round, made)}"
+
+
+def _kept_by(plan: Plan) -> str:
+    """How the workers of servers keep step."""
+    return f", sync={plan.cluster.sync}" if plan.cluster.mode == "ps" else ""
+
+
+def nbytes(count: int | None) -> str:
+    """`1.5 MB`: bytes as people read them; exact below 10,000."""
+    if count is None:
+        return "?"
+    if count < 10_000:
+        return f"{count} B"
+    size, unit = float(count), 0
+    while size >= 1000:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {('B', 'kB', 'MB', 'GB', 'TB', 'PB')[unit]}"
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return (", ".join(names[:LISTED]) or "none") + rest
+
+
+def as_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their headers, as wide as they need."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [header, *rows]
+    ]
+    return "\n".join(lines)
+
+
+def _folded(rows: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Neighbouring tasks of one job with equal facts as one: `/job:worker/task:1..4091`, 4091."""
+    out: list[tuple[str, str, int, tuple[str, ...]]] = []
+    for task, facts in rows:
+        if out and out[-1][3] == facts and parse(out[-1][1]).job == parse(task).job:
+            out[-1] = (out[-1][0], task, out[-1][2] + 1, facts)
+        else:
+            out.append((task, task, 1, facts))
+    return [
+        (first if first == last else f"{first}..{parse(last).task}", count, facts)
+        for first, last, count, facts in out
+    ]
+
+
+def _tasks_text(data: dict[str, Any]) -> str:
+    rows, ranks = [], {}
+    for task in data["tasks"]:
+        ranks[task["task"]] = task["copies"]
+        devices = ", ".join(
+            f"{sum(types.values())} on {parse(device)._replace(job=None, task=None)}"[:60]
+            for device, types in task["devices"].items()
+        )
+        memory, sent, received = task["memory"], task["sent"], task["received"]
+        facts = (
+            devices.replace("on /", "on "),
+            nbytes(memory["total"]),
+            f"{sent['messages']}, {nbytes(sent['bytes'])}",
+            f"{received['messages']}, {nbytes(received['bytes'])}",
+            nbytes(task["collective_bytes"]),
+        )
+        rows.append((task["task"], facts))
+    header = ("task", "ranks", "ops", "memory", "sends", "receives", "sums")
+    by_servers = data["driver"].startswith("/job:ps")
+    note = "per update" if by_servers else "per step of one replica"
+    if data["servers"] and data["replicas"] > 1 and not by_servers:
+        note += "; a server does this for each replica's step"
+    folded = [
+        (name, str(count * ranks[name.split("..")[0]]), *facts)
+        for name, count, facts in _folded(rows)
+    ]
+    idle = ", ".join(name for name, _, _ in _folded([(task, ()) for task in data["idle"]]))
+    rest = f"\nnothing to do in this step: {idle}" if idle else ""
+    return f"{note}\n{as_table(header, folded)}{rest}"
+
+
+def _memory_text(data: dict[str, Any]) -> str:
+    """What of a rank's memory is what, and what comes beside it."""
+    rows = [
+        (task["task"], tuple(nbytes(task["memory"][name]) for name in (*MEMORY, "versions")))
+        for task in data["tasks"]
+    ]
+    header = ("memory of a rank", *MEMORY, "and versions <=")
+    table = as_table(header, [(name, *cells) for name, _, cells in _folded(rows)])
+    unsized = sum(task["memory"]["unsized"] for task in data["tasks"])
+    more = f"\nand {unsized} values whose sizes only a step tells" if unsized else ""
+    return table + more
+
+
+def _traffic_text(data: dict[str, Any]) -> str:
+    """One row a pair of tasks; many alike are folded by the far task."""
+    groups: dict[tuple[bool, str], list[tuple[str, tuple[str, ...]]]] = {}
+    for row in data["traffic"]:
+        out = row["source"] == data["driver"]
+        near, far = (row["source"], row["dest"]) if out else (row["dest"], row["source"])
+        facts = (str(row["messages"]), nbytes(row["bytes"]), str(row["headers"]))
+        groups.setdefault((out, near), []).append((far, facts))
+    rows: list[tuple[str, ...]] = []
+    for (out, near), found in groups.items():
+        for far, _, cells in _folded(found):
+            rows.append((near, far, *cells) if out else (far, near, *cells))
+    return as_table(("from", "to", "messages", "bytes a step", "headers"), rows) if rows else ""
+
+
+def _edges_text(data: dict[str, Any]) -> str:
+    values = [edge for edge in data["edges"] if not edge["token"]]
+    values.sort(key=lambda edge: (-(edge["bytes"] or 0), edge["channel"]))
+    rows = [
+        (
+            edge["value"],
+            edge["source"],
+            edge["dest"],
+            f"{edge['dtype']} {show(None if edge['shape'] is None else tuple(edge['shape']))}",
+            nbytes(edge["bytes"]) + (f" each time in {edge['frame']}" if edge["frame"] else ""),
+        )
+        for edge in values[:LISTED]
+    ]
+    if not rows:
+        return ""
+    rest = len(values) - len(rows)
+    more = f"\n... and {rest} smaller values" if rest else ""
+    tokens = sum(edge["token"] for edge in data["edges"])
+    more += f"\nand {tokens} tokens of 0 bytes" if tokens else ""
+    return as_table(("value", "from", "to", "is", "bytes a step"), rows) + more
+
+
+def _collectives_text(data: dict[str, Any]) -> str:
+    rows = [
+        (
+            str(row["sequence"]),
+            row["name"],
+            row["type"],
+            row["task"],
+            str(row["ranks"]),
+            str(row["values"]),
+            nbytes(row["bytes"]),
+        )
+        for row in data["collectives"]
+    ]
+    header = ("collective", "name", "type", "on", "ranks", "values", "bytes a rank")
+    return as_table(header, rows) if rows else ""
+
+
+def _why_text(plan: Plan) -> str:
+    named = [plan.why[n] for part in plan.parts.values() for n in part.nodes if n in plan.why]
+    reasons = collections.Counter(
+        "beside the state they use or sum" if why.startswith("with ") else why for why in named
+    )
+    rows = [(str(count), why) for why, count in reasons.most_common(LISTED)]
+    more = f"\n... and {len(reasons) - LISTED} more reasons" if len(reasons) > LISTED else ""
+    return as_table(("ops", "why they are where they are"), rows) + more if rows else ""
+
+
+def _proof_text(data: dict[str, Any]) -> str:
+    if not data["unproved"]:
+        return "proved: every Send has its Recv, one order of collectives, no deadlock, no race"
+    return "not proved:\n" + "\n".join(f"  {line}" for line in data["unproved"])

@@ -1,0 +1,1 @@
+"""Plans and partitions as bytes, and the keys of the plan cache."""

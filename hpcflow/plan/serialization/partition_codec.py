@@ -1,0 +1,271 @@
+"""A part as bytes and back: plain data that is checked on arrival; never source, never pickle.
+
+Layout: 8 bytes magic, 8 bytes length of the header (little-endian), the header as JSON, then the
+arrays of attributes, each at a multiple of 64 bytes after the header.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import HpcflowError, VerifyError
+from hpcflow.graph.dtypes import as_dtype, string, text_of
+from hpcflow.graph.static_shape import Spec
+from hpcflow.graph.string_encoding import pack, unpack
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.plan.verification.plan_verifier import verify_part
+
+MAGIC = b"HPCFPRT1"
+ALIGN = 64
+RULE = "plan-format"
+GENERATED = ("Fused", "UpdateRows")  # nodes of which an attribute is the text of a kernel
+
+
+def encode(part: Part) -> bytes:
+    """The part as bytes, the same for equal parts; VerifyError if an attribute is no plain data."""
+    blobs: list[bytes] = []
+    header = _part_out(part, blobs)
+    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    start = MAGIC + len(text).to_bytes(8, "little") + text
+    return b"".join(_padded(chunk) for chunk in [start, *blobs])
+
+
+def decode(data: bytes) -> Part:
+    """The part in `data`, its arrays read-only views of it.
+
+    Errors: VerifyError (plan-format) if the bytes are malformed, or the rule that the part breaks.
+    """
+    try:
+        part = _part_in(data)
+    except VerifyError:
+        raise
+    except (
+        HpcflowError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        LookupError,
+        RecursionError,
+    ) as error:
+        raise VerifyError(RULE, f"a received part is malformed: {error}") from None
+    verify_part(part)
+    return part
+
+
+def _padded(chunk: bytes) -> bytes:
+    return chunk + bytes(-len(chunk) % ALIGN)
+
+
+# -- out
+
+
+def _part_out(part: Part, blobs: list[bytes]) -> dict[str, Any]:
+    return {
+        "task": part.task,
+        "feeds": list(part.feeds),
+        "fetches": [list(ref) for ref in part.fetches],
+        "nodes": [_node_out(node, blobs) for node in part.nodes.values()],
+    }
+
+
+def _node_out(node: Node, blobs: list[bytes]) -> dict[str, Any]:
+    try:
+        attrs = {name: _value_out(value, blobs) for name, value in node.attrs.items()}
+    except TypeError as error:
+        raise VerifyError(
+            RULE, f"{node.name!r} cannot be sent to its task: {error}", op=node.name, line=node.line
+        ) from None
+    return {
+        "name": node.name,
+        "type": node.type,
+        "inputs": [list(ref) for ref in node.inputs],
+        "control": list(node.control),
+        "attrs": attrs,
+        "specs": [[text_of(s.dtype), s.shape and list(s.shape)] for s in node.specs],
+        "device": node.device,
+        "colocate": list(node.colocate),
+        "line": node.line,
+    }
+
+
+def _value_out(value: Any, blobs: list[bytes]) -> Any:
+    """None, bool, int, str as themselves; everything else as [kind, ...]."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, bytes):
+        return ["bytes", value.hex()]
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    if isinstance(value, complex):
+        return ["complex", value.real.hex(), value.imag.hex()]
+    if isinstance(value, np.dtype):
+        return ["dtype", text_of(value)]
+    if isinstance(value, (tuple, list)):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return [kind, [_value_out(v, blobs) for v in value]]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return ["dict", {key: _value_out(v, blobs) for key, v in value.items()}]
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if as_dtype(array.dtype) == string:
+            blobs.append(pack(array))
+            return ["strings", len(blobs[-1]), list(array.shape)]
+        blobs.append(array.tobytes())
+        return ["array", text_of(array.dtype), list(array.shape)]
+    if isinstance(value, Part):
+        return ["part", _part_out(value, blobs)]
+    raise TypeError(f"{type(value).__name__} {value!r} is not plain data")
+
+
+# -- in
+
+
+def _part_in(data: bytes) -> Part:
+    if data[:8] != MAGIC:
+        raise ValueError("it does not begin as a part does")
+    size = int.from_bytes(data[8:16], "little")
+    if not 0 < size <= len(data) - 16:
+        raise ValueError("its header is longer than the message")
+    header = json.loads(data[16 : 16 + size].decode())
+    reader = _Blobs(data, 16 + size)
+    part = _read_part(reader, header)
+    reader.finish()
+    return part
+
+
+def _read_part(reader: _Blobs, header: Any) -> Part:
+    _keys(header, {"task", "feeds", "fetches", "nodes"})
+    nodes: dict[str, Node] = {}
+    for given in _list(header["nodes"]):
+        node = _node_in(given, reader)
+        if node.name in nodes:
+            raise ValueError(f"two nodes are called {node.name!r}")
+        nodes[node.name] = node
+    return Part(
+        _text(header["task"]),
+        nodes,
+        tuple(_text(name) for name in _list(header["feeds"])),
+        tuple(_ref(ref) for ref in _list(header["fetches"])),
+    )
+
+
+class _Blobs:
+    """Takes the arrays behind the header, one after the other."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at + -at % ALIGN
+
+    def take(self, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        count = 1
+        for size in shape:
+            count *= size
+        end = self.at + count * dtype.itemsize
+        if end > len(self.data):
+            raise ValueError("an array is longer than the message")
+        array = np.frombuffer(self.data, dtype, count, self.at) if count else np.empty(0, dtype)
+        self.at = end + -end % ALIGN
+        array = array.reshape(shape)
+        array.flags.writeable = False
+        return array
+
+    def finish(self) -> None:
+        if self.at != len(self.data):
+            raise ValueError(f"{len(self.data)} bytes came, {self.at} were announced")
+
+
+def _node_in(given: Any, reader: _Blobs) -> Node:
+    fields = {"name", "type", "inputs", "control", "attrs", "specs", "device", "colocate", "line"}
+    _keys(given, fields)
+    if _text(given["type"]).startswith(GENERATED):
+        raise ValueError(f"{given['type']} holds generated code: each rank makes its own")
+    if not isinstance(given["attrs"], dict):
+        raise ValueError("attributes are not a table")
+    return Node(
+        _text(given["name"]),
+        _text(given["type"]),
+        tuple(_ref(ref) for ref in _list(given["inputs"])),
+        tuple(_text(name) for name in _list(given["control"])),
+        {name: _value_in(value, reader) for name, value in given["attrs"].items()},
+        tuple(_spec(spec) for spec in _list(given["specs"])),
+        _text(given["device"]),
+        tuple(_text(name) for name in _list(given["colocate"])),
+        _text(given["line"]),
+    )
+
+
+def _value_in(value: Any, reader: _Blobs) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    kind, *rest = _list(value)
+    if not isinstance(kind, str) or kind not in _READERS:
+        raise ValueError(f"{kind!r} is no kind of value")
+    return _READERS[kind](reader, *rest)
+
+
+def _array(reader: _Blobs, dtype: Any, shape: Any) -> np.ndarray:
+    return reader.take(as_dtype(_text(dtype)), tuple(_size(d) for d in _list(shape)))
+
+
+def _strings(reader: _Blobs, nbytes: Any, shape: Any) -> np.ndarray:
+    data = reader.take(np.dtype(np.uint8), (_size(nbytes),)).tobytes()
+    array = unpack(data, tuple(_size(d) for d in _list(shape)))
+    array.flags.writeable = False
+    return array
+
+
+def _dict(reader: _Blobs, given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ValueError(f"{given!r} is not a table")
+    return {name: _value_in(value, reader) for name, value in given.items()}
+
+
+_READERS: dict[str, Callable[..., Any]] = {
+    "float": lambda reader, text: float.fromhex(_text(text)),
+    "complex": lambda reader, a, b: complex(float.fromhex(_text(a)), float.fromhex(_text(b))),
+    "dtype": lambda reader, text: as_dtype(_text(text)),
+    "tuple": lambda reader, items: tuple(_value_in(v, reader) for v in _list(items)),
+    "list": lambda reader, items: [_value_in(v, reader) for v in _list(items)],
+    "dict": _dict,
+    "array": _array,
+    "part": _read_part,
+    "strings": _strings,
+    "bytes": lambda reader, text: bytes.fromhex(_text(text)),
+}
+
+
+def _keys(given: Any, names: set[str]) -> None:
+    if not isinstance(given, dict) or set(given) != names:
+        raise ValueError(f"a table has not exactly the fields {', '.join(sorted(names))}")
+
+
+def _list(given: Any) -> list[Any]:
+    if not isinstance(given, list):
+        raise ValueError(f"{given!r} is not a list")
+    return given
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"{given!r} is not a string")
+    return given
+
+
+def _size(given: Any) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given < 1 << 62:
+        raise ValueError(f"{given!r} is not a size")
+    return given
+
+
+def _ref(given: Any) -> Ref:
+    node, index = _list(given)
+    return Ref(_text(node), _size(index))
+
+
+def _spec(given: Any) -> Spec:
+    dtype, shape = _list(given)
+    known = None if shape is None else tuple(None if d is None else _size(d) for d in _list(shape))
+    return Spec(as_dtype(_text(dtype)), known)

@@ -1,0 +1,195 @@
+"""Plans as bytes for a folder of the user's own: what all passes have made, and a part's code.
+
+JSON, compressed: numbers, texts and lists, of which records are made anew; nothing in it names a
+function. A part from another rank comes another way, which checks it
+(`hpcflow.plan.serialization.partition_codec`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.codegen.fused_loop_ir import Body, Operand, Step
+from hpcflow.codegen.row_gather_scatter_codegen import Formula
+from hpcflow.graph.dtypes import as_dtype, text_of
+from hpcflow.graph.static_shape import Shape, Spec
+from hpcflow.lowering.arena_allocation import Block, Life
+from hpcflow.lowering.kernel_metadata import Code, Generated, SendInfo
+from hpcflow.lowering.segments_between_waits import Strand
+from hpcflow.plan.ir.program import Cluster, Edge, Message, Node, Part, Plan, Program, Ref, Share
+
+SPEED = 1  # of the compression: the fastest
+PLAIN = (type(None), bool, int, str)  # as they are in JSON
+RECORDS = (
+    *(Node, Part, Program, Edge, Share, Message, Block, Life, Strand, SendInfo, Code, Generated),
+    *(Body, Operand, Step, Formula),
+)
+
+
+def to_bytes(plan: Plan, mine: Generated) -> bytes:
+    """A plan of which `mine` is the driver's part.
+
+    Errors: TypeError if something in it is no plain data.
+    """
+    data = [data_of(mine), _plan_out(plan, without=plan.driver)]
+    return zlib.compress(json.dumps(data, separators=(",", ":")).encode(), SPEED)
+
+
+def from_bytes(data: bytes, cluster: Cluster) -> tuple[Plan, Generated]:
+    """The plan that was made for `cluster`, and the code of its driver's part, which runs."""
+    mine, plan = json.loads(zlib.decompress(data))
+    generated = value_of(mine)
+    return _plan_in(plan, cluster, {generated.part.task: generated.part}), generated
+
+
+def code_to_bytes(mine: Generated) -> bytes:
+    """The code of a part. Errors: TypeError if something in it is no plain data."""
+    return zlib.compress(json.dumps(data_of(mine), separators=(",", ":")).encode(), SPEED)
+
+
+def code_from_bytes(data: bytes) -> Generated:
+    """The code in `data`."""
+    return value_of(json.loads(zlib.decompress(data)))
+
+
+def _plan_out(plan: Plan, without: str = "") -> list[Any]:
+    parts = {task: part for task, part in plan.parts.items() if task != without}
+    after = None if plan.round is None else _plan_out(plan.round)
+    held = [parts, plan.edges, plan.driver, plan.why, plan.updates, plan.messages]
+    return [data_of(held), plan.cluster.lead, after]
+
+
+def _plan_in(data: list[Any], cluster: Cluster, mine: Mapping[str, Part]) -> Plan:
+    held, lead, after = data
+    parts, edges, driver, why, updates, messages = value_of(held)
+    cluster = dataclasses.replace(cluster, lead=lead)
+    whole = {**mine, **parts}
+    there = None if after is None else _plan_in(after, cluster, {})
+    return Plan(whole, edges, driver, cluster, why, there, updates, messages)
+
+
+# -- values
+
+
+def data_of(value: Any) -> Any:
+    """A value as JSON has it: what is not of the `PLAIN` types is [kind, ...].
+
+    Errors: TypeError if it is no plain data.
+    """
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    write = _WRITERS.get(kind)
+    if write is not None:
+        return write(value)
+    if isinstance(value, np.dtype):
+        return ["dtype", text_of(value)]
+    if isinstance(value, dict):
+        return _map_out(value)
+    if isinstance(value, np.generic):
+        return ["number", _array_out(np.asarray(value))]
+    raise TypeError(f"{kind.__name__} {value!r} is not plain data")
+
+
+def value_of(data: Any) -> Any:
+    """The value that `data_of` has made this of."""
+    if data.__class__ is not list:
+        return data
+    return _READERS[data[0]](data)
+
+
+def _values(data: list[Any]) -> list[Any]:
+    """The values behind the kind at the head of a list."""
+    return [_READERS[one[0]](one) if one.__class__ is list else one for one in data[1:]]
+
+
+def _items_out(kind: str, value: Any) -> list[Any]:
+    if all(type(v) in PLAIN for v in value):
+        return [f"plain {kind}", *value]
+    return [kind, *map(data_of, value)]
+
+
+def _spec_out(spec: Spec) -> list[Any]:
+    shape = None if spec.shape is None else list(spec.shape)
+    if spec.value is None:
+        return ["spec", text_of(spec.dtype), shape]
+    return ["known", text_of(spec.dtype), shape, data_of(spec.value)]
+
+
+@functools.lru_cache(4096)
+def _spec(dtype: str, shape: Shape) -> Spec:
+    return Spec(as_dtype(dtype), shape)
+
+
+def _array_out(array: np.ndarray) -> list[Any]:
+    if array.dtype.hasobject:
+        raise TypeError("texts are not plain data")
+    return ["array", text_of(array.dtype), list(array.shape), array.tobytes().hex()]
+
+
+def _array_in(data: list[Any]) -> np.ndarray:
+    _, dtype, shape, text = data
+    if not text:
+        return np.empty(shape, as_dtype(dtype))
+    return np.frombuffer(bytes.fromhex(text), as_dtype(dtype)).reshape(shape)
+
+
+def _map_out(value: Mapping[Any, Any]) -> list[Any]:
+    return ["map", *(x for pair in value.items() for x in map(data_of, pair))]
+
+
+def _map_in(data: list[Any]) -> dict[Any, Any]:
+    values = _values(data)
+    return dict(zip(values[::2], values[1::2], strict=True))
+
+
+def _record(cls: Any) -> None:
+    """A NamedTuple or dataclass is written as its fields in their order."""
+    name = cls.__name__
+    if issubclass(cls, tuple):
+        _WRITERS[cls] = lambda value: [name, *map(data_of, value)]
+    else:
+        fields = [field.name for field in dataclasses.fields(cls)]
+        _WRITERS[cls] = lambda value: [name, *(data_of(getattr(value, f)) for f in fields)]
+    _READERS[name] = lambda data: cls(*_values(data))
+
+
+_WRITERS: dict[Any, Callable[[Any], list[Any]]] = {
+    Ref: lambda ref: ["ref", *ref],
+    Spec: _spec_out,
+    float: lambda x: ["float", x.hex()],
+    complex: lambda x: ["complex", x.real.hex(), x.imag.hex()],
+    bytes: lambda x: ["bytes", x.hex()],
+    tuple: lambda value: _items_out("tuple", value),
+    list: lambda value: _items_out("list", value),
+    frozenset: lambda value: _items_out("set", sorted(value)),
+    dict: _map_out,
+    np.ndarray: _array_out,
+}
+_READERS: dict[str, Callable[[list[Any]], Any]] = {
+    "ref": lambda data: Ref(data[1], data[2]),
+    "spec": lambda data: _spec(data[1], None if data[2] is None else tuple(data[2])),
+    "known": lambda data: Spec(as_dtype(data[1]), tuple(data[2]), value_of(data[3])),
+    "float": lambda data: float.fromhex(data[1]),
+    "complex": lambda data: complex(float.fromhex(data[1]), float.fromhex(data[2])),
+    "bytes": lambda data: bytes.fromhex(data[1]),
+    "dtype": lambda data: as_dtype(data[1]),
+    "array": _array_in,
+    "number": lambda data: _array_in(data[1])[()],
+    "tuple": lambda data: tuple(_values(data)),
+    "plain tuple": lambda data: tuple(data[1:]),
+    "list": _values,
+    "plain list": lambda data: data[1:],
+    "set": lambda data: frozenset(_values(data)),
+    "plain set": lambda data: frozenset(data[1:]),
+    "map": _map_in,
+}
+for _cls in RECORDS:
+    _record(_cls)

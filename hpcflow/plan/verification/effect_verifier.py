@@ -1,0 +1,142 @@
+"""A check behind each pass: no update, wait, fetch or order between effects is lost.
+
+The setting `verify_passes` turns it on. An *effect* is a node that updates state, waits for what
+others do, calls the user's function, or runs for nothing but what it does (Assert). Two effects
+are in order if one follows the other by values or control inputs; a pass must keep that for all
+that use the same state, and a read must see the same updates as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hpcflow.errors import VerifyError
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner, whole
+from hpcflow.plan.ir.program import Node, Part, Program
+
+Nodes = Mapping[str, Node]
+
+
+def passes(verify: bool) -> Callable[..., Any]:
+    """`run(function, program, *more)`: the result of a pass, checked against what it was given."""
+
+    def run(function: Callable[..., Any], program: Program | Part, *more: Any) -> Any:
+        result = function(program, *more)
+        if verify:
+            new = result[0] if isinstance(result, tuple) else result
+            check(function.__name__, program, new)
+        return result
+
+    return run
+
+
+def check(name: str, old: Program | Part, new: Program | Part) -> None:
+    """Errors: VerifyError if the pass `name` made `new` of `old` and lost an effect or an order."""
+    if len(old.fetches) != len(new.fetches):
+        raise VerifyError(
+            "effects-kept", f"{name} made {len(new.fetches)} of {len(old.fetches)} fetches"
+        )
+    _check_nodes(name, old.nodes, new.nodes)
+
+
+def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
+    effects = [node for node in old.values() if _acts(node)]
+    where = {node.name: _where(node, new) for node in effects}
+    for node in effects:
+        if not where[node.name]:
+            raise _lost(name, node, "is lost")
+        for key, body in inner(node):
+            for other in where[node.name]:
+                made = new[other].attrs.get(key)
+                if isinstance(made, type(body)):
+                    _check_nodes(name, body.nodes, made.nodes)
+    before = Order(old, where)
+    after = Order(new, dict.fromkeys(n for names in where.values() for n in names))
+    for first, second in _conflicts(effects):
+        for a, b in ((first, second), (second, first)):
+            if before(a.name, b.name) and not all(
+                x == y or after(x, y) or not _share(new[x], new[y])
+                for x in where[a.name]
+                for y in where[b.name]
+            ):
+                raise _lost(name, b, f"does not follow {a.name!r} any longer")
+    for node in old.values():
+        made = new.get(node.name)
+        if node.type == "ReadVariable" and made is not None and made.type == node.type:
+            for a in effects:
+                if node.inputs[0].node in used_state(a)[1] and before(a.name, node.name):
+                    if not all(after(x, node.name) for x in where[a.name]):
+                        raise _lost(name, node, f"does not see {a.name!r} any longer")
+
+
+def used_state(node: Node) -> tuple[set[str], set[str]]:
+    """The state that a node uses, and that it updates; of a loop or branch also what is in it."""
+    nodes = list(whole(node))
+    used = {n.inputs[i].node for n in nodes for i in (*n.row.reads, *n.row.writes)}
+    return used, {n.inputs[i].node for n in nodes for i in n.row.writes}
+
+
+def _acts(node: Node) -> bool:
+    row = node.row
+    if node.type in FRAMES:
+        return any(_acts(n) for _, body in inner(node) for n in body.nodes.values())
+    only = row.stateful and not node.specs and node.type != "NoOp"
+    return bool(row.writes or row.waits or row.script or only) and node.type != "Recv"
+
+
+def _where(node: Node, new: Nodes) -> list[str]:
+    """The nodes that do what a node did: itself, what holds it, or its pieces."""
+    if node.name in new:
+        return [node.name]
+    held = [n.name for n in new.values() if node.name in n.attrs.get("names", ())]
+    kin = [n for n in new.values() if n.type.startswith(node.type)]
+    return held or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
+
+
+def _share(a: Node, b: Node) -> bool:
+    """Whether one of two nodes updates what the other uses."""
+    (used_a, written_a), (used_b, written_b) = used_state(a), used_state(b)
+    return not (used_a.isdisjoint(written_b) and used_b.isdisjoint(written_a))
+
+
+def _conflicts(effects: list[Node]) -> Iterable[tuple[Node, Node]]:
+    """Pairs of effects of which one updates what the other uses, or that both wait or print."""
+    for i, a in enumerate(effects):
+        for b in effects[:i]:
+            if _share(a, b) or not (a.row.writes or b.row.writes):
+                yield b, a
+
+
+class Order:
+    """Which of the marked nodes each node follows."""
+
+    def __init__(self, nodes: Nodes, marked: Iterable[str]) -> None:
+        self.bit = {name: 1 << i for i, name in enumerate(marked)}
+        self.masks: dict[str, int] = {}
+        stack = list(nodes)[::-1]
+        while stack:
+            name = stack[-1]
+            waiting = [b for b in nodes[name].before() if b not in self.masks]
+            if waiting and name not in self.masks:
+                stack += waiting
+                continue
+            stack.pop()
+            mask = 0
+            for b in nodes[name].before():
+                mask |= self.masks[b] | self.bit.get(b, 0)
+            self.masks[name] = mask
+
+    def __call__(self, before: str, after: str) -> bool:
+        """Whether the second node follows the first, a marked one, however remotely."""
+        return bool(self.masks[after] & self.bit[before])
+
+
+def _lost(name: str, node: Node, what: str) -> VerifyError:
+    return VerifyError(
+        "effects-kept",
+        f"{name}: {node.name!r} {what}",
+        op=node.name,
+        line=node.line,
+        hint="this is an error of hpcflow: please report it with the program",
+    )

@@ -1,0 +1,418 @@
+"""Prove that a plan computes what it says and hangs nobody, or name the broken rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from hpcflow.errors import HpcflowError, VerifyError
+from hpcflow.graph.device_names import parse
+from hpcflow.graph.dtypes import resource
+from hpcflow.graph.op_registry import OPS, rows
+from hpcflow.graph.static_shape import merge, show
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, within
+from hpcflow.plan.ir.program import Node, Part, Plan, Ref
+from hpcflow.plan.ir.program_rewriting import behind_cycles
+
+At = tuple[str, str]  # task, node
+
+
+def verify(plan: Plan) -> None:
+    """Check every rule that one plan can break; see docs/plan-format.md for the list.
+
+    Errors: VerifyError with `rule`, naming node and task.
+    """
+    for part in plan.parts.values():
+        verify_part(part)
+    _check_driver(plan)
+    _check_channels(plan)
+    _check_edges(plan)
+    _check_collectives(plan)
+    _check_acyclic(plan)
+    _check_reaches_driver(plan)
+
+
+def verify_replicas(plans: Sequence[Plan]) -> None:
+    """Check that the same task of every replica runs the same collectives in the same order."""
+    first, *others = (_collective_calls(plan) for plan in plans)
+    for number, calls in enumerate(others, 1):
+        for task in dict.fromkeys((*first, *calls)):
+            mine, theirs = first.get(task, []), calls.get(task, [])
+            if mine == theirs:
+                continue
+            at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), -1)
+            what = (
+                f"replica 0 runs {len(mine)} collectives, replica {number} {len(theirs)}"
+                if at < 0
+                else f"collective {at} is {mine[at]} on replica 0, {theirs[at]} on {number}"
+            )
+            raise VerifyError("same-collectives", f"on {task} {what}")
+
+
+def _fail(rule: str, node: Node, task: str, message: str) -> VerifyError:
+    return VerifyError(rule, f"{node.name!r} on {task}: {message}", op=node.name, line=node.line)
+
+
+# -- rules of one part
+
+
+def verify_part(part: Part) -> None:
+    """The rules that one task's part can break by itself."""
+    seen: dict[str, Node] = {}
+    for name, node in part.nodes.items():
+        if name != node.name:
+            raise _fail("name", node, part.task, f"it is listed as {name!r}")
+        if node.type not in OPS and node.type not in rows():
+            raise _fail("op-known", node, part.task, f"there is no op {node.type!r}")
+        _check_device(node, part.task)
+        _check_inputs(node, seen, part)
+        _check_state(node, seen, part.task)
+        _check_shapes(node, seen, part.task)
+        seen[name] = node
+        _check_frame(node, part.task)
+    for ref in part.fetches:
+        if ref.node not in seen or not 0 <= ref.index < len(seen[ref.node].specs):
+            raise VerifyError("fetch-exists", f"{part.task} has no value {ref} to hand out")
+
+
+def _check_frame(node: Node, task: str) -> None:
+    """The parts inside a loop or a branch: each by itself, and fed from slots that are there."""
+    if node.type not in FRAMES:
+        return
+    loop = node.type.startswith("Loop")
+    slots = len(node.inputs) + (node.attrs["empty"] if loop else -1)
+    for key in ("cond", "body") if loop else ("then", "else"):
+        part, feeds = node.attrs.get(key), node.attrs.get(f"{key}_feeds")
+        if not isinstance(part, Part) or part.task != task:
+            raise _fail("frame-has-parts", node, task, f"it has no {key} for its task")
+        verify_part(part)
+        if len(feeds or ()) != len(part.feeds) or not all(0 <= i < slots for i in feeds or ()):
+            raise _fail("frame-has-parts", node, task, f"the feeds of its {key} are not its slots")
+        results = 1 if key == "cond" else len(node.specs)
+        if len(part.fetches) != results:
+            raise _fail(
+                "frame-has-parts", node, task, f"its {key} gives {len(part.fetches)} values"
+            )
+
+
+def _check_device(node: Node, task: str) -> None:
+    try:
+        device = parse(node.device)
+    except HpcflowError:
+        device = None
+    if device is None or None in device or device.host != task:
+        raise _fail("device-of-task", node, task, f"its device is {node.device!r}")
+
+
+def _check_inputs(node: Node, seen: Mapping[str, Node], part: Part) -> None:
+    for before in node.before():
+        if before not in part.nodes:
+            raise _fail("input-exists", node, part.task, f"it needs {before!r}, which is not there")
+        if before not in seen:
+            raise _fail("input-before-use", node, part.task, f"it stands before its {before!r}")
+    for ref in node.inputs:
+        made = seen[ref.node]
+        if not 0 <= ref.index < len(made.specs):
+            raise _fail("input-exists", node, part.task, f"{ref} is no output")
+        if made.device != node.device and node.type != "Copy":
+            raise _fail(
+                "same-device",
+                node,
+                part.task,
+                f"it runs on {node.device}, its input {ref} is on {made.device}",
+            )
+        if node.type == "Copy" and node.attrs.get("source") != made.device:
+            raise _fail("same-device", node, part.task, f"it copies {ref} from the wrong device")
+
+
+def _check_state(node: Node, seen: Mapping[str, Node], task: str) -> None:
+    handles = [
+        i for i, r in enumerate(node.inputs) if seen[r.node].specs[r.index].dtype == resource
+    ]
+    for i in (*node.row.reads, *node.row.writes):
+        if i >= len(node.inputs) or i not in handles:
+            raise _fail("state-beside-handle", node, task, f"input {i} must be a handle")
+        handle = seen[node.inputs[i].node]
+        if handle.device != node.device:
+            raise _fail("state-beside-handle", node, task, f"its state is on {handle.device}")
+    if handles and node.type in ("Send", "Copy"):
+        raise _fail("state-beside-handle", node, task, "a handle cannot leave its device")
+
+
+def _check_shapes(node: Node, seen: Mapping[str, Node], task: str) -> None:
+    given = [seen[ref.node].specs[ref.index] for ref in node.inputs]
+    try:
+        found = node.row.infer(given, node.attrs)
+        fits = len(found) == len(node.specs)
+        for a, b in zip(found, node.specs, strict=False):
+            merge(a.shape, b.shape)
+            fits = fits and a.dtype == b.dtype
+    except Exception as error:  # attributes may have come as bytes: whatever is wrong, refuse
+        raise _fail("shape-rule", node, task, str(error)) from None
+    if not fits:
+        said = ", ".join(f"{s.dtype} {show(s.shape)}" for s in found)
+        raise _fail("shape-rule", node, task, f"its op makes ({said})")
+
+
+# -- rules between parts
+
+
+def _of_type(plan: Plan, type: str) -> Iterable[tuple[str, Node]]:
+    """Those of the parts and of the loops and branches in them."""
+    for task, part in plan.parts.items():
+        for node in (*part.nodes.values(), *within(part.nodes)):
+            if node.type == type:
+                yield task, node
+
+
+def _by_channel(plan: Plan, type: str) -> dict[int, tuple[str, Node]]:
+    found: dict[int, tuple[str, Node]] = {}
+    for task, node in _of_type(plan, type):
+        channel = node.attrs.get("channel")
+        if not isinstance(channel, int):
+            raise _fail("channel-unique", node, task, f"its channel is {channel!r}")
+        if channel in found:
+            other = found[channel][1].name
+            raise _fail("channel-unique", node, task, f"{other!r} too uses channel {channel}")
+        found[channel] = (task, node)
+    return found
+
+
+def _check_channels(plan: Plan) -> None:
+    sends, receives = _by_channel(plan, "Send"), _by_channel(plan, "Recv")
+    for channel, (task, node) in sends.items():
+        if channel not in receives:
+            raise _fail("send-has-receive", node, task, f"nobody receives channel {channel}")
+        if node.attrs.get("dest") != receives[channel][0]:
+            raise _fail(
+                "right-task",
+                node,
+                task,
+                f"it sends to {node.attrs.get('dest')}, {receives[channel][0]} receives",
+            )
+    for channel, (task, node) in receives.items():
+        if channel not in sends:
+            raise _fail("receive-has-send", node, task, f"nobody sends channel {channel}")
+        if node.attrs.get("source") != sends[channel][0]:
+            raise _fail(
+                "right-task",
+                node,
+                task,
+                f"it receives from {node.attrs.get('source')}, {sends[channel][0]} sends",
+            )
+        _check_pair(plan, sends[channel], (task, node))
+
+
+def _check_pair(plan: Plan, sender: tuple[str, Node], receiver: tuple[str, Node]) -> None:
+    (source, send), (task, receive) = sender, receiver
+    if bool(send.attrs.get("token")) != bool(receive.attrs.get("token")):
+        raise _fail("same-token", receive, task, "one side takes it for a token, the other not")
+    if send.attrs.get("token"):
+        if send.inputs or receive.specs[0].nbytes or not send.control:
+            raise _fail("same-token", send, source, "a token carries no value, only an order")
+        return
+    if len(send.inputs) != 1:
+        raise _fail("send-has-value", send, source, "a Send has one input")
+    ref, got = send.inputs[0], receive.specs[0]
+    part = plan.parts[source]
+    made = part.nodes.get(ref.node) or next(n for n in within(part.nodes) if n.name == ref.node)
+    sent = made.specs[ref.index]
+    if sent.dtype != got.dtype:
+        raise _fail("same-dtype", receive, task, f"{sent.dtype} is sent, {got.dtype} received")
+    if sent.shape != got.shape:
+        raise _fail(
+            "same-shape", receive, task, f"{show(sent.shape)} is sent, {show(got.shape)} received"
+        )
+
+
+def _check_edges(plan: Plan) -> None:
+    sends = _by_channel(plan, "Send")
+    listed = [edge.channel for edge in plan.edges]
+    if sorted(listed) != sorted(sends):
+        raise VerifyError("edges-listed", "the plan's edges are not those of its Send nodes")
+    receives = _by_channel(plan, "Recv")
+    for edge in plan.edges:
+        task, node = sends[edge.channel]
+        spec = receives[edge.channel][1].specs[0]
+        if (edge.source, edge.dest, edge.token, edge.spec.dtype, edge.spec.shape) != (
+            task,
+            node.attrs["dest"],
+            bool(node.attrs.get("token")),
+            spec.dtype,
+            spec.shape,
+        ):
+            raise _fail("edges-listed", node, task, f"edge {edge.channel} says something else")
+
+
+def _check_driver(plan: Plan) -> None:
+    if plan.driver not in plan.parts:
+        raise VerifyError("driver", f"the driver {plan.driver} has no part")
+    for task, part in plan.parts.items():
+        if task != part.task:
+            raise VerifyError("driver", f"the part of {part.task} is listed as {task}")
+        found = {n.name for n in part.nodes.values() if n.type == "Feed"}
+        if found and task != plan.driver:
+            raise VerifyError("feeds-on-driver", f"{task} has the feeds {sorted(found)}")
+        if found != set(part.feeds) or len(found) != len(part.feeds):
+            raise VerifyError("feeds-on-driver", f"{task} lists feeds that are not its Feed nodes")
+        if part.fetches and task != plan.driver:
+            raise VerifyError("fetch-exists", f"{task} hands out values; only the driver may")
+
+
+def _check_collectives(plan: Plan) -> None:
+    numbers: dict[int, str] = {}
+    for task, part in plan.parts.items():
+        last = -1
+        for node in part.nodes.values():
+            if not node.row.collective:
+                continue
+            number = node.attrs.get("sequence")
+            if not isinstance(number, int) or number in numbers:
+                raise _fail("collective-order", node, task, f"its sequence {number} is not its own")
+            if number <= last:
+                raise _fail("collective-order", node, task, f"{number} stands behind {last}")
+            numbers[number] = node.name
+            last = number
+    if sorted(numbers) != list(range(len(numbers))):
+        raise VerifyError("collective-order", "the collectives are not numbered from 0 on")
+
+
+def _collective_calls(plan: Plan) -> dict[str, list[str]]:
+    """The collectives of each task in words: what must be equal on all replicas."""
+    found: dict[str, list[str]] = {}
+    for task, part in plan.parts.items():
+        for node in part.nodes.values():
+            if node.row.collective:
+                root = f" from {node.attrs['root']}" if "root" in node.attrs else ""
+                values = ", ".join(f"{spec.dtype} {show(spec.shape)}" for spec in node.specs)
+                found.setdefault(task, []).append(f"{node.type}{root} of {values}")
+    return found
+
+
+# -- order over all parts
+
+
+def _pairs(plan: Plan) -> list[tuple[At, At]]:
+    """(before, after) for every Send and its Recv, those inside of frames left out."""
+    sends, receives = _by_channel(plan, "Send"), _by_channel(plan, "Recv")
+    pairs = [(sends[c], receives[c]) for c in sends]
+    return [
+        ((a, send.name), (b, receive.name))
+        for (a, send), (b, receive) in pairs
+        if send.name in plan.parts[a].nodes
+    ]
+
+
+def _check_acyclic(plan: Plan) -> None:
+    """Every task's order, together with Send before Recv, must be part of one order."""
+    names: dict[str, Node] = {}
+    extra: list[tuple[str, str]] = []
+    for task, part in plan.parts.items():
+        before = None
+        for node in part.nodes.values():
+            key = f"{task} {node.name}"
+            names[key] = node.but(inputs=(), control=())
+            if before is not None:
+                extra.append((before, key))
+            before = key
+    extra += [(" ".join(a), " ".join(b)) for a, b in _pairs(plan)]
+    stuck = [key for key in behind_cycles(names, extra) if names[key].type == "Recv"]
+    if stuck:
+        task, name = stuck[0].split(" ", 1)
+        node = plan.parts[task].nodes[name]
+        raise _fail("acyclic", node, task, "it waits, through other tasks, for itself")
+
+
+def _check_reaches_driver(plan: Plan) -> None:
+    """When the driver's part has run, everything has."""
+    before: dict[At, list[At]] = {}
+    for after_this, then in _pairs(plan):
+        before.setdefault(then, []).append(after_this)
+    stack = [(plan.driver, name) for name in plan.parts[plan.driver].nodes]
+    seen: set[At] = set()
+    while stack:
+        at = stack.pop()
+        if at not in seen:
+            seen.add(at)
+            task, name = at
+            stack += [(task, b) for b in plan.parts[task].nodes[name].before()]
+            stack += before.get(at, [])
+    for task, part in plan.parts.items():
+        for node in part.nodes.values():
+            if (task, node.name) not in seen:
+                raise _fail("reaches-driver", node, task, "the driver would not wait for its end")
+
+
+# -- what is not an error, but not proved either
+
+
+def unproved(plan: Plan) -> list[str]:
+    """What these rules leave open, in words: unknown sizes, unordered uses of one variable."""
+    found = [
+        f"the size of {edge.ref} from {edge.source} to {edge.dest} is not known"
+        for edge in plan.edges
+        if not edge.spec.sized
+    ]
+    found += [
+        f"values decide how often {name!r} runs, and so how often {count} values cross in it"
+        for name, count in Counter(edge.frame for edge in plan.edges if edge.frame).items()
+    ]
+    for task, part in plan.parts.items():
+        for node in part.nodes.values():
+            if node.row.collective and not all(s.known for s in node.specs):
+                found.append(f"the size of collective {node.name!r} on {task} is not known")
+    return found + _unordered(plan)
+
+
+def _unordered(plan: Plan) -> list[str]:
+    """Pairs of an update and another use of one variable that nothing puts in order."""
+    uses: dict[tuple[str, Ref], list[tuple[str, bool]]] = {}
+    for task, part in plan.parts.items():
+        for node in part.nodes.values():
+            for i in {*node.row.reads, *node.row.writes}:
+                uses.setdefault((task, node.inputs[i]), []).append(
+                    (node.name, i in node.row.writes)
+                )
+    reach = _Reach(plan, {(t, name) for (t, _), us in uses.items() for name, _ in us})
+    found: list[str] = []
+    for (task, handle), users in uses.items():
+        for i, (a, a_writes) in enumerate(users):
+            for b, b_writes in users[:i]:
+                if not (a_writes or b_writes) or reach(task, a, b) or reach(task, b, a):
+                    continue
+                words = "updates" if a_writes and b_writes else "a read and an update"
+                found.append(
+                    f"{words} of variable {handle.node!r} in no order: {b!r} and {a!r} on {task}"
+                )
+    return found
+
+
+class _Reach:
+    """Which of some marked nodes each node depends on, over all tasks."""
+
+    def __init__(self, plan: Plan, marked: set[At]) -> None:
+        self.bit = {at: 1 << i for i, at in enumerate(sorted(marked))}
+        self.masks: dict[At, int] = {}
+        cross: dict[At, At] = {receive: send for send, receive in _pairs(plan)}
+        stack = [(t, name) for t, part in plan.parts.items() for name in part.nodes]
+        while stack:
+            at = stack[-1]
+            if at in self.masks:
+                stack.pop()
+                continue
+            task, name = at
+            before = [(task, b) for b in plan.parts[task].nodes[name].before()]
+            if at in cross:
+                before.append(cross[at])
+            missing = [b for b in before if b not in self.masks]
+            if missing:
+                stack += missing
+                continue
+            mask = self.bit.get(at, 0)
+            for b in before:
+                mask |= self.masks[b]
+            self.masks[at] = mask
+            stack.pop()
+
+    def __call__(self, task: str, after: str, before: str) -> bool:
+        return bool(self.masks[task, after] & self.bit[task, before])

@@ -1,0 +1,167 @@
+"""Losses that sum over the batch, which replicas train otherwise than one rank does.
+
+Replicas add up their gradients, each by its fraction of the samples, so a loss has to be a mean:
+with a sum over the samples the gradient of N replicas is 1/N of that of one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.static_shape import normalize_axes
+
+MINIMIZED = "minimized_losses"  # the collection of all losses whose gradients replicas join
+SOURCES = {"Placeholder", "PlaceholderWithDefault", "QueueDequeueMany", "QueueDequeueUpTo"}
+REDUCTIONS = {"Sum", "Mean", "Prod", "Max", "Min", "Any", "All", "LogSumExp"}
+SUMS = {"Sum", "L2Loss"}
+ADDED = {"Add", "AddN", "Sub", "Neg", "Cast", "Identity", "Reshape", "Squeeze"}
+DIVIDED = {"RealDiv", "DivNoNan"}  # by their second input
+COPIES = {"Cast", "Identity"}
+
+
+def told(graph: Graph, replicas: int) -> list[str]:
+    """A warning for each loss of the graph that sums over the samples of a batch."""
+    return [
+        f"the loss {loss.name!r} ({loss.op.line}) sums over the samples of a batch, by "
+        f"{total.name!r} ({total.line}): {replicas} replicas add up their gradients as a mean, so "
+        f"they are 1/{replicas} of those of one rank\n"
+        "  next  minimize a mean, hf.reduce_mean(losses), or divide the sum by the samples, "
+        "hf.shape(x)[0]"
+        for loss in graph.get_collection(MINIMIZED)
+        for total in list(sums(loss, graph))[:1]
+    ]
+
+
+def sums(loss: Tensor, graph: Graph) -> Iterator[Operation]:
+    """The operations by which `loss` is a sum over a batch that no size of the batch divides."""
+    found = _Batch(loss, graph)
+    if loss in found.axes:  # not a scalar: its elements are added up
+        yield loss.op
+    # what its terms are divided by, and the operation that adds them up over the batch
+    left: list[tuple[Tensor, tuple[float, ...], Operation | None]] = [(loss, (), None)]
+    seen = set()
+    while left:
+        one = tensor, divisors, total = left.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        op = tensor.op
+        if op.type in SUMS and found.is_reduced(op):
+            total = op
+        if op.type in ADDED or op.type in SUMS:
+            left += [(t, divisors, total) for t in op.inputs]
+        elif op.type in DIVIDED or op.type == "Mul":
+            left += [(factor, by, total) for factor, by in found.scaled(op, divisors)]
+        elif total is not None and not found.is_batch_size(divisors, total.inputs[0]):
+            yield total
+
+
+class _Batch:
+    """What is known of the batch in the operations behind a loss."""
+
+    def __init__(self, loss: Tensor, graph: Graph) -> None:
+        self.dealt = {key: each for each in graph.get_collection("datasets") for key in each.keys}
+        self.axes: dict[Tensor, int] = {}  # tensor -> its axis of samples
+        self.counts: set[Operation] = set()  # what follows from the number of samples alone
+        for op in _behind(loss):
+            self._look(op)
+
+    def _look(self, op: Operation) -> None:
+        """Where the samples are in the outputs of `op`; those of its inputs are known."""
+        given = [t for t in op.inputs if t in self.axes]
+        if op.type in ("Shape", "Size"):
+            counts = bool(given)
+        else:
+            counts = any(t.op in self.counts for t in op.inputs)
+            counts = counts or (op.type == "Sum" and self.is_reduced(op))
+        if counts:
+            self.counts.add(op)
+        for out in op.outputs:
+            axis = self._axis(op, out, given)
+            if axis is not None:
+                self.axes[out] = axis
+
+    def _axis(self, op: Operation, out: Tensor, given: list[Tensor]) -> int | None:
+        """The axis of samples of an output, if it has one and the shape tells which."""
+        if not out.shape:
+            return None
+        if op.type in SOURCES:
+            is_batch = out in self.dealt or out.shape[0] is None
+            return 0 if is_batch or op.type.startswith("Queue") else None
+        if not given:
+            return None
+        rank = len(out.shape)
+        before = min(given, key=lambda t: abs(len(t.shape or ()) - rank))  # broadcast: the largest
+        axis, sizes = self.axes[before], before.shape or ()
+        if op.type == "Transpose":
+            perm = op.attrs["perm"] or range(rank)[::-1]
+            return list(perm).index(axis)
+        if op.type in REDUCTIONS:
+            reduced = _reduced(op)
+            gone = 0 if op.attrs["keepdims"] else sum(a < axis for a in reduced)
+            return None if axis in reduced else axis - gone
+        kept = axis < rank and out.shape[axis] == sizes[axis]
+        return axis if kept and (axis == 0 or rank == len(sizes)) else None
+
+    def is_reduced(self, op: Operation) -> bool:
+        """Whether a reduction is over the samples."""
+        return self.axes.get(op.inputs[0]) in _reduced(op)
+
+    def scaled(
+        self, op: Operation, divisors: tuple[float, ...]
+    ) -> Iterator[tuple[Tensor, tuple[float, ...]]]:
+        """The factors of a product or quotient that may be sums, with what they are divided by."""
+        first, second = op.inputs
+        pairs = [(first, second)] if op.type in DIVIDED else [(first, second), (second, first)]
+        for factor, other in pairs:
+            if other.op in self.counts:
+                continue
+            number = _number(other)
+            if number and op.type == "Mul":
+                number = 1 / number
+            yield factor, divisors if number is None else (*divisors, number)
+
+    def is_batch_size(self, divisors: Iterable[float], summed: Tensor) -> bool:
+        """Whether a constant is the number of samples of `summed`, times other sizes or not."""
+        assert summed.shape is not None
+        known = {summed.shape[self.axes[summed]]}
+        for dataset in set(self.dealt.values()):
+            known |= set(dataset.shares) if len(set(dataset.shares)) == 1 else set()
+        sizes = [size for size in known if size is not None and size > 1]
+        wholes = [round(d) for d in divisors if abs(d - round(d)) <= 1e-5 * abs(d)]
+        return any(whole % size == 0 for whole in wholes for size in sizes)
+
+
+def _reduced(op: Operation) -> tuple[int, ...]:
+    """The axes that a reduction takes away; none where only the step tells."""
+    if len(op.inputs) > 1 or op.inputs[0].shape is None:
+        return ()
+    return normalize_axes(op.attrs.get("axis"), len(op.inputs[0].shape))
+
+
+def _behind(loss: Tensor) -> list[Operation]:
+    """The operations that a loss is computed from, those that others need first."""
+    ops: set[Operation] = set()
+    left = [loss.op]
+    while left:
+        op = left.pop()
+        if op not in ops:
+            ops.add(op)
+            left += [t.op for t in op.inputs]
+    place: Mapping[Any, int] = {op: i for i, op in enumerate(loss.op.graph.get_operations())}
+    return sorted(ops, key=lambda op: place.get(op, -1))
+
+
+def _number(tensor: Tensor) -> float | None:
+    """The value of a scalar constant; None of anything else."""
+    while tensor.op.type in COPIES:
+        tensor = tensor.op.inputs[0]
+    value = tensor.op.attrs.get("value") if tensor.op.type == "Const" else None
+    if value is None or np.size(value) != 1 or np.asarray(value).dtype.kind not in "iuf":
+        return None
+    number = float(np.asarray(value).reshape(()))
+    return number if np.isfinite(number) else None

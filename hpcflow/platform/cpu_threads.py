@@ -1,0 +1,187 @@
+"""BLAS and OpenMP threads per rank: the cores this rank owns, set before numpy loads."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+
+from hpcflow.errors import HpcflowError
+from hpcflow.launch import launcher_detection
+
+# Every pool a kernel may run on; all get the same number, for two pools of two sizes fight.
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+# How often a thread of libgomp's pool looks for work before it sleeps. libgomp's own default,
+# 300,000 times, takes milliseconds of a core from other processes, and from the thread that it
+# waits for: benchmarks/busy_neighbour.py, docs/speed.md.
+SPIN_COUNT = 3_000
+# "number variable variable ...", as chosen here: programs we start inherit them, not as the user's.
+CHOSEN = "_HPCFLOW_THREADS"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cores:
+    """What this process may run on: CPUs of its mask, of its job on this node, of the node."""
+
+    mask: int
+    owned: int
+    node: int
+    siblings: int = 1  # CPUs of one core that are in the mask (2 with hyper-threads)
+
+
+@dataclasses.dataclass(frozen=True)
+class Threads:
+    """How many threads this rank's pools have, of how many cores, why, and what looks wrong."""
+
+    threads: int
+    cores: int
+    why: str
+    warning: str | None = None
+
+
+def set_up(environ: MutableMapping[str, str] = os.environ, cores: Cores | None = None) -> Threads:
+    """Choose the number of threads and how they wait; set the variables that the user has not set.
+
+    `HPCFLOW_THREADS` counts first, then the user's own `OMP_NUM_THREADS` and its like, then the
+    rank's share of the cores. Call it before numpy is imported: pools are sized when they load.
+    """
+    cores = cores or find_cores(environ)
+    place = launcher_detection.detect(environ)
+    local_size = (place.local_size if place is not None else None) or 1
+    number, *names = environ.get(CHOSEN, "0").split()
+    ours = dict.fromkeys(names, number)
+    users = {v: environ[v] for v in VARIABLES if v in environ and environ[v] != ours.get(v)}
+    # Masks that together exceed the job's CPUs overlap: so many ranks share each CPU.
+    sharing = max(1, -(-cores.mask * local_size // cores.owned))
+    share = max(1, cores.mask // cores.siblings // sharing)
+    if environ.get("HPCFLOW_THREADS", "0") != "0":
+        threads, why = _number("HPCFLOW_THREADS", environ["HPCFLOW_THREADS"]), "HPCFLOW_THREADS"
+        users = {}
+    elif users:
+        name, text = next(iter(users.items()))
+        threads, why = _number(name, text.split(",")[0]), f"your {name}"
+    else:
+        threads, why = share, _reason(cores, sharing)
+    chosen = [v for v in VARIABLES if v not in users]
+    environ.update(dict.fromkeys(chosen, str(threads)))
+    environ[CHOSEN] = " ".join([str(threads), *chosen])
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
+    warning = _late(threads, cores) or (None if why != "one core" else _narrow(cores, environ))
+    return Threads(threads, max(1, cores.mask // cores.siblings), why, warning)
+
+
+@functools.cache
+def chosen() -> Threads:
+    """What `import hpcflow` chose for this process, before numpy was there."""
+    return set_up()
+
+
+def shares(ranks: int) -> list[int]:
+    """How many threads each of so many ranks may have, if they share the cores of this process.
+
+    Ranks of other nodes do not, so it may be any of these; the most first.
+    """
+    here = chosen()
+    if here.threads != here.cores:  # the user's word
+        return [here.threads]
+    return sorted({max(1, here.cores // n) for n in range(1, ranks + 1)}, reverse=True)
+
+
+def find_cores(environ: Mapping[str, str] = os.environ) -> Cores:
+    """Read the mask, the control group and SLURM's share: a few system calls, no subprocess."""
+    node = os.cpu_count() or 1
+    mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(node))
+    shares = [_cpus_of_group(), environ.get("SLURM_CPUS_ON_NODE", "")]
+    owned = min([node, *(int(share) for share in shares if share.isdigit() and share != "0")])
+    count = min(len(mask), owned)
+    # Where SLURM's count has cut the mask it may count cores, so its CPUs are not halved again.
+    return Cores(count, owned, node, _siblings(mask) if count == len(mask) else 1)
+
+
+def _reason(cores: Cores, sharing: int) -> str:
+    if cores.mask == 1 and sharing == 1:
+        return "one core"
+    whole = "all CPUs" if cores.mask == cores.node else "the CPUs of its mask"
+    return f"{whole}, shared by {sharing} ranks" if sharing > 1 else whole
+
+
+def _narrow(cores: Cores, environ: Mapping[str, str]) -> str | None:
+    """A one-core mask that no one asked for, on a node that has more."""
+    place = launcher_detection.detect(environ)
+    ranks = (place.local_size if place is not None else None) or 1
+    if cores.node <= ranks or environ.get("SLURM_CPUS_PER_TASK") == "1":
+        return None
+    if place is not None and place.launcher == "srun":
+        ask = f"srun --cpus-per-task={cores.node // ranks}"
+    else:
+        ask = "mpirun --bind-to none" if place is not None else "no taskset"
+    return (
+        f"this rank may use 1 of the node's {cores.node} CPUs, and the node has {ranks} rank"
+        f"{'s' if ranks > 1 else ''}: start with `{ask}` to use more, or set HPCFLOW_THREADS=1 "
+        "if one is meant"
+    )
+
+
+def _late(threads: int, cores: Cores) -> str | None:
+    """NumPy's pool is already there, with the size it takes by itself."""
+    if "numpy" not in sys.modules or threads == cores.mask:
+        return None
+    return (
+        f"numpy was imported before hpcflow, so its pool keeps its own size instead of {threads} "
+        "threads: import hpcflow first, or set OMP_NUM_THREADS in the job script"
+    )
+
+
+def _number(name: str, text: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise HpcflowError(
+            f"{name}={text!r} is not a number of threads", hint=f"unset {name} or give 1 or more"
+        )
+    return int(text)
+
+
+def _cpus_of_group() -> str:
+    """CPUs of this process's control group (a container's, a batch job's), "" where not told."""
+    for line in _read("/proc/self/cgroup").splitlines():
+        number, kinds, path = line.split(":", 2)
+        if number == "0":
+            files = (f"/sys/fs/cgroup{path}/cpuset.cpus.effective",
+                     "/sys/fs/cgroup/cpuset.cpus.effective")  # fmt: skip
+        elif "cpuset" in kinds.split(","):
+            files = (f"/sys/fs/cgroup/cpuset{path}/cpuset.cpus",
+                     "/sys/fs/cgroup/cpuset/cpuset.cpus")  # fmt: skip
+        else:
+            continue
+        text = next((text for text in map(_read, files) if text), "")
+        if text:
+            return str(len(_cpus(text)))
+    return ""
+
+
+def _siblings(mask: set[int]) -> int:
+    """How many CPUs of the mask share the first one's core: one core stands for all."""
+    first = min(mask)
+    text = _read(f"/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list")
+    return max(1, len(_cpus(text) & mask))
+
+
+def _cpus(text: str) -> set[int]:
+    """The set that `0-3,8` means."""
+    spans = [span.partition("-") for span in text.split(",") if span]
+    return {cpu for low, _, high in spans for cpu in range(int(low), int(high or low) + 1)}
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,322 @@
+"""One logger: rank 0 and the chief speak at info, all ranks from warning on, equal lines folded.
+
+What several ranks warn of within a moment the first of them prints at once, and a while later how
+often it was said and by whom; for this they write to files that all of a node see (`share`), and
+one of each node to files in the run directory. No message is sent.
+
+Each rank keeps its last lines of any level; they are written to `rank-N.log` in the run directory
+if it fails, and all of them if the setting `log_files` asks for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TextIO
+
+from hpcflow.errors import LaunchError
+from hpcflow.platform.private_files import is_own_folder, make_folder
+
+logger = logging.getLogger("hpcflow")
+KEPT = 200  # lines of a rank that are written if it fails
+FOLD_S = 10.0  # an equal line within this time is counted instead of printed
+LET_NODES_TELL_S = 3.0  # the first one of a node, to the first one of all
+MOST_WARNINGS = 100  # different ones that a rank remembers for the job's result
+_said: set[str] = set()
+_saying = threading.Lock()  # `_said` is being looked at
+_kept: Kept | None = None
+_where: tuple[int, str] = (0, "")  # rank and run directory
+_prefix = ""  # of what a rank says for itself, where there are several
+
+
+class Board:
+    """Who of a node's ranks has said a line: a file for it in `folder`, which the first of them
+    makes and the others add to. Boards of several nodes have one `above` them, on which the first
+    of each node speaks for all of it.
+
+    Errors of files are no reason to be silent: a rank that cannot write prints, also where the
+    folder is not this user's own.
+    """
+
+    def __init__(self, folder: str, rank: int, above: Board | None = None) -> None:
+        self._folder, self._rank, self._above = folder, rank, above
+        self._due: dict[str, float] = {}  # lines that this rank was the first to say, when to tell
+
+    def is_first(self, line: str, now: float) -> bool:
+        """This rank says `line`, for the first time in a while: whether it has to print it."""
+        for _ in range(2):  # the file may be taken away in between
+            if self.more(line, 1):
+                return False
+            if self._claims(line, now + FOLD_S):
+                self.more(line, 1)
+                above, late = self._above, now + FOLD_S + LET_NODES_TELL_S
+                return above is None or above._claims(line, late)
+        return True
+
+    def more(self, line: str, count: int) -> bool:
+        """This rank has said it so many times more; False if nobody counts them any longer."""
+        return self._add(line, f"{self._rank} {count}\n")
+
+    def told(self, now: float) -> Iterator[tuple[str, int, list[int]]]:
+        """Lines whose time has come: how often they were said, and by whom."""
+        for line in [line for line, due in self._due.items() if due <= now]:
+            del self._due[line]
+            text = self._take(line)
+            if self._above is None or not self._above._add(line, text):
+                rows = [tuple(map(int, row.split())) for row in text.splitlines()]
+                count = sum(times for _, times in rows)
+                if count > 1:
+                    yield line, count, sorted({rank for rank, _ in rows})
+        if self._above is not None:
+            yield from self._above.told(now)
+
+    def _claims(self, line: str, due: float) -> bool:
+        """Whether nobody was first before this rank."""
+        try:
+            make_folder(self._folder)
+            os.close(os.open(self._path(line), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+        self._due[line] = due
+        return True
+
+    def _path(self, line: str) -> str:
+        data = line.encode()
+        name = f".said-{len(data)}-{zlib.crc32(data):08x}{zlib.adler32(data):08x}"
+        return os.path.join(self._folder, name)
+
+    def _add(self, line: str, text: str) -> bool:
+        """Append to a file that is there, in one write."""
+        if not is_own_folder(self._folder):
+            return False
+        try:
+            descriptor = os.open(self._path(line), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            return os.write(descriptor, text.encode()) > 0 or not text
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+
+    def _take(self, line: str) -> str:
+        """What is in a file, which is gone then: who says it later is the first again."""
+        path = self._path(line)
+        mine = f"{path}.{self._rank}"
+        try:
+            os.replace(path, mine)
+            with open(mine) as file:
+                text = file.read()
+            os.unlink(mine)
+        except OSError:
+            return ""
+        return text
+
+
+class Folding(logging.StreamHandler):
+    """Prints a line at once; its repetitions within `FOLD_S` follow as one line with their count.
+
+    They are printed when the next line comes after that time, by `fold`, or at the end. Warnings
+    that are on the `board` are printed by one rank, with the counts of all.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.board: Board | None = None
+        self._held: dict[str, tuple[float, int, str]] = {}  # line: when printed, how often since
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print or count."""
+        now, line = time.monotonic(), self.format(record)
+        self._let_go(now - FOLD_S)
+        since, more, words = self._held.get(line, (now, -1, record.getMessage()))
+        self._held[line] = since, more + 1, words
+        if more >= 0:
+            return
+        alone = self.board is None or record.levelno < logging.WARNING
+        if alone or self.board.is_first(words, now):  # type: ignore[union-attr]
+            super().emit(record)
+
+    def fold(self, at_once: bool = False, tells: bool = True) -> None:
+        """Print what is due, or all that is held back; without `tells` give it to the board."""
+        self.acquire()
+        try:
+            self._let_go(float("inf") if at_once else time.monotonic() - FOLD_S, tells)
+        finally:
+            self.release()
+
+    def _let_go(self, before: float, tells: bool = True) -> None:
+        old = [line for line, (since, _, _) in self._held.items() if since <= before]
+        for line in old:
+            _, more, words = self._held.pop(line)
+            if more and self.board is None:
+                self._write(f"{line}  (x {more + 1:,})")
+            elif more and self.board is not None and not self.board.more(words, more):
+                self._write(f"{line}  (x {more:,} more)")
+        for words, count, ranks in self.board.told(before + FOLD_S) if self.board and tells else ():
+            self._write(f"hpcflow {words}  (x {count:,}, {spans(ranks)})")
+
+    def _write(self, line: str) -> None:
+        self.stream.write(f"{line}\n")
+        self.stream.flush()
+
+    def close(self) -> None:
+        """Print the counts that are held back."""
+        self.fold(at_once=True)
+        super().close()
+
+
+class Kept(logging.Handler):
+    """The last lines of a rank, and how often it said each warning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: collections.deque[str] = collections.deque(maxlen=KEPT)
+        self.warnings: collections.Counter[str] = collections.Counter()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line; of warnings the words too, without the time."""
+        self.lines.append(self.format(record))
+        words = record.getMessage()
+        if record.levelno >= logging.WARNING and (
+            words in self.warnings or len(self.warnings) < MOST_WARNINGS
+        ):
+            self.warnings[words] += 1
+
+
+def set_up(rank: int, size: int, run_dir: str = "", log_files: bool = False) -> None:
+    """Print to stderr with the rank in front where there are several; safe to call twice."""
+    global _kept, _where, _prefix
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+        old.close()
+    _kept, _where = Kept(), (rank, run_dir)
+    printed = Folding(sys.stderr)
+    _prefix = where = f"[{rank}/{size}] " if size > 1 else ""
+    printed.setFormatter(logging.Formatter(f"hpcflow {where}%(message)s"))
+    printed.setLevel(logging.INFO if rank == 0 else logging.WARNING)
+    logger.addHandler(printed)
+    logger.addHandler(_kept)
+    if log_files:
+        path = os.path.join(run_dir, f"rank-{rank}.log")
+        try:
+            os.makedirs(run_dir or ".", exist_ok=True)
+            file = logging.FileHandler(path, encoding="utf-8")
+        except OSError as error:
+            raise LaunchError(
+                f"the log {path!r} cannot be written: {error}",
+                hint="free it, or leave out the setting log_files",
+            ) from error
+        file.setFormatter(_kept.formatter)
+        logger.addHandler(file)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+
+
+def speak() -> None:
+    """This rank is the chief, which speaks for the job: print from info on, whatever its number."""
+    for handler in _folding():
+        handler.setLevel(logging.INFO)
+
+
+def share(folder: str | None, above: str | None = None) -> None:
+    """From now on equal warnings of the ranks that share `folder`, in memory, are told once; where
+    they are on several nodes, of all that share the folder `above`. None: each tells its own."""
+    rank, _ = _where
+    board = None
+    if folder is not None:
+        board = Board(folder, rank, Board(above, rank) if above is not None else None)
+    for handler in _folding():
+        handler.fold(at_once=True)
+        handler.board = board
+
+
+def _folding() -> list[Folding]:
+    return [handler for handler in logger.handlers if isinstance(handler, Folding)]
+
+
+def fold() -> None:
+    """Print the counts of what was said a while ago; by a thread that looks now and then."""
+    for handler in _folding():
+        handler.fold()
+
+
+def hand_over() -> None:
+    """The ranks are about to meet for the last time: what this one has counted, others may tell."""
+    for handler in _folding():
+        handler.fold(at_once=True, tells=False)
+
+
+def say_once(line: str, level: int = logging.INFO) -> None:
+    """Log a line the first time it is said: a choice made for the user is told, once."""
+    with _saying:
+        is_new = line not in _said
+        _said.add(line)
+    if is_new:
+        logger.log(level, line)
+
+
+def show(text: str) -> None:
+    """Print on stderr what the program itself asked this rank to print, each time."""
+    sys.stderr.write(f"{_prefix}{text}\n")
+    sys.stderr.flush()
+
+
+def on_failure(text: str) -> None:
+    """This rank ends by `text`: write its last lines to `rank-N.log` of a named run directory."""
+    for handler in _folding():
+        handler.close()
+    rank, run_dir = _where
+    if _kept is None or not run_dir:
+        return
+    has_all = any(isinstance(handler, logging.FileHandler) for handler in logger.handlers)
+    lines = [text] if has_all else [*_kept.lines, text]
+    try:
+        os.makedirs(run_dir, exist_ok=True)
+        with open(os.path.join(run_dir, f"rank-{rank}.log"), "a", encoding="utf-8") as file:
+            file.write("\n".join(lines).rstrip("\n") + "\n")
+    except OSError as error:  # what failed first is on stderr already
+        sys.stderr.write(f"hpcflow: rank-{rank}.log cannot be written: {error}\n")
+
+
+def warned() -> dict[str, int]:
+    """This rank's warnings and how often it said each."""
+    return dict(_kept.warnings) if _kept is not None else {}
+
+
+def together(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
+    """The warnings of all ranks, rank 0 first: each once, with `x 1,022, ranks 0-3, 17`."""
+    ranks: dict[str, list[int]] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    for rank, warnings in enumerate(told):
+        for line, count in warnings.items():
+            ranks.setdefault(line, []).append(rank)
+            counts[line] += count
+    return {line: f"x {counts[line]:,}, {spans(who)}" for line, who in ranks.items()}
+
+
+def spans(ranks: Iterable[int]) -> str:
+    """`rank 3` or `ranks 0-3, 17` of rising numbers."""
+    words = numbers(ranks)
+    return f"rank {words}" if words.isdigit() else f"ranks {words}"
+
+
+def numbers(rising: Iterable[int]) -> str:
+    """`0-3, 17` of rising numbers."""
+    runs: list[list[int]] = []
+    for number in rising:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)

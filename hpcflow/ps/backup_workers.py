@@ -1,0 +1,39 @@
+"""Backup workers: each update takes the first gradients that arrive and drops the late ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpcflow.errors import HpcflowError
+from hpcflow.ps.sync_rule import Rule, require_whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Backup(Rule):
+    """Each update is by the first gradients that come, all but `extra` of the workers' (4.4).
+
+    The gradients that come later are dropped, so that up to `extra` slow workers delay nobody.
+    Source: Abadi et al., TensorFlow (OSDI'16), section 4.4; Chen et al., Revisiting Distributed
+    Synchronous SGD (2016).
+    """
+
+    extra: int
+    joins = True
+
+    def __post_init__(self) -> None:
+        require_whole("Backup", self.extra, 1)
+
+    def __str__(self) -> str:
+        return f"backup:{self.extra}"
+
+    def needed(self, workers: int) -> int:
+        """How many gradients make an update."""
+        return workers - self.extra
+
+    def check(self, workers: int) -> None:
+        """HpcflowError if nobody would be left."""
+        if self.extra >= workers:
+            raise HpcflowError(
+                f"sync={self}: {self.extra} backup workers of {workers} leave no gradient to use",
+                hint=f"start at least {self.extra + 1} workers, or have fewer in reserve",
+            )

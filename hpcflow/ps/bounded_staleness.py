@@ -1,0 +1,29 @@
+"""Bounded staleness: asynchronous updates, but no worker runs far ahead of the slowest one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpcflow.ps.sync_rule import Rule, require_whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Stale(Rule):
+    """As Async, but no worker runs more than `bound` steps ahead of the slowest.
+
+    Source: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+    Server (2013).
+    """
+
+    bound: int
+
+    def __post_init__(self) -> None:
+        require_whole("Stale", self.bound, 0)
+
+    def __str__(self) -> str:
+        return f"stale:{self.bound}"
+
+    @property
+    def max_steps_ahead(self) -> int:
+        """How many steps a worker may be ahead of the slowest when it begins one."""
+        return self.bound

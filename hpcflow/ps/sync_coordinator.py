@@ -1,0 +1,370 @@
+"""Who may begin a step, whose gradients count: the rules as a state machine that never blocks.
+
+Each server has `Rounds`. On server 0 it is the coordinator too, the one place that decides, so that
+all servers and variables take the gradients of the same workers. Whoever has to wait leaves a
+function that is called when the time has come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.ps.active_workers import Clocks, First, Present
+from hpcflow.ps.sync_rule import Rule
+
+Go = Callable[[], None]
+# A worker whose time has not come: its place in the order in which they go, the worker, the channel
+# of the step that it will begin (None: it will leave), and whom to tell.
+Waiter = tuple[int, int, str | None, Callable[..., None]]
+LEAVES = 1 << 62  # who leaves goes after all who begin
+
+
+@dataclasses.dataclass
+class Contribution:
+    """What one worker hands over for one sum: its arrays stay its own until they are released."""
+
+    version: int
+    arrays: tuple[Any, ...]
+    release: Go
+
+
+class Channel:
+    """Updates that are made together, and the gradients for them.
+
+    `version` counts how often they have been made. Gradients are of the version that their worker
+    had; those of an older one than this are late.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.version = 0
+        self.contributed = [-1] * workers  # the newest version with gradients of each worker
+        self.ready: list[tuple[int, float]] = []  # (worker, share) of this version, as they came
+        self.there: set[int] = set()  # the workers in `ready`
+        self.here = 0  # how many of them are active
+        self.owing = First(workers)  # those that are active and not there
+        self.picked = False  # the round of this version is under way
+        self.closing = False  # nobody else will give gradients of this version
+        self.picker: Callable[[np.ndarray], None] | None = None  # waits for enough of them
+        self.held: dict[str, dict[int, Contribution]] = {}  # sum -> worker -> what it gave
+        self.sums: dict[str, np.ndarray] = {}  # memory of the sums
+        self.wanted: dict[str, list[Callable[..., None]]] = {}  # sum -> who else wants its value
+        self.ends: list[tuple[int, Go]] = []  # (version, who waits until it is over)
+        self.waiters: list[Waiter] = []  # who may go on behind this round at the earliest
+
+
+class Rounds:
+    """The rounds of one server, and on server 0 the clocks of all workers.
+
+    Nothing here looks at all workers, or at all that wait, for the sake of one of them.
+    """
+
+    def __init__(self, rule: Rule, workers: int) -> None:
+        self.rule, self.workers = rule, workers
+        self.channels: dict[str, Channel] = {}
+        self.used, self.late, self.dropped = [0] * workers, [0] * workers, [0] * workers
+        self.lead = 0  # the most steps that a worker was ahead of the slowest when it began one
+        self.ranks = [-1] * workers  # of the workers that have begun a step
+        self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
+        self._bound = rule.max_steps_ahead
+        self._needed = rule.needed(workers)
+        self._present, self._clocks = Present(workers), Clocks(workers)
+        self._slowest = First(workers)
+        self._waiters: dict[Callable[..., None], Waiter] = {}  # by whom to call
+        self._ahead: dict[int, list[Waiter]] = {}  # clock -> who had it when it had to wait
+        self._numbers = itertools.count()
+
+    def channel(self, name: str) -> Channel:
+        """The updates of this name."""
+        found = self.channels.get(name)
+        if found is None:
+            found = self.channels[name] = Channel(self.workers)
+        return found
+
+    # -- the coordinator
+
+    def begin(self, worker: int, channel: str, go: Callable[[int], None]) -> None:
+        """Call `go(version)` when the worker may begin a step."""
+        version = self.channel(channel).version
+        where = self._wait_for(worker, False)
+        if where is None:
+            go(version)
+        else:
+            self._keep(worker, channel, go, where)
+
+    def withdraw(self, go: Callable[..., None]) -> None:
+        """The step that waited with `go` will not be."""
+        self._waiters.pop(go, None)
+
+    def ready(self, worker: int, channel: str, version: int, share: float) -> None:
+        """All gradients of a worker's step are on the servers; `share` of the joined batch."""
+        found = self.channel(channel)
+        found.contributed[worker] = max(version, found.contributed[worker])
+        if version < found.version or found.picked:
+            self.late[worker] += 1
+            self.dropped[worker] += 1
+            return
+        found.ready.append((worker, share))
+        if worker not in found.there:
+            found.there.add(worker)
+            found.here += worker in self._present.active
+        self._pick(found)
+
+    def pick(self, channel: str, go: Callable[[np.ndarray], None]) -> None:
+        """Call `go(factors)` when a round may be made; a factor for each worker, 0: not used."""
+        found = self.channel(channel)
+        found.picker = go
+        self._pick(found)
+
+    def tick(self, worker: int) -> None:
+        """A step of a worker is applied."""
+        if self._clocks.tick(worker, worker in self._present.active):
+            self._slower()
+
+    def step_aside(self, worker: int, go: Go) -> None:
+        """A worker goes where all meet: nobody waits for it until they all have come.
+
+        `go` is called when all that it gave is in the variables, or dropped.
+        """
+        self._go_aside(worker, self._present.times[worker] + 1)
+        where = self._wait_for(worker, True)
+        if where is None:
+            go()
+        else:
+            self._keep(worker, None, go, where)
+
+    def _go_aside(self, worker: int, times: int) -> None:
+        was_active = worker in self._present.active
+        if self._present.go(worker, times):  # the last one: nobody is left to wait for
+            self._meet()
+        elif was_active:
+            for channel in self.channels.values():
+                channel.here -= worker in channel.there
+            if self._clocks.leave(worker):
+                self._slower()
+        for channel in list(self.channels.values()):
+            self._pick(channel)
+
+    def _meet(self) -> None:
+        """All have been together, and go on from there."""
+        active = self._present.active
+        self._clocks.restart(len(active))
+        for channel in self.channels.values():
+            channel.closing = bool(channel.ready)
+            channel.here = len(channel.there & active)
+            channel.owing.anew()
+        self._slowest.anew()
+        self._let_go_at(list(self._ahead))
+
+    def lose(self, worker: int) -> None:
+        """A worker has died: as one that has gone to a meeting, and to all that will ever be.
+
+        What it gave, complete on all servers, counts; the rest is never picked.
+        """
+        for go in [go for _, one, _, go in self._waiters.values() if one == worker]:
+            self.withdraw(go)
+        self._go_aside(worker, sys.maxsize)
+
+    def missing(self) -> tuple[str, int] | None:
+        """What workers wait for here, and the rank of the first who is to bring it."""
+        slow = self._who_is_slow() if self._bound is not None else self._who_owes()
+        if not slow:
+            return None
+        names = ", ".join(map(str, slow[:3])) + (", ..." if len(slow) > 3 else "")
+        return f"what worker {names} is to bring", self.ranks[slow[0]]
+
+    def _who_is_slow(self) -> list[int]:
+        """The first of those for whom others wait who may not begin a step."""
+        if not self._waiters:
+            return []
+        active, clocks = self._present.active, self._clocks
+        return self._slowest.of(lambda w: w in active and clocks.of[w] == clocks.least)
+
+    def _who_owes(self) -> list[int]:
+        """The first who have not given their gradients to a round that has some."""
+        found: set[int] = set()
+        for channel in self.channels.values():
+            if channel.ready and not channel.picked:
+                found.update(channel.owing.of(functools.partial(self._owes, channel)))
+        return sorted(found)
+
+    def _owes(self, channel: Channel, worker: int) -> bool:
+        return worker in self._present.active and worker not in channel.there
+
+    # -- who waits
+
+    def _wait_for(self, worker: int, leaves: bool) -> list[Waiter] | None:
+        """Where a worker is to wait before it begins a step, or leaves; None if it need not."""
+        if self._bound is None or leaves:  # a round has what it gave, or is under way
+            for channel in self.channels.values():
+                if channel.picked or channel.contributed[worker] >= channel.version:
+                    return channel.waiters
+            return None
+        clock = self._clocks.of[worker]
+        ahead = clock - self._clocks.least
+        if ahead > self._bound:
+            return self._ahead.setdefault(clock, [])
+        if ahead > self.lead:
+            self.lead = ahead
+        return None
+
+    def _keep(
+        self, worker: int, channel: str | None, go: Callable[..., None], where: list[Waiter]
+    ) -> None:
+        order = next(self._numbers) + (LEAVES if channel is None else 0)
+        self._waiters[go] = waiter = (order, worker, channel, go)
+        where.append(waiter)
+
+    def _slower(self) -> None:
+        """Others are the slowest now: let go of those that are no longer too far ahead."""
+        self._slowest.anew()
+        if self._bound is not None and self._ahead:
+            most = self._clocks.least + self._bound
+            self._let_go_at([clock for clock in self._ahead if clock <= most])
+
+    def _let_go_at(self, clocks: list[int]) -> None:
+        """Let go of those that had to wait with these clocks."""
+        self._let_go([waiter for clock in clocks for waiter in self._ahead.pop(clock)])
+
+    def _let_go(self, waiters: list[Waiter]) -> None:
+        """Let go of those whose time has come; the others wait for something else."""
+        known, wait_for = self._waiters, self._wait_for
+        for waiter in sorted(waiters):
+            _, worker, channel, go = waiter
+            if known.get(go) is not waiter:  # withdrawn
+                continue
+            where = wait_for(worker, channel is None)
+            if where is not None:
+                where.append(waiter)
+                continue
+            del known[go]
+            if channel is None:
+                go()
+            else:
+                go(self.channels[channel].version)
+
+    def _pick(self, channel: Channel) -> None:
+        """Begin a round if enough gradients are there, or those of all who are not elsewhere."""
+        if channel.picker is None or channel.picked or not channel.ready:
+            return
+        needed, active = self._needed, len(self._present.active)
+        if len(channel.there) < needed and channel.here < active and not channel.closing:
+            return
+        chosen = channel.ready[:needed]
+        for worker, _ in chosen:
+            self.used[worker] += 1
+        for worker, _ in channel.ready[needed:]:
+            self.dropped[worker] += 1
+        total = sum(share for _, share in chosen)
+        factor = 1.0 if len(chosen) == self.workers or not total else 1 / total
+        factors = np.zeros(self.workers)
+        factors[[worker for worker, _ in chosen]] = factor
+        channel.picked, channel.closing = True, False
+        channel.ready, channel.there, channel.here = [], set(), 0
+        channel.owing.anew()
+        picker, channel.picker = channel.picker, None
+        picker(factors)
+
+    # -- every server
+
+    def add(self, channel: str, name: str, worker: int, given: Contribution) -> None:
+        """Hold what a worker gives for a sum until its round; what is late is let go at once."""
+        found = self.channel(channel)
+        if given.version < found.version:
+            given.release()
+            return
+        held = found.held.setdefault(name, {})
+        before, held[worker] = held.get(worker), given
+        if before is not None:  # its step had failed before all gradients had come
+            before.release()
+
+    def total(self, channel: str, name: str, how: str, factors: np.ndarray) -> tuple[Any, ...]:
+        """The sum of what the picked workers gave, in their order; theirs is let go."""
+        found = self.channel(channel)
+        held = found.held[name]
+        given = [held.pop(int(worker)) for worker in np.flatnonzero(factors)]
+        values = JOIN[how](found, name, [g.arrays for g in given], float(factors.max()))
+        for contribution in given:
+            contribution.release()
+        for tell in found.wanted.pop(name, ()):
+            tell(*(np.array(value) for value in values))
+        return values
+
+    def want(self, channel: str, name: str, tell: Callable[..., None]) -> None:
+        """Call `tell(*values)` with the next sum."""
+        self.channel(channel).wanted.setdefault(name, []).append(tell)
+
+    def after(self, channel: str, version: int, go: Go) -> None:
+        """Call `go` when the round of a version is over here."""
+        found = self.channel(channel)
+        if version < found.version:
+            go()
+        else:
+            found.ends.append((version, go))
+
+    def end(self, channel: str) -> None:
+        """All updates of a round are made: the next version begins."""
+        found = self.channel(channel)
+        found.version += 1
+        found.picked = False
+        for held in found.held.values():
+            for worker in [w for w, g in held.items() if g.version < found.version]:
+                held.pop(worker).release()
+        over = [go for version, go in found.ends if version < found.version]
+        found.ends = [end for end in found.ends if end[0] >= found.version]
+        for go in over:
+            go()
+        waiters, found.waiters = found.waiters, []
+        self._let_go(waiters)
+
+    def report(self) -> dict[str, Any]:
+        """What the coordinator has counted, by worker."""
+        found: dict[str, Any] = {"rule": str(self.rule)}
+        if self._bound is not None:
+            return {**found, "lead": self.lead}
+        return {**found, "used": self.used, "late": self.late, "dropped": self.dropped}
+
+
+def _sum(
+    channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
+) -> tuple[np.ndarray, ...]:
+    """Their sum, from left to right, times the factor."""
+    first = given[0][0]
+    out = channel.sums.get(name)
+    if out is None or out.shape != first.shape:
+        out = channel.sums[name] = np.empty_like(first)
+    if len(given) == 1:
+        out[...] = first
+    else:
+        np.add(first, given[1][0], out=out)
+    for (more,) in given[2:]:
+        np.add(out, more, out=out)
+    if factor != 1:
+        np.multiply(out, out.dtype.type(factor), out=out)
+    return (out,)
+
+
+def _rows(
+    channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
+) -> tuple[np.ndarray, ...]:
+    """The rows of all, one after the other, times the factor; and their indices."""
+    values = np.concatenate([rows for rows, _ in given])
+    if factor != 1:
+        np.multiply(values, values.dtype.type(factor), out=values)
+    return values, np.concatenate([indices for _, indices in given])
+
+
+def _first(
+    channel: Channel, name: str, given: Sequence[tuple[np.ndarray, ...]], factor: float
+) -> tuple[np.ndarray, ...]:
+    """The value of the first worker that is picked."""
+    return (np.array(given[0][0]),)
+
+
+JOIN = {"sum": _sum, "rows": _rows, "first": _first}

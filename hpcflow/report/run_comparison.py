@@ -1,0 +1,88 @@
+"""What a run was started with and what its script has said of it, for comparing runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.report.run_directory_reader import Facts
+from hpcflow.train.job_result import FIELDS
+
+LONGEST = 40  # letters of a value
+OWN = ("run_dir",)  # settings that always differ
+GIVEN = "yes"  # an option without a value
+ARGUMENTS = "arguments"  # words of the script that belong to no option
+_NUMBER = re.compile(r"-\.?\d")
+
+
+def options(manifest: Facts) -> dict[str, str]:
+    """The script's options and arguments, the settings, the versions and the commit, by name."""
+    found = script_options(_words(manifest))
+    settings = manifest.get("settings", {}, {})
+    found |= {name: value for name, value in settings.items() if name not in OWN}
+    found |= manifest.get("versions", {}, {})
+    git = manifest.get("git", {}, {})
+    if git:
+        changes = " with changes" if git.get("changed") else ""
+        found["commit"] = f"{str(git.get('commit'))[:10]}{changes}"
+    return {one_line(str(name)): value_text(value) for name, value in found.items()}
+
+
+def script_options(words: Sequence[str]) -> dict[str, str]:
+    """The options of a command line; what stands behind one, up to the next, is its value."""
+    found: dict[str, list[str]] = {}
+    name = ARGUMENTS
+    for word in words:
+        if word.startswith("-") and not _NUMBER.match(word):
+            name, equals, value = word.partition("=")
+            found.setdefault(name, []).extend([value] if equals else [])
+            name = ARGUMENTS if equals else name
+        else:
+            found.setdefault(name, []).append(word)
+    return {name: " ".join(values) or GIVEN for name, values in found.items()}
+
+
+def _words(manifest: Facts) -> list[str]:
+    """The command line behind the script."""
+    command: list[str] = manifest.get("command", [str], [])
+    name = os.path.basename(manifest.get("script", str, ""))
+    at = next((i for i, word in enumerate(command) if name and os.path.basename(word) == name), -1)
+    words = command[at + 1 :] if at >= 0 else []
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def said(result: Facts) -> dict[str, str]:
+    """What the script has given to `result`, e.g. accuracy, by name."""
+    found = {name: value for name, value in result.said.items() if name not in FIELDS}
+    return {one_line(name): value_text(value) for name, value in found.items()}
+
+
+def all_names(values: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names that some run has."""
+    return list(dict.fromkeys(name for one in values for name in one))
+
+
+def differing(all_options: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names of options that not all runs have alike.
+
+    Of settings and versions those that have one are compared: a rank alone needs no MPI.
+    """
+    found = []
+    for name in all_names(all_options):
+        values = {one.get(name) for one in all_options}
+        if not name.startswith("-") and name != ARGUMENTS:
+            values.discard(None)
+        if len(values) > 1:
+            found.append(name)
+    return found
+
+
+def value_text(value: Any) -> str:
+    """A value on one line, cut where it is long."""
+    if isinstance(value, (list, dict)):
+        return f"{len(value):,} values"
+    text = f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

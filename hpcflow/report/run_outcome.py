@@ -1,0 +1,44 @@
+"""What became of a run: whether it goes on, has ended as it should, was stopped, or has died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcflow.monitoring import run_directory_lock
+from hpcflow.platform.rank_logging import spans
+from hpcflow.report.run_directory_reader import Facts
+
+UNREADABLE, RUNNING, FINISHED, ENDED = "unreadable", "running", "finished", "ended"
+STOPPED, CANCELLED, DIED, FAILED, STALLED = "stopped", "cancelled", "died", "failed", "stalled"
+KINDS = {"death": DIED, "stall": STALLED}  # of failure.json; any other is an error
+BY_SOMEBODY = ("SIGTERM", "SIGINT", "SIGHUP", "KeyboardInterrupt")  # scancel, kill, Ctrl-C
+STOP = {"by": str, "step": int}
+
+
+def of(folder: Path, manifest: Facts, failure: Facts, result: Facts) -> tuple[str, str]:
+    """One of the words above, and a line for people that says more, "" if nothing is known."""
+    if not run_directory_lock.is_free(folder):
+        return RUNNING, ""
+    if failure.is_there:
+        return _failed(failure)
+    if manifest.get("finished", bool, not manifest.is_there):
+        lost = [one["rank"] for one in result.get("lost", [{"rank": int}], [])]
+        return FINISHED, f"finished without {spans(lost)}, lost on the way" if lost else ""
+    stop = manifest.get("stopped", STOP, {})
+    if stop:
+        state = CANCELLED if stop["by"] in BY_SOMEBODY else STOPPED
+        return state, f"{state} before step {stop['step']:,}: {stop['by']}"
+    if manifest.text("end"):
+        return ENDED, "ended: its script has written no result"
+    return DIED, "died: no process of it has told why; all were killed, or their node failed"
+
+
+def _failed(failure: Facts) -> tuple[str, str]:
+    state = KINDS.get(failure.text("kind"), FAILED)
+    if failure.text("error") in BY_SOMEBODY:
+        state = CANCELLED
+    step, task = failure.count("step"), failure.text("task")
+    where = f"rank {failure.count('rank')}" + (f" ({task})" if task else "")
+    line = f"{state}{f' in step {step:,}' if step else ''}: {where} on {failure.text('host')}: "
+    checkpoint = failure.text("checkpoint")
+    return state, line + failure.text("cause") + (f"; saved: {checkpoint}" if checkpoint else "")

@@ -1,0 +1,196 @@
+"""Runs as their directories tell them, and which of them make a scaling curve."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.monitoring import run_directory_lock
+from hpcflow.monitoring.failure_json import NAME as FAILURE
+from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.report import run_comparison, run_outcome
+from hpcflow.report.run_directory_reader import Facts, mean, rows_of
+from hpcflow.train.run_records import COLUMNS, MANIFEST, METRICS
+
+RESULT = "result.json"
+SERVERS = "/job:ps/"  # the names of their tasks begin so
+SLOW = {"worker": int, "rank": int, "host": str, "factor": float}
+WAYS = {"received": int, "sent": int}
+TRAFFIC = {"servers": [{"task": str, "predicted": WAYS, "measured": WAYS}]}
+
+
+@dataclasses.dataclass
+class Run:
+    """One run; what its files do not tell is empty or 0."""
+
+    name: str
+    mode: str = ""
+    script: str = ""
+    ranks: int = 0
+    servers: int = 0  # of the ranks
+    nodes: int = 0
+    replicas: int = 0
+    batch: int = 0  # joined
+    rate: float = 0.0  # samples a second, all workers together
+    seconds: float = 0.0
+    input_wait: float | None = None  # seconds of those, the mean of the workers
+    waited: float | None = None  # the same for other ranks, in steps
+    stragglers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    steps: int = 0
+    state: str = run_outcome.UNREADABLE  # what became of it: a word of outcome.py
+    ended: str = ""  # the same in a line, where more is known
+    options: dict[str, str] = dataclasses.field(default_factory=dict)  # it was started with
+    results: dict[str, str] = dataclasses.field(default_factory=dict)  # that its script gave
+    traffic: dict[str, Any] = dataclasses.field(default_factory=dict)  # of servers, in a step
+    rows: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    faults: list[str] = dataclasses.field(default_factory=list)  # what cannot be read, and why
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether some file says what it is."""
+        return bool(self.rows or self.mode or self.ranks or self.script)
+
+    @property
+    def workers(self) -> int:
+        """The ranks that compute gradients: all but the servers."""
+        return max(self.ranks - self.servers, 0)
+
+    @property
+    def values(self) -> list[str]:
+        """The names of what was measured, e.g. loss."""
+        return list(dict.fromkeys(n for row in self.rows for n in row if n not in COLUMNS))
+
+    @property
+    def busy(self) -> float:
+        """Seconds in which a worker waited neither for input nor for other ranks."""
+        return max(0.0, self.seconds - (self.input_wait or 0.0) - (self.waited or 0.0))
+
+    def curve(self, x: str, y: str) -> tuple[list[float], list[float]]:
+        """Two columns, where both are there."""
+        pairs = [(row[x], row[y]) for row in self.rows if x in row and y in row]
+        return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def load(paths: Sequence[str]) -> list[Run]:
+    """The runs in these folders (or of these result.json), named by what differs in their paths.
+
+    What of a folder cannot be read is among the faults of its run.
+    """
+    folders = [Path(path) for path in paths]
+    folders = [path.parent if os.path.isfile(path) else path for path in folders]
+    names = [os.path.relpath(folder) for folder in folders]
+    common = os.path.commonpath(names) if len(set(names)) > 1 else os.path.dirname(names[0])
+    short = [os.path.relpath(name, common or ".") for name in names]
+    return [_load(folder, one_line(name)) for folder, name in zip(folders, short, strict=True)]
+
+
+def _load(folder: Path, name: str) -> Run:
+    faults: list[str] = []
+    manifest, failure = (Facts(folder / file, faults) for file in (MANIFEST, FAILURE))
+    result = Facts(folder / RESULT, faults)
+    if manifest.is_there and not manifest.get("finished", bool, False):
+        result = Facts.none()  # an earlier run's
+    rows = rows_of(folder / METRICS, faults)
+    if not (result.is_there or manifest.is_there or rows):
+        if not run_directory_lock.is_free(folder):
+            return Run(name, state=run_outcome.RUNNING)  # it has just begun
+        none = f"no run in {folder}: neither {RESULT} nor {MANIFEST} nor {METRICS}"
+        return Run(name, faults=faults or [none])
+    rates = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
+    last = rows[-1] if rows else {}
+    told = result if result.is_there else manifest
+    roles = manifest.get("roles", [str], [])
+    state, ended = run_outcome.of(folder, manifest, failure, result)
+    run = Run(
+        name,
+        mode=told.text("mode"),
+        script=os.path.basename(manifest.text("script")),
+        ranks=result.count("ranks") or len(roles),
+        servers=result.count("servers") or sum(role.startswith(SERVERS) for role in roles),
+        nodes=len(manifest.get("nodes", {}, {}) or set(result.get("hosts", [str], []))),
+        replicas=result.count("replicas") or manifest.count("workers"),
+        batch=manifest.count("batch"),
+        rate=result.number("samples_per_second") or (statistics.median(rates) if rates else 0.0),
+        seconds=result.number("seconds") or last.get("seconds", 0.0),
+        input_wait=mean(result.get("input_wait_seconds", [float], [])),
+        waited=mean(result.get("wait_seconds", [float], [])),
+        stragglers=told.get("stragglers", [SLOW], []),
+        steps=int(last.get("step", 0) or max(result.get("steps", [int], []), default=0)),
+        traffic=result.get("traffic", TRAFFIC, {}),
+        state=state,
+        ended=ended,
+        options=run_comparison.options(manifest),
+        results=run_comparison.said(result),
+        rows=rows,
+        faults=faults,
+    )
+    if not run.is_readable:
+        run.state, run.ended = run_outcome.UNREADABLE, ""
+    return run
+
+
+@dataclasses.dataclass
+class Point:
+    """One number of workers: samples a second, against the fewest workers."""
+
+    workers: int
+    rate: float
+    speedup: float
+    efficiency: float
+    runs: int
+
+
+@dataclasses.dataclass
+class Scaling:
+    """Runs that differ in their workers alone: the joined batch is alike, or that of a worker."""
+
+    kind: str  # strong or weak
+    what: str
+    points: list[Point]
+
+
+def scalings(runs: Sequence[Run]) -> list[Scaling]:
+    """The curves among `runs`: those with two or more numbers of workers."""
+    keys: dict[str, Callable[[Run], float]] = {
+        "strong": lambda run: run.batch,
+        "weak": lambda run: run.batch / run.replicas,
+    }
+    usable = [run for run in runs if run.batch and run.replicas and run.rate and run.workers]
+    found = []
+    for kind, batch in keys.items():
+        for script, mode, size in dict.fromkeys((r.script, _mode(r), batch(r)) for r in usable):
+            alike = [run for run in usable if run.script == script and batch(run) == size]
+            if mode == "" and any(map(_mode, alike)):
+                continue  # a single rank is the beginning of the other modes' curves
+            mine = [run for run in alike if _mode(run) == mode]
+            if all(run.workers > 1 for run in mine):
+                mine += [run for run in alike if _mode(run) == ""]
+            points = _points(mine)
+            if len(points) > 1:
+                per = "" if kind == "strong" else " a worker"
+                what = f"{script or 'runs'}, {mode or 'single'}, batch {size:g}{per}"
+                found.append(Scaling(kind, what, points))
+    return found
+
+
+def _mode(run: Run) -> str:
+    """How it trained; "" for one rank, which is the same in every mode."""
+    return run.mode if run.ranks > 1 else ""
+
+
+def _points(runs: Sequence[Run]) -> list[Point]:
+    rates: dict[int, list[float]] = {}
+    for run in runs:
+        rates.setdefault(run.workers, []).append(run.rate)
+    points: list[Point] = []
+    for workers in sorted(rates):
+        rate = statistics.median(rates[workers])
+        first = points[0] if points else Point(workers, rate, 1.0, 1.0, 1)
+        speedup = rate / first.rate
+        efficiency = speedup * first.workers / workers
+        points.append(Point(workers, rate, speedup, efficiency, len(rates[workers])))
+    return points

@@ -1,0 +1,129 @@
+"""Runs as tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hpcflow.platform.terminal_escaping import one_line
+from hpcflow.report.run_comparison import all_names, differing
+from hpcflow.report.run_summary import Run, Scaling
+from hpcflow.train.straggler_detection import told
+
+MOST_NAMES = 12  # columns of a table of names
+
+
+def as_text(runs: Sequence[Run], curves: Sequence[Scaling]) -> str:
+    """A row for each run, how those ended that did not finish, what differs between runs, what
+    their scripts said, who was slow, what servers moved, then the scaling curves."""
+    parts = [table(_HEAD, [_row(run) for run in runs])]
+    ended = [f"{run.name}: {run.ended}" for run in runs if run.ended]
+    if ended:
+        parts.append("\n".join(ended))
+    faults = [f"{run.name}: {one_line(fault)}" for run in runs for fault in run.faults]
+    if faults:
+        parts.append("\n".join(faults))
+    known = [run for run in runs if run.options]
+    options, results = [run.options for run in known], [run.results for run in runs]
+    parts += _by_name("options that differ", known, options, differing(options))
+    parts += _by_name("results", runs, results, all_names(results))
+    parts += [_traffic(run) for run in runs if run.traffic]
+    slow = [f"{run.name}: {line}" for run in runs for line in map(one_line, told(run.stragglers))]
+    if slow:
+        parts.append("\n".join(slow))
+    for curve in curves:
+        rows = [
+            [
+                f"{p.workers}",
+                f"{p.rate:,.0f}",
+                f"{p.speedup:.2f}",
+                f"{p.efficiency:.0%}",
+                f"{p.runs}",
+            ]
+            for p in curve.points
+        ]
+        head = ["workers", "samples/s", "speedup", "efficiency", "runs"]
+        parts.append(f"{curve.kind} scaling: {curve.what}\n{table(head, rows)}")
+    return "\n\n".join(parts) + "\n"
+
+
+_HEAD = ["run", "mode", "workers", "servers", "nodes", "batch", "steps", "loss", "samples/s",
+         "time", "input wait", "rank wait", "state"]  # fmt: skip
+
+
+def _row(run: Run) -> list[str]:
+    name = next((name for name in run.values if "loss" in name), "")
+    losses = run.curve("step", name)[1] if name else []
+    return [
+        run.name,
+        run.mode,
+        f"{run.workers or '-'}",
+        f"{run.servers or '-'}",
+        f"{run.nodes or '-'}",
+        f"{run.batch or '-'}",
+        f"{run.steps or '-'}",
+        f"{losses[0]:.4g} -> {losses[-1]:.4g}" if losses else "-",
+        f"{run.rate:,.0f}" if run.rate else "-",
+        duration(run.seconds),
+        _waited(run, run.input_wait),
+        _waited(run, run.waited),
+        run.state,
+    ]
+
+
+def _by_name(
+    title: str, runs: Sequence[Run], values: Sequence[Mapping[str, str]], names: list[str]
+) -> list[str]:
+    """A table with a row for each run and a column for each name; none without names."""
+    shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
+    if not names:
+        return []
+    rows = [
+        [run.name, *(one.get(name, "-") for name in shown)]
+        for run, one in zip(runs, values, strict=True)
+    ]
+    title += f" ({more:,} more are not shown)" if more > 0 else ""
+    return [f"{title}\n{table(['run', *shown], rows)}"]
+
+
+def _traffic(run: Run) -> str:
+    """Bytes of a step by server, as its plan predicted and as they were counted."""
+    rows = [
+        [
+            one_line(row["task"]),
+            *(f"{row[how][way]:,}" for way in ("received", "sent") for how in _HOW),
+        ]
+        for row in run.traffic["servers"]
+    ]
+    head = ["server", "receives, predicted", "measured", "sends, predicted", "measured"]
+    return f"{run.name}: bytes of a step of one worker\n{table(head, rows)}"
+
+
+_HOW = ("predicted", "measured")
+
+
+def _waited(run: Run, waited: float | None) -> str:
+    """`0.31 s (4%)`: waiting for data, or for other ranks, of the time before."""
+    if waited is None or not run.seconds:
+        return "-"
+    return f"{duration(waited)} ({waited / run.seconds:.0%})"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Columns as wide as they need; the first is text, numbers stand right."""
+    lines = [head, *rows]
+    wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    left = {0, *(i for i in range(len(head)) if head[i] in ("mode", "state"))}
+    return "\n".join(
+        "  ".join(w.ljust(n) if i in left else w.rjust(n)
+                  for i, (w, n) in enumerate(zip(line, wide, strict=True))).rstrip()
+        for line in lines
+    )  # fmt: skip
+
+
+def duration(seconds: float) -> str:
+    """`12.3 s`, `4:05 min`, `3:20 h`."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, left = divmod(minutes, 60)
+    return f"{hours}:{left:02} h" if hours else f"{minutes}:{rest:02} min"

@@ -1,0 +1,1 @@
+"""A device: its kernels, memory, arenas and CUDA graphs."""

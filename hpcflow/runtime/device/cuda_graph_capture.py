@@ -1,0 +1,345 @@
+"""Steps on a GPU as CUDA graphs: what a region of generated code launches is captured and replayed.
+
+A graph has the addresses and numbers of its capture. Buffers of a step stay where they are; that
+variables do is looked at before each launch, and a graph of others is dropped. Numbers that change
+from step to step, feeds and how many random draws were made, come by one copy into one of two
+blocks of the GPU, each with a graph of its own, so that a step's copy may go beside the last one's
+kernels. Graphs are launched on the current stream, in order with all that is launched one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import HpcflowError, KernelError
+from hpcflow.graph.static_shape import Spec, known
+from hpcflow.lowering.arena_allocation import ALIGNED
+from hpcflow.plan.ir.program import Node
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.device.cuda_graph_regions import Cut, Cutter, Region
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.step.step_deadline import Watched
+from hpcflow.runtime.step.step_instance import Compiled, Instance
+
+WARM_UP = 2  # calls of a region before it is captured: its kernels are compiled, their plans made
+MOST_MOVES = 8  # of its variables, after which a region is not captured again
+Run = Callable[..., tuple[Any, ...]]
+
+
+class Graphs:
+    """The graphs of one rank: its streams, and what is told of them at the end."""
+
+    def __init__(self, device: Device, rank: int) -> None:
+        self.device, self.rank = device, rank
+        self.capturing = device.xp.cuda.Stream(non_blocking=True)
+        self.copying = device.xp.cuda.Stream(non_blocking=True)
+        self.plans: dict[str, dict[str, Any]] = {}  # what is fetched -> what is told
+
+    def adopt(self, compiled: Compiled) -> None:
+        """Have the regions of `compiled` captured; loops and branches inside run as they are."""
+        if not compiled.initializes:
+            compiled.watch = _Part(self, compiled).watch
+
+    def report(self) -> dict[str, Any]:
+        """Of each plan its regions, the kernels in them and on the GPU, graphs and refusals."""
+        return {label: told for label, told in self.plans.items() if told["kernels_on_gpu"]}
+
+
+class _Part:
+    """One compiled part, and what it has been found that graphs cannot hold."""
+
+    def __init__(self, graphs: Graphs, compiled: Compiled) -> None:
+        self.graphs, self.compiled, self.device = graphs, compiled, graphs.device
+        self.refused: dict[str, str] = {}  # node -> why
+        self.first = frozenset(compiled.code.strands[0].nodes)
+        binds = compiled.code.binds.values()
+        self.kernels = frozenset(what[1] for what in binds if what[0] == "kernel")
+        self.told = graphs.plans.setdefault(compiled.label, {"graphs": 0})
+        self.cut = self._cut()
+
+    def watch(self, instance: Instance, names: list[Any]) -> tuple[Any, Any]:
+        """The strands of an instance; one that looks at the clock all the time has no graphs."""
+        if isinstance(instance, Watched):
+            return instance.strands, instance.release
+        instance.graphs = strands = _Strands(self, names)
+        runs = tuple(functools.partial(strands.run, i) for i in range(len(instance.strands)))
+        return runs, lambda: strands.release()  # of the strands that there are then
+
+    def refuse(self, nodes: Sequence[str], why: str) -> None:
+        """Leave nodes out of regions from the next step on, and say so."""
+        self.refused |= dict.fromkeys(nodes, why)
+        self.cut = self._cut()
+        logger.info("no CUDA graph of %s: %s", self.compiled.label, why)
+
+    def on(self, node: Node) -> bool:
+        """Whether a node is on the GPU."""
+        return self.compiled.device(node) is self.device
+
+    def _cut(self) -> Cut:
+        compiled = self.compiled
+        cut = Cutter(compiled.code, compiled.part, self._why, self.on).cut(compiled.file)
+        binds = compiled.code.binds.values()
+        kernels = [compiled.part.nodes[w[1]] for w in binds if w[0] in ("kernel", "loop")]
+        self.told |= {
+            "regions": len(cut.regions),
+            "kernels": sum(len(region.kernels) for region in cut.regions),
+            "kernels_on_gpu": sum(map(self.on, kernels)),
+            "refused": self.refused,
+        }
+        return cut
+
+    def _why(self, node: Node) -> str:
+        """Why a graph cannot hold the kernel of a node."""
+        if node.name in self.refused:
+            return self.refused[node.name]
+        if node.name not in self.kernels:  # it has none, or is part of a loop, which is ours
+            return ""
+        if "key" in node.attrs and node.name not in self.first:
+            return "its draws are not those of the beginning of a step"
+        return self.device.uncaptured(node, self.compiled.specs(node))
+
+
+class _Strands:
+    """The strands of one instance, with regions."""
+
+    def __init__(self, part: _Part, names: list[Any]) -> None:
+        self.part, self.names = part, names
+        self._make()
+
+    def _make(self) -> None:
+        cut, shared = self.part.cut, self.part.compiled.shared
+        self.cut, device = cut, self.part.device
+        kernels = [shared[name] for region in cut.regions for name in region.kernels]
+        drawing = [kernel for kernel in kernels if hasattr(kernel, "counter")]
+        specs = [node.specs[0] for node in cut.feeds]
+        self.inputs = Inputs(device, self.part.graphs.copying, specs, drawing)
+        self.regions = [_Region(self, region) for region in cut.regions]
+        objects = [
+            *([self.inputs] if "_inputs" in cut.names else []),
+            *(Outputs(device, [node.specs[0] for node in nodes]) for nodes in cut.outputs),
+            *self.regions,
+        ]
+        self.strands, self.release = cut.make(*self.names, *objects)
+
+    def run(self, number: int, *feeds: Any) -> Any:
+        """Run a strand; before the first one what was refused since leaves its region."""
+        if not number and self.cut is not self.part.cut:
+            self.part.device.finish()
+            self._make()
+        return self.strands[number](*feeds)
+
+    def close(self) -> None:
+        """Let go of graphs and blocks, when the GPU is done with them."""
+        self.part.device.finish()
+        del self.inputs, self.regions, self.names, self.strands, self.release
+
+
+class Inputs:
+    """What the host gives a step: feeds, and of each op that draws how many draws were made.
+
+    All lie in one block of pinned memory, which the copying stream brings to the GPU. There are two
+    such blocks, of the host and of the GPU, that take turns.
+    """
+
+    def __init__(self, device: Device, stream: Any, specs: list[Spec], drawing: list[Any]) -> None:
+        counters = [Spec(np.dtype(np.uint64), (1,)) for _ in drawing]
+        sizes = [-(-spec.nbytes // ALIGNED) * ALIGNED for spec in (*specs, *counters)]
+        self.device, self.stream, self.turn = device, stream, 0
+        self.draws = [kernel.draws for kernel in drawing]
+        self.places = {id(kernel): len(specs) + i for i, kernel in enumerate(drawing)}
+        starts = list(accumulate(sizes, initial=0))
+        both = [_Block(device, [*specs, *counters], starts) for _ in range(2)]
+        self.blocks = both if sizes else []
+
+    def __call__(self, *feeds: Any) -> tuple[Any, ...]:
+        """The feeds of a step on the GPU, for what the current stream does from now on."""
+        if not self.blocks:  # none of what draws is in a region
+            return ()
+        self.blocks[self.turn].used.record()  # behind all that the last step has launched
+        self.turn ^= 1
+        block = self.blocks[self.turn]
+        block.copied.synchronize()
+        for place, feed in zip(block.host, feeds, strict=False):
+            place[...] = feed
+        for place, draws in zip(block.host[len(feeds) :], self.draws, strict=True):
+            place[0] = draws.made
+        self.stream.wait_event(block.used)
+        block.gpu.set(block.pinned, stream=self.stream)
+        block.copied.record(self.stream)
+        self.device.xp.cuda.get_current_stream().wait_event(block.copied)
+        return block.arrays[: len(feeds)]
+
+    def counter(self, kernel: Any) -> Any:
+        """Where a kernel reads the number of draws in this step."""
+        return self.blocks[self.turn].arrays[self.places[id(kernel)]]
+
+
+class _Block:
+    """One block of pinned memory and one of the GPU, with events for who comes next."""
+
+    def __init__(self, device: Device, specs: list[Spec], starts: list[int]) -> None:
+        shape, dtype = (starts[-1],), np.dtype(np.uint8)
+        self.pinned, self.gpu = device.host_empty(shape, dtype), device.hold("feeds", shape, dtype)
+        views = [(known(s.shape), s.dtype, at) for s, at in zip(specs, starts, strict=False)]
+        self.host = [Device.view(device, self.pinned, *view) for view in views]
+        self.arrays = tuple(device.view(self.gpu, *view) for view in views)
+        event = device.xp.cuda.Event
+        self.copied, self.used = event(disable_timing=True), event(disable_timing=True)
+
+
+class Outputs:
+    """Copies to the host that are waited for together, in pinned memory of the caller's own."""
+
+    def __init__(self, device: Device, specs: list[Spec]) -> None:
+        self.device, self.specs = device, [(known(s.shape), s.dtype) for s in specs]
+        self.copied = device.xp.cuda.Event(disable_timing=True)
+
+    def __call__(self, *arrays: Any) -> list[np.ndarray]:
+        """The values of `arrays`."""
+        hosts = [self.device.host_empty(*spec) for spec in self.specs]
+        for array, host in zip(arrays, hosts, strict=True):
+            array.get(out=host, blocking=False)
+        self.copied.record()
+        self.copied.synchronize()
+        return hosts
+
+
+class _Region:
+    """What stands for a region in the code of one instance."""
+
+    def __init__(self, strands: _Strands, region: Region) -> None:
+        shared = strands.part.compiled.shared
+        self.strands, self.part, self.nodes = strands, strands.part, region.nodes
+        self.read = [shared[name] for name in region.read]
+        self.written = [shared[name] for name in region.written]
+        kernels = [shared[name] for name in region.kernels]
+        self.drawing = [kernel for kernel in kernels if hasattr(kernel, "counter")]
+        self.fed = [place is not None for place in region.given]
+        self.turns = any(self.fed) or bool(self.drawing)
+        self.pool = self.part.device.xp.cuda.MemoryPool()  # of temporary values of its graphs
+        self.pool.set_limit(size=self.part.device.held.limit)
+        self.graphs: dict[int, _Graph] = {}  # by whose turn it is
+        self.plain = self.moves = 0
+
+    def __call__(self, run: Run, *given: Any) -> tuple[Any, ...]:
+        """What `run(*given)` does and gives."""
+        turn = self.strands.inputs.turn if self.turns else 0
+        graph = self.graphs.get(turn)
+        if graph is not None:
+            if graph.holds():
+                return self._launched(graph, given)
+            self._moved()
+        self.plain += 1
+        if self.plain <= WARM_UP or not self._is_still():
+            return run(*given)
+        return self._captured(turn, run, given)
+
+    def _is_still(self) -> bool:
+        """Whether all variables have values, and updates change those in place."""
+        read = all(state.array is not None for state in self.read)
+        return read and all(state.stays(state.array) for state in self.written)
+
+    def _moved(self) -> None:
+        """A variable lies elsewhere now."""
+        self.part.device.finish()
+        self.graphs.clear()
+        self.plain, self.moves = 0, self.moves + 1
+        if self.moves > MOST_MOVES:
+            self.part.refuse(self.nodes, "its variables have other memory again and again")
+
+    def _captured(self, turn: int, run: Run, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Capture what `run` launches, and launch it."""
+        counts = [(state, "updates", state.updates) for state in self.written]
+        counts += [(kernel.draws, "made", kernel.draws.made) for kernel in self.drawing]
+        found: _Graph | None = None
+        try:
+            found = self._capture(run, given)
+        except Exception as error:
+            self._refuse(error)
+        more = [(owner, name, getattr(owner, name) - old) for owner, name, old in counts]
+        for owner, name, old in counts:
+            setattr(owner, name, old)
+        if found is None:
+            return run(*given)
+        found.counts = more
+        self.graphs[turn] = found
+        self.part.told["graphs"] += 1
+        return self._launched(found, given)
+
+    def _launched(self, graph: _Graph, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            return graph.launch(given)
+        except Exception as error:
+            first, last, count = self.nodes[0], self.nodes[-1], len(self.nodes)
+            raise KernelError(
+                f"the CUDA graph of {count} operations, {first} to {last}, failed: {error}",
+                hint="--set cuda_graphs=0 launches each by itself and names the one that fails",
+            ) from error
+
+    def _capture(self, run: Run, given: tuple[Any, ...]) -> _Graph:
+        device, stream = self.part.device, self.part.graphs.capturing
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(device.xp.cuda.using_allocator(self.pool.malloc))
+            stack.enter_context(stream)
+            if gc.isenabled():  # what is collected might call CUDA
+                gc.disable()
+                stack.callback(gc.enable)
+            kept = [
+                array if fed else device.allocate(array.shape, array.dtype)
+                for array, fed in zip(given, self.fed, strict=True)
+            ]
+            for kernel in self.drawing:
+                kernel.counter = self.strands.inputs.counter(kernel)
+            stream.begin_capture()
+            try:
+                made = run(*kept)
+            except BaseException:
+                with contextlib.suppress(Exception):  # it says again that the capture is no good
+                    stream.end_capture()
+                raise
+            finally:
+                for kernel in self.drawing:
+                    kernel.counter = None
+            graph = stream.end_capture()
+        moving = [(i, kept[i]) for i, fed in enumerate(self.fed) if not fed]
+        return _Graph(graph, self.read, self.written, moving, made)
+
+    def _refuse(self, error: Exception) -> None:
+        told = self.part.compiled.explain(error, self.part.graphs.rank)
+        name = told.op if isinstance(told, HpcflowError) else None
+        self.part.refuse([name] if name else self.nodes, str(told))
+
+
+class _Graph:
+    """A graph, and what has to be as it was when it was captured."""
+
+    def __init__(
+        self, graph: Any, read: list[Any], written: list[Any], moving: list[Any], made: Any
+    ) -> None:
+        self.graph, self.moving, self.made = graph, moving, made
+        self.read = [(state, state.array) for state in read]
+        self.written = [(state, state.array) for state in written]
+        self.counts: list[tuple[Any, str, int]] = []  # what a step adds to counters of the host
+
+    def holds(self) -> bool:
+        """Whether the variables lie where they did, and updates may change them there."""
+        for state, array in self.read:
+            if state.array is not array:
+                return False
+        return all(state.stays(array) for state, array in self.written)
+
+    def launch(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Do what was captured, with values of now."""
+        for place, array in self.moving:
+            array[...] = given[place]
+        self.graph.launch()
+        for owner, name, more in self.counts:
+            setattr(owner, name, getattr(owner, name) + more)
+        return self.made

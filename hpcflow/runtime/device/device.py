@@ -1,0 +1,349 @@
+"""A device is one object with three duties: run a kernel, allocate, transfer."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcflow.codegen import kernel_cache, ptx_compiler, thread_team
+from hpcflow.codegen.kernel_cache import Maker
+from hpcflow.codegen.llvm_cpu_compiler import absent, machine
+from hpcflow.errors import (
+    MALFORMED,
+    DeviceError,
+    HpcflowError,
+    KernelError,
+    MissingPackageError,
+)
+from hpcflow.graph.dtypes import is_half
+from hpcflow.graph.static_shape import Spec, is_known
+from hpcflow.kernels.kernel_registry import PLAIN, Choice, Kernel, Wish, choose, wish
+from hpcflow.kernels.kernel_registry import Node as KernelNode
+from hpcflow.lowering.arena_allocation import ALIGNED
+from hpcflow.lowering.kernel_metadata import KernelInfo
+from hpcflow.plan.ir.program import Cluster, Node
+from hpcflow.platform.install_hints import install_hint
+from hpcflow.runtime.device.memory_accounting import Held
+from hpcflow.runtime.device.size_class_allocator import LEAST, Pool
+from hpcflow.runtime.job import service_registry
+
+PAGE = 4096  # bytes
+PRODUCTS = frozenset(  # that plain kernels have computed by BLAS
+    ("MatMul", "PackedMatMul", "Einsum", "Conv", "ConvInputGrad", "ConvFilterGrad")
+)
+
+
+class _Room(np.ndarray):
+    """Memory of an array; views of that array hold the array, since this is of another type."""
+
+
+class Device:
+    """A NumPy device; subclasses override what differs. `kind` is the first part of `cpu:0`."""
+
+    kind = "cpu"
+    xp: Any = np  # the array module of general kernels; None: only the device's own kernels serve
+    captures = False  # what it is told to do can be captured as CUDA graphs
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.wish = wish()
+        self.pool = Pool(self.hold, self.view)
+        self.held = Held(f"{self.kind}:{index}")
+
+    def choose(self, node: Node, inputs: list[Any]) -> Choice:
+        """The kernel that will run `node`, whose inputs have the specs `inputs`."""
+        service_registry.load_kernel(node.type)
+        return choose(_known(node, inputs, self.wish), self.kind, self.wish, self.xp is not None)
+
+    def is_fast(self, node: Node, inputs: list[Any]) -> bool:
+        """Whether a provider's kernel, not a plain one, will run `node`."""
+        return self.choose(node, inputs).kernel.provider != PLAIN
+
+    def provider(self, choice: Choice) -> str:
+        """Who provides a kernel: a plain one is of the array module, or this device's own."""
+        name = choice.kernel.provider
+        plain = self.kind if self.xp is None else self.xp.__name__
+        return plain if name == PLAIN else name
+
+    def info(self, node: Node, inputs: list[Any]) -> KernelInfo:
+        """The calling form of the kernel that will run `node`."""
+        row = self.choose(node, inputs).kernel
+        tiles = row.tiles and self.kind == "cpu" and not is_half(node.attrs["dtype"])
+        inplace = node.attrs.get("inplace", row.inplace)
+        return KernelInfo(row.form, inplace, _scratch(row, _known(node, inputs, self.wish)), tiles)
+
+    def kernel(self, node: Node, inputs: list[Any]) -> Callable[..., Any]:
+        """The function that computes `node`, whose inputs have the specs `inputs`."""
+        row = self.choose(node, inputs).kernel
+        if row.provider == PLAIN and node.type in PRODUCTS:
+            thread_team.beside_blas()
+        try:
+            return row.make(self.xp, _known(node, inputs, self.wish))
+        except HpcflowError:
+            raise
+        except MALFORMED as error:
+            told = f"{node.type} cannot be computed as asked: {type(error).__name__}: {error}"
+            raise KernelError(told, op=node.name, line=node.line) from error
+
+    def uncaptured(self, node: Node, inputs: list[Any]) -> str:
+        """Why a CUDA graph cannot hold the kernel that will run `node`, "" if it can."""
+        return self.choose(node, inputs).kernel.uncaptured(_known(node, inputs, self.wish))
+
+    @property
+    def maker(self) -> Maker:
+        """What compiles the loops that are generated for it."""
+        return machine()
+
+    def makes_loops(self) -> bool:
+        """Whether loops are generated for it; with `exact` only such as change no bit."""
+        return self.kind == "cpu" and not absent()
+
+    def loop(self, text: str) -> Callable[..., None]:
+        """The function of a generated update: of its first element, the last, and arrays."""
+        return kernel_cache.builtin(text)
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array; a large one begins where a cache line does."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < PAGE or dtype.hasobject:
+            return np.empty(shape, dtype)
+        room = _Room(nbytes + ALIGNED, np.uint8)
+        return np.ndarray(shape, dtype, room, -room.ctypes.data % ALIGNED)
+
+    def limit(self, nbytes: int) -> None:
+        """Hold no more than `nbytes`; 0: as much as there is."""
+        self.held.limit = nbytes
+
+    def reserved(self) -> int:
+        """Bytes of the device that its allocator has, used or not; 0 where it has none."""
+        return 0
+
+    def hold(self, what: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array for longer than a step, counted among what is held.
+
+        Errors: MemoryError if there is not so much memory, or it is above the limit.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        self.held.ask(what, nbytes)
+        array = self.allocate(shape, dtype)
+        self.held.keep(what, array, nbytes)
+        return array
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array for a value of a step whose size only the step tells."""
+        if self.xp is not np or math.prod(shape) * dtype.itemsize < LEAST:
+            return self.allocate(shape, dtype)
+        return self.pool.take(shape, dtype)
+
+    def arena(self, nbytes: int) -> Any:
+        """Bytes for the buffers of a step, which begin at multiples of `ALIGNED` in them."""
+        room = self.hold("buffers", (nbytes + ALIGNED,), np.dtype(np.uint8))
+        if not isinstance(room, np.ndarray):
+            return room
+        start = -room.ctypes.data % ALIGNED
+        return room[start : start + nbytes]
+
+    def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Uninitialized host memory for messages, of the kind this device copies fastest."""
+        return np.empty(shape, dtype)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """`array` as a NumPy array; a copy unless it already is one."""
+        return array
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A NumPy array as one of this device."""
+        return array
+
+    def lent(self, array: Any, holder: Any) -> Any:
+        """The memory of `array` as another array; it and all made of it keep `holder` alive."""
+        holder.__array_interface__ = array.__array_interface__
+        return np.asarray(holder).view(array.dtype)
+
+    def computes(self) -> bool:
+        """True while kernels that were started are at work beside the host."""
+        return False
+
+    def finish(self) -> None:
+        """Wait for kernels that were started."""
+
+    def trim(self) -> None:
+        """Give memory that is free back to the system."""
+        self.pool.clear()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+        if trim is not None:
+            trim(0)
+
+    def view(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, start: int = 0) -> Any:
+        """An array in a block of bytes made by `allocate`, from byte `start` on."""
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return block[start : start + count].view(dtype).reshape(shape)
+
+
+def _known(node: Node, inputs: list[Any], wanted: Wish) -> KernelNode:
+    return KernelNode(node.type, node.attrs, inputs, node.specs, wanted.tf32)
+
+
+def _scratch(row: Kernel, node: KernelNode) -> tuple[Spec, ...]:
+    """The scratch memory of a kernel whose sizes are known; plain ones of 16-bit floats make it."""
+    specs = (*node.inputs, *node.outputs)
+    widened = row.provider == PLAIN and any(is_half(spec.dtype) for spec in specs)
+    if widened or not all(is_known(spec.shape) for spec in specs):
+        return ()
+    return tuple(Spec(np.dtype(dtype), tuple(shape)) for dtype, shape in row.scratch(node))
+
+
+class GpuDevice(Device):
+    """A GPU by CuPy: the same kernels with `xp = cupy`."""
+
+    kind = "gpu"
+    captures = True
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        try:
+            import cupy
+        except ImportError as error:
+            raise MissingPackageError(
+                "gpu devices need the package cupy",
+                hint=install_hint("cuda12", "cuda13"),
+            ) from error
+        if not cupy.is_available():
+            raise DeviceError("cupy sees no GPU", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        self.xp = cupy
+        cupy.cuda.Device(index).use()
+
+    @property
+    def maker(self) -> Maker:
+        """What compiles the loops that are generated for it."""
+        return ptx_compiler.gpu(self.xp.cuda)
+
+    def makes_loops(self) -> bool:
+        """Whether loops are generated for it: they may round otherwise than CuPy does."""
+        why = absent() or ptx_compiler.absent() or ptx_compiler.too_old(self.xp.cuda)
+        return not (self.wish.exact or why)
+
+    def loop(self, text: str) -> Callable[..., None]:
+        """The function of a generated update: of its first element, the last, and arrays."""
+        return kernel_cache.loop_on_gpu(self.xp.cuda, text)
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialized array in GPU memory."""
+        return self.xp.empty(shape, dtype)
+
+    def limit(self, nbytes: int) -> None:
+        """Hold no more than `nbytes`, temporary values of kernels, not of graphs, included."""
+        super().limit(nbytes)
+        self.xp.get_default_memory_pool().set_limit(size=nbytes)
+
+    def reserved(self) -> int:
+        """Bytes that CuPy's pool has taken: it grows as needed and keeps what it has."""
+        return int(self.xp.get_default_memory_pool().total_bytes())
+
+    def host_empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Pinned host memory: the GPU copies it without a detour."""
+        import cupyx
+
+        return cupyx.empty_pinned(shape, dtype)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """A copy in pinned host memory."""
+        host = self.host_empty(array.shape, array.dtype)
+        array.get(out=host)
+        return host
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A copy in GPU memory."""
+        return self.xp.asarray(array)
+
+    def lent(self, array: Any, holder: Any) -> Any:
+        """The memory of `array` as another array; it and all made of it keep `holder` alive."""
+        cuda = self.xp.cuda
+        memory = cuda.UnownedMemory(array.data.ptr, array.nbytes, holder, self.index)
+        return self.xp.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
+
+    def computes(self) -> bool:
+        """True while kernels that were started are at work beside the host."""
+        return not self.xp.cuda.get_current_stream().done
+
+    def trim(self) -> None:
+        """Give memory that is free back to the GPU and to the system."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+        self.xp.get_default_pinned_memory_pool().free_all_blocks()
+
+    def finish(self) -> None:
+        """Wait for kernels that were started."""
+        self.xp.cuda.get_current_stream().synchronize()
+
+
+def device_of(node: Node, task: str, devices: Mapping[str, Device]) -> Device:
+    """The device that a node of `task` runs on, among its devices.
+
+    Errors: KernelError if it has none of that name.
+    """
+    name = node.device.removeprefix(task + "/")
+    if name not in devices:
+        raise KernelError(f"{task} has no device {name}", op=node.name, line=node.line)
+    return devices[name]
+
+
+_FACTORIES: dict[str, Callable[[int], Device]] = {"cpu": Device, "gpu": GpuDevice}
+
+
+def register_device(kind: str, factory: Callable[[int], Device]) -> None:
+    """Give every rank a device `kind:0`, made by `factory(0)`; call it before the first session."""
+    _FACTORIES[kind] = factory
+
+
+def make(name: str) -> Device:
+    """The device called `cpu:0`."""
+    kind, _, index = name.partition(":")
+    if kind not in _FACTORIES:
+        raise DeviceError(
+            f"there is no device kind {kind!r}",
+            hint=f"known: {', '.join(sorted(_FACTORIES))}; add one with hf.register_device",
+        )
+    return _FACTORIES[kind](int(index or 0))
+
+
+def names(server: bool, index: int) -> list[str]:
+    """The devices of a rank, its default first: a worker has the GPU of its number on the node.
+
+    Servers, and ranks without CuPy, never touch a GPU.
+    Errors: DeviceError if the node has GPUs but fewer than workers.
+    """
+    others = [f"{kind}:0" for kind in _FACTORIES if kind not in ("cpu", "gpu")]
+    if server or importlib.util.find_spec("cupy") is None:
+        return ["cpu:0", *others]
+    import cupy
+
+    if not cupy.is_available():
+        return ["cpu:0", *others]
+    count = cupy.cuda.runtime.getDeviceCount()
+    if count > 1 and index >= count:
+        raise DeviceError(
+            f"worker {index} of this node has no GPU: there are {count}",
+            hint="start one worker a GPU, or show each rank its own (CUDA_VISIBLE_DEVICES)",
+        )
+    return [f"gpu:{index if count > 1 else 0}", "cpu:0", *others]
+
+
+class DeviceAttributes(NamedTuple):
+    """A device that steps may use: its full name, and "CPU" or "GPU"."""
+
+    name: str
+    device_type: str
+
+
+def attributes(cluster: Cluster) -> list[DeviceAttributes]:
+    """The devices of all tasks of a cluster."""
+    found = []
+    for task in cluster.tasks():
+        devices = cluster.server_devices if task.startswith("/job:ps") else cluster.devices
+        found += [DeviceAttributes(f"{task}/{d}", d.partition(":")[0].upper()) for d in devices]
+    return found

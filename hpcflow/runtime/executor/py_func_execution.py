@@ -1,0 +1,90 @@
+"""Python functions of the graph that run in threads, for one may need another (`plan.calls`)."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.executor.async_ops import Wait, waiting
+from hpcflow.runtime.step.step_instance import Instance
+
+ALONE_S = 0.1  # a function that takes longer does not keep the next one waiting
+
+
+class Call:
+    """A call as a wait of a step.
+
+    Calls begin in the order in which steps came to them, each when the one before is over or has
+    taken `ALONE_S`: quick functions do not run beside each other.
+    """
+
+    local = True  # it ends by what this rank does, not by a message
+
+    def __init__(self, instance: Instance, node: Node, inputs: tuple[Any, ...]) -> None:
+        self.instance, self.node = instance, node
+        self.began, self.over, self.cancelled = 0.0, False, False
+        self._error: BaseException | None = None
+        self._values: tuple[Any, ...] = ()
+        self._inputs = [np.array(x) for x in inputs]  # a step that fails ends before the function
+        self._engine = instance.link.engine
+        self._before = self._engine.calls[-1] if self._engine.calls else None
+        self._engine.calls.append(self)
+        self._begin_in_turn()
+
+    def test(self) -> bool:
+        """True once the function has returned; raises what it raised."""
+        if self.cancelled:
+            return True
+        if not self.over:
+            self._begin_in_turn()
+            return False
+        if self._error is not None:
+            rank = self._engine.rank
+            raise self.instance.compiled.explain(self._error, rank, self.node.name) from self._error
+        self.instance.put(self.node.name, *self._values)
+        return True
+
+    def cancel(self) -> None:
+        """One that has begun goes on, and nobody takes its results."""
+        self.cancelled = True
+        if not self.began:
+            self._end()
+
+    def _begin_in_turn(self) -> None:
+        before = self._before
+        if self.began or not (before is None or before.over or before.is_long()):
+            return
+        self.began, self._before = time.monotonic(), None
+        compiled = self.instance.compiled
+        run = compiled.device(self.node).kernel(self.node, compiled.specs(self.node))
+        context = contextvars.copy_context()
+        name = f"hpcflow-{self.node.name}"
+        threading.Thread(target=context.run, args=(self._run, run), name=name, daemon=True).start()
+
+    def is_long(self) -> bool:
+        """Whether it has begun, and takes longer than others wait for it."""
+        return bool(self.began) and time.monotonic() - self.began > ALONE_S
+
+    def _run(self, function: Any) -> None:
+        try:
+            found = function(*self._inputs)
+            one = len(self.node.specs) == 1
+            self._values = (found,) if one else found or ()
+        except BaseException as error:
+            self._error = error
+        self._end()
+
+    def _end(self) -> None:
+        self.over, self._inputs = True, []
+        self._engine.calls.remove(self)
+        self._engine.serve()
+
+
+@waiting("PyFuncThread")
+def _begin(instance: Instance, node: Node, *inputs: Any) -> Wait:
+    return Call(instance, node, inputs)

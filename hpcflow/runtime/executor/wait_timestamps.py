@@ -1,0 +1,115 @@
+"""What the waits of an engine are called in the ledger, and since when each of them lasts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcflow.comm.communicator import Request
+from hpcflow.monitoring.wait_ledger import ANY, OWN, PATIENT, REQUEST
+from hpcflow.runtime.step.step_instance import Instance
+
+Waiting = tuple[Request, "Instance | None", Any]  # as in Engine.waits
+Blamed = tuple[str, int] | None  # what patient waits are for, and the rank that is to end them
+FEW = 64  # waits that are looked at in each pause
+LOOK_S = 0.5  # between two looks at the waits of a rank that others keep busy
+
+
+def told_of(request: Request, instance: Instance | None, what: Any) -> tuple[int, str, int, str]:
+    """Step, operation with the user's line, rank waited for and kind, as `Ledger.enter` takes them.
+
+    `what` is None for a message of a step that has yet to leave.
+    """
+    if instance is None:
+        return 0, str(what), getattr(request, "peer", ANY), REQUEST
+    if what is None:
+        return _sent(request, instance)
+    node = instance.part.nodes.get(what) if isinstance(what, str) else None
+    if node is None:
+        return instance.step, str(what), ANY, "wait"
+    peer = OWN if node.row.waits and not node.row.collective else ANY
+    peer = instance.link.ranks.get(node.attrs.get("source"), peer)
+    return instance.step, f"{node.name}\n{node.line}", peer, node.type
+
+
+def _sent(request: Request, instance: Instance) -> tuple[int, str, int, str]:
+    """Of a send: one that is made anew for each step is known by its step alone."""
+    for channel, (dest, _), info in zip(
+        instance.ends.sends, instance.ends.address, instance.code.sends, strict=True
+    ):
+        if channel is request:
+            node = instance.part.nodes[info.node]
+            return instance.step, f"{node.name}\n{node.line}", dest, "Send"
+    return instance.step, "a message", ANY, "Send"
+
+
+class Ages:
+    """Since when each wait lasts, about: a busy rank begins a new one all the time.
+
+    Looked at now and then only, so that a wait costs nothing: it is as old as its first sight.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[int, int], tuple[Request, float]] = {}
+        self._looked = 0.0
+        self._asked = 0.0
+        self._last: tuple[Waiting, int, float] | None = None  # the oldest, its step, since when
+
+    def entry(
+        self, count: int, waits: Callable[[], list[Waiting]], blame: Callable[[], Blamed]
+    ) -> tuple[Any, ...] | None:
+        """What the ledger is told of `count` waits, as `Ledger.enter` takes it; None: nothing.
+
+        It is the wait that lasts longest; a patient one comes last, as that of who is to end it.
+        Many waits are not looked at in each pause between two messages: then it is the oldest of
+        the last look, if its step is still in flight.
+        """
+        if not count:
+            return self._patient([], blame())
+        now = time.time()
+        if count > FEW and now - self._asked < LOOK_S:
+            return self._known()
+        self._asked, self._last = now, None
+        found = waits()
+        hasty = [wait for wait in found if wait[1] is None or not wait[1].patient]
+        if not hasty:
+            return self._patient(found, blame())
+        wait, since = self.oldest(hasty)
+        self._last = wait, wait[1].step if wait[1] is not None else 0, since
+        return *told_of(*wait), since
+
+    def _known(self) -> tuple[Any, ...] | None:
+        if self._last is None:
+            return None
+        wait, step, since = self._last
+        instance = wait[1]
+        if instance is None or instance.finished or instance.step != step:
+            return None
+        return *told_of(*wait), since
+
+    def _patient(self, waits: Sequence[Waiting], blamed: Blamed) -> tuple[Any, ...] | None:
+        if blamed is not None:
+            step = next((wait[1].step for wait in waits if wait[1] is not None), 0)
+            return step, *blamed, PATIENT
+        return (*told_of(*waits[0])[:3], PATIENT) if waits else None
+
+    def oldest(self, waits: Sequence[Waiting]) -> tuple[Waiting, float]:
+        """The wait that lasts longest, and since when (wall clock); 0 if that is now."""
+        now = time.time()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            seen = {_key(wait): wait[0] for wait in waits}
+            self._first = {
+                key: self._first.get(key, (request, now)) for key, request in seen.items()
+            }
+        aged = [(self._first[key][1], wait) for wait in waits if (key := _key(wait)) in self._first]
+        if not aged:
+            return waits[0], 0.0
+        since, wait = min(aged, key=lambda one: one[0])
+        return wait, since if now - since > LOOK_S else 0.0
+
+
+def _key(wait: Waiting) -> tuple[int, int]:
+    """A request is held while it is known, so its number is its own; channels serve many steps."""
+    return id(wait[0]), wait[1].step if wait[1] is not None else 0

@@ -1,0 +1,368 @@
+"""The end of a rank that failed: its traceback first, then the end of the whole job.
+
+Ranks of a node that fail in the same way say so once: the first prints, the others sign its note
+beside the ledgers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.comm.communicator import Communicator
+from hpcflow.errors import ABORTED, CommError, DeathError, HpcflowError, StallError
+from hpcflow.monitoring import failure_json
+from hpcflow.monitoring.failure_detector import DIED, what_next
+from hpcflow.monitoring.failure_detector import facts_of as facts_of_death
+from hpcflow.monitoring.stack_dump import own_stacks, raised_at
+from hpcflow.monitoring.wait_ledger import Entry, first
+from hpcflow.platform import rank_logging
+from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.settings import Settings
+
+LET_FIRST_END_S = 0.5  # rank 0, where the others fail as it does at the start
+LET_OTHERS_SIGN_S = 0.1  # who fails in the same way does so at about the same time
+LET_LAUNCHER_READ_S = 0.1  # MPICH's drops what it has not yet read of a rank that aborts the job
+LET_DEATH_BE_SEEN_S = 0.2  # by the kernel's notice, after a message has failed by it
+LET_LAUNCHER_END_S = 2.0  # the job of a rank that has died, before the others do it
+LET_REBUILD_S = 60.0  # replicas get ready without one that has died; then MPI hangs in it
+LET_ENGINE_END_S = 3.0  # the job by MPI, before this process just ends
+TOLD_S = 1.0  # a rank whose note is not printed by then has died
+_TOLD = "told"
+_RANK = re.compile(r"^(\s*rank +)\d+$", re.MULTILINE)  # the only line in which equal errors differ
+
+
+class Note:
+    """Who of a node's ranks failed by the same `text`: a file in `folder` that they sign."""
+
+    def __init__(self, folder: Path, text: str, rank: int) -> None:
+        number = zlib.crc32(_RANK.sub(r"\1", text).encode())
+        self._path, self._rank = folder / f"failed-{number:08x}", rank
+        self.waited = False  # in vain for the first one to print
+
+    def is_first(self) -> bool:
+        """True of the rank that has to print; False once another one has printed."""
+        try:
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            return True
+        except FileExistsError:
+            self._add(str(self._rank))
+        except OSError:  # no such folder, a full one: everyone prints
+            return True
+        late = time.monotonic() + TOLD_S
+        while time.monotonic() < late:
+            if _TOLD in self._lines():
+                return False
+            time.sleep(0.01)
+        self.waited = True
+        return True
+
+    def told(self) -> None:
+        """The first one has printed."""
+        self._add(_TOLD)
+
+    def others(self) -> list[int]:
+        """The ranks that have signed."""
+        return sorted(int(line) for line in self._lines() if line.isdigit())
+
+    def _add(self, line: str) -> None:
+        try:
+            with open(self._path, "a") as file:  # so short a line is added whole
+                file.write(f"{line}\n")
+        except OSError:
+            pass
+
+    def _lines(self) -> list[str]:
+        try:
+            return self._path.read_text().split()
+        except OSError:
+            return []
+
+
+def on_error(
+    here: Rank, hook: Callable[..., Any], kind: type, error: BaseException, trace: Any
+) -> None:
+    """Print the traceback, then end the whole job: a rank alone would leave the others waiting.
+
+    Of several ranks that fail the first has the word, in `failure.json` too; others say one line.
+    """
+    text = "".join(traceback.format_exception(kind, error, trace))
+    if here.size == 1:
+        is_first_to_fail(here, error, text)
+        hook(kind, error, trace)
+        rank_logging.on_failure(text)
+        return
+    ledger = here.engine.ledger
+    if isinstance(error, CommError):
+        _await_death(here)
+    if ledger is not None:
+        ledger.ends()
+    sys.stdout.flush()
+    if isinstance(error, DeathError):
+        if ledger is None or first(ledger.directory / DIED):
+            is_first_to_fail(here, error, text)
+            _say(here, str(error))
+    else:
+        _tell(here, error, text)
+    time.sleep(LET_LAUNCHER_READ_S)
+    _release_gpus()
+    assert here.world is not None
+    if here.settings.survive:
+        _end_tolerant(here, here.world)
+    here.world.abort(ABORTED)
+
+
+@contextlib.contextmanager
+def ends_all(
+    rank: int, size: int, settings: Settings, abort: Callable[[int], None]
+) -> Iterator[None]:
+    """Whatever is raised inside, Ctrl-C too, ends the job by `abort`: before excepthook and
+    watchdog stand the others would wait.
+
+    The first to print is the one that fails alone, or rank 0: it writes `failure.json` too.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if size == 1:
+            raise
+        if rank > 0:
+            time.sleep(LET_FIRST_END_S)
+        told = isinstance(error, HpcflowError)
+        text = "".join(traceback.format_exception(error, chain=not told))
+        lines = [*(str(error) if told else text).splitlines(), f"ends the job of {size} ranks"]
+        where = f"[rank {rank} on {os.uname().nodename}]"
+        sys.stderr.write("".join(f"{where} {line}\n" for line in lines))
+        if settings.run_dir:
+            failure_json.write(Path(settings.run_dir), _facts_of_start(rank, error, text))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        time.sleep(LET_LAUNCHER_READ_S)
+        abort(ABORTED)
+        raise
+
+
+def _facts_of_start(rank: int, error: BaseException, text: str) -> dict[str, Any]:
+    return {
+        "kind": "error",
+        "rank": rank,
+        "task": None,
+        "host": os.uname().nodename,
+        "told_by": rank,
+        "time": failure_json.now(),
+        "step": 0,
+        "cause": _one_line(error),
+        "error": type(error).__name__,
+        "message": str(getattr(error, "message", None) or error),
+        "hint": getattr(error, "hint", None),
+        "checkpoint": None,
+        "traceback": text,
+    }
+
+
+def _end_tolerant(here: Rank, world: Communicator) -> None:
+    """End this rank where deaths are borne, so that the others see it, and the launcher's code.
+
+    Open MPI's others may hear nothing of an abort or an exit, only of a signal; its launcher gives
+    0 unless some rank exits with another code.
+    """
+    over = any(not here.is_spare(rank) for rank in world.lost)  # all see that by themselves
+    if over or (not here.is_spare(here.rank) and world.is_last()):
+        sys.stdout.flush()
+        os._exit(ABORTED)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tell(here: Rank, error: BaseException, text: str) -> None:
+    """The traceback of the first rank that fails; one line of others, none of those like it."""
+    ledger = here.engine.ledger
+    note = Note(ledger.directory, text, here.rank) if ledger is not None else None
+    prints = note is None or note.is_first()
+    if prints and (is_first_to_fail(here, error, text) or (note is not None and note.waited)):
+        for line in text.splitlines():  # of a rank each, for those of others may come between
+            _say(here, line)
+        spare = here.is_spare(here.rank)
+        what = "ends alone" if spare else f"ends the job of {here.size} ranks"
+        _say(here, what)
+    elif prints:
+        _say(here, f"failed after another rank: {_one_line(error)}")
+    rank_logging.on_failure(text)
+    if note is not None and prints:
+        note.told()
+    time.sleep(LET_OTHERS_SIGN_S)
+    if note is not None and prints and (same := note.others()):
+        _say(here, f"the same on {rank_logging.spans(same)}")
+
+
+def _release_gpus() -> None:
+    """What GPUs wait for in sums ends, so that no process stays behind and keeps one."""
+    nccl = sys.modules.get("hpcflow.comm.nccl_allreduce")
+    if nccl is not None:
+        nccl.abort_all()
+
+
+def _say(here: Rank, text: str) -> None:
+    """Print with the rank in front."""
+    sys.stderr.write(f"[rank {here.rank} on {here.hosts[here.rank]}] {text}\n")
+    sys.stderr.flush()
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _await_death(here: Rank) -> None:
+    """A message failed, perhaps as its other end is dead: then that is the first failure."""
+    ledger, late = here.engine.ledger, time.monotonic() + LET_DEATH_BE_SEEN_S
+    while ledger is not None and time.monotonic() < late:
+        if (ledger.directory / DIED).exists():
+            return
+        time.sleep(0.01)
+
+
+def is_first_to_fail(here: Rank, error: BaseException, text: str) -> bool:
+    """Whether no rank has failed before, of the job where its run directory is named, else of this
+    node; writes `failure.json` there."""
+    return _write(here, facts_of(here, error, text))
+
+
+def _write(here: Rank, facts: dict[str, Any]) -> bool:
+    ledger, run_dir = here.engine.ledger, here.settings.run_dir
+    if not run_dir and ledger is None:
+        return True
+    return failure_json.write(
+        Path(run_dir) if run_dir or ledger is None else ledger.directory, facts
+    )
+
+
+def facts_of(here: Rank, error: BaseException, text: str) -> dict[str, Any]:
+    """What `failure.json` says of an error; `text` is its traceback.
+
+    `rank` is where it came up, `told_by` whose program it ended; `line` is the user's own line of
+    the traceback, `made_at` that which made the operation.
+    """
+    kinds = {StallError: "stall", DeathError: "death"}
+    rank = getattr(error, "died", None)
+    rank = getattr(error, "rank", None) if rank is None else rank
+    rank = here.rank if rank is None else rank
+    stalled = (
+        {"missing": error.missing, "report": error.report} if isinstance(error, StallError) else {}
+    )
+    return {
+        "kind": kinds.get(type(error), "error"),
+        "rank": rank,
+        "task": here.task_name(rank),
+        "host": here.hosts[rank],
+        "told_by": here.rank,
+        "time": failure_json.now(),
+        "step": getattr(error, "step", None) or here.steps() or 0,
+        "op": getattr(error, "op", None),
+        "line": raised_at(error) or None,
+        "made_at": getattr(error, "line", None),
+        "cause": _one_line(error),
+        "error": type(error).__name__,
+        "message": str(getattr(error, "message", None) or error),
+        "hint": getattr(error, "hint", None),
+        "checkpoint": _newest(here) or None,
+        "traceback": text,
+        **stalled,
+    }
+
+
+def _newest(here: Rank) -> str:
+    """The newest checkpoint of which a rank of this node knows: the chief's news may be on their
+    way to this one."""
+    ledger = here.engine.ledger
+    told = what_next(ledger.directory)[1] if ledger is not None else None
+    return told or here.checkpoint
+
+
+def on_stall(here: Rank, error: StallError) -> None:
+    """End this process, and by it the job: called by the watchdog, which may make no MPI call."""
+    ledger = here.engine.ledger
+    if ledger is not None:
+        ledger.ends()
+    if is_first_to_fail(here, error, own_stacks()):
+        _say(here, f"ends the job of {here.size} ranks: {_one_line(error)} ({error.report})")
+    else:
+        _say(here, f"failed after another rank: {_one_line(error)}")
+    rank_logging.on_failure(str(error))
+    _release_gpus()
+    os._exit(ABORTED)
+
+
+def on_death(here: Rank, dead: Sequence[Entry]) -> None:
+    """Ranks of this node have died: say so, and end the job if its launcher does not.
+
+    Called by a thread that may make no MPI call. Nothing is said of those whom a signal to all
+    ranks has ended.
+    """
+    ledger, engine = here.engine.ledger, here.engine
+    if ledger is None or here.stop.number:
+        return
+    if all(here.is_spare(e.rank) for e in dead) and not _hangs(here):
+        return
+    facts = facts_of_death(dead, ledger.directory)
+    text = facts["message"]
+    if first(ledger.directory / DIED):
+        step = facts["step"] or here.steps()
+        _write(here, {**facts, "step": step, "told_by": here.rank})
+        _say(here, text)
+        rank_logging.on_failure(text)
+
+    def end() -> None:
+        def fail() -> bool:
+            raise DeathError(text, rank=here.rank)
+
+        engine.control = fail  # called by whoever waits, who may end the job by MPI
+        time.sleep(LET_ENGINE_END_S)
+        os._exit(ABORTED)
+
+    timer = threading.Timer(LET_LAUNCHER_END_S, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _hangs(here: Rank) -> bool:
+    """Whether MPI hangs where replicas get ready to sum: one more death may do that."""
+    late = time.monotonic() + LET_REBUILD_S
+    while here.rebuilding and time.monotonic() < late:
+        time.sleep(LET_OTHERS_SIGN_S)
+    return here.rebuilding
+
+
+def on_loss(here: Rank, rank: int) -> None:
+    """MPI says that `rank` has died: the others go on if they can, as the chief tells.
+
+    Errors: DeathError if they cannot.
+    """
+    task, host = here.names[rank], here.hosts[rank]
+    name = f"rank {rank} ({task}) on {host}"
+    if not here.is_spare(rank):
+        ledger = here.engine.ledger
+        error = DeathError(
+            f"{name} has died, and nothing can go on without it",
+            rank=here.rank,
+            hint=what_next(ledger.directory)[0] if ledger is not None else None,
+        )
+        error.died = rank
+        raise error
+    here.lost.append({"rank": rank, "task": task, "host": host})
+    for state, _ in list(here.store.others.values()):
+        if hasattr(state, "lose"):  # it counts on the workers
+            state.lose(here.roles.drivers.index(rank))
+    if here.is_chief:
+        left = len(here.spares) + 1 - len(here.lost)
+        rank_logging.logger.warning(
+            "%s has died: %d of %d workers go on without it", name, left, len(here.spares) + 1
+        )

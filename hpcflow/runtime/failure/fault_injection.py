@@ -1,0 +1,299 @@
+"""A rehearsal of failures: this rank suffers the faults that the setting `inject` names.
+
+Without it nothing here runs, and a step is as fast as if this did not exist. A step is one of this
+rank's own: of a plan that changes variables, initial values apart; on a server an update of its
+variables. It is counted, and a fault comes, where its first strand begins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import difflib
+import errno
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import HpcflowError
+from hpcflow.graph.dtypes import is_floating
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.ir.program import Node
+from hpcflow.platform import fault_specification
+from hpcflow.platform.fault_specification import Fault
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.step.step_instance import Compiled, Instance
+
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
+DRAFT = re.compile(r"/step-\d+(\.h5)?\.tmp(?=/|\Z)")  # where checkpoints are written
+
+
+def install(here: Rank) -> None:
+    """Have this rank suffer what the setting names; rank 0 says so.
+
+    Errors: LaunchError for a rank that there is not.
+    """
+    found = fault_specification.check(here.settings.inject, here.size)
+    mine = [fault for fault in found if fault.rank in (None, here.rank)]
+    if here.rank == 0:
+        named = ", ".join(map(str, found))
+        logger.warning("this run injects %s: its failures are a rehearsal", named)
+    if mine:
+        Rehearsal(here, mine)
+
+
+class Rehearsal:
+    """The faults of one rank, and how many training steps it has begun."""
+
+    def __init__(self, here: Rank, mine: Sequence[Fault]) -> None:
+        self.here, self.engine = here, here.engine
+        self.steps = 0
+        self.left = list(mine)  # those that have not come yet
+        self._slow = [fault for fault in mine if fault.kind == "slow"]
+        self._nans = [fault for fault in mine if fault.kind == "nan"]
+        self._told: set[str] = set()  # fetches in which an operation is not
+        self._since, self._waited = 0.0, 0.0  # this rank's clock and waiting at the last step
+        here.rehearse = self.compiled
+        if self._slow and not here.is_driver:
+            self._run, self._slice = self.engine.run_strand, self.engine.run_slice
+            self.engine.run_strand = self.run_strand  # type: ignore[method-assign]
+            self.engine.run_slice = self.run_slice  # type: ignore[method-assign]
+        full = [fault for fault in mine if fault.kind == "disk-full"]
+        if full:
+            Disk(self, full)
+        atexit.register(self.end)
+
+    def compiled(self, made: Compiled) -> None:
+        """A part that trains counts its steps."""
+        if made.trains and not (self.here.is_server and not _updates(made)):
+            for fault in self._nans:
+                self._poison(made, fault)
+            self._count(made)
+
+    def _count(self, compiled: Compiled) -> None:
+        make = compiled.make
+
+        def counted(*bound: Any) -> tuple[tuple[Callable[..., Any], ...], Callable[[], Any]]:
+            (first, *others), release = make(*bound)
+
+            def begin(*feeds: Any) -> Any:
+                self.begin()
+                return first(*feeds)
+
+            return (begin, *others), release
+
+        compiled.make = counted
+
+    def begin(self) -> None:
+        """A training step of this rank begins: what is to come with it comes."""
+        self.steps += 1
+        if self._slow and self.here.is_driver:
+            self._drag_step()
+        for fault in [one for one in self.left if one.step == self.steps]:
+            if fault.kind in SIGNALS:
+                self.comes(fault)
+                os.kill(os.getpid(), SIGNALS[fault.kind])
+            elif fault.kind == "stall":
+                self.comes(fault)
+                stall()
+
+    def comes(self, fault: Fault) -> None:
+        """Say that a fault comes now."""
+        self.left.remove(fault)
+        rank, step = self.here.rank, self.steps
+        logger.warning("injected on rank %d at its step %d: %s", rank, step, fault)
+
+    def end(self) -> None:
+        """The program ends: say what of this rank's faults did not come."""
+        for fault in self.left:
+            logger.warning(
+                "%s did not come: rank %d has begun %d training steps",
+                *(fault, self.here.rank, self.steps),
+            )
+
+    # -- slow
+
+    def _factor(self) -> float:
+        found = 1.0
+        for fault in self._slow:
+            if self.steps >= fault.step:
+                if fault in self.left:
+                    self.comes(fault)
+                found *= fault.factor
+        return found
+
+    def _drag_step(self) -> None:
+        """Sleep in proportion to the work since the last step began: all but the waiting."""
+        waited = self.engine.waited
+        if self._since:
+            work = time.perf_counter() - self._since - (waited - self._waited)
+            time.sleep(max(work, 0.0) * (self._factor() - 1))
+        self._since, self._waited = time.perf_counter(), waited
+
+    def run_strand(self, instance: Instance, index: int, feeds: tuple = ()) -> None:
+        """The engine's, on a rank that serves, slowly."""
+        start = time.perf_counter()
+        self._run(instance, index, feeds)
+        time.sleep((time.perf_counter() - start) * (self._factor() - 1))
+
+    def run_slice(self) -> None:
+        """The engine's, likewise."""
+        start = time.perf_counter()
+        self._slice()
+        time.sleep((time.perf_counter() - start) * (self._factor() - 1))
+
+    # -- NaN
+
+    def _poison(self, compiled: Compiled, fault: Fault) -> None:
+        """Wrap the kernel of the operation of `fault` in a part, or in its loops and branches."""
+        found = [(one, one.part.nodes[fault.op]) for one in _all(compiled) if _has(one, fault.op)]
+        for one, node in found:
+            names = [name for name, what in one.code.binds.items() if what[1:2] == (node.name,)]
+            kinds = {one.code.binds[name][0] for name in names}
+            is_computed = kinds & {"kernel", "dynamic"} and "viewof" not in kinds
+            form = one.info(node).form if is_computed else ""
+            if form in ("", "update") or not any(is_floating(s.dtype) for s in node.specs):
+                raise HpcflowError(
+                    f"cannot inject {fault}: {node.type} here computes no floats of its own",
+                    op=node.name,
+                    line=node.line,
+                    rank=self.here.rank,
+                    hint="name an operation that computes some; hpcflow plan SCRIPT lists them",
+                )
+            for name in names:
+                kind = one.code.binds[name][0]
+                if kind in ("kernel", "dynamic"):
+                    filled = len(node.specs) if (kind, form) == ("kernel", "out") else 0
+                    due = self._due(fault)
+                    one.shared[name] = poisoned(one.shared[name], node.specs, filled, due)
+        if not found and self.here.is_chief and compiled.label not in self._told:
+            self._told.add(compiled.label)
+            names = [name for one in _all(compiled) for name in one.part.nodes]
+            near = difflib.get_close_matches(fault.op, names, n=3, cutoff=0.4)
+            logger.warning(
+                "%s: this rank's part of %s has no such operation%s",
+                *(fault, compiled.label, f"; it has {', '.join(near)}" if near else ""),
+            )
+
+    def _due(self, fault: Fault) -> Callable[[], bool]:
+        def due() -> bool:
+            now = fault.step in (0, self.steps)
+            if now and fault in self.left:
+                self.comes(fault)
+            return now
+
+        return due
+
+
+def stall() -> None:
+    """Do nothing any more, as a rank that hangs; its process lives."""
+    while True:
+        time.sleep(1)
+
+
+def _all(compiled: Compiled) -> Iterator[Compiled]:
+    """A part, and those inside its loops and branches."""
+    yield compiled
+    for parts in compiled.inner.values():
+        for one in parts.values():
+            yield from _all(one)
+
+
+def _has(compiled: Compiled, op: str) -> bool:
+    return op in compiled.part.nodes
+
+
+def _updates(compiled: Compiled) -> bool:
+    """Whether a step of this part changes variables."""
+
+    def changes(node: Node) -> bool:
+        return bool(node.row.writes) and not node.attrs.get("initial")
+
+    return any(changes(node) for one in _all(compiled) for node in one.part.nodes.values())
+
+
+def poisoned(
+    run: Callable[..., Any], specs: Sequence[Spec], filled: int, due: Callable[[], bool]
+) -> Callable[..., Any]:
+    """The kernel `run` with NaN for its floats whenever `due()`.
+
+    Its last `filled` arguments are what it fills; what it returns may be one of its arguments, or
+    new.
+    """
+
+    def call(*args: Any, **named: Any) -> Any:
+        result = run(*args, **named)
+        if not due():
+            return result
+        outs = list(args[len(args) - filled :])
+        outs += [x for x in (*args, *named.values()) if x is result and not filled]
+        for out, spec in zip(outs, specs, strict=False):
+            if is_floating(spec.dtype):
+                out[...] = np.nan
+        if outs:
+            return result
+        values = result if isinstance(result, tuple) else (result,)
+        new = tuple(_not_a_number(value, s) for value, s in zip(values, specs, strict=True))
+        return new if isinstance(result, tuple) else new[0]
+
+    return call
+
+
+def _not_a_number(value: Any, spec: Spec) -> Any:
+    """NaN in the shape of `value`, if those are floats."""
+    if not is_floating(spec.dtype):
+        return value
+    if isinstance(value, np.generic):
+        return value.dtype.type(np.nan)
+    made = value.copy()
+    made[...] = np.nan
+    return made
+
+
+class Disk:
+    """A disk that is full where checkpoints are written: `os.pwrite` has no space left there.
+
+    In whatever thread. What HDF5 itself writes, the structure of a file, it still can.
+    """
+
+    def __init__(self, rehearsal: Rehearsal, full: Sequence[Fault]) -> None:
+        self._rehearsal, self._full = rehearsal, full
+        self._drafts: list[tuple[str, int]] = []  # written into by this rank, each save's own
+        self._pwrite = os.pwrite
+        os.pwrite = self.pwrite
+
+    def pwrite(self, fd: int, data: Any, offset: int, /) -> int:
+        """The system's, but for checkpoints when the time has come."""
+        draft = _draft_of(fd)
+        if draft is not None and self._is_full(draft):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), draft[0])
+        return self._pwrite(fd, data, offset)
+
+    def _is_full(self, draft: tuple[str, int]) -> bool:
+        if draft not in self._drafts:
+            self._drafts.append(draft)
+        number = self._drafts.index(draft) + 1
+        for fault in self._full:
+            if self._rehearsal.steps >= fault.step and fault.save in (0, number):
+                if fault in self._rehearsal.left:
+                    self._rehearsal.comes(fault)
+                return True
+        return False
+
+
+def _draft_of(fd: int) -> tuple[str, int] | None:
+    """The checkpoint that a file is of while it is written: its place and number on the disk."""
+    with contextlib.suppress(OSError):
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        found = DRAFT.search(path)
+        if found is not None:
+            place = path[: found.end()]
+            return place, Path(place).stat().st_ino
+    return None

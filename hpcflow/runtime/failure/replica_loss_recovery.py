@@ -1,0 +1,288 @@
+"""Replicas that sum among themselves go on without one that has died.
+
+Who sees the death (each replica does, by a message or a sum that meets it, or by MPI's notice) lets
+all sums rest and tells the chief its place; the chief's verdicts
+(`runtime/failure/commit_decision.py`) bring all
+to one step, whose beginning each has in its variables. There they make a communicator without the
+dead, by MPI's Revoke and Shrink, and anew what depends on who they are: roles, sums, plans, the
+dealing of samples. Then they run that step again, on its joined batch dealt anew. No variable is
+copied or rolled back. The chief's own death ends the job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hpcflow.comm.communicator import Communicator
+from hpcflow.comm.fault_tolerant_collectives import Chaired
+from hpcflow.errors import CommError, DeathError, HpcflowError, LaunchError
+from hpcflow.plan.communication.atomic_step_commit import COMMIT as VOTE
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.failure.commit_decision import COMMIT, Verdicts
+from hpcflow.runtime.job.message_headers import DRIVERS_TAG, MEETINGS_TAG, PLACE, VERDICT, header
+from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.step.step_instance import Instance
+
+Made = TypeVar("Made")
+
+
+class Interrupted(HpcflowError):
+    """A joint step was not made, on any replica, because one has died: the others make it again."""
+
+
+def bear(here: Rank, world: Communicator) -> None:
+    """Be ready to go on without workers that die; before sums are made ready.
+
+    Errors: LaunchError where the others could not go on.
+    """
+    if here.is_spread:
+        raise LaunchError(
+            "survive=1, but no rank of this job can be spared: a replica has several ranks",
+            rank=here.rank,
+            hint="leave out --tasks-per-replica, or --survive",
+        )
+    if here.settings.dense == "replicas" and here.cluster.mode == "ps":
+        raise LaunchError(
+            "survive=1 with dense=replicas: no rank of this job can be spared",
+            rank=here.rank,
+            hint="leave out one of both",
+        )
+    world.tolerant = True
+    here.engine.goes_on = lambda: all(map(here.is_spare, world.lost))
+    here.spares = frozenset(here.roles.drivers[1:])
+    if here.is_driver:
+        beside = here.engine.beside
+        here.drivers = Chaired(world, here.roles.drivers, DRIVERS_TAG, beside)
+        here.meetings = Chaired(world, here.roles.drivers, MEETINGS_TAG, beside)
+
+
+class Survival:
+    """This replica's part in going on; `base` is the communicator of all, made by MPI alone.
+
+    Errors: LaunchError for sums that cannot be begun anew.
+    """
+
+    def __init__(
+        self, here: Rank, base: Communicator, join_sums: Callable[[Communicator], None]
+    ) -> None:
+        if here.devices_sum:
+            raise LaunchError(
+                "survive=1, but sums by NCCL cannot go on when a GPU's rank has died",
+                rank=here.rank,
+                hint="set HPCFLOW_COMM=shared (sums on the hosts), or leave out --survive",
+            )
+        self._here, self._engine, self._join_sums = here, here.engine, join_sums
+        self.tell: Callable[[int, Any], None] | None = None  # another rank, by a header
+        self._engine.joint = []
+        self._base: Any = base  # an MpiCommunicator: no other is tolerant
+        self._verdicts = Verdicts()  # on the chief
+        self.round = 0  # how often the replicas have become fewer
+        self._steps = 0  # joint steps that this replica has made
+        self.broken = False  # one has died since
+        self.due = False  # all stand at the same step, and begin anew with it
+        self._failure: Exception | None = None  # the last one in making sums ready
+        self._kept: list[Any] = []  # memory that MPI may still write to
+
+    # -- before the verdict
+
+    def lose(self, rank: int) -> None:
+        """`rank` has died: from now on nothing is summed, and the chief knows this one's place.
+
+        Errors: DeathError where the step in flight cannot be made again.
+        """
+        if rank not in self._here.roles.drivers:
+            return  # it had died before the others went on
+        if self.broken:
+            self._decide()  # perhaps it was the last that the chief waited for
+            return
+        self.broken = True
+        self._engine.rest_sums()
+        flight = self._flight()
+        if flight is not None and VOTE not in flight.buckets:
+            node = flight.part.nodes[next(iter(flight.buckets))]
+            raise DeathError(
+                f"rank {rank} has died in a step that sums what it has updated itself, which "
+                "cannot be made again",
+                op=node.name,
+                line=node.line,
+                rank=self._here.rank,
+            )
+        if flight is None or not flight.voted or self._vote_rests(flight):
+            self._tell(flight is not None and flight.voted)
+
+    def _vote_rests(self, flight: Instance) -> bool:
+        """Whether the last sum of a step was not over when all had to rest."""
+        return any(one is flight and what == VOTE for _, one, what in self._engine.stopped)
+
+    def _flight(self) -> Instance | None:
+        flights = [one for one in self._engine.joint or () if not one.finished]
+        if len(flights) > 1:
+            raise DeathError(
+                "a replica has died while two steps that sum were in flight, which cannot be made "
+                "again",
+                rank=self._here.rank,
+                hint="run what sums over replicas from one thread",
+            )
+        return flights[0] if flights else None
+
+    def made(self, instance: Instance) -> None:
+        """A joint step is over; one that failed on this replica has not been made."""
+        if instance.error is not None:
+            return
+        self._steps += 1
+        if self.broken:
+            self._tell(voted=False)
+
+    def check(self) -> None:
+        """Before a joint step. Errors: Interrupted if the replicas begin anew with it."""
+        if self.due:
+            raise Interrupted("a replica has died")
+
+    def _tell(self, voted: bool) -> None:
+        here = self._here
+        if here.is_chief:
+            self.hear(here.rank, self.round, self._steps, voted)
+            return
+        assert self.tell is not None
+        self.tell(here.roles.drivers[0], header(PLACE, self.round, int(voted), self._steps))
+
+    # -- the verdict
+
+    def hear(self, rank: int, round: int, steps: int, voted: bool) -> None:
+        """On the chief: the place of `rank`."""
+        if round == self.round:
+            self._verdicts.hear(rank, steps, voted)
+            self._decide()
+
+    def _decide(self) -> None:
+        here = self._here
+        if not (self.broken and here.is_chief) or self.tell is None:
+            return
+        living = [r for r in here.roles.drivers if r not in self._lost]
+        try:
+            verdicts = self._verdicts.decide(living)
+        except ValueError as error:
+            raise DeathError(f"the replicas cannot go on: {error}", rank=here.rank) from error
+        for rank, verdict in verdicts.items():
+            if rank == here.rank:
+                self.obey(verdict, self.round)
+            else:
+                self.tell(rank, header(VERDICT, self.round, verdict))
+
+    def obey(self, verdict: int, round: int) -> None:
+        """The chief has decided."""
+        if round != self.round:
+            return
+        flight = self._flight()
+        if verdict == COMMIT:
+            assert flight is not None, "who has voted has a step in flight"
+            self._engine.over(flight, VOTE)
+            return
+        self.due = True
+        if flight is not None:
+            flight.error, flight.torn = Interrupted("a replica has died"), True
+
+    # -- after it
+
+    @property
+    def is_short(self) -> bool:
+        """Whether one of those who are to sum has died, as far as this rank knows."""
+        return not set(self._here.roles.drivers).isdisjoint(self._lost)
+
+    @property
+    def _lost(self) -> tuple[int, ...]:
+        return self._engine.comm.lost if self._engine.comm is not None else ()
+
+    def mend(self) -> bool:
+        """Go on without those who have died, if one of the others knows of any; whether it does.
+
+        Ranks: all that live, each between the same two joint steps.
+        """
+        here, short = self._here, np.array([self.is_short], np.int64)
+        assert here.drivers is not None
+        here.engine.finish(here.drivers.all_reduce(short, "max"), "who lives")
+        if short[0]:
+            self.go_on()
+        return bool(short[0])
+
+    def go_on(self) -> None:
+        """Begin anew with those who live.
+
+        Ranks:  all of them, each where it was to make the same joint step.
+        Errors: CommError if sums cannot be made ready, and nobody has died since.
+        """
+        here = self._here
+        self._here.rebuilding = True
+        here.engine.with_baton(self._rebuild, lambda: True)
+        self._here.rebuilding = False
+        for follower in list(here.followers):
+            follower.replicas_changed()
+        if here.is_chief:
+            count = len(here.roles.drivers)
+            logger.info(
+                "%s to the same step again",
+                "1 replica comes" if count == 1 else f"{count} replicas come",
+            )
+
+    def make(self, storage: Callable[[], Made]) -> Made:
+        """What `storage` makes for sums: on all that live, or on none.
+
+        Errors: Interrupted on all if it could not be made on one, as where another has died.
+        """
+        self._here.rebuilding = True
+        try:
+            made, error = storage(), None
+        except (CommError, RuntimeError) as raised:
+            made, error = None, raised
+            self._base.revoke()  # who waits for this rank need not
+        agreed = self._base.all_agree(error is None)
+        self._here.rebuilding = False
+        if made is None or not agreed:
+            self._failure = error
+            raise Interrupted("a replica has died") from error
+        return made
+
+    def _rebuild(self) -> None:
+        while not self._is_rebuilt():
+            pass
+
+    def _is_rebuilt(self) -> bool:
+        """Begin anew with those who live; False on all of them if one more has died meanwhile."""
+        here = self._here
+        self._kept += [here.group, self._engine.forget_sums()]
+        self._base = self._base.without_lost()
+        workers = self._base.top_ranks
+        if len(workers) == len(here.roles.workers):  # it fails for another reason
+            raise CommError(
+                f"sums over replicas cannot be made ready: {self._failure}", rank=here.rank
+            ) from self._failure
+        here.roles = dataclasses.replace(here.roles, workers=workers)
+        here.replica = workers.index(here.rank)
+        here.cluster = dataclasses.replace(here.cluster, workers=len(workers))
+        for together in (here.drivers, here.meetings):
+            assert isinstance(together, Chaired)
+            together.go_on(workers)
+        self._verdicts = Verdicts()
+        self.round, self.broken, self.due = self.round + 1, False, False
+        try:
+            self._join_sums(self._base)
+            return bool(self._base.all_agree(True))
+        except (CommError, RuntimeError) as error:
+            self._failure = error
+            self._base.revoke()
+            return bool(self._base.all_agree(False))
+
+
+def snapshot(draws: Mapping[Any, Any]) -> Callable[[], None]:
+    """A function that lets random operations draw again what they draw from now on."""
+    made = [(one, one.made) for one in draws.values()]
+
+    def restore() -> None:
+        for one, count in made:
+            one.made = count
+
+    return restore

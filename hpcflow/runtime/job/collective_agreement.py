@@ -1,0 +1,106 @@
+"""Replicas agree before they sum: the same graph, and everyone at the same plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcflow.errors import GraphMismatchError, LonelyCollectiveError
+from hpcflow.graph.function_body import control_of
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.plan.serialization.graph_fingerprint import OpDigest, first_difference, op_digests
+from hpcflow.runtime.failure.replica_loss_recovery import Interrupted
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.session.session_seed import Seed
+
+
+def agree(context: Context, graph: Graph, wanted: Sequence[Tensor | Operation], seed: Seed) -> None:
+    """Check that all drivers are about to register the same plan with collectives.
+
+    Their sessions draw by one `seed` from then on: that of the rank that has had the most sessions.
+
+    Ranks:  every driver, in the same order of plans.
+    Errors: LonelyCollectiveError if they ask for different fetches, GraphMismatchError naming the
+    first operation that differs if their graphs do; Interrupted, on all, if one knows of a death.
+    """
+    drivers = context.drivers
+    if drivers is None or drivers.size == 1:
+        return
+    fetches = ", ".join(w.name for w in wanted)
+    mine = _needed(graph, wanted)
+    whole = hashlib.blake2b(repr([fetches, [d.digest for d in mine]]).encode(), digest_size=7)
+    if _same_everywhere(context, int(whole.hexdigest(), 16), wanted[0], seed):
+        return
+    texts = drivers.gather_text(json.dumps([fetches, whole.hexdigest()]))
+    verdict = json.dumps(_compare(texts)) if texts is not None else None
+    said = json.loads(drivers.broadcast_text(verdict))
+    if said["lonely"]:
+        raise LonelyCollectiveError(
+            said["message"],
+            op=wanted[0].name,
+            rank=context.rank,
+            hint="run fetches that train on every replica, in the same order",
+        )
+    texts = drivers.gather_text(json.dumps(mine))
+    found = json.dumps(_difference(texts)) if texts is not None else None
+    raise GraphMismatchError(
+        json.loads(drivers.broadcast_text(found)),
+        rank=context.rank,
+        hint="build the same graph on every rank: do not branch on the rank or on random values",
+    )
+
+
+def _same_everywhere(context: Context, number: int, first: Tensor | Operation, seed: Seed) -> bool:
+    """Whether all drivers brought the same number: the largest is the smallest.
+
+    `seed` is that of the last session of all.
+    """
+    assert context.drivers is not None and context.control is not None
+    short = context.survival is not None and context.survival.is_short
+    both = np.array([number, -number, short, seed.session], np.int64)
+    op = first if isinstance(first, Operation) else first.op
+    with context.control.company.needed(op.name, op.line):
+        context.engine.finish(context.drivers.all_reduce(both, "max"), "agreement on a plan")
+    if both[2]:
+        raise Interrupted("a replica has died")
+    seed.set(seed.job, int(both[3]))
+    return int(both[0]) == -int(both[1])
+
+
+def _needed(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest]:
+    """Digests of the operations behind what is fetched: other parts of the graph may differ."""
+    left = [w if isinstance(w, Operation) else w.op for w in wanted]
+    names: set[str] = set()
+    while left:
+        op = left.pop()
+        if op.name not in names:
+            names.add(op.name)
+            left += [t.op for t in op.inputs] + control_of(op)
+    return [d for d in op_digests(graph) if d.name in names]
+
+
+def _compare(texts: Sequence[str]) -> dict[str, object]:
+    """What is wrong: someone fetches something else, or has built another graph."""
+    first_fetches, _ = json.loads(texts[0])
+    for replica, text in enumerate(texts):
+        fetches, _ = json.loads(text)
+        if fetches != first_fetches:
+            message = (
+                f"replica 0 runs {first_fetches} while replica {replica} runs {fetches}; "
+                "both sum over all replicas"
+            )
+            return {"lonely": True, "message": message}
+    return {"lonely": False}
+
+
+def _difference(texts: Sequence[str]) -> str:
+    """The first operation that differs between replica 0 and another, in words."""
+    first = [OpDigest(*row) for row in json.loads(texts[0])]
+    for replica, text in enumerate(texts):
+        found = first_difference(first, [OpDigest(*row) for row in json.loads(text)])
+        if found is not None:
+            return f"replica 0 (here) and replica {replica} (there) built different graphs: {found}"
+    return "the replicas built different graphs"

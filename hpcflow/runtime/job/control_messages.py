@@ -1,0 +1,447 @@
+"""Messages between ranks beside the data: register a plan, run or cancel a step, call."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hpcflow.comm.communicator import Communicator
+from hpcflow.comm.polling_backoff import finish
+from hpcflow.errors import MALFORMED, CommError, DeathError, HpcflowError
+from hpcflow.runtime.device.shared_arena import Lanes
+from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.failure import error_serialization
+from hpcflow.runtime.failure.collective_guard import Company
+from hpcflow.runtime.failure.data_progress import Progress
+from hpcflow.runtime.failure.replica_loss_recovery import Survival
+from hpcflow.runtime.job.message_headers import (
+    BODY_TAG,
+    BYE,
+    CALL,
+    CANCEL,
+    CLOSED,
+    CLOSING,
+    DECLARE,
+    FAILED,
+    FORGET,
+    HEADER_TAG,
+    MEETING,
+    NOTE,
+    PACE,
+    PLACE,
+    POST,
+    REGISTER,
+    REPLY_TAG,
+    REPORT,
+    REST,
+    ROUND,
+    STEP,
+    STOP,
+    TRAINED,
+    VERDICT,
+    WORDS,
+    header,
+)
+from hpcflow.runtime.job.service_registry import Reply
+from hpcflow.runtime.job.stop_signal import Stop
+from hpcflow.runtime.profile.variable_traffic_counters import Counts
+from hpcflow.runtime.state.variable_declarations import Declared, Hosted
+from hpcflow.runtime.step.remotely_driven_plan import Served
+from hpcflow.runtime.step.server_driven_plan import Repeated
+from hpcflow.runtime.step.step_channels import Link, Lost, Sums
+from hpcflow.runtime.step.step_instance import Compiled, Instance
+
+Queue = collections.deque[Any]
+
+
+class Driven(Protocol):
+    """A plan that this rank drives."""
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a step of it has not ended."""
+        ...
+
+    def cancel(self, why: str) -> None:
+        """End what is in flight with a CancelledError, and begin nothing more."""
+        ...
+
+    def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
+        """Step `step` of instance `slot` failed on another rank."""
+        ...
+
+
+MOST_BYTES = 1 << 40  # of a body
+HEADERS_EACH = 8  # that may come from one rank before others things than headers have their turn
+
+
+class Heard(NamedTuple):
+    """A header that has come, and its body."""
+
+    source: int
+    plan: int
+    slot: int
+    step: int
+    more: list[int]
+    text: bytes
+
+
+class Control:
+    """This rank's ear for headers, and its mouth."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        compile_part: Callable[..., Compiled],
+        report: Callable[[], dict[str, Any]],
+        group: Communicator | None,
+        stop: Stop,
+        counts: Counts,
+        lanes: Lanes,
+    ) -> None:
+        assert engine.comm is not None
+        self.engine, self.comm = engine, engine.comm
+        self.compile_part, self.report, self.group = compile_part, report, group
+        self.answer: Callable[[dict[str, Any], Reply], None] = _no_service  # to a driver's call
+        self.notes: list[int] = []  # numbers that other drivers left here
+        # training session -> what other drivers said of their pace: rank, and the words of PACE
+        self.paces: dict[int, Queue] = collections.defaultdict(collections.deque)
+        self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)  # by the chief
+        self.sessions = 0  # that tell each other
+        self.stop = stop
+        self.served: dict[tuple[int, int], Served] = {}
+        # what this rank drives, by number: told when one of their steps failed elsewhere
+        self.driven: weakref.WeakValueDictionary[int, Driven] = weakref.WeakValueDictionary()
+        self.early: dict[tuple[int, int], tuple[int, int]] = {}  # plan not here yet -> slot, step
+        self.repeated: list[Repeated] = []  # plans that this rank drives by itself
+        self.following: set[tuple[int, int]] = set()  # those that another server drives
+        self.compiled: weakref.WeakValueDictionary[tuple[int, bytes], Compiled] = (
+            weakref.WeakValueDictionary()
+        )
+        self.close_store: Callable[[int, int], None] = _keeps_nothing  # of a driver's session
+        self.sums: dict[tuple[int, int], Sums] = {}
+        self.declared, self.hosted = Declared(), Hosted()
+        self.counts, self.lanes = counts, lanes
+        self.progress = Progress()  # of the workers in their data, on the first server
+        self.ended: set[int] = set()  # drivers that need this rank no more
+        self.survival: Survival | None = None  # of replicas that go on without the dead
+        self.lose: Callable[[int], None] = _needs_it  # told of a rank that has died
+        self.lost: tuple[int, ...] = ()  # those of which it was told
+        self.company = Company(self.comm.rank)
+        self._acts = self._by_kind()
+        self._header = np.zeros(WORDS, np.int64)
+        self._channel = self.comm.recv_channel(self._header, Communicator.ANY, HEADER_TAG)
+        self._channel.start()
+        self._most = HEADERS_EACH * self.comm.size  # headers that are taken in one go
+        engine.control, engine.meeting = self.listen, self.company.come_together
+
+    def _by_kind(self) -> dict[int, Callable[[Heard], Any]]:
+        """What to do at a header of each kind, but STEP."""
+        return {
+            BYE: lambda heard: self.ended.add(heard.source),
+            CALL: lambda heard: self._ask_here(heard, functools.partial(self._reply, heard.source)),
+            CANCEL: self._cancel,
+            CLOSING: lambda heard: self.company.closes(heard.source, heard.step),
+            DECLARE: lambda heard: self.hosted.add(heard.source, heard.text),
+            FAILED: self._failed,
+            FORGET: self._forget,
+            CLOSED: self._close,
+            MEETING: self._meeting,
+            NOTE: lambda heard: self.notes.append(heard.step),
+            PACE: self._pace,
+            PLACE: self._place,
+            POST: lambda heard: self._ask_here(heard, _unanswered),
+            REGISTER: lambda heard: self._register(heard.source, heard.plan, heard.text),
+            REPORT: lambda heard: self._reply(heard.source, self.report()),
+            REST: self._rest,
+            ROUND: self._round,
+            STOP: lambda heard: self.stop.told(heard.step),
+            TRAINED: self._trained,
+            VERDICT: self._verdict,
+        }
+
+    def listen(self) -> bool:
+        """Take the headers that have come; True if there was one.
+
+        All that are there, each rank's in the order in which it sent them.
+        """
+        if self.stop.tells:
+            self.stop.pass_on(lambda rank, number: self.tell(rank, header(STOP, step=number)))
+        channel, taken = self._channel, 0
+        while taken < self._most:
+            came = channel.test()
+            if self.comm.lost != self.lost:
+                self._let_go()
+            if not came:
+                break
+            self._hear(channel.source)
+            taken += 1
+        return taken > 0
+
+    def _hear(self, source: int) -> None:
+        """Act as the header says that has come, and get ready for the next one."""
+        kind, plan, slot, step, body, *more = self._header.tolist()
+        try:
+            text = self._body(source, body) if body else b""
+            self._channel.start()
+            if kind == STEP:
+                self._step(source, plan, slot, step)
+            elif kind in self._acts:
+                self._acts[kind](Heard(source, plan, slot, step, more, text))
+            else:
+                raise CommError(f"rank {source} sent a header of unknown kind {kind}")
+        except HpcflowError:
+            raise
+        except MALFORMED as error:
+            raise CommError(
+                f"a message of kind {kind} from rank {source} failed here: {error!r}",
+                rank=self.comm.rank,
+                hint="have all ranks the same hpcflow? the traceback above tells where",
+            ) from error
+
+    def _step(self, driver: int, plan: int, slot: int, step: int) -> None:
+        """A step begins."""
+        served = self.served.get((driver, plan))
+        if served is None:
+            raise CommError(f"rank {driver} runs plan {plan}, which it never registered")
+        self.engine.inbox.append(functools.partial(served.step, self.engine, slot, step))
+
+    def _round(self, heard: Heard) -> None:
+        """A step begins of a plan that a server repeats, and that another rank may yet register."""
+        driver, plan, slot, step, *_ = heard
+        if (driver, plan) in self.served:
+            self._step(driver, plan, slot, step)
+        else:
+            self.early[driver, plan] = (slot, step)
+
+    def _rest(self, heard: Heard) -> None:
+        self.following.discard((heard.source, heard.plan))
+
+    def _cancel(self, heard: Heard) -> None:
+        served = self.served[heard.source, heard.plan]
+        cancel = functools.partial(served.cancel, self.engine, heard.slot, heard.step)
+        self.engine.inbox.append(cancel)
+
+    def _close(self, heard: Heard) -> None:
+        self.engine.inbox.append(functools.partial(self.close_store, heard.source, heard.plan))
+
+    def _forget(self, heard: Heard) -> None:
+        served = self.served.pop((heard.source, heard.plan), None)
+        if served is not None:
+            self.engine.inbox.append(served.forget)
+
+    def _failed(self, heard: Heard) -> None:
+        driven = self.driven.get(heard.plan)
+        if driven is not None:
+            driven.failed_elsewhere(heard.slot, heard.step, error_serialization.decode(heard.text))
+
+    def _ask_here(self, heard: Heard, reply: Reply) -> None:
+        # not inside a strand that polls, where state may be half updated
+        self.engine.inbox.append(functools.partial(self.answer, json.loads(heard.text), reply))
+
+    def _meeting(self, heard: Heard) -> None:
+        self.company.meets(heard.source, heard.text.decode(), heard.slot, heard.step)
+
+    def _place(self, heard: Heard) -> None:
+        if self.survival is not None:
+            self.survival.hear(heard.source, heard.plan, heard.step, bool(heard.slot))
+
+    def _verdict(self, heard: Heard) -> None:
+        if self.survival is not None:
+            self.survival.obey(heard.slot, heard.plan)
+
+    def _trained(self, heard: Heard) -> None:
+        epoch, line, _ = heard.more
+        self.progress.hear(heard.plan, heard.source, (heard.slot, line, epoch, heard.step))
+
+    def _pace(self, heard: Heard) -> None:
+        source, plan, slot, step, (samples, dataset, session), _ = heard
+        self.paces[session].append((source, plan, slot, step, samples, dataset))
+
+    def _let_go(self) -> None:
+        """Ranks have died: what they drove here ends."""
+        gone = [rank for rank in self.comm.lost if rank not in self.lost]
+        self.lost = self.comm.lost
+        for rank in gone:
+            for source, plan in list(self.served):
+                if source == rank:
+                    self.served.pop((source, plan)).abandon(self.engine)
+            self.lose(rank)
+            self.ended.add(rank)
+
+    def _body(self, source: int, size: int) -> bytes:
+        if not 0 < size <= MOST_BYTES:
+            raise CommError(f"rank {source} announces a message of {size} bytes")
+        buffer = np.empty(size, np.uint8)
+        finish(self.comm.recv(buffer, source, BODY_TAG), what=f"a message body of rank {source}")
+        return buffer.tobytes()
+
+    def _register(self, source: int, plan: int, text: bytes) -> None:
+        size = int.from_bytes(text[:8], "little")
+        facts, rest = json.loads(text[8 : 8 + size]), text[8 + size :]
+        session = facts["session"]
+        compiled = self.compiled.get((session, rest))
+        if compiled is None:  # of a server replicas with equal parts share one compilation
+            about = {"label": facts["fetches"], "driver": source, "session": session}
+            about |= {name: facts.get(name) for name in ("trains", "seed")}
+            compiled = self.compile_part(rest, **about)
+            self.compiled[session, rest] = compiled
+        sums = None
+        if self.group is not None:
+            sums = self.sums.setdefault((source, facts["sums"]), Sums(self.group))
+        links = (facts["ranks"], facts["tag"], facts["channels"], sums, facts["replica"])
+        link, driver = Link(self.engine, *links), facts.get("driver", source)
+        self.counts.serve(facts)
+        if driver == self.comm.rank:
+            made = Repeated(self.engine, plan, compiled, link, facts["peers"], self.tell)
+            self.driven[plan] = made
+            self.repeated.append(made)
+            self.engine.inbox.append(made.begin)
+            return
+        served = Served(
+            compiled, link, functools.partial(self._tell_driver, driver, plan), self.lanes
+        )
+        self.served[driver, plan] = served
+        if driver != source:  # a server repeats it
+            served.patient = True
+            self.following.add((driver, plan))
+            if (driver, plan) in self.early:
+                self._step(driver, plan, *self.early.pop((driver, plan)))
+
+    def _tell_driver(self, driver: int, plan: int, instance: Instance) -> None:
+        """A step failed here; of what failed elsewhere the driver hears from there."""
+        error = instance.error
+        if error is not None and not isinstance(error, Lost):
+            body = error_serialization.encode(error)
+            self.tell(driver, header(FAILED, plan, instance.slot, instance.step, len(body)), body)
+
+    def _reply(self, source: int, answer: dict[str, Any]) -> None:
+        text = np.frombuffer(json.dumps(answer).encode(), np.uint8)
+        size = np.array([text.size], np.int64)
+        for message in (size, text):
+            self.engine.await_(self.comm.send(message, source, REPLY_TAG), None, "reply")
+
+    # -- what a driver says
+
+    def tell(self, rank: int, message: np.ndarray, body: bytes = b"") -> None:
+        """Send a header, and a body after it; the caller holds the baton."""
+        self.engine.await_(self.comm.send(message, rank, HEADER_TAG), None, "header")
+        if body:
+            data = np.frombuffer(body, np.uint8)
+            self.engine.await_(self.comm.send(data, rank, BODY_TAG), None, "body")
+
+    def register(self, rank: int, plan: int, part: Any, facts: dict[str, Any]) -> None:
+        """Give `rank` its part of plan number `plan`."""
+        from hpcflow.plan.serialization import partition_codec
+
+        head = json.dumps(facts).encode()
+        body = len(head).to_bytes(8, "little") + head + partition_codec.encode(part)
+        self.tell(rank, header(REGISTER, plan, body=len(body)), body)
+
+    def declare(self, server: int, parts: Iterable[Any]) -> None:
+        """Say what `parts` need of servers; `server` is the first of these."""
+        body = self.declared.new(parts)
+        if body:
+            self.tell(server, header(DECLARE, body=len(body)), body)
+
+    def cancel_driven(self) -> None:
+        """The program ends: steps that other threads still wait for end on all their ranks."""
+        driven = [step for step in self.driven.values() if step.in_flight]
+        for step in list(self.driven.values()):
+            step.cancel("the program has ended")
+        self.engine.with_baton(lambda: None, lambda: not any(step.in_flight for step in driven))
+
+    def rest(self) -> None:
+        """End the plans that this rank repeats, and wait for the end of those that others do."""
+        for plan in self.repeated:
+            self.engine.with_baton(plan.end, lambda: True)
+        self.engine.with_baton(
+            lambda: None, lambda: not self.following and all(plan.rests for plan in self.repeated)
+        )
+
+    def note(self, rank: int, number: int) -> None:
+        """Leave a number in the `notes` of another driver."""
+        self.engine.with_baton(lambda: self.tell(rank, header(NOTE, step=number)), lambda: True)
+
+    def post(self, rank: int, request: Mapping[str, Any]) -> None:
+        """Have a rank do something, without an answer; the caller holds the baton."""
+        body = json.dumps(request).encode()
+        self.tell(rank, header(POST, body=len(body)), body)
+
+    def ask_report(self, rank: int) -> dict[str, Any]:
+        """The report of a served rank; waits for it."""
+        return self._ask({rank: (header(REPORT), b"")})()[rank]
+
+    def call(
+        self, requests: Mapping[int, Mapping[str, Any]]
+    ) -> Callable[[], dict[int, dict[str, Any]]]:
+        """Ask served ranks, all at once, to do something; the result waits for their answers.
+
+        A request is plain data; its "service" says who answers (`runtime/job/service_registry.py`).
+        The answers
+        of those who die without whom the job goes on are missing.
+        """
+        bodies = {rank: json.dumps(request).encode() for rank, request in requests.items()}
+        return self._ask({rank: (header(CALL, body=len(b)), b) for rank, b in bodies.items()})
+
+    def _ask(
+        self, messages: Mapping[int, tuple[np.ndarray, bytes]]
+    ) -> Callable[[], dict[int, dict[str, Any]]]:
+        sizes = {rank: np.zeros(1, np.int64) for rank in messages}
+        replies: dict[int, Any] = {}
+
+        def begin() -> None:
+            for rank, (head, body) in messages.items():
+                replies[rank] = self.comm.recv(sizes[rank], rank, REPLY_TAG)
+                self.tell(rank, head, body)
+
+        def answers() -> dict[int, dict[str, Any]]:
+            found = {}
+            for rank, reply in replies.items():
+                try:
+                    self.engine.finish(reply, f"the reply of rank {rank}", rank)
+                    text = np.empty(int(sizes[rank][0]), np.uint8)
+                    body = self.comm.recv(text, rank, REPLY_TAG)
+                    self.engine.finish(body, f"the reply of rank {rank}", rank)
+                except DeathError:
+                    if not self.engine.goes_on():
+                        raise
+                    continue
+                found[rank] = json.loads(text.tobytes())
+            return found
+
+        self.engine.with_baton(begin, lambda: True)
+        return answers
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.engine.control = _nothing_came
+        close = getattr(self._channel, "close", None)
+        if close is not None:
+            close()
+
+
+def _nothing_came() -> bool:
+    return False
+
+
+def _keeps_nothing(driver: int, session: int) -> None:
+    """What a session keeps on a rank that serves none."""
+
+
+def _needs_it(rank: int) -> None:
+    raise DeathError(f"rank {rank} has died")
+
+
+def _unanswered(answer: dict[str, Any]) -> None:
+    """Nobody waits for it."""
+
+
+def _no_service(request: dict[str, Any], reply: Reply) -> None:
+    raise CommError(f"this rank offers no service {request.get('service')!r}")

@@ -1,0 +1,167 @@
+"""This process in its job: joined once, in force for what it runs, served or left at the end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcflow.launch import launcher_detection
+from hpcflow.monitoring import cross_node_wait_ledgers, failure_json, srun_rank_supervisor
+from hpcflow.plan.distribution.task_assignment import assign
+from hpcflow.platform import rank_logging
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.failure import abort_on_error
+from hpcflow.runtime.job.rank_context import Context, OnPlan
+from hpcflow.runtime.profile.variable_traffic_counters import measured
+from hpcflow.settings import Settings
+
+_current: Context | None = None
+_override = threading.local()
+
+
+def current(**given: object) -> Context:
+    """The context in force: the one of `use`, else this process's own, joined now if need be.
+
+    It joins with the settings `given`. A rank that does not run the script serves here until the
+    job ends, then exits.
+    """
+    made = getattr(_override, "context", None)
+    if made is not None:
+        return made
+    context = enter(**given)
+    if not context.is_driver:
+        serve()
+        raise SystemExit(0)
+    return context
+
+
+@contextlib.contextmanager
+def use(context: Context) -> Iterator[Context]:
+    """Make `context` the one in force in this thread: for tests and planning."""
+    before = getattr(_override, "context", None)
+    _override.context = context
+    try:
+        yield context
+    finally:
+        _override.context = before
+
+
+@contextlib.contextmanager
+def planning(ranks: int, settings: Settings, on_plan: OnPlan) -> Iterator[Context]:
+    """Inside, a script is the driver of replica 0 of `ranks` ranks that do not exist.
+
+    Each step is planned and handed to `on_plan`, none runs: fetches are zeros of the right shape.
+    The first plan that updates state, initialization apart, ends the script by `Planned`.
+    """
+    alone = dataclasses.replace(
+        settings, ps=0, tasks_per_replica=1, sync="", inject="", profile=False
+    )
+    context = Context(alone)
+    context.settings = settings
+    context.hosts = ("planned",) * ranks
+    context.roles = assign(context.hosts, settings.ps, settings.tasks_per_replica)
+    cluster = context.roles.cluster(list(context.devices))
+    context.cluster = dataclasses.replace(cluster, measured=measured(settings, None))
+    context.size = ranks
+    context.keep_step_as_set()
+    context.on_plan = on_plan
+    with use(context):
+        yield context
+
+
+class Planned(BaseException):
+    """Ends a script that was only to be planned; not an Exception, so that no script keeps it."""
+
+
+def joined() -> bool:
+    """Whether a context is in force, or this process has joined its job."""
+    return getattr(_override, "context", None) is not None or _current is not None
+
+
+def enter(**given: object) -> Context:
+    """Join the job as a rank, once; without a launcher MPI is not touched.
+
+    Settings are those of the environment and, if it joins now, those `given`.
+    Errors: LaunchError if launcher and MPI disagree on the number of ranks.
+    """
+    global _current
+    if _current is None:
+        settings = Settings.from_environ(**given)
+        place = launcher_detection.detect()
+        if place is None:
+            failure_json.prepare(settings.run_dir)
+            rank_logging.set_up(0, 1, settings.run_dir, settings.log_files)
+            _current = Context(settings)
+        else:
+            _current = _join(settings, place)
+        sys.excepthook = functools.partial(abort_on_error.on_error, _current, sys.excepthook)
+        atexit.register(_current.leave)
+    return _current
+
+
+def leave_first() -> None:
+    """At the end of the program leave the job before the libraries loaded until now end."""
+    if _current is not None:
+        atexit.unregister(_current.leave)
+        atexit.register(_current.leave)
+
+
+def _join(settings: Settings, place: launcher_detection.Launch) -> Context:
+    from hpcflow.comm import mpi_communicator, mpi_library
+    from hpcflow.comm.polling_backoff import crowded_hosts
+
+    if settings.survive:
+        launcher_detection.check_survive(place)
+    launcher_detection.check_library(place, mpi_library.build_facts())
+    with abort_on_error.ends_all(place.rank, place.size, settings, mpi_library.abort):
+        world = mpi_communicator.world()
+        srun_rank_supervisor.share_connection()
+    launcher_detection.check_world(place, world.size, mpi_library.library_version())
+    with abort_on_error.ends_all(world.rank, world.size, settings, mpi_library.abort):
+        if world.rank == 0:
+            failure_json.prepare(settings.run_dir)
+            cross_node_wait_ledgers.sweep(Path(settings.run_dir))
+        rank_logging.set_up(world.rank, world.size, settings.run_dir, settings.log_files)
+        crowded = crowded_hosts(world) if not settings.crowded else frozenset(world.hosts)
+        context = Context(settings, world, world.hosts[world.rank] in crowded)
+        context.crowded = crowded
+        if context.is_chief:
+            rank_logging.speak()  # where others serve, it need not be rank 0
+        context.watch()
+        table = context.table()
+        if context.rank == 0 and context.size > 1:
+            changed = ", ".join(f"{k}={v}" for k, v in settings.changed().items())
+            logger.info("%s mode, %s\n%s", context.cluster.mode, changed or "defaults", table)
+    return context
+
+
+def serve() -> None:
+    """What a rank that does not run the script does: serve until the job ends."""
+    context = enter()
+    try:
+        context.serve()
+    except Exception as error:
+        abort_on_error.on_error(
+            context, sys.__excepthook__, type(error), error, error.__traceback__
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a replica stands among the replicas: what dealing data needs."""
+
+    replica: int
+    replicas: int
+    chief: bool
+
+
+def place() -> Place:
+    """This replica's number, how many there are, and whether it speaks for the job."""
+    context = current()
+    return Place(context.replica, context.roles.replicas, context.is_chief)

@@ -1,0 +1,406 @@
+"""What this rank does in its job: steps are made, ranks meet, are served, report and leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hpcflow.codegen import kernel_cache
+from hpcflow.comm.communicator import GATHER_TAGS, Communicator
+from hpcflow.comm.polling_backoff import finish
+from hpcflow.errors import HpcflowError, LonelyCollectiveError
+from hpcflow.lowering.kernel_metadata import Generated
+from hpcflow.plan.distribution.sync_program_split import attrs_of
+from hpcflow.plan.ir.program import Plan
+from hpcflow.platform import cpu_threads, rank_logging
+from hpcflow.platform.rank_logging import logger
+from hpcflow.ps.sync_rules import Async
+from hpcflow.runtime.device.memory_accounting import Expected, report
+from hpcflow.runtime.device.shared_arena import Lanes
+from hpcflow.runtime.failure import abort_on_error, replica_loss_recovery
+from hpcflow.runtime.failure.replica_loss_recovery import Survival
+from hpcflow.runtime.job import service_registry
+from hpcflow.runtime.job.control_messages import Control
+from hpcflow.runtime.job.message_headers import BYE, CLOSING, FIRST_DATA_TAG, MEETING, header
+from hpcflow.runtime.job.rank_monitoring import Watching
+from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.profile.variable_traffic_counters import Counts
+from hpcflow.runtime.session.session_seed import Seed
+from hpcflow.runtime.state.state_store import Store
+from hpcflow.runtime.step.plan_cache import Outlook, Plans
+from hpcflow.runtime.step.step_instance import Compiled
+from hpcflow.settings import Settings
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.device.cuda_graph_capture import Graphs
+    from hpcflow.runtime.profile.profiler import Profile
+
+
+OnPlan = Callable[[Plan, Callable[[], Outlook]], None]  # told of a plan, and of its file
+
+
+class Unfinished(Protocol):
+    """What goes on behind the steps of this rank."""
+
+    def finish(self) -> bool:
+        """Wait for its end."""
+        ...
+
+    def heard(self, told: dict[str, Any]) -> None:
+        """Another rank tells of it; under the baton."""
+        ...
+
+
+class Context(Rank):
+    """This rank as it runs its part of the job: steps, meetings of the ranks, reports, the end."""
+
+    def __init__(
+        self, settings: Settings, world: Communicator | None = None, crowded: bool = False
+    ) -> None:
+        kernel_cache.use(settings.kernel_cache)
+        super().__init__(settings, world, crowded)
+        self.expected, self.counts, self.plans = Expected(), Counts(), Plans(self)
+        self.survival: Survival | None = None  # of replicas that go on without the dead
+        self.control: Control | None = None
+        self.watching: Watching | None = None
+        self.on_plan: OnPlan | None = None  # planning: called instead of running
+        self.ahead: set[Any] = set()  # steps whose values were pulled ahead
+        self.repeated: set[str] = set()  # names of the updates whose rounds the servers have
+        self.saving: Unfinished | None = None  # the last save behind training that this rank began
+        self.profile: Profile | None = None
+        self.graphs: Graphs | None = None  # what its GPU replays
+        self._plans = 0
+        self._tag = 0
+        self._left = False
+        self._install()
+        if world is not None and self.size > 1:
+            self._join(world)
+
+    def _install(self) -> None:
+        """What the settings ask of the steps: to be told of, to go wrong, to be replayed."""
+        if self.settings.inject:
+            from hpcflow.runtime.failure import fault_injection
+
+            fault_injection.install(self)
+        if self.settings.trace:
+            from hpcflow.runtime.profile import chrome_trace
+
+            chrome_trace.install(self.engine, self.settings.trace)
+        if self.settings.profile:
+            from hpcflow.runtime.profile import profiler
+
+            self.profile = profiler.install(self)
+        elif self.settings.cuda_graphs and not (self.settings.one_by_one or self.settings.inject):
+            for device in self.devices.values():
+                if device.captures:
+                    from hpcflow.runtime.device.cuda_graph_capture import Graphs
+
+                    self.graphs = Graphs(device, self.rank)
+
+    def _join(self, world: Communicator) -> None:
+        # apart from the sums: a driver that waits here must not meet another's collective
+        if self.settings.survive:
+            self.names = tuple(self.task_name(rank) for rank in range(self.size))
+            replica_loss_recovery.bear(self, world)
+        else:
+            self.drivers = world.split(self.roles.drivers)
+            self.meetings = world.split(self.roles.drivers)
+        for k in range(self.settings.tasks_per_replica):
+            group = world.split(self.roles.peers_of(k))
+            if group is not None and self.settings.survive and self.replicas_sum:
+                self.survival = Survival(self, group, self.join_sums)
+            if group is not None:
+                self.join_sums(group)
+        self.control = Control(
+            self.engine, self._serve, self.report, self.group, self.stop, self.counts, Lanes(self)
+        )
+        self.control.answer = functools.partial(service_registry.answer, self)
+        self.control.close_store = self.close_store
+        if self.settings.survive:
+            self.control.survival, self.control.lose = self.survival, self._lose
+            if self.survival is not None:
+                self.survival.tell = self.control.tell
+
+    def _lose(self, rank: int) -> None:
+        abort_on_error.on_loss(self, rank)
+        if self.survival is not None:
+            self.survival.lose(rank)
+
+    def join_sums(self, group: Communicator) -> None:
+        """Sum from now on over the replicas' ranks in `group`, if this mode sums. All call it."""
+        self.group = self._summing(group) if self.replicas_sum else group
+        if self.control is not None:
+            self.control.group = self.group
+
+    def _summing(self, group: Communicator) -> Communicator:
+        """The communicator that sums over replicas, as the setting `comm` and the machine say."""
+        from hpcflow.comm.allreduce_selection import choose, without_nccl
+
+        on_gpu = self.on_gpu
+        kind = zlib.crc32(self.cluster.devices[0].partition(":")[0].encode())
+        both = np.array([kind, -kind], np.int64)
+        finish(group.all_reduce(both, "max"), what="on what devices the others run")
+        if both[0] != -both[1]:
+            # also for plans: all must sum on their hosts
+            self.settings, on_gpu = without_nccl(group, self.settings), False
+        return choose(group, self.settings, on_gpu)
+
+    def watch(self) -> None:
+        """Open this rank's ledger of waits and the watchdog that reads it. All ranks call it."""
+        self.watching = Watching(self)
+
+    # -- making steps
+
+    def compile(
+        self,
+        made: Generated,
+        store: Store | None = None,
+        label: str = "",
+        driver: int = -1,
+        trains: bool = False,
+        seed: Sequence[int] | None = None,
+    ) -> Compiled:
+        """A part that this rank runs, ready, with variables in `store`, for rank `driver`.
+
+        Parts of one `label` (what is fetched) draw from one series of random numbers each. `trains`
+        says that a step of its plan changes variables, initial values apart. `seed` is that of the
+        driver's session, by default that of `store`.
+        """
+        store = self.store if store is None else store
+        store.driver = driver
+        store.seed = store.seed if seed is None else Seed(*seed)
+        compiled = Compiled(made, self.devices, store, label)
+        compiled.trains = trains
+        if self.profile is not None:
+            self.profile.adopt(compiled)
+        elif self.graphs is not None:
+            self.graphs.adopt(compiled)
+        compiled.expected = self.expected
+        self.expected.plan(compiled.memory, compiled.constants)
+        if self.rehearse is not None:
+            self.rehearse(compiled)
+        return compiled
+
+    def _serve(self, data: bytes, driver: int, session: int, **about: Any) -> Compiled:
+        """The part that a session of rank `driver` has sent, made ready."""
+        from hpcflow.plan.serialization import partition_codec
+
+        made = self.plans.code(partition_codec.decode(data), data)
+        return self.compile(made, self.store_for(driver, session), driver=driver, **about)
+
+    def number(self, channels: int, instances: int) -> tuple[int, int]:
+        """The number of a new plan of this driver, and the first of its message tags."""
+        assert self.world is not None
+        self._plans += 1
+        block = (self.world.max_tag - GATHER_TAGS - FIRST_DATA_TAG) // self.roles.replicas
+        need = channels * instances
+        if self._tag + need > block:
+            self._tag = 0
+        first = FIRST_DATA_TAG + self.replica * block + self._tag
+        self._tag += need
+        return self._plans, first
+
+    # -- together
+
+    def meet(self, what: str) -> None:
+        """Wait until every rank that runs the script is here, for the same thing `what`.
+
+        Errors: LonelyCollectiveError on all of them if one came for something else.
+        """
+        meetings = self.meetings
+        self.discard_ahead()
+        self._step_aside()
+        if meetings is None or meetings.size == 1:
+            return
+        self._say_alone(MEETING, what)
+        number = zlib.crc32(what.encode())
+        both = np.array([number, -number], np.int64)
+        self.engine.finish(meetings.all_reduce(both, "max"), what)
+        if self.control is not None:
+            self.control.company.over()
+        if both[0] == -both[1]:
+            return
+        texts = meetings.gather_text(what)
+        told = rank_logging.together([{text: 1} for text in texts or []])
+        each = "; ".join(f"{text} ({who.partition(', ')[2]})" for text, who in told.items())
+        raise LonelyCollectiveError(
+            "the replicas came together for different things: "
+            + meetings.broadcast_text(each or None),
+            rank=self.rank,
+            hint="call it on every rank (not under is_chief), and end all ranks at the same place",
+        )
+
+    def mend(self) -> bool:
+        """Go on without replicas that have died; whether any had.
+
+        Ranks: all that run the script, each between the same two joint steps.
+        """
+        return self.survival is not None and self.survival.mend()
+
+    def discard_ahead(self, but: Any = None) -> None:
+        """Let go of what steps, other than `but`, have pulled ahead: it is about to change."""
+        for step in [step for step in self.ahead if step is not but]:
+            step.discard()
+
+    def _step_aside(self) -> None:
+        """Until all have met no round waits for this worker; what it gave has had its own."""
+        sync = self.cluster.sync
+        if self.control is None or self.cluster.mode != "ps" or isinstance(sync, Async):
+            return
+        request = {"service": "rounds", "worker": self.replica, "attrs": attrs_of(self.cluster)}
+        self.control.call({self.roles.servers[0]: request})()
+
+    def barrier(self) -> None:
+        """Wait until every rank that runs the script is here."""
+        self.meet("waiting for each other")
+
+    def report(self) -> dict[str, Any]:
+        """What this rank did: updates applied, bytes and messages sent, by whom."""
+        traffic = self.world.traffic if self.world else None
+        if self.profile is not None:  # who asks has come to the end
+            self.profile.finish()
+        return {
+            "rank": self.rank,
+            "pid": os.getpid(),
+            "host": self.hosts[self.rank],
+            "task": self.task,
+            "replica": self.replica,
+            "updates": {k: n for store in self.stores for k, n in store.updates().items()},
+            "bytes_sent": traffic.total_bytes if traffic else 0,
+            "messages_sent": sum(traffic.messages.values()) if traffic else 0,
+            "warnings": rank_logging.warned(),
+            "state": self.store.reports(),
+            "compile": dataclasses.asdict(self.plans.spent),
+            "memory": report(self.devices.values(), self.expected),
+            **({} if self.graphs is None else {"cuda_graphs": self.graphs.report()}),
+            **self.counts.report(traffic),
+        }
+
+    def reports(self, mine: dict[str, Any] | None = None) -> list[dict[str, Any]] | None:
+        """The reports of all ranks, on the chief; None elsewhere. All drivers call it.
+
+        `mine` is added to this driver's own.
+        """
+        import json
+
+        own = {**self.report(), **(mine or {})}
+        if self.control is None:
+            return [own]
+        self.meet("gathering the results")
+        told = [own]
+        for rank in self._served():
+            if rank in self.roles.servers and not self.is_chief:
+                continue
+            told.append(self.control.ask_report(rank))
+        if self.drivers is None or self.drivers.size == 1:
+            return told
+        texts = self.drivers.gather_text(json.dumps(told))
+        if texts is None:
+            return None
+        return sorted((r for text in texts for r in json.loads(text)), key=lambda r: r["rank"])
+
+    def _served(self) -> list[int]:
+        """The ranks that have parts of this driver's steps."""
+        return [r for r in self.roles.ranks_of(self.replica).values() if r != self.rank]
+
+    def table(self) -> str:
+        """rank -> host -> task -> device -> cores; a line for neighbours that differ in no more."""
+        chosen = cpu_threads.chosen()
+        own = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.why}), "
+        told = [f"{own}cores {chosen.cores}\n{chosen.warning or ''}"]
+        if self.world is not None:
+            told = self.world.gather_text(told[0]) or []
+        rows = [text.split("\n") for text in told]
+        for words, who in rank_logging.together(
+            [{row[1]: 1} if row[1] else {} for row in rows]
+        ).items():
+            logger.warning("%s (%s)", words, who)
+        alike: dict[tuple[str, str, str], dict[int, int]] = {}
+        for rank, row in enumerate(rows):
+            job, _, task = self.task_name(rank).rpartition(":")
+            alike.setdefault((self.hosts[rank], job, row[0]), {})[rank] = int(task)
+        return "\n".join(
+            f"  {rank_logging.spans(who)}  {host}  {job}:"
+            f"{rank_logging.numbers(who.values())}  {rest}"
+            for (host, job, rest), who in alike.items()
+        )
+
+    # -- the end
+
+    def leave(self) -> None:
+        """End this rank's part in the job: drivers wait for each other and release the served."""
+        if self._left:
+            return
+        if self.saving is not None:
+            self.saving.finish()
+        if self.profile is not None:
+            self.profile.finish()
+        if self.control is None or self.world is None:
+            if self.profile is not None:
+                self.profile.tell()
+            return
+        self._left = True
+        rank_logging.hand_over()
+        if self.is_driver:
+            if self.profile is not None:
+                self.profile.ask([r for r in self._served() if r not in self.roles.servers])
+            self.control.cancel_driven()
+            self._say_alone(CLOSING)
+            self._meet_last()
+            if self.profile is not None:
+                self.profile.tell()
+            for rank in self.roles.ranks_of(self.replica).values():
+                if rank != self.rank:
+                    self._tell(rank, header(BYE))
+        self.control.close()
+        if self.watching is not None:
+            self.watching.end()
+        self.world.close()
+
+    def _meet_last(self) -> None:
+        """All drivers end here; if one is elsewhere the job cannot end well, and must not hang."""
+        try:
+            self.meet("the end of the program")
+        except HpcflowError as error:
+            abort_on_error.on_error(
+                self, sys.__excepthook__, type(error), error, error.__traceback__
+            )
+            raise
+
+    def _say_alone(self, kind: int, what: str = "") -> None:
+        """Tell the next driver, so that one who still waits in a collective learns why."""
+        drivers, control = self.roles.drivers, self.control
+        if len(drivers) > 1 and self.replicas_sum and control is not None:
+            body = what.encode()
+            company = control.company
+            message = header(kind, slot=company.met, step=company.together, body=len(body))
+            self._tell(drivers[(self.replica + 1) % len(drivers)], message, body)
+
+    def _tell(self, rank: int, message: Any, body: bytes = b"") -> None:
+        assert self.control is not None
+        control, engine = self.control, self.engine
+        engine.with_baton(
+            lambda: control.tell(rank, message, body),
+            lambda: not any(what in ("header", "body") for _, _, what in engine.waits),
+        )
+
+    def serve(self) -> None:
+        """Run the steps that drivers ask for until all of them have left."""
+        assert self.control is not None
+        control = self.control
+        expected = self.roles.replicas if self.is_server else 1
+        self.stop.heed()
+        self.engine.with_baton(lambda: None, lambda: len(control.ended) >= expected)
+        control.rest()
+        self.engine.with_baton(self.engine.settle, lambda: True)
+        if self.stop.number:
+            self.stop.leave()
+        self.stop.unheed()
+        self.leave()

@@ -1,0 +1,27 @@
+"""A job with a time limit whose training nobody saves is told before its first step."""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+from hpcflow.launch.time_limit import left_s, short
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.rank_context import Context
+
+PLAIN = (
+    "hf.Session saves nothing by itself: what is trained after the script's own last save is lost "
+    "then. hf.train.TrainingSession and MonitoredTrainingSession save in time and go on "
+    "(docs/survival.md)"
+)
+_told: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+def tell(context: Context, why: str) -> None:
+    """Say on the chief, once, that the job has a time limit, and `why` its training is lost."""
+    if not why or not context.is_chief or context in _told:
+        return
+    _told.add(context)
+    left = left_s(context.settings)
+    if left < math.inf:
+        logger.warning("this job ends in %s, and %s", short(left), why)

@@ -1,0 +1,320 @@
+"""From what a profile saw to what people ask: seconds by kind and by operation, and a trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.kernels.roofline_peaks import Peaks
+from hpcflow.lowering.buffer_assignment import has_kernel
+from hpcflow.lowering.fusion import fused_node_label
+from hpcflow.plan.cost.cost_model import given_specs
+from hpcflow.plan.cost.op_flops_and_bytes import given, product, work
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.profile.profile_events import Place, Window
+from hpcflow.runtime.step.step_instance import Compiled
+
+FORMAT = "hpcflow-profile-1"
+MESSAGES = ("Send", "Parcel")  # nodes that fill what is sent; collectives too
+PYTHON = ("strand", "turn", "frame", "python")
+Span = tuple[int, int]
+
+
+def seconds(window: Window) -> dict[str, float]:
+    """The window's time by kind, in seconds; the kinds share it without rest or overlap.
+
+    kernels, messages (copies into them, their starts, polls), results (copies for who fetched
+    them), python (between the statements of the generated code), engine (a step is in flight, no
+    code of it runs), waiting (for other ranks or state, within a step and between steps), and
+    outside (the script: feeding, reading data, whatever it does between steps).
+    """
+    events = clipped(window)
+    own = self_times(events)
+    found = Counter[str]()
+    for (number, _, _), took in zip(events, own, strict=True):
+        found[_kind(window.places[number])] += took
+    strands = union((a, b) for n, a, b in events if window.places[n].kind in ("strand", "turn"))
+    steps = union([*strands, *_within(window, ((a, b) for _, a, b in window.steps_seen))])
+    idle = without(union(_within(window, window.idle)), strands)
+    between = _length(without(idle, steps))
+    waiting = _length(idle) - between
+    found["waiting"], found["waiting between steps"] = waiting, between
+    found["engine"] = _length(steps) - _length(strands) - waiting
+    found["outside"] = window.end - window.start - _length(steps) - between
+    names = ("kernels", "messages", "results", "python", "engine", "waiting",
+             "waiting between steps", "outside")  # fmt: skip
+    return {name: found[name] / 1e9 for name in names}
+
+
+def rows(window: Window, peaks: dict[str, Peaks]) -> list[dict[str, Any]]:
+    """A row for each operation and what it did, the one that took longest first."""
+    events = clipped(window)
+    runs = _runs(window, events)
+    spent, each = Counter[tuple[int, str, str]](), dict[int, Compiled]()
+    for (number, _, _), took in zip(events, self_times(events), strict=True):
+        place = window.places[number]
+        if place.kind not in PYTHON:
+            spent[id(place.compiled), place.node, _kind(place)] += took
+            each[id(place.compiled)] = place.compiled
+    joined: dict[tuple[str, ...], dict[str, Any]] = {}
+    for (key, name, kind), took in spent.items():
+        compiled = each[key]
+        row = _row(compiled, name, kind, runs[key, name], peaks)
+        same = joined.setdefault((row["plan"], row["task"], name, kind), row | {"seconds": 0.0})
+        if same is not row and same["seconds"]:
+            same["calls"] += row["calls"]
+            for what in ("flops", "bytes", "least_seconds"):
+                both = same[what], row[what]
+                same[what] = None if None in both else sum(both)
+        same["seconds"] += took / 1e9
+    total = (window.end - window.start) / 1e9
+    for row in joined.values():
+        row["share"] = row["seconds"] / total
+        row["gflops"], row["gbs"] = (_rate(row[k], row["seconds"]) for k in ("flops", "bytes"))
+        least = row.pop("least_seconds")
+        row["peak_share"] = least / row["seconds"] if least and row["seconds"] else None
+    return sorted(joined.values(), key=lambda row: -row["seconds"])
+
+
+def by_type(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of kernels summed by the type of their operation, the longest first."""
+    sums: dict[str, dict[str, Any]] = {}
+    for row in found:
+        if row["kind"] != "kernels":
+            continue
+        zero = {"calls": 0, "seconds": 0.0, "share": 0.0, "flops": 0, "bytes": 0, "peak": 0.0}
+        one = sums.setdefault(row["title"], {"type": row["title"], "ops": 0, **zero})
+        one["ops"] += 1
+        for what in ("calls", "seconds", "share"):
+            one[what] += row[what]
+        for what in ("flops", "bytes"):
+            one[what] = None if None in (one[what], row[what]) else one[what] + row[what]
+        one["peak"] += (row["peak_share"] or 0.0) * row["seconds"]
+    for one in sums.values():
+        one["gflops"], one["gbs"] = (_rate(one[k], one["seconds"]) for k in ("flops", "bytes"))
+        one["peak_share"] = one.pop("peak") / one["seconds"] if one["seconds"] else None
+    return sorted(sums.values(), key=lambda one: -one["seconds"])
+
+
+def at_peak(found: Sequence[dict[str, Any]]) -> float:
+    """Seconds that the operations would take if each had what the machine has at best."""
+    return sum((row["peak_share"] or 0.0) * row["seconds"] for row in found)
+
+
+def waits(window: Window) -> list[dict[str, Any]]:
+    """What was waited for while nothing else could run; waits that overlap count each."""
+    idle = union(_within(window, window.idle))
+    begun: dict[int, tuple[str, int]] = {}
+    found: dict[str, list[float]] = {}
+    for ph, _, name, _, at, number in window.waits:
+        clock = at - window.offset
+        if ph == "b":
+            begun[number] = name, clock
+        elif number in begun:
+            name, start = begun.pop(number)
+            spans = [(start, min(clock, window.end))] if start < window.end else []
+            row = found.setdefault(name, [0, 0.0])
+            row[0] += 1
+            row[1] += (_length(spans) - _length(without(spans, idle))) / 1e9
+    listed = [{"name": k, "times": int(n), "seconds": s} for k, (n, s) in found.items()]
+    return sorted(listed, key=lambda row: -float(str(row["seconds"])))
+
+
+def _row(
+    compiled: Compiled, name: str, kind: str, calls: int, peaks: dict[str, Peaks]
+) -> dict[str, Any]:
+    node = compiled.part.nodes.get(name)
+    row: dict[str, Any] = {
+        "name": name or "results",
+        "type": node.type if node else "",
+        "kind": kind,
+    }
+    row |= {"plan": compiled.label, "task": compiled.part.task, "line": node.line if node else ""}
+    row |= {"device": node.device if node else "", "provider": "", "calls": calls}
+    row |= {"fused": list(fused_node_label.types(node)) if node and node.type == "Fused" else []}
+    row |= {"holds": list(fused_node_label.names(node)) if node and node.type == "Fused" else []}
+    row |= {"title": fused_node_label.label(node) if node else ""}
+    row |= {"product": None, "flops": None, "bytes": None, "least_seconds": None}
+    if node is None or kind != "kernels":
+        return row
+    specs = given(node, compiled.part)
+    row["product"], done = product(node, specs), work(node, specs)
+    if has_kernel(node):
+        device = compiled.device(node)
+        row["provider"] = device.provider(device.choose(node, given_specs(node, compiled.part)))
+    if done is None:
+        return row
+    row["flops"], row["bytes"] = done.flops * calls, done.nbytes * calls
+    peak = peaks.get(node.device.rpartition("/")[2])
+    if peak is not None:
+        row["least_seconds"] = peak.share(done.flops, done.nbytes, 1.0, _dtype(node, compiled))
+        row["least_seconds"] *= calls
+    return row
+
+
+def _dtype(node: Node, compiled: Compiled) -> str:
+    specs = [*node.specs, *given(node, compiled.part)]
+    return next((str(spec.dtype) for spec in specs if spec.dtype not in OPAQUE), "float32")
+
+
+def _rate(amount: float | None, spent: float) -> float | None:
+    return None if amount is None or not spent else amount / spent / 1e9
+
+
+def _runs(window: Window, events: Sequence[tuple[int, int, int]]) -> Counter[tuple[int, str]]:
+    """How often each operation ran: as often as its strand."""
+    strands = Counter(n for n, _, _ in events if window.places[n].kind == "strand")
+    found = Counter[tuple[int, str]]()
+    for number, count in strands.items():
+        place = window.places[number]
+        for name in (*place.compiled.code.strands[place.strand].nodes, ""):
+            found[id(place.compiled), name] += count
+    return found
+
+
+def _kind(place: Place) -> str:
+    if place.kind in PYTHON:
+        return "python"
+    node = place.compiled.part.nodes.get(place.node)
+    if place.kind == "op" and node is not None and (node.type in MESSAGES or node.row.collective):
+        return "messages"
+    return "kernels" if place.kind == "op" else place.kind
+
+
+# -- spans of time
+
+
+def clipped(window: Window) -> list[tuple[int, int, int]]:
+    """The events of the window, those that lie inside others behind them."""
+    inside = [
+        (number, start, min(end, window.end))
+        for number, start, end in window.events
+        if window.start <= start < window.end
+    ]
+    order = sorted(range(len(inside)), key=lambda i: (inside[i][1], -inside[i][2], -i))
+    return [inside[i] for i in order]
+
+
+def self_times(events: Sequence[tuple[int, int, int]]) -> list[int]:
+    """What each event took without those inside it."""
+    own = [end - start for _, start, end in events]
+    stack: list[int] = []
+    for i, (_, start, end) in enumerate(events):
+        while stack and events[stack[-1]][2] <= start:
+            stack.pop()
+        if stack:
+            own[stack[-1]] -= end - start
+        stack.append(i)
+    return own
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The same time without overlaps, in order."""
+    out: list[Span] = []
+    for start, end in sorted(spans):
+        if out and start <= out[-1][1]:
+            out[-1] = out[-1][0], max(out[-1][1], end)
+        else:
+            out.append((start, end))
+    return out
+
+
+def without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """What of `spans` is in none of `others`; both are unions."""
+    out: list[Span] = []
+    j = 0
+    for start, end in spans:
+        while j < len(others) and others[j][1] <= start:
+            j += 1
+        k = j
+        while k < len(others) and others[k][0] < end:
+            if others[k][0] > start:
+                out.append((start, others[k][0]))
+            start = max(start, others[k][1])
+            k += 1
+        if start < end:
+            out.append((start, end))
+    return out
+
+
+def _within(window: Window, spans: Iterable[Span]) -> Iterator[Span]:
+    for start, end in spans:
+        start, end = max(start, window.start), min(end, window.end)
+        if start < end:
+            yield start, end
+
+
+def _length(spans: Iterable[Span]) -> int:
+    return sum(end - start for start, end in spans)
+
+
+# -- files
+
+
+def as_data(window: Window, facts: dict[str, Any], peaks: dict[str, Peaks]) -> dict[str, Any]:
+    """Everything about one rank, as docs/profiling.md describes it."""
+    found = rows(window, peaks)
+    return {
+        "format": FORMAT,
+        **facts,
+        "plan": window.label,
+        "trains": window.trains,
+        "steps": window.steps,
+        "complete": not window.is_full,
+        "peaks": {name: dataclasses.asdict(peak) for name, peak in peaks.items()},
+        "wall_seconds": (window.end - window.start) / 1e9,
+        "least_seconds": at_peak(found),
+        "seconds": seconds(window),
+        "types": by_type(found),
+        "ops": found,
+        "waits": waits(window),
+    }
+
+
+def as_trace(window: Window, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Events for Perfetto: steps and waits above, strands and operations nested below."""
+    rank = facts["rank"]
+    about = {"ph": "M", "pid": rank, "tid": 0, "ts": 0}
+    title = f"rank {rank} {facts['task']} on {facts['host']}"
+    out: list[dict[str, Any]] = [about | {"name": "process_name", "args": {"name": title}}]
+
+    def complete(cat: str, name: str, start: int, end: int, **args: Any) -> None:
+        first, last = ((t + window.offset) / 1e3 for t in (start, end))
+        event = {"ph": "X", "cat": cat, "name": name, "pid": rank, "tid": 0}
+        out.append(event | {"ts": first, "dur": last - first, "args": args})
+
+    for number, start, end in clipped(window):
+        place = window.places[number]
+        node = place.compiled.part.nodes.get(place.node)
+        if place.strand >= 0:
+            complete("strand", f"strand {place.strand}", start, end, plan=place.compiled.label)
+        elif node is not None:
+            told = {"type": fused_node_label.label(node), "line": node.line}
+            complete(_kind(place), node.name, start, end, **told)
+        else:
+            complete(_kind(place), place.kind, start, end)
+    for start, end in union(_within(window, window.idle)):
+        complete("waiting", "waiting", start, end)
+    spans = [(ph, cat, name, at, number) for ph, cat, name, _, at, number in window.waits]
+    for i, (label, start, end) in enumerate(window.steps_seen):
+        spans.append(("b", "step", label, start + window.offset, i))
+        spans.append(("e", "step", label, end + window.offset, i))
+    begun, ended = ({(s[1], s[4]) for s in spans if s[0] == ph} for ph in "be")
+    for ph, cat, name, at, number in spans:
+        if (cat, number) in begun & ended:
+            event = {"ph": ph, "cat": cat, "name": name, "pid": rank, "tid": 0}
+            out.append(event | {"id": f"{cat}{number}", "ts": at / 1e3, "args": {}})
+    return out
+
+
+def written(path: Path, data: Any) -> None:
+    """A file of JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_text(json.dumps(data))
+    draft.replace(path)

@@ -1,0 +1,122 @@
+"""A profile for people: where the step's time goes, by kind, by type of operation, by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.kernels.roofline_peaks import Peaks
+from hpcflow.plan.listing.plan_text import as_table
+
+LISTED = 15
+SAID = {
+    "kernels": "operations",
+    "messages": "messages: copies, starts, polls",
+    "results": "copies of what was fetched",
+    "python": "Python between operations",
+    "engine": "engine: beginnings and ends of steps",
+    "waiting": "waiting within steps",
+    "waiting between steps": "waiting between steps",
+    "outside": "outside of steps: script, feeds",
+}
+
+
+def as_text(first: dict[str, Any]) -> str:
+    """The tables of a rank."""
+    each = first["wall_seconds"] / first["steps"]
+    head = f"profile of {_who(first)}: {first['steps']} steps of {first['plan']}, {_ms(each)} each"
+    if not first["complete"]:
+        head += "\n  there were more events than are kept: the last steps are not in it"
+    parts = [head, *(f"  peak of {name}: {_peak(one)}" for name, one in first["peaks"].items())]
+    least = f"{_ms(first['least_seconds'] / first['steps'])} a step"
+    share = _share(first["least_seconds"] / first["wall_seconds"])
+    parts.append(f"  with these all operations would take {least}, {share} of the time")
+    parts += ["", _kinds(first), "", _types(first), "", _ops(first)]
+    if first["waits"]:
+        parts += ["", _waits(first)]
+    return "\n".join(parts)
+
+
+def _who(one: dict[str, Any]) -> str:
+    return f"rank {one['rank']} ({one['task']} on {one['host']})"
+
+
+def _peak(facts: dict[str, Any]) -> str:
+    return Peaks(**facts).text()
+
+
+def _ms(spent: float) -> str:
+    return f"{spent * 1e3:.4g} ms"
+
+
+def _share(part: float | None) -> str:
+    return "" if part is None else f"{100 * part:.1f} %"
+
+
+def _number(value: float | None) -> str:
+    return "" if not value else f"{value:.3g}"
+
+
+def _kinds(one: dict[str, Any]) -> str:
+    wall, steps = one["wall_seconds"], one["steps"]
+    rows = [
+        (SAID[name], f"{1e3 * took / steps:.4g}", _share(took / wall))
+        for name, took in one["seconds"].items()
+        if took > 0
+    ]
+    return as_table(("where the time goes", "ms a step", "share"), rows)
+
+
+def _types(one: dict[str, Any]) -> str:
+    rows = [(f"{row['type']} ({row['ops']})", *_columns(row, one)) for row in one["types"]]
+    header = ("type (ops)", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak")
+    return as_table(header, rows[:LISTED]) + _more(rows)
+
+
+def _ops(one: dict[str, Any]) -> str:
+    listed = [row for row in one["ops"] if row["kind"] == "kernels"]
+    rows = [
+        (row["name"], row["title"], *_columns(row, one), row["provider"], row["line"])
+        for row in listed
+    ]
+    header = ("operation", "type", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak",
+              "by", "line")  # fmt: skip
+    return as_table(header, rows[:LISTED]) + _more(rows)
+
+
+def _columns(row: dict[str, Any], one: dict[str, Any]) -> tuple[str, ...]:
+    calls, spent = row["calls"] / one["steps"], 1e3 * row["seconds"] / one["steps"]
+    rates = (_number(row["gflops"]), _number(row["gbs"]), _share(row["peak_share"]))
+    return (f"{calls:.4g}", f"{spent:.4g}", _share(row["share"]), *rates)
+
+
+def _waits(one: dict[str, Any]) -> str:
+    rows = [
+        (row["name"], f"{row['times'] / one['steps']:.3g}", _step(row["seconds"], one))
+        for row in one["waits"]
+        if row["seconds"] > 0
+    ]
+    return as_table(("waited for", "times", "ms a step"), rows[:LISTED]) if rows else ""
+
+
+def _step(spent: float, one: dict[str, Any]) -> str:
+    return f"{1e3 * spent / one['steps']:.4g}"
+
+
+def of_ranks(ranks: Sequence[dict[str, Any]]) -> str:
+    """A line for each rank."""
+    rows = []
+    for one in ranks:
+        by = one["seconds"]
+        waiting = by["waiting"] + by["waiting between steps"]
+        python = by["python"] + by["engine"] + by["results"]
+        kinds = (by["kernels"], by["messages"], python, waiting, by["outside"])
+        spent = [_step(each, one) for each in (one["wall_seconds"], *kinds)]
+        rows.append((_who(one), str(one["steps"]), *spent))
+    header = ("ms a step", "steps", "in all", "operations", "messages", "Python", "waiting",
+              "outside")  # fmt: skip
+    return as_table(header, rows)
+
+
+def _more(rows: Sequence[Any]) -> str:
+    return f"\n... and {len(rows) - LISTED} more" if len(rows) > LISTED else ""

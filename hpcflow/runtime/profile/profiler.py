@@ -1,0 +1,401 @@
+"""Where the time of some steps goes, at this rank: by statement of the generated code.
+
+With the setting `profile` each step instance has its code twice, plain and timed. A training plan
+runs a few steps to warm up, then those between its next `STEPS` + 1 beginnings run the timed code,
+also of other plans that run meanwhile; after that all is plain again, and a thread writes what was
+found to the run directory. A program that ends before has what it made.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels.roofline_peaks import Peaks, kept, measure
+from hpcflow.monitoring.stack_dump import OPS
+from hpcflow.plan.ir.program import Node
+from hpcflow.platform import cpu_threads
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.profile.chrome_trace import Watched
+from hpcflow.runtime.profile.profile_events import Place, Window
+from hpcflow.runtime.profile.timed_code import timed
+from hpcflow.runtime.step.step_instance import Compiled, Instance
+
+SKIPPED, STEPS = 5, 30  # to warm up, and profiled
+OTHERS = 20  # steps of a plan that does not train, before it is taken for what the program does
+MOST_EVENTS = 200_000  # kept at a rank; more end the profile early
+ONE_WAIT_NS = 20_000  # between two polls of one wait
+MOST_RANKS = 64  # of a job are profiled, evenly spread
+
+
+class _Idle:
+    """Notes in a window from when to when nothing runs."""
+
+    def __init__(self, window: Window) -> None:
+        self._window, self._from, self._to = window, 0, 0
+
+    def note(self, start: int) -> None:
+        """Nothing has run from `start` to now."""
+        if start - self._to > ONE_WAIT_NS:
+            self.end()
+            self._from = start
+        self._to = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """No more is noted."""
+        self._window.idle.append((self._from, self._to))
+
+
+def _replaced(changes: Sequence[tuple[Any, str, Any]]) -> Callable[[], None]:
+    """Give objects other attributes; what is returned gives them back their own."""
+    before = [(of, name, vars(of).get(name)) for of, name, _ in changes]
+    for of, name, new in changes:
+        setattr(of, name, new)
+
+    def undo() -> None:
+        for of, name, old in before:
+            if old is None:
+                delattr(of, name)
+            else:
+                setattr(of, name, old)
+
+    return undo
+
+
+def install(context: Any) -> Profile | None:
+    """The profile of this rank, if it is one of those that have one."""
+    if context.rank % -(-context.size // MOST_RANKS):
+        return None
+    return Profile(context)
+
+
+class Profile:
+    """Counts steps, opens the window and closes it."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.window: Window | None = None
+        self.is_open = False
+        self._writing: threading.Thread | None = None
+        self._is_over = False
+        self._runs: dict[str, int] = {}  # label of a plan -> steps begun
+        self._undo: list[Callable[[], None]] = []
+        others = [d for d in context.devices.values() if d.kind != "cpu"]
+        self.clock: Callable[[], int] = time.perf_counter_ns
+        if others:
+            self.clock = functools.partial(when_done, others)
+        (self.folder / f"rank-{context.rank}.json").unlink(missing_ok=True)
+        self.peaks = self._measured()
+
+    @property
+    def folder(self) -> Path:
+        """Where this rank's files are written."""
+        return Path(self.context.settings.run_dir) / "profile"
+
+    def _measured(self) -> dict[str, Peaks]:
+        found, here = {}, self.context.hosts[self.context.rank]
+        number, ranks = cpu_threads.chosen().threads, self.context.hosts.count(here)
+        for name, device in self.context.devices.items():
+            if device.xp is None:
+                continue
+            make = functools.partial(
+                measure,
+                number,
+                device.xp,
+                device.finish,
+                device=name.split(":")[0],
+                sharing=ranks,
+                products=[functools.partial(_product, device)],
+            )
+            file = f"peaks-{here}-{name.replace(':', '')}-{number}.json"
+            found[name] = kept(self.folder / file, make)
+        return found
+
+    # -- instances
+
+    def adopt(self, compiled: Compiled, top: bool = True) -> None:
+        """Have the instances of `compiled`, loops and branches inside included, watched."""
+        compiled.watch = functools.partial(self._watch, top)
+        for parts in compiled.inner.values():
+            for inside in parts.values():
+                self.adopt(inside, False)
+
+    def _watch(self, top: bool, instance: Instance, names: list[Any]) -> tuple[Any, Any]:
+        both = _Both(self, instance, names, top)
+        strands = [functools.partial(both.run, i) for i in range(len(instance.strands))]
+        return tuple(strands), both.release
+
+    # -- the window
+
+    def begins(self, compiled: Compiled) -> None:
+        """A step of a plan begins here."""
+        label, trains = compiled.label, compiled.trains
+        count = self._runs[label] = self._runs.get(label, 0) + 1
+        window = self.window
+        if self.is_open and window is not None:
+            if label == window.label and window.trains == trains:
+                if window.steps < 0:  # the rehearsal is over: all has been made that runs timed
+                    window.restart(self.clock())
+                    return
+                window.steps += 1
+                if window.steps >= STEPS or window.is_full:
+                    self.close()
+                    return
+        if count == (SKIPPED if trains else OTHERS):
+            if window is None or (trains and not window.trains):
+                start = self.clock()
+                self._open(Window(label, trains, start, offset=time.time_ns() - start))
+
+    def _open(self, window: Window) -> None:
+        self._unhook()
+        self.window, self.is_open = window, True
+        self._hook(window)
+
+    def _hook(self, window: Window) -> None:
+        """Note what the engine waits for, and when: looking for messages is waiting too."""
+        engine = self.context.engine
+        await_, poll, count_wait = engine.await_, engine.poll, engine._count_wait
+        nap = engine.backoff.wait
+        idle = _Idle(window)
+        numbers = iter(range(1, 1 << 62))
+
+        def polled() -> bool:
+            if not self.is_open:  # code that was bound in the window keeps it
+                return bool(poll())
+            start = time.perf_counter_ns()
+            moved = bool(poll())
+            idle.note(start)
+            return moved
+
+        def napped() -> None:
+            start = time.perf_counter_ns()
+            nap()
+            idle.note(start)
+
+        def counted() -> None:
+            since = engine._since
+            count_wait()
+            window.idle.append((int(since * 1e9), time.perf_counter_ns()))
+
+        def watched(request: Any, instance: Instance | None, what: Any) -> None:
+            step = instance.step if instance is not None else 0
+            name = str(what or "send")
+            await_(Watched(window.waits, request, name, step, next(numbers)), instance, what)
+
+        changes: list[tuple[Any, str, Any]] = [
+            (engine, "await_", watched),
+            (engine, "poll", polled),
+            (engine, "_count_wait", counted),
+            (engine.backoff, "wait", napped),
+        ]
+        self._undo = [idle.end, _replaced(changes)]
+
+    def close(self, end: int = 0) -> None:
+        """The window ends, now or at `end`: then the plain code runs, and a thread writes."""
+        window = self.window
+        assert window is not None
+        self.is_open, window.end = False, end or time.perf_counter_ns()
+        self._unhook()
+        for each in (window.events, window.waits):
+            if len(each) > MOST_EVENTS:
+                window.is_full = True
+        self._settle()
+        self._writing = threading.Thread(target=self._write, args=(window,))
+        self._writing.start()
+
+    def _unhook(self) -> None:
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
+    def finish(self) -> None:
+        """What was found is written: no more comes."""
+        window = self.window
+        if self.is_open and window is not None and window.steps < 0:
+            self._unhook()
+            self.is_open, self.window, window = False, None, None
+        if window is None and self.context.is_chief and not self._is_over:
+            logger.warning(
+                "nothing was profiled: no plan ran more than %d steps that train, or %d others",
+                SKIPPED, OTHERS,
+            )  # fmt: skip
+        if self.is_open and window is not None:
+            window.steps += 1  # the last one has ended, though no other has begun
+            self.close(max([end for _, _, end in window.events], default=0))
+        self._settle()
+        self._is_over = True
+
+    def _settle(self) -> None:
+        """Wait for the thread that writes."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+
+    def _write(self, window: Window) -> None:
+        from hpcflow.runtime.profile import profile_summary, profile_text
+
+        rank = self.context.rank
+        facts = {"rank": rank, "task": self.context.task_name(rank)}
+        facts |= {"host": self.context.hosts[rank], "threads": cpu_threads.chosen().threads}
+        data = profile_summary.as_data(window, facts, self.peaks)
+        trace = {"traceEvents": profile_summary.as_trace(window, facts)}
+        window.events.clear()
+        try:
+            profile_summary.written(self.folder / f"rank-{rank}.json", data)
+            profile_summary.written(self.folder / f"trace-{rank}.json", trace)
+        except OSError as error:
+            logger.warning("the profile cannot be written: %s", error)
+        if self.context.is_chief:
+            logger.info("%s\n%s/ has it", profile_text.as_text(data), self.folder)
+
+    def ask(self, ranks: Sequence[int]) -> None:
+        """Have served ranks write theirs."""
+        for rank in ranks:
+            if rank not in self.context.world.lost:
+                self.context.control.ask_report(rank)
+
+    def tell(self) -> None:
+        """On the chief, once all have written theirs: join the tables; one line a rank is said."""
+        context = self.context
+        if not context.is_chief:
+            return
+        from hpcflow.runtime.profile import profile_summary, profile_text
+
+        if context.control is not None:
+            self.ask(context.roles.servers)
+        files = [self.folder / f"rank-{rank}.json" for rank in range(context.size)]
+        ranks = [json.loads(file.read_text()) for file in files if file.is_file()]
+        if ranks:
+            file = Path(context.settings.run_dir) / "profile.json"
+            profile_summary.written(file, {"format": profile_summary.FORMAT, "ranks": ranks})
+            each = f"\n{profile_text.of_ranks(ranks)}" if len(ranks) > 1 else ""
+            logger.info("profiles of %d of %d ranks: %s%s", len(ranks), context.size, file, each)
+
+
+def _product(device: Any, n: int, dtype: str) -> Callable[[], object]:
+    """A product of matrices by the kernel that the device would choose for it."""
+    spec = Spec(np.dtype(dtype), (n, n))
+    attrs = {"transpose_a": False, "transpose_b": False}
+    node = Node("peak", "MatMul", attrs=attrs, specs=(spec,))
+    a, b, c = (device.from_host(np.ones((n, n), dtype)) for _ in range(3))
+    run = device.kernel(node, [spec, spec])
+    if device.info(node, [spec, spec]).form == "new":
+        return lambda: run(a, b)
+    return lambda: run(a, b, c)
+
+
+def when_done(devices: list[Any]) -> int:
+    """The clock, once what was given to the devices is done."""
+    for device in devices:
+        device.finish()
+    return time.perf_counter_ns()
+
+
+def _made(
+    window: Window, compiled: Compiled, clock: Callable[[], int]
+) -> tuple[Callable[..., Any], list[int]]:
+    """The timed code of a part, and the places of its strands."""
+    places, add, code = window.places, window.events.append, compiled.code
+
+    def place(line: int, kind: str) -> int:
+        places.append(Place(compiled, kind, code.lines[line - 1]))
+        return len(places) - 1
+
+    def note(number: int, start: int) -> None:
+        add((number, start, clock()))
+
+    make = timed(code, compiled.file, {OPS: code.lines}, clock, note, place)
+    strands = []
+    for index in range(len(code.strands)):
+        strands.append(len(places))
+        places.append(Place(compiled, "strand", strand=index))
+        places.append(Place(compiled, "turn", strand=index))
+    return make, strands
+
+
+class _Both:
+    """The plain and the timed code of an instance; which of them runs is chosen step by step."""
+
+    def __init__(self, profile: Profile, instance: Instance, names: list[Any], top: bool) -> None:
+        self.profile, self.instance, self.names, self.top = profile, instance, names, top
+        self.plain = instance.strands, instance.release
+        self.window: Window | None = None  # of the step that runs; None: it runs plain
+        self.timed: tuple[Any, Any] = ((), None)
+        self.made: Window | None = None  # the window that `timed` notes in
+        self.places: list[int] = []  # of the strands, and behind each that of its further turns
+        self.began = 0
+        if not instance.code.simple:
+            begin = instance.begin
+
+            def begin_watched(step: int) -> None:
+                self.choose()
+                begin(step)
+
+            instance.begin = begin_watched  # type: ignore[method-assign]
+
+    def choose(self) -> None:
+        """A step begins."""
+        profile = self.profile
+        if self.top:
+            profile.begins(self.instance.compiled)
+        self.window, self.began = profile.window if profile.is_open else None, 0
+        if self.window is not None:
+            if len(self.window.events) > MOST_EVENTS:
+                self.window.is_full, self.window = True, None
+            elif self.made is not self.window:
+                self._make(self.window)
+
+    def _make(self, window: Window) -> None:
+        compiled = self.instance.compiled
+        if compiled not in window.made:
+            window.made[compiled] = _made(window, compiled, self.profile.clock)
+        make, self.places = window.made[compiled]
+        self.timed, self.made = make(*self.names), window
+
+    def run(self, index: int, *feeds: Any) -> Any:
+        """The strand `index`."""
+        if self.instance.code.simple:
+            self.choose()
+        window = self.window
+        if window is None:
+            return self.plain[0][index](*feeds)
+        clock = self.profile.clock
+        start = clock()
+        self.began = self.began or start
+        value = self.timed[0][index](*feeds)
+        if index in self.instance.code.tiled:
+            return self._tiles(window, index, value)
+        end = clock()
+        window.events.append((self.places[index], start, end))
+        if self.top and self.instance.code.simple:
+            window.steps_seen.append((self.instance.compiled.label, start, end))
+        return value
+
+    def _tiles(self, window: Window, index: int, tiles: Any) -> Any:
+        clock, number = self.profile.clock, self.places[index]
+        while True:
+            start = clock()
+            try:
+                next(tiles)
+            except StopIteration:
+                window.events.append((number, start, clock()))
+                return
+            window.events.append((number, start, clock()))
+            number = self.places[index] + 1
+            yield
+
+    def release(self) -> Any:
+        """Hand over the results of the step."""
+        window, release = self.window, (self.plain if self.window is None else self.timed)[1]
+        if window is not None and self.top and self.began and not self.instance.code.simple:
+            end = time.perf_counter_ns()
+            window.steps_seen.append((self.instance.compiled.label, self.began, end))
+        return release()

@@ -1,0 +1,100 @@
+"""When each operation of a traced step ran: what fills `RunMetadata.step_stats`.
+
+A traced step has code of its own, in which each statement looks at a clock.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.lowering.fusion import fused_node_label
+from hpcflow.monitoring.stack_dump import OPS
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.profile.profiler import when_done
+from hpcflow.runtime.profile.timed_code import timed
+from hpcflow.runtime.session.config_proto import DeviceStepStats, NodeExecStats, StepStats
+from hpcflow.runtime.step.step_instance import Compiled, Instance
+
+
+class Trace:
+    """What the steps of one plan note on this rank."""
+
+    def __init__(self, context: Context) -> None:
+        others = [d for d in context.devices.values() if d.kind != "cpu"]
+        self._clock: Callable[[], int] = time.perf_counter_ns
+        if others:
+            self._clock = functools.partial(when_done, others)
+        self._rank_task = context.task_name(context.rank)
+        self._nodes: list[Node | None] = []
+        self._events: list[tuple[int, int, int, int]] = []  # place, start, end, thread
+        self._offset = time.time_ns() - time.perf_counter_ns()
+
+    def adopt(self, compiled: Compiled) -> None:
+        """Have the instances of `compiled`, loops and branches inside included, timed."""
+        compiled.watch = functools.partial(self._watch, compiled)
+        for parts in compiled.inner.values():
+            for inside in parts.values():
+                self.adopt(inside)
+
+    def _watch(self, compiled: Compiled, instance: Instance, names: list[Any]) -> Any:
+        code = compiled.code
+
+        def place(line: int, kind: str) -> int:
+            told = kind in ("op", "messages", "results")
+            self._nodes.append(compiled.part.nodes.get(code.lines[line - 1]) if told else None)
+            return len(self._nodes) - 1
+
+        def note(number: int, start: int) -> None:
+            self._events.append((number, start, self._clock(), threading.get_native_id()))
+
+        return timed(code, compiled.file, {OPS: code.lines}, self._clock, note, place)(*names)
+
+    def begin(self) -> None:
+        """Forget what was noted before."""
+        self._events.clear()
+
+    def stats(self) -> StepStats:
+        """What has been noted."""
+        found: dict[str, DeviceStepStats] = {}
+        for number, start, end, thread in self._calls():
+            node = self._nodes[number]
+            if node is not None:
+                device = f"{self._rank_task}/{node.device.rpartition('/')[2]}"
+                stats = found.setdefault(device, DeviceStepStats(device=device))
+                stats.node_stats.append(_stats(node, start + self._offset, end - start, thread))
+        return StepStats(dev_stats=list(found.values()))
+
+    def _calls(self) -> list[tuple[int, int, int, int]]:
+        """The events; what one operation does in statements behind each other is one."""
+        made: list[tuple[int, int, int, int]] = []
+        for event in list(self._events):
+            if made and made[-1][0] < event[0] and made[-1][3] == event[3]:
+                last = made[-1]
+                if self._nodes[last[0]] is self._nodes[event[0]]:
+                    made[-1] = (event[0], last[1], event[2], event[3])
+                    continue
+            made.append(event)
+        return made
+
+
+def _stats(node: Node, start: int, took: int, thread: int) -> NodeExecStats:
+    micros = max(1, round(took / 1000))
+    inputs = ", ".join(ref.node for ref in node.inputs)
+    return NodeExecStats(
+        node_name=node.name,
+        all_start_micros=start // 1000,
+        op_end_rel_micros=micros,
+        all_end_rel_micros=micros,
+        all_start_nanos=start,
+        op_end_rel_nanos=took,
+        all_end_rel_nanos=took,
+        scheduled_micros=start // 1000,
+        scheduled_nanos=start,
+        thread_id=thread,
+        timeline_label=f"{node.name} = {fused_node_label.label(node)}({inputs})",
+    )

@@ -1,0 +1,176 @@
+"""Bytes and messages of variables, from what left by each channel: counted at the end, for free."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcflow.comm.communicator import Communicator, Traffic
+from hpcflow.errors import HpcflowError
+from hpcflow.plan.ir.program import Message, Plan, Share
+from hpcflow.platform.record_files import read_table
+from hpcflow.settings import Settings
+
+Rows = list[list[Any]]  # [server, way, variable, bytes, messages]
+Measured = tuple[tuple[str, int, int], ...]  # (variable, bytes, messages) of a step
+
+
+class Sender(NamedTuple):
+    """What one rank sends in the steps of one plan, and how their messages are numbered."""
+
+    tag: int
+    channels: int
+    instances: int
+    sends: list[tuple[int, int, list[Share]]]  # (channel, rank, whose bytes are in it)
+
+    def moved(
+        self, traffic: Traffic, channel: int, dest: int, shares: Sequence[Share]
+    ) -> tuple[int, int]:
+        """Bytes and messages that left by a channel, without those of steps that were given up."""
+        tags = [self.tag + slot * self.channels + channel for slot in range(self.instances)]
+        nbytes = sum(traffic.bytes[dest, tag] for tag in tags)
+        count = sum(traffic.messages[dest, tag] for tag in tags)
+        least = sum(share.nbytes for share in shares)  # that one is empty
+        return nbytes, min(count, nbytes // least) if least else count
+
+    def steps(self, traffic: Traffic) -> int:
+        """How often the plan ran."""
+        return max((self.moved(traffic, *send)[1] for send in self.sends), default=0)
+
+
+def sends_of(plan: Plan, task: str, ranks: Mapping[str, int]) -> list[Any]:
+    """What the rank that is `task` sends to servers, or as one, in a step: as plain data."""
+    return [[m.channel, ranks[m.dest], m.shares] for m in plan.messages if m.source == task]
+
+
+class Counts:
+    """The plans that train, of which this rank runs a part, and what it sends in them."""
+
+    def __init__(self) -> None:
+        self._senders: list[Sender] = []
+        self._driven: list[tuple[Sender, Sequence[Message]]] = []
+        self.told = False  # what is predicted, by the chief
+
+    def serve(self, facts: Mapping[str, Any]) -> None:
+        """Count what this rank sends in steps of a plan, by the facts it was registered with."""
+        sends = [(c, dest, [Share(*s) for s in shares]) for c, dest, shares in facts["sends"]]
+        if sends:
+            self._senders.append(Sender(facts["tag"], facts["channels"], facts["instances"], sends))
+
+    def drive(self, plan: Plan, ranks: Mapping[str, int], tag: int, instances: int) -> None:
+        """Count the steps of a plan that this rank drives, and what it sends in them."""
+        sends = [(c, dest, list(shares)) for c, dest, shares in sends_of(plan, plan.driver, ranks)]
+        if sends:
+            self._senders.append(Sender(tag, len(plan.edges), instances, sends))
+            self._driven.append((self._senders[-1], plan.messages))
+
+    def report(self, traffic: Traffic | None) -> dict[str, Any]:
+        """Of steps that train: how many this rank drove, what it sent, what was predicted."""
+        if traffic is None or not self._senders:
+            return {}
+        steps = [(one.steps(traffic), messages) for one, messages in self._driven]
+        return {
+            "trained": sum(count for count, _ in steps),
+            "traffic": _sent(traffic, self._senders),
+            "predicted": _predicted(steps),
+        }
+
+
+def _sent(traffic: Traffic, senders: Iterable[Sender]) -> Rows:
+    """What this rank sent, by server, way and variable."""
+    found: dict[tuple[Any, ...], list[float]] = collections.defaultdict(lambda: [0, 0.0])
+    for one in senders:
+        for channel, dest, shares in one.sends:
+            nbytes, count = one.moved(traffic, channel, dest, shares)
+            for way in dict.fromkeys(s.way for s in shares):
+                mine = [s for s in shares if s.way == way]
+                rest = nbytes - count * sum(s.nbytes for s in mine)  # what only the step knew
+                for share in mine:
+                    row = found[share.server, way, share.variable]
+                    row[0] += count * share.nbytes + rest
+                    row[1] += count / len(mine)
+                    rest = 0
+    return [[*key, *row] for key, row in found.items()]
+
+
+def _predicted(steps: Sequence[tuple[int, Sequence[Message]]]) -> Rows:
+    """What a step moves, the mean of plans of which each ran so often."""
+    total = sum(count for count, _ in steps) or 1
+    found: dict[tuple[Any, ...], float] = collections.defaultdict(float)
+    for count, messages in steps:
+        for share in (s for message in messages for s in message.shares):
+            found[share.server, share.way, share.variable] += share.nbytes * count / total
+    return [[*key, nbytes] for key, nbytes in found.items()]
+
+
+def summary(reports: Sequence[dict[str, Any]], servers: int) -> dict[str, Any] | None:
+    """Bytes of a step of one worker, by server and by variable; None if no step moved any."""
+    steps = sum(r.get("trained", 0) for r in reports)
+    if not (servers and steps):
+        return None
+    measured = [row for r in reports for row in r.get("traffic", ())]
+    foretold: Rows = next((r["predicted"] for r in reports if r.get("predicted")), [])
+
+    def of(rows: Rows, server: int, way: str, share: float) -> int:
+        mine = (row[3] for row in rows if (row[0], row[1]) == (server, way))
+        return round(sum(mine) * share)
+
+    variables: dict[str, list[float]] = {}
+    for _, _, name, nbytes, messages in measured:
+        row = variables.setdefault(name, [0, 0])
+        row[0] += nbytes / steps
+        row[1] += messages / steps
+    return {
+        "steps": steps,
+        "servers": [
+            {
+                "task": f"/job:ps/task:{server}",
+                "predicted": {way: of(foretold, server, way, 1) for way in ("received", "sent")},
+                "measured": {
+                    way: of(measured, server, way, 1 / steps) for way in ("received", "sent")
+                },
+            }
+            for server in range(servers)
+        ],
+        "variables": {
+            name: {"bytes": round(row[0]), "messages": round(row[1], 2)}
+            for name, row in sorted(variables.items())
+            if name
+        },
+    }
+
+
+def measured(settings: Settings, world: Communicator | None) -> Measured:
+    """What the run that the setting `placement` names measured: the chief reads it for all ranks.
+
+    Errors: HpcflowError on all ranks if the file cannot be read or tells nothing of variables.
+    """
+    if not settings.placement:
+        return ()
+    told = _read(settings.placement) if world is None or world.rank == 0 else None
+    if world is not None and world.size > 1:
+        told = world.broadcast_text(told)
+    found = json.loads(told or "")
+    if isinstance(found, str):
+        hint = "placement=FILE names the result.json of a run in parameter-server mode"
+        raise HpcflowError(f"placement={settings.placement}: {found}", hint=hint)
+    return tuple((name, nbytes, count) for name, nbytes, count in found)
+
+
+def _read(path: str) -> str:
+    """Rows of a result.json as JSON; a text alone says what is wrong with it."""
+    try:
+        found = read_table(Path(path))
+        if found is None:
+            return json.dumps("there is no such file")
+        variables = found["traffic"]["variables"]
+        return json.dumps(
+            sorted((n, int(v["bytes"]), round(v["messages"])) for n, v in variables.items())
+        )
+    except HpcflowError as error:
+        return json.dumps(error.message)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return json.dumps("it does not say what variables moved")

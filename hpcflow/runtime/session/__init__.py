@@ -1,0 +1,1 @@
+"""Sessions: configuration, running fetches, closing."""

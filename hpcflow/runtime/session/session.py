@@ -1,0 +1,515 @@
+"""Session: run any part of a graph, by feeds and fetches, on as many ranks as it spans."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from hpcflow.errors import FeedError, FetchError, GraphError, HpcflowError
+from hpcflow.graph import default_session
+from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
+from hpcflow.graph.side_effects import learns
+from hpcflow.graph.static_shape import Spec
+from hpcflow.plan.cost.server_traffic import trains
+from hpcflow.plan.ir.program import Cluster, Plan
+from hpcflow.plan.pass_list import make_plan
+from hpcflow.runtime.device.device import DeviceAttributes, attributes
+from hpcflow.runtime.device.dlpack_exchange import shared
+from hpcflow.runtime.device.shared_arena import Lanes, SharedArena
+from hpcflow.runtime.failure.replica_loss_recovery import Interrupted
+from hpcflow.runtime.job import unsaved_training_warning
+from hpcflow.runtime.job.collective_agreement import agree
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.profile.step_stats import Trace
+from hpcflow.runtime.session import session_options
+from hpcflow.runtime.session.config_proto import ConfigProto, RunMetadata, RunOptions
+from hpcflow.runtime.session.session_close import give_back
+from hpcflow.runtime.session.session_target import context_of
+from hpcflow.runtime.step.distributed_step import make_step, repeat
+from hpcflow.runtime.step.feed_and_fetch import as_fed, by_tensor, has_composites, structure
+from hpcflow.runtime.step.partial_run import PartialRun
+from hpcflow.runtime.step.plan_cache import Outlook
+from hpcflow.runtime.step.plan_preparation import evaluate, tell_traffic
+from hpcflow.runtime.step.planned_step import Feeds, PlannedStep, Runner, Step, fetched
+from hpcflow.runtime.step.shape_specialization import Family, Growth
+from hpcflow.runtime.step.step_channels import Sums
+from hpcflow.runtime.step.step_deadline import Deadline
+
+S = TypeVar("S", bound="Session")
+_NO_FEEDS: dict[Any, Any] = {}
+
+
+_collecting = threading.Lock()
+
+
+class Found(NamedTuple):
+    """A step, how its values are given back, the keys that its feeds have, and the feeds."""
+
+    step: Step
+    rebuild: Callable[..., Any]
+    fed: dict[Tensor, Any]
+    arrays: dict[Tensor, np.ndarray]
+
+
+class Timed(NamedTuple):
+    """A step that has run within a deadline, and what takes its feeds out of a feed_dict."""
+
+    step: Step
+    rebuild: Callable[..., Any]
+    gather: Callable[[Feeds], list[np.ndarray] | None]
+
+
+class Session:
+    """Runs operations of a graph; within `with session:` it and its graph are the default ones.
+
+    `target` is that of a `hf.train.Server`, by default this rank; `graph` may stand in its place.
+    What of a `config` has an effect is told at `hf.ConfigProto`.
+
+    Ranks: every rank that runs the script has one of its own; in collective mode all run the same
+    steps in the same order.
+    """
+
+    def __init__(
+        self,
+        target: str | Graph | None = None,
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        *,
+        context: Context | None = None,
+    ) -> None:
+        if isinstance(target, Graph):
+            target, graph = None, target
+        if not (graph is None or isinstance(graph, Graph)):
+            raise GraphError(f"{graph!r} is not a graph", hint="give an hf.Graph")
+        self.graph = graph or get_default_graph()
+        self.context = context or context_of(target)
+        self._config = session_options.checked(config, self.context)
+        self._limit_s = session_options.limit(
+            self._config
+        )  # of runs without a deadline of their own
+        self.store = self.context.new_store()  # variables that live on this rank
+        self._arena = SharedArena(self.context)
+        self._lanes = Lanes(self.context)
+        self._runners: dict[Any, Runner] = {}  # fetches -> the runner used last
+        self._timed: dict[Any, Timed] = {}  # fetches -> the step used last within a deadline
+        self._families: dict[Any, Family] = {}  # (fetches, fed tensors) -> their plans
+        self._growth = Growth()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._fewer = False  # replicas than when it was made
+        self.context.followers.add(self)
+        self._entered: list[contextlib.ExitStack] = []
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Feeds | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Any:
+        """Compute `fetches`, a tensor, operation, variable, or lists, tuples and dicts of them.
+
+        A step that is not done `deadline` seconds after the call is given up, and others can
+        follow; docs/deadlines.md tells how exact that is, and of steps that none can follow.
+        `options.timeout_in_ms` says it, too. With `options.trace_level` `run_metadata.step_stats`
+        is filled with when each operation ran on this rank.
+        Shapes: feeds as their placeholders allow; results are NumPy arrays of the caller's own,
+        None for an operation.
+        Errors: FeedError, FetchError, UninitializedError, KernelError, each with op, line, rank;
+        DeadlineExceededError.
+        """
+        if (
+            options is not None
+            or run_metadata is not None
+            or deadline is not None
+            or self._limit_s is not None
+        ):
+            feeds = _NO_FEEDS if feed_dict is None else feed_dict
+            limit, traces = session_options.asked(options, run_metadata, deadline, self._limit_s)
+            if limit is not None or traces:
+                return self._run_within(
+                    limit, fetches, feeds, traced=run_metadata if traces else None
+                )
+        try:
+            runner = self._runners[fetches if fetches.__class__ is Tensor else _name(fetches)]
+        except (KeyError, TypeError, ValueError):  # the last two of what has no hash
+            runner = functools.partial(self._find, fetches)
+        if self._fewer:
+            renew(feed_dict)
+        try:
+            return runner(_NO_FEEDS if feed_dict is None else feed_dict)
+        except Interrupted:
+            self._go_on()
+            return self.run(fetches, feed_dict)
+
+    def plan(self, fetches: Any, feed_dict: Feeds | None = None) -> Plan:
+        """The plan that `run` with these fetches and feeds would follow; nothing runs."""
+        wanted: list[Tensor | Operation] = []
+        structure(self.graph, fetches, wanted)
+        feeds = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
+        arrays = {t: as_fed(t, value) for t, value in feeds.items()}
+        return self._plan(wanted, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
+
+    def make_callable(
+        self,
+        fetches: Any,
+        feed_list: Sequence[Any] | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Callable[..., Any]:
+        """A function that computes `fetches` and takes the values of `feed_list` in that order.
+
+        `deadline` holds for each call, as that of `run`.
+        """
+        structure(self.graph, fetches, [])
+        fed = [self._fed(key) for key in feed_list or ()]
+        find = functools.partial(self._find, fetches, name=object())
+
+        def call(*values: Any) -> Any:
+            if len(values) != len(fed):
+                raise FeedError(
+                    f"the callable takes {len(fed)} values, not {len(values)}",
+                    rank=self.context.rank,
+                    hint=f"give those of {', '.join(t.name for t in fed)}" if fed else None,
+                )
+            feeds = dict(zip(fed, values, strict=True))
+            limit_s = self._limit_s if deadline is None else deadline
+            if limit_s is not None:
+                name = find.keywords["name"]
+                return self._run_within(Deadline(limit_s), fetches, feeds, name)
+            runner = self._runners.get(find.keywords["name"], find)
+            try:
+                return runner(feeds)
+            except Interrupted:
+                self._go_on()
+                return call(*values)
+
+        return call
+
+    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> PartialRun:
+        """A step whose feeds come bit by bit: what `partial_run` may fetch, and be fed, in all."""
+        wanted: list[Tensor | Operation] = []
+        structure(self.graph, fetches, wanted)
+        return PartialRun(wanted, [self._fed(key) for key in feeds or ()])
+
+    def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: Feeds | None = None) -> Any:
+        """Compute `fetches` of the step `handle` that all feeds given so far are enough for.
+
+        Each operation of the step runs once at most: what later fetches need of it is kept. A
+        variable is read when the first fetch that needs it is computed.
+        Errors: FeedError, FetchError for what was not set up, came before, or lacks a feed.
+        """
+        wanted: list[Tensor | Operation] = []
+        rebuild = structure(self.graph, fetches, wanted)
+        given = {self._fed(key): value for key, value in by_tensor(feed_dict or {}).items()}
+        handle.feed({t: as_fed(t, value) for t, value in given.items()})
+        part = handle.begin(wanted)
+        values = []
+        if part.wanted:
+            step = self._step(part.wanted, part.feeds, frozenset(handle.done))
+            values = step.run(*part.feeds.values())
+        return rebuild(handle.end(part, values, wanted))
+
+    def share(self, variable: Any) -> Any:
+        """The memory of a variable that lives on this rank; see `Variable.dlpack`."""
+        state, found = self.store.states.get(variable.op.name), []
+        if state is None:
+            raise FetchError(
+                f"variable {variable.name!r} has no memory on this rank",
+                op=variable.op.name,
+                line=variable.op.line,
+                rank=self.context.rank,
+                hint="run its initializer first; if it lives on another rank, fetch it",
+            )
+
+        def take() -> None:
+            self.context.engine.settle()
+            found.append(shared(state))
+
+        self.context.engine.with_baton(take, lambda: True)
+        return found[0]
+
+    def list_devices(self) -> list[DeviceAttributes]:
+        """The devices of all tasks that a step of this rank may use, servers' too."""
+        return attributes(self.context.cluster)
+
+    def as_default(self) -> contextlib.AbstractContextManager[Session]:
+        """Inside, `Tensor.eval` and `Operation.run` use this session; it is not closed after."""
+        return default_session.as_default(self)
+
+    def close(self) -> None:
+        """End being the default, give back variables, buffers, channels; docs/sharing.md says what.
+
+        Variables on servers, and storage of sums, stay until the job ends. Steps that other threads
+        wait for end with CancelledError.
+        """
+        while self._entered:
+            self._entered.pop().close()
+        is_first, self._closed = not self._closed, True
+        families = list(self._families.values())
+        for family in families:
+            family.cancel("the session was closed")
+        if is_first:
+            steps = [step for family in families for step in family.steps]
+            give_back(self.context, steps, self.store, self._arena)
+        self._runners.clear()
+        self._timed.clear()
+        self._families.clear()
+
+    def __enter__(self: S) -> S:
+        """Make it and its graph the default ones until it is closed."""
+        stack = contextlib.ExitStack()
+        stack.enter_context(self.graph.as_default())
+        stack.enter_context(self.as_default())
+        self._entered.append(stack)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- fewer replicas
+
+    def _go_on(self) -> None:
+        """A replica has died in a joint step: make ready to make it again without it."""
+        assert self.context.survival is not None
+        self.context.survival.go_on()
+
+    def replicas_changed(self) -> None:
+        """A replica has died: plans are made anew, for as many as there are."""
+        self._fewer = True
+        self._lanes = Lanes(self.context)
+        self._runners.clear()
+        self._timed.clear()
+        self._families.clear()
+
+    # -- finding the step of a run
+
+    def _find(self, fetches: Any, feed_dict: Feeds, name: Any = None) -> Any:
+        """Run for the first time, or with feeds of other shapes than the last time."""
+        if has_composites(feed_dict):
+            return self.run(fetches, by_tensor(feed_dict))
+        step, rebuild, fed, arrays = self._found(fetches, feed_dict)
+        found = _name(fetches) if name is None else name
+        try:
+            self._runners[found] = step.runner(
+                found, fed, rebuild, functools.partial(self._find, fetches, name=name)
+            )
+        except TypeError:
+            pass  # dicts and nested lists are looked up by structure each time
+        values = rebuild(step.run(*arrays.values()))
+        if step.once:
+            self._forget(step, found)
+            del step
+            with _collecting:  # where another thread collects, it does nothing
+                gc.collect()  # a step and its strands know each other
+        return values
+
+    def _forget(self, step: Step, name: Any) -> None:
+        """Let go of a step that will hardly run again; if it does it is made again."""
+        with self._lock:
+            self._families = {k: f for k, f in self._families.items() if not f.has(step)}
+            self._runners = {k: runner for k, runner in self._runners.items() if k != name}
+
+    def _found(self, fetches: Any, feed_dict: Feeds, traced: bool = False) -> Found:
+        """The step for fetches and feeds, made if need be."""
+        wanted: list[Tensor | Operation] = []
+        rebuild = structure(self.graph, fetches, wanted)
+        fed = {self._fed(key): key for key in feed_dict}
+        fed = {t: fed[t] for t in sorted(fed, key=lambda t: (t.op.index, t.index))}
+        arrays = {t: as_fed(t, feed_dict[key]) for t, key in fed.items()}
+        return Found(self._step(wanted, arrays, traced=traced), rebuild, fed, arrays)
+
+    def _run_within(
+        self,
+        deadline: Deadline | None,
+        fetches: Any,
+        feed_dict: Feeds,
+        name: Any = None,
+        traced: RunMetadata | None = None,
+    ) -> Any:
+        """Run, but not beyond the deadline; fill `traced`."""
+        if self._fewer:
+            renew(feed_dict)
+        try:
+            if traced is not None:
+                step, rebuild, _, given = self._found(fetches, by_tensor(feed_dict), True)
+                return rebuild(step.run_traced(deadline, traced, *given.values()))
+            assert deadline is not None
+            timed, arrays = self._gathered(fetches, feed_dict, name)
+            return timed.rebuild(timed.step.run_within(deadline, *arrays))
+        except Interrupted:
+            self._go_on()
+            return self._run_within(deadline, fetches, feed_dict, name, traced)
+
+    def _gathered(
+        self, fetches: Any, feed_dict: Feeds, name: Any
+    ) -> tuple[Timed, list[np.ndarray]]:
+        """The step of fetches that run within deadlines, and its feeds."""
+        name = _name(fetches) if name is None else name
+        try:
+            timed = self._timed.get(name)
+        except TypeError:  # dicts and nested lists
+            name, timed = None, None
+        arrays = timed.gather(feed_dict) if timed is not None else None
+        if timed is None or arrays is None:
+            step, rebuild, fed, given = self._found(fetches, by_tensor(feed_dict))
+            arrays = list(given.values())
+            timed = Timed(step, rebuild, step.gatherer(fed) if step.gathers(fed) else _nothing)
+            if name is not None:
+                self._timed[name] = timed
+        return timed, arrays
+
+    def prepare(self, fetches: Any) -> None:
+        """Make the plan of `fetches` and give each rank its part; nothing runs.
+
+        Every rank then has a place for the variables that it hosts.
+        """
+        wanted: list[Tensor | Operation] = []
+        structure(self.graph, fetches, wanted)
+        try:
+            self._step(wanted, {})
+        except Interrupted:
+            self._go_on()
+            self.prepare(fetches)
+
+    def _step(
+        self,
+        wanted: Sequence[Tensor | Operation],
+        arrays: Mapping[Tensor, np.ndarray],
+        done: frozenset[Operation] = frozenset(),
+        traced: bool = False,
+    ) -> Step:
+        """The step that computes `wanted` from feeds of the shapes of `arrays`, made if need be."""
+        if self._closed:
+            raise FetchError("the session is closed", hint="make a new hf.Session()")
+        with self._lock:
+            self._growth.watch(self.graph)
+            key, family = (tuple(wanted), tuple(arrays), done), None
+            for one in (False, True)[: 1 + traced]:
+                if (key, one) not in self._families:
+                    self._families[key, one] = Family(wanted, done, family)
+                family = self._families[key, one]
+            assert family is not None
+            return family.step(arrays, self._make)
+
+    def _fed(self, key: Any) -> Tensor:
+        tensor = self.graph.get_tensor_by_name(key) if isinstance(key, str) else key
+        if hasattr(tensor, "fetched"):  # a variable: all reads of it
+            tensor = tensor.fetched
+        if not isinstance(tensor, Tensor) or tensor.graph is not self.graph:
+            raise FeedError(
+                f"{key!r} cannot be fed: it is not a tensor of this session's graph",
+                rank=self.context.rank,
+                hint="feed placeholders or other tensors of the graph",
+            )
+        return tensor
+
+    def _plan(self, wanted: Sequence[Tensor | Operation], specs: dict[Tensor, Spec]) -> Plan:
+        context = self.context
+        with self._rank_told():
+            return make_plan(
+                self.graph,
+                wanted,
+                specs,
+                self._cluster,
+                context.settings,
+                context.replica,
+                functools.partial(evaluate, context),
+            )
+
+    @property
+    def _cluster(self) -> Cluster:
+        """The ranks that its plans are made for, as its config says."""
+        return session_options.cluster(self._config, self.context.cluster)
+
+    def _look(
+        self,
+        wanted: Sequence[Tensor | Operation],
+        specs: dict[Tensor, Spec],
+        done: frozenset[Operation],
+    ) -> tuple[Plan, Callable[[], Outlook]]:
+        """A plan that does not run, and what tells of it in the folder of plans."""
+        folds = functools.partial(evaluate, self.context)
+        with self._rank_told():
+            return self.context.plans.look(self.graph, wanted, specs, done, folds, self._cluster)
+
+    def _why_unsaved(self) -> str:
+        """Why nobody saves what its steps train; "" if somebody does."""
+        return unsaved_training_warning.PLAIN
+
+    @contextlib.contextmanager
+    def _rank_told(self) -> Iterator[None]:
+        """Errors inside say on which rank they are."""
+        try:
+            yield
+        except HpcflowError as error:
+            error.rank = self.context.rank if error.rank is None else error.rank
+            raise
+
+    def _make(self, family: Family, specs: dict[Tensor, Spec]) -> Step:
+        context, wanted = self.context, family.wanted
+        if context.on_plan is not None:
+            return PlannedStep(context, *self._look(wanted, specs, family.done))
+        before = context.plans.spent
+        with self._rank_told():
+            folds, cluster = functools.partial(evaluate, context), self._cluster
+            plan, mine = context.plans.find(self.graph, wanted, specs, family.done, folds, cluster)
+        if self._config.log_device_placement and context.is_chief:
+            session_options.tell_places(plan)
+        if plan.collectives and context.group is not None and family.sums is None:
+            agree(context, self.graph, wanted, self.store.seed)
+            family.sums = Sums(context.group, context.survival)
+        if plan.round is not None:
+            repeat(context, plan.round, plan.updates)
+        if plan.messages and context.is_chief:
+            tell_traffic(context, self.graph, plan)
+        compiled = context.compile(mine, self.store, fetched(wanted), trains=trains(plan))
+        if compiled.trains:
+            context.plans.tell(context.plans.spent.since(before), self.graph)
+            if learns(wanted):
+                unsaved_training_warning.tell(context, self._why_unsaved())
+        arenas, trace = (self._arena, self._lanes), Trace(context) if family.untraced else None
+        if trace is not None:
+            trace.adopt(compiled)
+        step = make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)
+        step.trace = trace
+        return step
+
+
+class InteractiveSession(Session):
+    """A session that is the thread's default one, with its graph, until it is closed."""
+
+    def __init__(
+        self,
+        target: str | Graph | None = None,
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+    ) -> None:
+        super().__init__(target, graph, config)
+        self.__enter__()
+
+
+def _nothing(feed_dict: Feeds) -> None:
+    """Feeds that are all looked at each time."""
+
+
+def _name(fetches: Any) -> Any:
+    """What the runner of these fetches is kept by: also their kind, for equal tuples may differ."""
+    kind = fetches.__class__
+    if kind is list:
+        return tuple(fetches)
+    return (kind, fetches) if isinstance(fetches, tuple) else fetches
+
+
+def renew(feeds: Any) -> None:
+    """Deal a batch of `hf.data` anew if there were more replicas when it was dealt."""
+    if hasattr(feeds, "renew"):
+        feeds.renew()

@@ -1,0 +1,50 @@
+"""What a session gives back when it is closed: buffers, channels, variables, free memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpcflow.errors import HpcflowError
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.message_headers import CLOSED, header
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.device.shared_arena import SharedArena
+    from hpcflow.runtime.job.rank_context import Context
+    from hpcflow.runtime.state.state_store import Store
+    from hpcflow.runtime.step.planned_step import Step
+
+ENDING_S = 1.0  # how long steps in flight, which have been cancelled, may take to end
+
+
+def give_back(context: Context, steps: Sequence[Step], store: Store, arena: SharedArena) -> None:
+    """Let go of all that `steps` hold, here and on other ranks, and of the variables in `store`.
+
+    Where messages fail, as in a job that ends by an error, the rest goes with the process.
+    """
+    engine, late = context.engine, time.monotonic() + ENDING_S
+
+    def in_flight() -> bool:
+        return any(step.in_flight for step in steps) and time.monotonic() < late
+
+    def close() -> None:
+        engine.settle()
+        for step in steps:
+            step.close()
+        arena.close()
+        store.close()
+        roles, control = context.roles, context.control
+        for peer in roles.ranks_of(context.replica).values():
+            if control is not None and peer != context.rank and peer not in roles.servers:
+                control.tell(peer, header(CLOSED, store.number))
+
+    try:
+        if any(step.in_flight for step in steps):
+            engine.with_baton(lambda: None, lambda: not in_flight())
+        engine.with_baton(close, lambda: True)
+    except HpcflowError as error:
+        logger.debug("the session was closed, but not all of it was given back: %s", error)
+    for device in context.devices.values():
+        device.trim()

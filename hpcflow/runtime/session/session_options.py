@@ -1,0 +1,114 @@
+"""What the config of a session and the options of a run mean here."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.plan.ir.program import Cluster, Plan
+from hpcflow.platform import cpu_threads
+from hpcflow.platform.exception_translation import shown, user_line
+from hpcflow.platform.rank_logging import logger, say_once
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.session.config_proto import ConfigProto, Message, RunMetadata, RunOptions
+from hpcflow.runtime.step.step_deadline import Deadline
+
+
+def checked(config: ConfigProto | None, context: Context) -> ConfigProto:
+    """`config`, by default an empty one; what is asked for and not done is said, once.
+
+    Errors: GraphError for what is no ConfigProto.
+    """
+    if config is None:
+        return ConfigProto()
+    _check("config", config, ConfigProto)
+    wanted, here = config.intra_op_parallelism_threads, cpu_threads.chosen().threads
+    if wanted and wanted != here:
+        say_once(
+            f"intra_op_parallelism_threads={wanted} has no effect: this rank has {here} threads; "
+            f"HPCFLOW_THREADS={wanted} in the environment gives it as many"
+        )
+    on_gpu = any(d.startswith("gpu") for d in context.cluster.devices)
+    if on_gpu and _without_gpus(config) and context.cluster.mode != "single":
+        say_once("device_count without GPUs has no effect in a job of several ranks")
+    if on_gpu and config.gpu_options.visible_device_list:
+        say_once("visible_device_list has no effect: each rank has one GPU, CUDA_VISIBLE_DEVICES")
+    if on_gpu and config.gpu_options.per_process_gpu_memory_fraction:
+        say_once("per_process_gpu_memory_fraction has no effect: memory_limit is a setting")
+    return config
+
+
+def _check(name: str, given: Any, kind: type[Message]) -> None:
+    if not isinstance(given, kind):
+        raise GraphError(
+            f"{name}={shown(given)} is no {kind.__name__}",
+            line=user_line(),
+            hint=f"give hf.{kind.__name__}(...)",
+        )
+
+
+def _without_gpus(config: ConfigProto) -> bool:
+    return any(str(kind).upper() == "GPU" and not n for kind, n in config.device_count.items())
+
+
+def limit(config: ConfigProto) -> float | None:
+    """The seconds that each run of a session may take."""
+    ms = config.operation_timeout_in_ms
+    return ms / 1000 if ms > 0 else None
+
+
+def cluster(config: ConfigProto, found: Cluster) -> Cluster:
+    """The ranks that a session's plans are made for, of those `found`."""
+    counts = {str(kind).upper(): n for kind, n in config.device_count.items()}
+    devices = found.devices
+    if _without_gpus(config) and found.mode == "single":
+        devices = tuple(d for d in devices if not d.startswith("gpu")) or devices
+    soft, cpus = config.allow_soft_placement, counts.get("CPU", 1)
+    if (devices, soft, cpus) == (found.devices, found.soft, found.cpus):
+        return found
+    return dataclasses.replace(found, devices=devices, soft=soft, cpus=cpus)
+
+
+def asked(
+    options: RunOptions | None,
+    metadata: RunMetadata | None,
+    deadline: float | None,
+    limit_s: float | None,
+) -> tuple[Deadline | None, bool]:
+    """Until when a run has to be done, and whether it is traced into `metadata`.
+
+    `deadline` is given beside the options, `limit_s` is the session's; the first that there is
+    counts. A trace that nobody is told of is none.
+    Errors: GraphError for options or metadata that are none.
+    """
+    if options is not None:
+        _check("options", options, RunOptions)
+        if deadline is None and options.timeout_in_ms > 0:
+            deadline = options.timeout_in_ms / 1000
+    if metadata is not None:
+        _check("run_metadata", metadata, RunMetadata)
+    seconds = limit_s if deadline is None else deadline
+    traces = metadata is not None and options is not None and options.trace_level > 0
+    return None if seconds is None else Deadline(seconds), traces
+
+
+def joined(options: RunOptions | None, more: RunOptions) -> RunOptions:
+    """What both ask for: the higher trace level, the longer timeout."""
+    _check("options", more, RunOptions)
+    if options is None:
+        return more
+    _check("options", options, RunOptions)
+    names = RunOptions._fields
+    return RunOptions(**{name: max(getattr(options, name), getattr(more, name)) for name in names})
+
+
+def tell_places(plan: Plan) -> None:
+    """Log where each operation of a plan stands."""
+    rows = [
+        f"{node.name}: ({node.type}): {node.device}"
+        for part in plan.parts.values()
+        for node in part.nodes.values()
+        if node.device
+    ]
+    logger.info("placement of operations:\n  %s", "\n  ".join(rows))

@@ -1,0 +1,171 @@
+"""Accumulators of gradients: stale ones are dropped, who takes waits for as many as wanted.
+
+As queues (`runtime/state/queue_backpressure.py`) they never block: a take is an attempt in a line.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import CancelledError, RangeError, ShapeError
+from hpcflow.graph.static_shape import merge, show
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
+from hpcflow.runtime.state.queue_backpressure import Attempt
+from hpcflow.runtime.state.queue_op_execution import Attempted
+from hpcflow.runtime.state.state_store import state
+from hpcflow.runtime.step.step_instance import Instance
+
+
+class Accumulator:
+    """The sum of gradients and their number since the last take, and the step they are of."""
+
+    def __init__(self, node: Node) -> None:
+        self.name = node.attrs["shared_name"] or node.name
+        self.dtype = np.dtype(node.attrs["dtype"])
+        self.shape, self.mean = node.attrs["shape"], node.attrs["mean"]
+        self.step = self.count = 0
+        self._takes: collections.deque[Attempt] = collections.deque()
+
+    def apply(self, step: int, *gradient: np.ndarray) -> None:
+        """Add a gradient computed from the variables of step `step`; drop it if that is old."""
+        if step < self.step:
+            return
+        self.add(*gradient)
+        self.count += 1
+        self._serve()
+
+    def take(self, required: int) -> Attempt:
+        """Take the sum, or mean, of all once there are `required`; then begin the next step."""
+        attempt = Attempt(self, (), required, False)
+        self._takes.append(attempt)
+        self._serve()
+        return attempt
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Let an attempt leave its line."""
+        self._takes.remove(attempt)
+        attempt.end(CancelledError(f"the wait for accumulator {self.name!r} was cancelled"))
+
+    def _serve(self) -> None:
+        while self._takes and self.count >= self._takes[0].left:
+            attempt = self._takes.popleft()
+            attempt.elements.append(self.total())
+            self.count = 0
+            self.step += 1
+            attempt.end()
+
+    def add(self, *gradient: np.ndarray) -> None:
+        """Add to the sum."""
+        raise NotImplementedError
+
+    def total(self) -> tuple[np.ndarray, ...]:
+        """The result of a take, after which the sum is empty."""
+        raise NotImplementedError
+
+
+class DenseAccumulator(Accumulator):
+    """Of gradients of one shape."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._sum: Any = None
+
+    def add(self, *gradient: np.ndarray) -> None:
+        """Add a gradient."""
+        (grad,) = gradient
+        first = self._sum is None
+        try:
+            merge(grad.shape, self.shape if first else self._sum.shape)
+        except ShapeError:
+            have = show(self.shape if first else self._sum.shape)
+            raise ShapeError(
+                f"a gradient is {show(grad.shape)}; accumulator {self.name!r} has {have}"
+            ) from None
+        if first:
+            self._sum = np.array(grad)
+        else:
+            np.add(self._sum, grad, self._sum)
+
+    def total(self) -> tuple[np.ndarray, ...]:
+        """The sum, or mean."""
+        found, self._sum = self._sum, None
+        if self.mean:
+            np.true_divide(found, self.dtype.type(self.count), found)
+        return (found,)
+
+
+class SparseAccumulator(Accumulator):
+    """Of gradients that are rows; the mean of a row is over the gradients that have it."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._rows: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, *gradient: np.ndarray) -> None:
+        """Add the rows `values` numbered by `indices`."""
+        indices, values = gradient
+        merge(values.shape, None if self.shape is None else (None, *self.shape[1:]))
+        if len(indices) != len(values):
+            raise ShapeError(f"{len(indices)} indices for {len(values)} rows")
+        rows = self.shape[0] if self.shape else None
+        top = np.inf if rows is None else rows
+        if indices.size and not (0 <= indices.min() and indices.max() < top):
+            raise RangeError(f"a row of a gradient is not one of accumulator {self.name!r}'s")
+        self._rows.append(_summed(np.array(indices), np.array(values))[:2])
+
+    def total(self) -> tuple[np.ndarray, ...]:
+        """Row numbers in order, their sums or means, and the shape of the whole."""
+        indices, values, counts = _summed(
+            np.concatenate([i for i, _ in self._rows]), np.concatenate([v for _, v in self._rows])
+        )
+        self._rows = []
+        if self.mean:
+            counts = counts.astype(self.dtype).reshape(-1, *[1] * (values.ndim - 1))
+            values = np.true_divide(values, counts).astype(self.dtype)
+        shape = self.shape or (None,) * values.ndim
+        sizes = [-1 if d is None else d for d in shape]
+        if sizes[0] == -1:
+            sizes[1:] = values.shape[1:]
+        return indices, values, np.array(sizes, np.int64)
+
+
+def _summed(indices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct indices in order, the sums of their rows, and how many each had."""
+    order = np.argsort(indices, kind="stable")
+    found, first, counts = np.unique(indices[order], return_index=True, return_counts=True)
+    sums = np.add.reduceat(values[order], first, 0) if found.size else values[:0]
+    return found, sums, counts
+
+
+state("ConditionalAccumulator", "accumulator")(DenseAccumulator)
+state("SparseConditionalAccumulator", "accumulator")(SparseAccumulator)
+
+
+@waiting("AccumulatorApplyGradient")
+def _apply(
+    instance: Instance, node: Node, accumulator: Accumulator, step: Any, *gradient: Any
+) -> Wait:
+    accumulator.apply(int(step), *gradient)
+    return Over(instance, node)
+
+
+@waiting("AccumulatorTakeGradient")
+def _take(instance: Instance, node: Node, accumulator: Accumulator, required: Any) -> Wait:
+    if required < 1:
+        raise RangeError(f"{int(required)} gradients were asked for; one or more are needed")
+    return Attempted(instance, node, accumulator.take(int(required)), "one")
+
+
+@waiting("AccumulatorSetGlobalStep")
+def _set_step(instance: Instance, node: Node, accumulator: Accumulator, step: Any) -> Wait:
+    accumulator.step = int(step)
+    return Over(instance, node)
+
+
+@waiting("AccumulatorNumAccumulated")
+def _count(instance: Instance, node: Node, accumulator: Accumulator) -> Wait:
+    return Over(instance, node, np.array(accumulator.count, np.int32))

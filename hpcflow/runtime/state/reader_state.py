@@ -1,0 +1,187 @@
+"""What operations on a reader start: records of files whose names come out of a queue."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import DataError, HpcflowError, RangeError
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.executor.async_ops import Over, Wait, waiting
+from hpcflow.runtime.state.queue_backpressure import Attempt, Queue
+from hpcflow.runtime.state.state_store import state
+from hpcflow.runtime.step.step_instance import Instance
+
+Record = tuple[bytes, bytes]  # what it is called, its content
+
+
+def _lines(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
+    with open(name, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if number > attrs["skip_header_lines"]:
+                yield b"%s:%d" % (name, number), line.removesuffix(b"\n").replace(b"\r", b"")
+
+
+def _whole(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
+    with open(name, "rb") as file:
+        yield name, file.read()
+
+
+def _itself(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
+    yield name, name
+
+
+def _fixed(name: bytes, attrs: dict[str, Any]) -> Iterator[Record]:
+    size, hop, at = attrs["record_bytes"], attrs["hop_bytes"], attrs["header_bytes"]
+    with open(name, "rb") as file:
+        end = os.fstat(file.fileno()).st_size - attrs["footer_bytes"]
+        number = 0
+        while at + size <= end:
+            file.seek(at)
+            yield b"%s:%d" % (name, number), file.read(size)
+            at, number = at + hop, number + 1
+
+
+KINDS: dict[str, Callable[[bytes, dict[str, Any]], Iterator[Record]]] = {
+    "TextLine": _lines,
+    "WholeFile": _whole,
+    "Identity": _itself,
+    "FixedLength": _fixed,
+}
+
+
+class Reader:
+    """Where a reader stands; it never blocks, and serves reads in the order in which they came."""
+
+    def __init__(self, node: Node) -> None:
+        self.attrs, self.line = node.attrs, collections.deque[_Read]()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, with the next file."""
+        self.counts = {"records": 0, "files": 0}
+        self._file: Iterator[Record] | None = None
+        self._name = b""
+        self._asked: Attempt | None = None  # for the name of the next file
+
+    def take(self, queue: Queue, most: int, wake: Callable[[], object]) -> list[Record]:
+        """The next records of one file; none if a name must be waited for."""
+        while True:
+            if self._file is None and not self._opened(queue, wake):
+                return []
+            found = self._read(most)
+            self.counts["records"] += len(found)
+            if len(found) < most:
+                self._file = None
+                self.counts["files"] += 1
+            if found:
+                return found
+
+    def _opened(self, queue: Queue, wake: Callable[[], object]) -> bool:
+        if self._asked is None:
+            self._asked = queue.dequeue()
+            self._asked.tell = wake
+        if not self._asked.done:
+            return False
+        asked, self._asked = self._asked, None
+        if asked.error is not None:
+            raise asked.error
+        self._name = asked.elements[0][0].item()
+        self._file = KINDS[self.attrs["kind"]](self._name, self.attrs)
+        return True
+
+    def _read(self, most: int) -> list[Record]:
+        assert self._file is not None
+        found = []
+        try:
+            for record in self._file:
+                found.append(record)
+                if len(found) == most:
+                    break
+        except OSError as error:
+            self._file = None
+            told = self._name.decode(errors="replace")
+            raise DataError(f"{told!r} cannot be read: {error.strerror or error}") from None
+        return found
+
+    def left(self) -> None:
+        """A read was given up: a name that nobody waits for stays in the queue."""
+        if not self.line and self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
+
+
+state("Reader")(Reader)
+
+
+class _Read:
+    """A read in the line of its reader."""
+
+    local = True  # it ends by what steps of this rank do, not by a message
+
+    def __init__(self, instance: Instance, node: Node, reader: Reader, queue: Queue, most: int):
+        self.instance, self.node, self.reader, self.queue = instance, node, reader, queue
+        self.most, self.cancelled = most, False
+        reader.line.append(self)
+
+    def test(self) -> bool:
+        """True once it has records; raises why there are none."""
+        if self.cancelled:
+            return True
+        if self.reader.line[0] is not self:
+            return False
+        wake = self.instance.link.engine.serve
+        try:
+            found = self.reader.take(self.queue, self.most, wake)
+        except HpcflowError:
+            self.reader.line.popleft()
+            raise
+        if not found:
+            return False
+        self.reader.line.popleft()
+        if self.node.type == "ReaderRead":
+            self.instance.put(self.node.name, *(np.array(part, object) for part in found[0]))
+        else:
+            columns = zip(*found, strict=True)
+            self.instance.put(self.node.name, *(_vector(column) for column in columns))
+        return True
+
+    def cancel(self) -> None:
+        """Leave the line."""
+        self.cancelled = True
+        if self in self.reader.line:
+            self.reader.line.remove(self)
+            self.reader.left()
+
+
+def _vector(column: tuple[bytes, ...]) -> np.ndarray:
+    made = np.empty(len(column), object)
+    made[:] = column
+    return made
+
+
+@waiting("ReaderRead")
+def _begin(instance: Instance, node: Node, reader: Reader, queue: Queue) -> Wait:
+    return _Read(instance, node, reader, queue, 1)
+
+
+@waiting("ReaderReadUpTo")
+def _begin_some(instance: Instance, node: Node, reader: Reader, queue: Queue, count: Any) -> Wait:
+    if count < 1:
+        raise RangeError(f"{int(count)} records were asked for", op=node.name, line=node.line)
+    return _Read(instance, node, reader, queue, int(count))
+
+
+@waiting("ReaderCount")
+def _count(instance: Instance, node: Node, reader: Reader) -> Wait:
+    return Over(instance, node, np.array(reader.counts[node.attrs["what"]], np.int64))
+
+
+@waiting("ReaderReset")
+def _reset(instance: Instance, node: Node, reader: Reader) -> Wait:
+    reader.reset()
+    return Over(instance, node)

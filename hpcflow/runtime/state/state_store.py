@@ -1,0 +1,327 @@
+"""Mutable state held between steps: versioned variables and the store that owns them."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcflow.errors import HpcflowError, ShapeError, UninitializedError
+from hpcflow.graph.static_shape import show
+from hpcflow.lowering import update_tiling
+from hpcflow.plan.ir.attribute_values import canonical
+from hpcflow.plan.ir.program import Node
+from hpcflow.platform.exception_translation import shown
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.job import service_registry
+from hpcflow.runtime.session.session_seed import Seed
+from hpcflow.runtime.state.variable_declarations import differ, what_of
+
+if TYPE_CHECKING:
+    from hpcflow.ops.random.random_kernels import Draws
+
+
+class VariableState:
+    """One variable, or one piece of a variable that is cut over servers.
+
+    A reader that outlives straight-line code pins the version it saw; an update writes in place
+    when nothing is pinned, else into a second buffer that becomes current. So nobody sees half an
+    update, and nothing is copied while readers and writers alternate.
+    """
+
+    __slots__ = (
+        "array",
+        "copied",
+        "device",
+        "driver",
+        "dtype",
+        "let_go",
+        "line",
+        "name",
+        "old",
+        "pins",
+        "rows",
+        "shape",
+        "spare",
+        "updates",
+        "variable",
+        "whole",
+    )
+
+    def __init__(self, node: Node, device: Device) -> None:
+        self.name, self.line, self.device = node.name, node.line, device
+        self.dtype, self.shape = np.dtype(node.attrs["dtype"]), tuple(node.attrs["shape"])
+        self.copied: tuple[int, int] | None = node.attrs.get("copy")  # which copy, of how many
+        self.whole: tuple[int, ...] = tuple(node.attrs.get("whole", self.shape))
+        self.rows: tuple[int, int] = node.attrs.get("piece") or (0, (*self.whole, 1)[0])
+        is_part = "copy" in node.attrs or "whole" in node.attrs
+        self.variable = node.name.rpartition("/part_")[0] if is_part else node.name
+        self.array: Any = None  # the current version; None until initialized
+        self.driver = -1  # the rank in whose graph it was met first, if that is known
+        self.pins = 0  # readers of the current version
+        self.old: dict[int, list[Any]] = {}  # id of an older version -> [array, its readers]
+        self.spare: Any = None  # a buffer nobody uses
+        # versions whose pins ended outside of steps, at any moment, and have yet to be unpinned
+        self.let_go: collections.deque[Any] = collections.deque()
+        self.updates = 0  # updates applied since it was made, initialization not counted
+
+    def read(self) -> Any:
+        """The current version, good until straight-line code ends."""
+        if self.array is None:
+            raise UninitializedError(
+                f"variable {self.name!r} has no value yet",
+                op=self.name,
+                line=self.line,
+                hint="run hf.global_variables_initializer() first",
+            )
+        return self.array
+
+    def pin(self) -> Any:
+        """The current version, kept unchanged until `unpin`."""
+        array = self.read()
+        self.pins += 1
+        return array
+
+    def reserve(self) -> Any:
+        """The second buffer if nobody uses one, made now; None if one is in use."""
+        if self._pinned() or self.old:
+            return None
+        self.spare = self._spare_buffer()
+        return self.spare
+
+    def unpin(self, array: Any) -> None:
+        """End one pin of the version `array`."""
+        if array is self.array:
+            self.pins -= 1
+            return
+        held = self.old[id(array)]
+        held[1] -= 1
+        if not held[1]:
+            found = self.old.pop(id(array))[0]
+            self.spare = None if self.array is None else found  # None: closed
+
+    def write(self) -> Any:
+        """The array an update changes in place: the current one, or its copy if it is pinned."""
+        current = self.read()
+        self.updates += 1
+        if not self.pins or not self._pinned():
+            return current
+        fresh = self._second()
+        fresh[...] = current
+        return fresh
+
+    def stays(self, array: Any) -> bool:
+        """Whether `array` is the current version, and an update would change it in place."""
+        return self.array is array and array is not None and not (self.pins and self._pinned())
+
+    def assign(self, value: Any, initial: bool = False) -> None:
+        """Make `value` the current version."""
+        if not initial:
+            self.updates += 1
+        target = self._second() if self.array is None or self._pinned() else self.array
+        target[...] = value
+
+    def adopt(self, value: Any) -> None:
+        """Give it the initial value `value`, an array that is nobody else's: it is not copied."""
+        if self.array is None:
+            nbytes = math.prod(self.shape) * self.dtype.itemsize
+            self.device.held.keep("variables", value, nbytes)
+            self.array = value
+        else:
+            self.assign(value, initial=True)
+
+    def begin(self, whole: bool) -> tuple[Any, Any]:
+        """For an update in tiles: the array to fill, and the one to copy there first.
+
+        That is None if all is new (`whole`) or nothing pins the current version. Until `end` nobody
+        else may use the variable, and nobody sees what is filled of a second buffer.
+        """
+        current = self.array if whole else self.read()
+        if current is not None and not self._pinned():
+            return current, None
+        return self._spare_buffer(), None if whole else current
+
+    def end(self, filled: Any, updates: int) -> None:
+        """An update in tiles is over: what was to be filled is the current version."""
+        self.updates += updates
+        if filled is not self.array:
+            self._install(filled)
+
+    def renew(self) -> Iterator[None]:
+        """Make the current version one that nothing pins, by a copy in tiles."""
+        target, source = self.begin(whole=False)
+        if source is None:
+            return
+        flat, given = target.reshape(-1), source.reshape(-1)
+        for start in range(0, flat.size, update_tiling.TILE):
+            tile = slice(start, start + update_tiling.TILE)
+            flat[tile] = given[tile]
+            yield
+        self.end(target, 0)
+
+    def refill(self) -> Any:
+        """The array, to be overwritten entirely as by an initial value, while no step runs."""
+        return self._second() if self.array is None or self._pinned() else self.array
+
+    def fit(self, value: Any) -> None:
+        """ShapeError if an update would not give each element its own operand."""
+        if value.shape != self.shape:
+            raise ShapeError(
+                f"variable {self.name!r} is {list(self.shape)}; the update is {list(value.shape)}"
+            )
+
+    def close(self) -> None:
+        """Let go of its memory; versions that are pinned live as long as their readers."""
+        self._pinned()
+        if self.pins:
+            self.old[id(self.array)] = [self.array, self.pins]
+        self.array, self.spare, self.pins = None, None, 0
+
+    def _pinned(self) -> int:
+        """Readers of the current version, without those who have let go of it since."""
+        while self.let_go:
+            self.unpin(self.let_go.popleft())
+        return self.pins
+
+    def _second(self) -> Any:
+        """A buffer that becomes current; the version before it stays for its readers."""
+        fresh = self._spare_buffer()
+        self._install(fresh)
+        return fresh
+
+    def _spare_buffer(self) -> Any:
+        fresh, self.spare = self.spare, None
+        if fresh is None:
+            what = "variables" if self.array is None else "versions of variables"
+            fresh = self.device.hold(what, self.shape, self.dtype)
+        return fresh
+
+    def _install(self, fresh: Any) -> None:
+        if self.pins:
+            self.old[id(self.array)] = [self.array, self.pins]
+            self.pins = 0
+        else:  # its last reader went while the update was done
+            self.spare = self.array
+        self.array = fresh
+
+
+Make = Callable[[Node], Any]
+_KINDS: dict[str, Make] = {}
+_NAMED_AS: dict[str, str] = {}  # op type -> whose names it shares, by default its own
+
+
+def state(type: str, named_as: str = "") -> Callable[[Make], Make]:
+    """Decorator: `make(node)` makes what a handle of op `type` stands for, if not a variable.
+
+    Types that are `named_as` one thing cannot have one name.
+    """
+
+    def add(make: Make) -> Make:
+        _KINDS[type], _NAMED_AS[type] = make, named_as or type
+        return make
+
+    return add
+
+
+def _differing(first: Node, node: Node) -> str:
+    """In what two nodes that share a name differ, "" if in nothing."""
+    if first.type != node.type:
+        return f"it is a {first.type}"
+    names = sorted({*first.attrs, *node.attrs})
+    told = [(name, first.attrs.get(name), node.attrs.get(name)) for name in names]
+    return ", ".join(
+        f"{name} {shown(a)}, not {shown(b)}" for name, a, b in told if canonical(a) != canonical(b)
+    )
+
+
+class Store:
+    """What lives on this rank between steps: variables by name, other state by kind and name.
+
+    Each session has one here, of the `number` of it, and one on each other rank of its replica.
+    Servers have one for all.
+    Other state is that of a node, or of all nodes with one attribute `shared_name`.
+    """
+
+    def __init__(self, seed: Seed | None = None, number: int = 0) -> None:
+        self.number = number
+        self.seed = seed or Seed()  # of what is drawn without one
+        self.states: dict[str, VariableState] = {}
+        self.others: dict[tuple[str, str], tuple[Any, Node]] = {}  # and the node that made it
+        self.driver = -1  # the rank whose plan is being compiled
+        self.draws: dict[tuple[str, str], Draws] = {}  # (fetches, random op) -> draws made
+
+    def find(self, node: Node, device: Device) -> Any:
+        """What the handle that `node` makes stands for, made at first use.
+
+        Errors: HpcflowError if another graph's of that name is another thing.
+        """
+        if node.type not in _KINDS:
+            service_registry.load(node.type)
+        if node.type not in _KINDS:
+            return self.get(node, device)
+        name = node.attrs.get("shared_name") or node.name
+        key = _NAMED_AS[node.type], name
+        if key not in self.others:
+            drawn = {"key": self.seed.key(node.attrs)} if node.attrs.get("unseeded") else {}
+            made = _KINDS[node.type](node.but(attrs={**node.attrs, **drawn}))
+            self.others[key] = made, node
+        found, first = self.others[key]
+        if differing := _differing(first, node):
+            raise HpcflowError(
+                f"{node.type} {name!r} was made with other attributes at {first.line}: {differing}",
+                op=node.name,
+                line=node.line,
+                hint="what shares a name is the same thing; give other things other names",
+            )
+        return found
+
+    def known(self, type: str, name: str) -> Any:
+        """State of a type that steps have used already, None if there is none of this name."""
+        return self.others.get((_NAMED_AS.get(type, type), name), (None, None))[0]
+
+    def get(self, node: Node, device: Device) -> VariableState:
+        """The state behind a Variable node, made at first use.
+
+        Errors: ShapeError if another graph's variable of that name has another shape or dtype,
+        GraphMismatchError if that graph is another rank's.
+        """
+        state = self.states.get(node.name)
+        if state is None:
+            state = self.states[node.name] = VariableState(node, device)
+            state.driver = self.driver
+        if state.shape != tuple(node.attrs["shape"]) or state.dtype != np.dtype(
+            node.attrs["dtype"]
+        ):
+            if self.driver != state.driver:
+                here = f"variable {state.dtype}{show(state.whole)}"
+                differ(
+                    node.name,
+                    (state.driver, here, state.line),
+                    (self.driver, what_of(node), node.line),
+                )
+            raise ShapeError(
+                f"variable {node.name!r} is {state.dtype}{list(state.shape)} here already",
+                op=node.name,
+                line=node.line,
+                hint="give the variables of different graphs different names",
+            )
+        return state
+
+    def close(self) -> None:
+        """Let go of all memory; what has been counted stays."""
+        for variable in self.states.values():
+            variable.close()
+        self.others.clear()
+        self.draws.clear()
+
+    def reports(self) -> dict[str, Any]:
+        """What other state has to tell, by its name."""
+        found = ((key[1], other) for key, (other, _) in self.others.items())
+        return {name: other.report() for name, other in found if hasattr(other, "report")}
+
+    def updates(self) -> dict[str, int]:
+        """Updates applied to each variable."""
+        return {name: state.updates for name, state in self.states.items()}

@@ -1,0 +1,135 @@
+"""What drivers say that servers hold for them: two graphs that differ there are refused by name.
+
+Asynchronous replicas may run different fetches at different times, so they never meet to compare
+their graphs. But a variable of both must be one: of one shape, on one server. Each driver declares
+the variables of its plans to the first server, before the first step that uses them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from hpcflow.errors import GraphMismatchError
+from hpcflow.graph.static_shape import show
+from hpcflow.plan.ir.attribute_values import canonical
+from hpcflow.plan.ir.program import Node, Part
+
+
+class Held(NamedTuple):
+    """A variable, a piece of one, or other state, as one driver's plan has it."""
+
+    name: str
+    variable: str  # the whole of which it is a piece
+    turn: int  # how many other things the driver had before under that name
+    what: str  # its type, dtype and shape
+    task: str
+    rows: tuple[int, ...]  # of a piece: first and last
+    line: str  # the user's line
+
+
+def what_of(node: Node) -> str:
+    """What a node stands for: `variable float32[3, 4]`, or the type and attributes of others."""
+    attrs = node.attrs
+    if node.type == "Variable":
+        return f"variable {attrs['dtype']}{show(attrs.get('whole', attrs['shape']))}"
+    return f"{node.type} {canonical(attrs)}"
+
+
+class Declared:
+    """What this driver has declared; `new` is what has yet to be."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, list[dict[str, Held]]] = {}
+
+    def new(self, parts: Iterable[Part]) -> bytes:
+        """The state on servers that `parts` use and no plan before did, for `Hosted.add`."""
+        rows = []
+        for part in parts:
+            if not part.task.startswith("/job:ps"):
+                continue
+            for node in part.nodes.values():
+                if node.is_state and "copy" not in node.attrs:
+                    rows += self._declare(node, part.task)
+        return json.dumps(rows).encode() if rows else b""
+
+    def _declare(self, node: Node, task: str) -> list[Held]:
+        base = node.name.rpartition("/part_")[0] if "whole" in node.attrs else node.name
+        piece = tuple(node.attrs.get("piece") or ())
+        turns = self._turns.setdefault(base, [{}])
+        held = Held(node.name, base, len(turns) - 1, what_of(node), task, piece, node.line)
+        known = turns[-1].get(node.name)
+        if known == held:
+            return []
+        if known is not None and known._replace(line=held.line) != held:  # of another graph
+            turns.append({})
+            held = held._replace(turn=held.turn + 1)
+        turns[-1][node.name] = held
+        return [held]
+
+
+class _Thing(NamedTuple):
+    """What drivers have declared under one name; of two of them, for all others have the same."""
+
+    by_name: dict[str, dict[int, Held]]  # its pieces, or itself -> driver -> as that one has it
+    first: dict[int, Held]  # driver -> the first piece that it declared
+
+
+class Hosted:
+    """What all drivers have declared, on the first server.
+
+    A declaration is compared with that of one other driver, however many there are.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], _Thing] = {}
+
+    def add(self, driver: int, body: bytes) -> None:
+        """Take what rank `driver` declares.
+
+        Errors: GraphMismatchError if another driver has another thing of that name.
+        """
+        for row in json.loads(body):
+            held = Held(*row)
+            held = held._replace(rows=tuple(held.rows))
+            thing = self._known.setdefault((held.variable, held.turn), _Thing({}, {}))
+            same = thing.by_name.setdefault(held.name, {})
+            for other, like in [*same.items(), *thing.first.items()]:
+                if other != driver:
+                    compare(like, other, held, driver)
+                    break
+            for known in (same, thing.first):
+                if len(known) < 2:
+                    known.setdefault(driver, held)
+
+
+def compare(a: Held, driver_a: int, b: Held, driver_b: int) -> None:
+    """GraphMismatchError unless both can be the same thing."""
+    if driver_b < driver_a:
+        a, driver_a, b, driver_b = b, driver_b, a, driver_a
+    if a.what != b.what:
+        differ(b.variable, (driver_a, a.what, a.line), (driver_b, b.what, b.line))
+    same_place = (a.task, a.rows) == (b.task, b.rows) or a.name != b.name
+    if same_place and (a.name == a.variable) == (b.name == b.variable):
+        return
+    differ(
+        b.variable,
+        (driver_a, _place(a), a.line),
+        (driver_b, _place(b), b.line),
+        why="the replicas have different variables, so their shares over the servers differ: ",
+    )
+
+
+def _place(held: Held) -> str:
+    return f"rows {held.rows[0]} to {held.rows[1]} on {held.task}" if held.rows else held.task
+
+
+def differ(name: str, *graphs: tuple[int, Any, str], why: str = "") -> None:
+    """Raise a GraphMismatchError; each of `graphs` is a rank, what it has, and the user's line."""
+    each = ", but ".join(f"{what} on rank {rank} (made at {line})" for rank, what, line in graphs)
+    raise GraphMismatchError(
+        f"{why}{name!r} is {each}",
+        op=name,
+        hint="build the same graph on every rank: do not branch on the rank or on random values",
+    )

@@ -1,0 +1,1 @@
+"""One step: feeds, the compiled partition and its instances, messages, fetches, the plan cache."""

@@ -1,0 +1,473 @@
+"""A step that waits: for other ranks' parts, for collectives, for state; and how it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import CancelledError, CommError, DeadlineExceededError, HpcflowError
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.plan.distribution.sync_program_split import attrs_of
+from hpcflow.plan.ir.program import Plan
+from hpcflow.ps.backup_workers import Backup
+from hpcflow.runtime.device.shared_arena import Lanes, SharedArena
+from hpcflow.runtime.failure.replica_loss_recovery import Interrupted, snapshot
+from hpcflow.runtime.job.message_headers import CANCEL, FORGET, STEP, Starts, header
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.profile.variable_traffic_counters import sends_of
+from hpcflow.runtime.step.planned_step import LocalStep, Step
+from hpcflow.runtime.step.step_channels import Link, Lost, Sums
+from hpcflow.runtime.step.step_deadline import NOT_BEGUN, Deadline, kept_by
+from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
+
+LATE_S = 0.05  # how long a run waits beyond its deadline for the end of its step on all its ranks
+REPEATED = 1 << 32  # numbers of plans that a server repeats are apart from those that it is told
+ENDING_S = 10.0  # how long a step that was interrupted may take to end on all its ranks
+
+
+class SpanningStep(Step):
+    """A step that waits: for other ranks' parts, for collectives, for state."""
+
+    def __init__(
+        self,
+        context: Context,
+        compiled: Compiled,
+        tensors: int,
+        plan: Plan,
+        family: int,
+        sums: Sums | None,
+        lanes: Lanes,
+    ) -> None:
+        super().__init__(context, compiled, tensors)
+        # instances that may be in flight at once; collectives have one storage, so one step
+        self.limit = limit = context.settings.max_in_flight if sums is None else 1
+        ranks = context.roles.ranks_of(context.replica)
+        self.peers = [ranks[task] for task in plan.parts if task != plan.driver]
+        self.once = compiled.initializes and not self.peers
+        self.lanes = Lanes(context) if self.once else lanes
+        self.number, tag = 0, 0
+        if self.peers:
+            self.number, tag = context.number(len(plan.edges), limit)
+        self.survival = context.survival if sums is not None else None
+        self.link = Link(context.engine, ranks, tag, len(plan.edges), sums, context.replica)
+        self.instances: list[Instance] = []
+        self.starts: list[Starts] = []  # of each instance, for the peers
+        self.free: list[Instance] = []
+        self.late: list[Instance] = []  # of steps that missed their deadline and have yet to end
+        self.returned = threading.Condition()  # an instance is free again, or the step broken
+        self.wanting = 0  # threads that wait for that
+        self.ordinal = 0
+        self.ahead: Instance | None = None  # a step that has begun on the peers, but not here
+        self.updates = plan.updates_servers
+        self.prefetches = self.updates and _may_prefetch(context, plan)
+        self.broken: BaseException | None = None
+        self.closed = ""  # why no step begins any more
+        self.patient = any(n.row.patient for p in plan.parts.values() for n in p.nodes.values())
+        self.company: Callable[[], Any] = contextlib.nullcontext
+        if plan.collectives and context.control is not None:
+            nodes = (n for part in plan.parts.values() for n in part.nodes.values())
+            node = next(n for n in nodes if n.row.collective)
+            self.company = functools.partial(
+                context.control.company.needed, node.name, node.line, self.patient
+            )
+        if self.peers:
+            assert context.control is not None
+            context.control.driven[self.number] = self
+            facts = {"sums": family, "fetches": compiled.label, "instances": limit}
+            facts |= {"trains": compiled.trains, "seed": [compiled.seed.job, compiled.seed.session]}
+            facts["session"] = compiled.store.number
+            context.counts.drive(plan, ranks, tag, limit)
+            register(context, plan, self.number, tag, facts)
+
+    def run(self, *arrays: np.ndarray) -> list[Any]:
+        """Start the step on all its ranks and make progress until this one's part is over.
+
+        Errors: what failed on any of the ranks; the next step can follow, unless the step was torn.
+        Interrupted if a replica has died and the others are to make this step anew.
+        """
+        return self._run(arrays, None)
+
+    def run_within(self, deadline: Deadline, *arrays: np.ndarray) -> list[Any]:
+        """The same, but for a DeadlineExceededError if it is late.
+
+        The step is given up then on all its ranks. Where it sums over replicas, which may make it
+        all the same, no step that does can follow.
+        """
+        return self._run(arrays, deadline)
+
+    def _run(self, arrays: tuple[np.ndarray, ...], deadline: Deadline | None) -> list[Any]:
+        self._check_open()
+        engine, survival = self.engine, self.survival
+        late = None if deadline is None else deadline.passed
+        if survival is not None:
+            survival.check()
+            again = snapshot(self.compiled.store.draws)
+        if self.updates:
+            self.context.discard_ahead(but=self)
+        mine: list[Instance] = []
+        begin = functools.partial(self._begin, mine, arrays)
+        over = _over(mine, late)
+        try:
+            with self.company():
+                engine.with_baton(begin, over, self.patient, late)
+                while not mine:  # other threads have all instances, and drive them
+                    self._wait_for_one(deadline)
+                    engine.with_baton(begin, over, self.patient, late)
+                if deadline is not None and not mine[0].finished:
+                    why = kept_by(engine, mine[0])
+                    label = self.compiled.label
+                    raise deadline.error(why, label, engine.rank, mine[0].step)
+                if mine[0].error is not None:
+                    raise mine[0].error
+        except Interrupted:
+            again()
+            raise
+        except DeadlineExceededError as error:
+            if mine:
+                self._give_up_late(mine[0], error)
+            raise
+        except BaseException as error:
+            if mine and not self._ended(mine[0], error):
+                self._break(error)
+            raise
+        values = mine[0].release()
+        self._give_back(mine[0])
+        if self.prefetches:
+            engine.with_baton(self._prefetch, lambda: True)
+        return list(values)
+
+    # -- the next step's values, pulled ahead
+
+    def _prefetch(self) -> None:
+        """Begin the next step on the other ranks, which send what it reads."""
+        if self.ahead is not None or self.closed or self.broken is not None:
+            return
+        instance = self._take()
+        if instance is None:
+            return
+        self.ahead = instance
+        self.context.ahead.add(self)
+        self._open(instance)
+
+    def _open(self, instance: Instance) -> None:
+        """Start a step on the other ranks, and receive what they send."""
+        self.ordinal += 1
+        starts = self.starts[instance.slot]
+        starts.send(self.ordinal)
+        self.engine.open(instance, self.ordinal)
+        for channel in starts.unsent():
+            instance.left += 1
+            self.engine.await_(channel, instance, None)
+
+    def discard(self) -> None:
+        """What was pulled ahead may be old now: the step that began is ended on all its ranks."""
+        instance, self.ahead = self.ahead, None
+        self.context.ahead.discard(self)
+        if instance is not None and not self._ended(instance, CancelledError("pulled in vain")):
+            raise CommError("values that were pulled ahead are not let go", rank=self.engine.rank)
+
+    def _begin(self, mine: list[Instance], arrays: tuple[np.ndarray, ...]) -> None:
+        """Start a step on an instance that is free, if there is one, and put that in `mine`."""
+        self._check_open()
+        instance, self.ahead = self.ahead, None
+        if instance is not None:  # its step has begun elsewhere
+            self.context.ahead.discard(self)
+            mine.append(instance)
+        else:
+            instance = self._take()
+            if instance is None:
+                return
+            instance.step = 0
+            mine.append(instance)
+            self._open(instance)
+        if self.patient:
+            instance.patient = threading.current_thread() is not threading.main_thread()
+        self.engine.run_strand(instance, 0, arrays)
+
+    # -- a step that fails
+
+    def _ended(self, instance: Instance, error: BaseException) -> bool:
+        """Bring a failed or interrupted step to its end on all its ranks; False if that fails."""
+        if not instance.step:
+            return False  # it was interrupted while it began
+        if not instance.finished:
+            late = time.monotonic() + ENDING_S
+            give_up = functools.partial(self.engine.give_up, instance, error)
+            with contextlib.suppress(BaseException):  # Ctrl-C again, or messages fail
+                self.engine.with_baton(
+                    give_up, lambda: instance.finished or time.monotonic() > late
+                )
+        if instance.torn or instance.left:
+            return False
+        instance.release()
+        self._give_back(instance)
+        return True
+
+    def _give_up_late(self, instance: Instance, error: DeadlineExceededError) -> None:
+        """A step has missed its deadline: it ends on all its ranks, if need be after the run."""
+        until = time.monotonic() + LATE_S
+        self.late.append(instance)
+        self.engine.hand_over(functools.partial(self.engine.give_up, instance, error))
+        with contextlib.suppress(HpcflowError):  # messages fail, which the next step says
+            self.engine.with_baton(
+                lambda: None, lambda: instance.finished or time.monotonic() > until
+            )
+        if self.link.sums is not None:
+            self._break(error)
+        if not instance.finished and error.hint is None:
+            error.hint = "its end on the other ranks comes later; the next run may wait for that"
+
+    def _reap(self) -> None:
+        """Late steps that have ended by now: their instances may serve again."""
+        for instance in [one for one in self.late if one.finished]:
+            self.late.remove(instance)
+            if instance.torn:
+                self._break(instance.error or CancelledError("it was torn"))
+            else:
+                instance.release()
+                self._give_back(instance)
+
+    def _tell_peers(self, instance: Instance) -> None:
+        """The step fails: all its ranks end it. What failed elsewhere is heard from there."""
+        control = self.context.control
+        if not self.peers or control is None:
+            return
+        if isinstance(instance.error, Lost):
+            instance.left += 1  # until `failed_elsewhere`
+        for peer in self.peers:
+            control.tell(peer, header(CANCEL, self.number, instance.slot, instance.step))
+
+    def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
+        """Another rank says that a step failed there."""
+        instance = self.instances[slot]
+        if instance.step != step or not instance.left:
+            return
+        if isinstance(instance.error, Lost):
+            instance.error = error
+            self.engine.over(instance, None)
+        else:
+            self.engine.fail(instance, error)
+
+    def cancel(self, why: str) -> None:
+        """End what is in flight with a CancelledError that says `why`, and begin nothing more."""
+        with self.returned:
+            self.closed = why
+            self.returned.notify_all()
+
+        def fail_all() -> None:
+            for instance in self.instances:
+                self.engine.give_up(instance, CancelledError(why, rank=self.engine.rank))
+
+        self.engine.with_baton(fail_all, lambda: True)
+
+    def close(self) -> None:
+        """Let go of buffers and channels here and on the other ranks; the caller holds the baton.
+
+        Of a step that has been torn, or does not end, they stay until the job ends.
+        """
+        if self.in_flight or any(one.torn for one in self.instances):
+            return
+        self._reap()
+        self.ahead = None
+        self.context.ahead.discard(self)
+        for starts in self.starts:
+            starts.close()
+        for instance in self.instances:
+            instance.unbind()
+        self.lanes.trim()
+        self.compiled.close()
+        control = self.context.control
+        if self.peers and control is not None:
+            for peer in self.peers:
+                control.tell(peer, header(FORGET, self.number))
+            control.driven.pop(self.number, None)
+        for held in (self.instances, self.free, self.late, self.starts):
+            held.clear()
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a step of it has not ended."""
+        return any(not instance.finished for instance in self.instances)
+
+    def _take(self) -> Instance | None:
+        """An instance that is free, or a new one; None if there are as many as may be."""
+        self._reap()
+        if self.free:
+            return self._ready()
+        slot = len(self.instances)
+        if slot == self.limit:
+            return None
+        self.instances.append(self.lanes.enter(self.compiled, None, self._maker(slot)))
+        comm: Any = self.engine.comm  # there where there are peers
+        self.starts.append(Starts(comm, STEP, self.number, slot, self.peers))
+        return self.instances[slot]
+
+    def _ready(self) -> Instance:
+        """The instance that was freed last, in an arena that no step in flight uses."""
+        last = self.free.pop()  # at once: others give back without the baton
+        try:
+            instance = self.lanes.enter(self.compiled, last, self._maker(last.slot))
+        except BaseException:
+            self.free.append(last)
+            raise
+        self.instances[last.slot] = instance
+        return instance
+
+    def _maker(self, slot: int) -> Callable[[Take | None], Instance]:
+        def make(take: Take | None) -> Instance:
+            instance = Instance(self.compiled, self.link, slot, take)
+            instance.failed = self._tell_peers
+            if self.survival is not None:
+                instance.done = self.survival.made
+            return instance
+
+        return make
+
+    def _give_back(self, instance: Instance) -> None:
+        """The instance may serve the next step."""
+        instance.error = None  # with its traceback, whose frames hold arrays
+        self.lanes.leave(instance)
+        self.free.append(instance)
+        if self.wanting:  # who wants one counts first and looks then, so one of us sees the other
+            with self.returned:
+                self.returned.notify()
+
+    def _wait_for_one(self, deadline: Deadline | None) -> None:
+        """Until another thread gives an instance back, has lost one, or a late step has ended.
+
+        Errors: DeadlineExceededError if it is too late then.
+        """
+        late = None if deadline is None else deadline.passed
+        if self.late:
+
+            def there() -> bool:
+                ended = any(one.finished for one in self.late)
+                ended = ended or bool(self.free or self.broken or self.closed)
+                return ended or (late is not None and late())
+
+            self.engine.with_baton(lambda: None, there, late=late)
+        else:
+            left = None if deadline is None else deadline.left()
+            with self.returned:
+                self.wanting += 1
+                self.returned.wait_for(lambda: self.free or self.broken or self.closed, left)
+                self.wanting -= 1
+        self._check_open()
+        if deadline is not None and deadline.passed():
+            raise deadline.error(self._kept(), self.compiled.label, self.engine.rank)
+
+    def _kept(self) -> str:
+        """Why no step can begin."""
+        if self.late:
+            return "it has not begun; an earlier one, that was late, still ends: " + kept_by(
+                self.engine, self.late[0]
+            )
+        return NOT_BEGUN
+
+    def _break(self, error: BaseException) -> None:
+        """This rank's part of a step is lost: no step can follow it."""
+        with self.returned:
+            self.broken = self.broken or error
+            self.returned.notify_all()
+        if self.link.sums is not None:
+            self.engine.sums_lost = self.engine.sums_lost or error
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise CancelledError(self.closed, rank=self.engine.rank)
+        broken, which = self.broken, "of this fetch "
+        if broken is None and self.link.sums is not None:  # sums come in the order of all steps
+            broken, which = self.engine.sums_lost, "that sums "
+        if broken is not None:
+            why = broken.args[0] if broken.args else "interrupted"
+            raise CommError(
+                f"an earlier step {which}failed here while other ranks went on and wait for "
+                f"what it would have sent: {type(broken).__name__}: {why}",
+                rank=self.engine.rank,
+                hint="end the job and start it again",
+            )
+
+
+def _over(mine: list[Instance], late: Callable[[], bool] | None) -> Callable[[], bool]:
+    """Whether the step in `mine` is over, or there is none; or it is late."""
+    if late is None:
+        return lambda: not mine or mine[0].finished
+    return lambda: not mine or mine[0].finished or late()
+
+
+def register(context: Context, plan: Plan, number: int, tag: int, facts: dict[str, Any]) -> None:
+    """Give the other ranks of a plan their parts."""
+    ranks, control = context.roles.ranks_of(context.replica), context.control
+    assert control is not None
+    facts = {**facts, "ranks": ranks, "tag": tag, "channels": len(plan.edges)}
+    facts["replica"] = context.replica
+
+    def tell() -> None:
+        if context.roles.servers:
+            control.declare(context.roles.servers[0], plan.parts.values())
+        for task, part in plan.parts.items():
+            if ranks[task] != context.rank:
+                sends = sends_of(plan, task, ranks)
+                told = {**facts, "sends": sends}
+                if ranks[task] in context.roles.servers:  # they keep one state for all
+                    told["session"] = 0
+                control.register(ranks[task], number, part, told)
+
+    context.engine.with_baton(tell, lambda: True)
+
+
+def repeat(context: Context, plan: Plan, name: str) -> None:
+    """Have the server that drives `plan` repeat it; the plans of one `name` are the same.
+
+    The first replica that comes with it brings it.
+    """
+    ranks, control = context.roles.ranks_of(context.replica), context.control
+    if name in context.repeated or control is None:
+        return
+    context.repeated.add(name)
+    asks = {"service": "rounds", "updates": name, "attrs": attrs_of(context.cluster)}
+    server = ranks[plan.driver]
+    if not control.call({server: asks})()[server]["is_first"]:
+        return
+    number, tag = context.number(len(plan.edges), 1)
+    number += REPEATED * (context.replica + 1)  # the server drives those of several replicas
+    peers = [ranks[task] for task in plan.parts if task != plan.driver]
+    facts = {"sums": -1, "fetches": name, "driver": ranks[plan.driver], "peers": peers}
+    facts |= {"instances": 1, "trains": True, "session": 0}
+    register(context, plan, number, tag, facts)
+
+
+def _may_prefetch(context: Context, plan: Plan) -> bool:
+    """Whether the next step may read now what it would read later.
+
+    A backup worker's could be old by then, and its gradient dropped; sums between replicas start in
+    the order of steps.
+    """
+    kept = isinstance(context.cluster.sync, Backup) or plan.collectives
+    return context.settings.prefetch and context.cluster.mode == "ps" and not kept
+
+
+def make_step(
+    context: Context,
+    plan: Plan,
+    compiled: Compiled,
+    wanted: Sequence[Tensor | Operation],
+    family: int,
+    sums: Sums | None,
+    arena: SharedArena,
+    lanes: Lanes,
+) -> Step:
+    """Make a plan ready, of which `compiled` is this rank's part: give the other ranks theirs.
+
+    `arena` is that of steps which run in one go, `lanes` are those of the others.
+    """
+    tensors = sum(isinstance(w, Tensor) for w in wanted)
+    if compiled.code.simple and len(plan.parts) == 1:
+        return LocalStep(context, compiled, tensors, arena)
+    return SpanningStep(context, compiled, tensors, plan, family, sums, lanes)

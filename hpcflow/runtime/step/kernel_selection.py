@@ -1,0 +1,218 @@
+"""Whose kernel serves each node of a part, why not a better provider's, and of what form it is."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hpcflow.codegen.llvm_cpu_compiler import absent
+from hpcflow.graph.static_shape import Spec
+from hpcflow.lowering.buffer_assignment import has_kernel
+from hpcflow.lowering.fusion import fused_node_label
+from hpcflow.lowering.fusion.elementwise_fusion import fuse
+from hpcflow.lowering.fusion.library_fusion_passes import combined
+from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_rows
+from hpcflow.lowering.fusion.sparse_update_operands import without_copies
+from hpcflow.lowering.fusion.split_hoisting import split_first
+from hpcflow.lowering.fusion.strided_matmul_fusion import with_strides
+from hpcflow.lowering.fusion.update_fusion import Writer
+from hpcflow.lowering.kernel_metadata import KernelInfo
+from hpcflow.lowering.segments_between_waits import cut
+from hpcflow.lowering.update_tiling import arranged
+from hpcflow.lowering.weight_packing import pack_weights
+from hpcflow.plan.cost.cost_model import given_specs
+from hpcflow.plan.cost.memory_estimate import Made
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.program import Node, Part, Plan
+from hpcflow.plan.listing.plan_text import LISTED, as_table
+from hpcflow.runtime.device.device import Device, device_of
+
+
+class Served(NamedTuple):
+    """One node: who provides its kernel, and each better provider with the reason against it."""
+
+    node: str
+    type: str
+    provider: str  # numpy, cupy, the kind of another device, or a provider of faster kernels
+    refused: tuple[tuple[str, str], ...]
+    uncaptured: str = ""  # why a CUDA graph cannot hold it, of kernels on a GPU
+
+
+def served(part: Part, devices: Mapping[str, Device]) -> Iterator[Served]:
+    """The nodes of `part` that a kernel computes, loops and branches included, in their order.
+
+    `devices` are those of the task, as `Context.devices`: the choice is made as if it ran here.
+    """
+    part = as_run(part, devices)
+    updates = _generated(part, devices)
+    for node in part.nodes.values():
+        if node.type in FRAMES:
+            for _, inside in inner(node):
+                assert isinstance(inside, Part)
+                yield from served(inside, devices)
+        elif has_kernel(node):
+            made = Served(node.name, node.type, "llvm", ()) if node.name in updates else None
+            yield made or _served(node, part, device_of(node, part.task, devices))
+
+
+def _generated(part: Part, devices: Mapping[str, Device]) -> frozenset[str]:
+    """The nodes that generated loops of updates compute."""
+    groups = arranged(part, cut(part), infos_of(devices)(part), writer_for(devices))[2]
+    return frozenset(name for name, group in groups.items() if group.loop is not None)
+
+
+def as_run(part: Part, devices: Mapping[str, Device]) -> Part:
+    """The part as it is compiled on these devices: operations that one kernel does are one node."""
+
+    def is_fast(node: Node, specs: list[Spec]) -> bool:
+        return device_of(node, part.task, devices).is_fast(node, specs)
+
+    wish = next(iter(devices.values())).wish
+    generates = "llvm" in wish.providers and not absent()
+    part = without_copies(fuse_rows(part, wish.exact) if generates else part)
+    part = with_strides(combined(pack_weights(part, is_fast), is_fast), is_fast)
+    if not generates:
+        return part
+    part = split_first(part, wish.exact)
+    return fuse(part, cut(part), infos_of(devices), wish.exact, generating(devices))
+
+
+def generating(devices: Mapping[str, Device]) -> tuple[str, ...]:
+    """The kinds of devices for which loops are generated."""
+    return tuple(device.kind for device in devices.values() if device.makes_loops())
+
+
+def groups_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
+    """An object for each loop that computes several operations, those of `round` included."""
+    rounds = [] if plan.round is None else groups_data(plan.round, devices)
+    found = []
+    for outer in plan.parts.values():
+        for part in _nested(outer, devices):
+            for node in part.nodes.values():
+                if node.type == "Fused":
+                    held = {
+                        "types": list(fused_node_label.types(node)),
+                        "holds": list(fused_node_label.names(node)),
+                    }
+                    row = {
+                        "task": outer.task,
+                        "node": node.name,
+                        "elements": fused_node_label.elements(node),
+                    }
+                    found.append(row | held | {"title": fused_node_label.label(node)})
+    return [*found, *rounds]
+
+
+def groups_text(plan: Plan, devices: Mapping[str, Device]) -> str:
+    """A table of them, the largest first; "" if there are none."""
+    data = groups_data(plan, devices)
+    order = sorted(data, key=lambda one: -(one["elements"] or 0) * len(one["holds"]))
+    rows = [
+        (
+            one["title"],
+            fused_node_label.scope(one["holds"]),
+            str(len(one["holds"])),
+            f"{one['elements']:,}",
+        )
+        for one in order[:LISTED]
+    ]
+    more = f"\n... and {len(order) - LISTED} more" if len(order) > LISTED else ""
+    header = ("one loop", "of", "ops", "elements")
+    return as_table(header, rows) + more if rows else ""
+
+
+def _nested(part: Part, devices: Mapping[str, Device]) -> Iterator[Part]:
+    part = as_run(part, devices)
+    yield part
+    for node in part.nodes.values():
+        if node.type in FRAMES:
+            for _, inside in inner(node):
+                assert isinstance(inside, Part)
+                yield from _nested(inside, devices)
+
+
+def kernels_data(plan: Plan, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
+    """An object for each node of each task that a kernel computes; rounds of servers included."""
+    rounds = [] if plan.round is None else kernels_data(plan.round, devices)
+    found = [
+        {
+            "task": part.task,
+            "node": one.node,
+            "type": one.type,
+            "provider": one.provider,
+            "instead_of": [{"provider": name, "reason": why} for name, why in one.refused],
+            **({"uncaptured": one.uncaptured} if one.uncaptured else {}),
+        }
+        for part in plan.parts.values()
+        for one in served(part, devices)
+    ]
+    return [*found, *rounds]
+
+
+def kernels_text(plan: Plan, devices: Mapping[str, Device]) -> str:
+    """Tables of who serves each type of operation and why no better one; then of each node."""
+    data = kernels_data(plan, devices)
+    types: dict[tuple[str, str, str], int] = {}
+    for one in data:
+        key = one["type"], one["provider"], _reasons(one)
+        types[key] = types.get(key, 0) + 1
+    by_type = [(kind, str(n), by, why) for (kind, by, why), n in sorted(types.items())]
+    by_node = [(one["task"], one["node"], one["type"], one["provider"]) for one in data]
+    if len({one["task"] for one in data}) == 1:
+        nodes = as_table(("node", "type", "by"), [row[1:] for row in by_node])
+    else:
+        nodes = as_table(("task", "node", "type", "by"), by_node)
+    tables = [as_table(("type", "ops", "kernel by", "why no better one"), by_type), nodes]
+    left = collections.Counter((one["type"], one.get("uncaptured", "")) for one in data)
+    left_out = [(kind, str(n), why) for (kind, why), n in sorted(left.items()) if why]
+    if left_out:
+        tables.insert(1, as_table(("in no CUDA graph", "ops", "why"), left_out))
+    return "\n\n".join(tables)
+
+
+def _reasons(one: dict[str, Any]) -> str:
+    return "; ".join(f"{other['provider']}: {other['reason']}" for other in one["instead_of"])
+
+
+def infos_of(
+    devices: Mapping[str, Device],
+) -> Callable[[Part], Callable[[Node], KernelInfo]]:
+    """What tells the forms of the kernels of a part, as if it ran on these devices of a task."""
+
+    def infos(part: Part) -> Callable[[Node], KernelInfo]:
+        known: dict[str, KernelInfo] = {}
+
+        def info(node: Node) -> KernelInfo:
+            if node.name not in known:
+                device = device_of(node, part.task, devices)
+                known[node.name] = device.info(node, given_specs(node, part))
+            return known[node.name]
+
+        return info
+
+    return infos
+
+
+def made_for(devices: Mapping[str, Device]) -> Made:
+    """What parts become, and the forms of their kernels, as if they ran on a task's devices."""
+
+    def made(part: Part) -> tuple[Part, Callable[[Node], KernelInfo], Writer | None]:
+        part = as_run(part, devices)
+        return part, infos_of(devices)(part), writer_for(devices)
+
+    return made
+
+
+def writer_for(devices: Mapping[str, Device]) -> Writer | None:
+    """What tells for which updates loops are generated on these devices; None: for none."""
+    wish = next(iter(devices.values())).wish
+    if "llvm" not in wish.providers or absent():
+        return None
+    return Writer(wish.exact, generating(devices))
+
+
+def _served(node: Node, part: Part, device: Device) -> Served:
+    choice = device.choose(node, specs := given_specs(node, part))
+    why = device.uncaptured(node, specs) if device.captures else ""
+    return Served(node.name, node.type, device.provider(choice), choice.refused, why)

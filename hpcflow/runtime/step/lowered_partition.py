@@ -1,0 +1,65 @@
+"""From a part to the code that runs: what a plan that is kept has of it, besides kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hpcflow.lowering.kernel_metadata import Generated
+from hpcflow.lowering.python_codegen import generate
+from hpcflow.plan.cost import cost_model
+from hpcflow.plan.ir.control_flow_nodes import FRAMES, inner
+from hpcflow.plan.ir.program import Node, Part
+from hpcflow.plan.verification.effect_verifier import passes
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.step.kernel_selection import as_run, infos_of, writer_for
+from hpcflow.settings import Settings
+
+
+def generated(
+    part: Part,
+    devices: Mapping[str, Device],
+    settings: Settings,
+    kept: frozenset[str] = frozenset(),
+    inside: bool = False,
+) -> Generated:
+    """The code of a part on these devices of its task, and of the parts of its loops and branches.
+
+    Feeds in `kept` are given away with the call. The operations are as they were planned where
+    each one's values are looked at, or poisoned.
+    """
+    writes = None
+    if not settings.one_by_one:
+        part = passes(settings.verify_passes)(as_run, part, devices)
+        writes = writer_for(devices)
+    seconds = cost_model.seconds_in(part) if inside or _messages(part) else _no_time
+    code = generate(part, infos_of(devices)(part), seconds, settings.check_numerics, kept, writes)
+    frames = [node for node in part.nodes.values() if node.type in FRAMES]
+    return Generated(
+        part,
+        code,
+        {
+            node.name: {
+                key: generated(body, devices, settings, owned, inside=True)
+                for key, body, owned in _parts(node)
+            }
+            for node in frames
+        },
+    )
+
+
+def _messages(part: Part) -> bool:
+    """Whether messages move while a part runs, so that long kernels matter to others."""
+    return any(n.type in ("Send", "Recv") or n.row.collective for n in part.nodes.values())
+
+
+def _no_time(node: Node) -> float:
+    return 0.0
+
+
+def _parts(node: Node) -> Iterator[tuple[str, Part, frozenset[str]]]:
+    """The parts of a frame, each with those of its feeds that are its own to hand on."""
+    for key, inside in inner(node):
+        assert isinstance(inside, Part)
+        slots = zip(inside.feeds, node.attrs[f"{key}_feeds"], strict=True)
+        variables = len(node.specs) if key == "body" else 0
+        yield key, inside, frozenset(name for name, slot in slots if slot < variables)

@@ -1,0 +1,135 @@
+"""A step in several parts: feeds that come later, each operation run once, intermediates kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from hpcflow.errors import FeedError, FetchError
+from hpcflow.graph.dtypes import resource
+from hpcflow.graph.function_body import needed
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.platform.exception_translation import guarded
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one call computes: `wanted`, also for later calls, from `feeds`, by running `ops`."""
+
+    wanted: list[Tensor | Operation]
+    feeds: dict[Tensor, np.ndarray]
+    ops: set[Operation]
+
+
+@guarded
+class PartialRun:
+    """The state of a step whose feeds come bit by bit.
+
+    A call runs the operations that its fetches need and that have not run. Of their outputs it
+    fetches also those that operations of the step which are left will take, and feeds them later.
+    """
+
+    def __init__(self, fetches: Sequence[Tensor | Operation], feeds: Sequence[Tensor]) -> None:
+        self.values: dict[Tensor, np.ndarray] = {}  # fed, or computed and still needed
+        self.done: set[Operation] = set()
+        self._left = dict.fromkeys(fetches)
+        self._feeds = dict.fromkeys(feeds)
+        self._fetched: set[Tensor | Operation] = set()
+        self._all = self._reach(fetches, self._feeds)
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        """Errors: FetchError if a loop would run twice: for itself and for its gradient."""
+        for op in _by_place(self._all):
+            if op in op.graph.extensions:
+                raise FetchError(
+                    f"a partial run cannot take the gradient through {op.name!r}",
+                    op=op.name,
+                    line=op.line,
+                    hint="fetch all of it in one run",
+                )
+
+    def feed(self, arrays: Mapping[Tensor, np.ndarray]) -> None:
+        """Take values of feeds that were set up, each once."""
+        for t in arrays:
+            if t not in self._feeds or t in self.values:
+                why = "was fed before" if t in self._feeds else "was not set up as a feed"
+                raise FeedError(
+                    f"{t.name!r} {why} in this partial run",
+                    op=t.op.name,
+                    line=t.op.line,
+                    hint="name all feeds in partial_run_setup, and feed each once",
+                )
+        self.values.update(arrays)
+
+    def begin(self, wanted: Sequence[Tensor | Operation]) -> Part:
+        """What must be computed for `wanted` now."""
+        for fetch in wanted:
+            if fetch not in self._left:
+                op = fetch if isinstance(fetch, Operation) else fetch.op
+                why = "was fetched before" if fetch in self._fetched else "was not set up"
+                raise FetchError(
+                    f"{fetch.name!r} {why} in this partial run",
+                    op=op.name,
+                    line=op.line,
+                    hint="name all fetches in partial_run_setup, and fetch each once",
+                )
+        ops = self._reach(wanted, self.values)
+        self._check_fed(ops)
+        later = self._all - ops - self.done
+        needed = {t for op in later for t in op.inputs} | {
+            t for t in self._left if isinstance(t, Tensor)
+        }
+        keep = [
+            t
+            for op in _by_place(ops)
+            for t in op.outputs
+            if t in needed and t.dtype != resource and t not in self.values
+        ]
+        missing = [w for w in wanted if w not in self.values and w not in self.done]
+        used = {t for op in ops for t in op.inputs}
+        feeds = {t: self.values[t] for t in _ordered(used) if t in self.values}
+        return Part([*dict.fromkeys([*missing, *keep])], feeds, ops)
+
+    def end(
+        self, part: Part, values: Sequence[np.ndarray], wanted: Sequence[Tensor | Operation]
+    ) -> list[np.ndarray]:
+        """Take what was computed; the values of `wanted`, which are handed out."""
+        tensors = [w for w in part.wanted if isinstance(w, Tensor)]
+        self.values.update(zip(tensors, values, strict=True))
+        self.done |= {op for op in part.ops if op.type != "Variable"}
+        for fetch in wanted:
+            self._left.pop(fetch, None)
+            self._fetched.add(fetch)
+        return [self.values[t] for t in wanted if isinstance(t, Tensor)]
+
+    def _reach(
+        self, wanted: Iterable[Tensor | Operation], have: Mapping[Tensor, object]
+    ) -> set[Operation]:
+        """The operations that must run for `wanted` when the values of `have` are there."""
+
+        def there(item: Tensor | Operation) -> bool:
+            op = item if isinstance(item, Operation) else item.op
+            return item in have or op in self.done or op.type == "Placeholder"
+
+        return set(needed(wanted, there))
+
+    def _check_fed(self, ops: set[Operation]) -> None:
+        taken = {t for op in ops for t in op.inputs}
+        for t in _ordered(taken & set(self._feeds)):
+            if t not in self.values:
+                raise FeedError(
+                    f"{t.name!r} must be fed before what depends on it can be fetched",
+                    op=t.op.name,
+                    line=t.op.line,
+                )
+
+
+def _ordered(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return sorted(tensors, key=lambda t: (t.op.index, t.index))
+
+
+def _by_place(ops: Iterable[Operation]) -> list[Operation]:
+    return sorted(ops, key=lambda op: op.index)

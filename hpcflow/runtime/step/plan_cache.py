@@ -1,0 +1,270 @@
+"""The plans of a rank: made, or loaded from a folder where another rank or an earlier run put them.
+
+What all passes make of a program is kept, the code of this rank's part included, under a digest of
+all that it follows from (`hpcflow.plan.serialization.plan_cache_key`). One rank of a node makes
+what is not there, while the
+others that need the same wait for its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hpcflow.codegen import kernel_cache
+from hpcflow.codegen.llvm_cpu_compiler import absent
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.static_shape import Spec
+from hpcflow.kernels.kernel_registry import are_own, versions
+from hpcflow.lowering.kernel_metadata import Generated
+from hpcflow.plan.distribution.variable_placement import assign_variables
+from hpcflow.plan.frontend.constant_folding import Evaluate
+from hpcflow.plan.frontend.graph_pruning import prune
+from hpcflow.plan.ir.control_flow_nodes import within
+from hpcflow.plan.ir.program import Cluster, Part, Plan, Program
+from hpcflow.plan.pass_list import plan_of
+from hpcflow.plan.serialization import plan_cache_format
+from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, chosen, key, sources
+from hpcflow.plan.verification import summed_loss_warning
+from hpcflow.plan.verification.plan_verifier import verify
+from hpcflow.platform import artifact_cache, cpu_threads
+from hpcflow.platform.rank_logging import logger, say_once
+from hpcflow.runtime.device import device
+from hpcflow.runtime.job.rank_role import Rank
+from hpcflow.runtime.step.lowered_partition import generated
+
+Made = TypeVar("Made")
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """How many plans and kernels were made, and how many loaded, in how many seconds."""
+
+    plans_made: int = 0
+    plans_loaded: int = 0
+    plan_seconds: float = 0.0
+    kernels_compiled: int = 0
+    kernels_loaded: int = 0
+    kernel_seconds: float = 0.0
+
+    def since(self, before: Spent) -> Spent:
+        """What was spent since then."""
+        mine, its = dataclasses.astuple(self), dataclasses.astuple(before)
+        return Spent(*(a - b for a, b in zip(mine, its, strict=True)))
+
+    def __str__(self) -> str:
+        how = "loaded" if self.plans_loaded else "made"
+        text = f"the plan was {how} in {1e3 * self.plan_seconds:.0f} ms"
+        counts = {"compiled": self.kernels_compiled, "loaded": self.kernels_loaded}
+        kernels = " and ".join(f"{n} {what}" for what, n in counts.items() if n)
+        if kernels:
+            text += f", its kernels ({kernels}) in {1e3 * self.kernel_seconds:.0f} ms"
+        return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """What a run would do for its plan: load the file `kept`, or make it, in so many seconds."""
+
+    seconds: float  # that making it took here, its driver's code included
+    folder: str | None  # where plans are kept
+    keeps: bool  # whether this one is
+    kept: artifact_cache.Kept | None
+    threads: int  # of each rank, for which it is kept
+
+
+class Plans:
+    """Where the plans of a rank come from."""
+
+    def __init__(self, context: Rank) -> None:
+        self.context = context
+        self._made, self._loaded, self._seconds = 0, 0, 0.0
+        self._told = False
+        path, devices = context.settings.plan_cache, context.devices.values()
+        ours = all(type(one).__module__ == device.__name__ for one in devices)
+        self.folder = None  # also where devices are of the user's, or no kernels are generated
+        if ours and not absent():
+            self.folder = artifact_cache.own(artifact_cache.PLANS, path)
+
+    @property
+    def spent(self) -> Spent:
+        """What plans and kernels have taken so far."""
+        kernels = kernel_cache.compiled, kernel_cache.loaded, kernel_cache.seconds
+        return Spent(self._made, self._loaded, self._seconds, *kernels)
+
+    def tell(self, spent: Spent, graph: Graph) -> None:
+        """Say once in a job what the first plan that trains has taken, and warn of its losses."""
+        if not self.context.is_chief or self._told:
+            return
+        self._told = True
+        logger.info("first training step: %s", spent)
+        if self.context.cluster.joins and self.context.cluster.replicas > 1:
+            for line in summed_loss_warning.told(graph, self.context.cluster.replicas):
+                logger.warning(line)
+
+    def find(
+        self,
+        graph: Graph,
+        wanted: Sequence[Tensor | Operation],
+        specs: Mapping[Tensor, Spec],
+        done: Container[Operation],
+        evaluate: Evaluate,
+        cluster: Cluster,
+    ) -> tuple[Plan, Generated]:
+        """The plan of `wanted` from feeds of these specs, and the code of the driver's part.
+
+        `cluster` is that of the context, as the session's config changes it.
+
+        Errors: those of `make_plan`.
+        """
+        context, start = self.context, time.perf_counter()
+        program = prune(graph, wanted, specs, done)
+
+        def make() -> tuple[Plan, Generated]:
+            plan = self._plan(program, graph, evaluate, cluster)
+            for each in (plan, plan.round):
+                if each is not None:
+                    verify(each)
+            mine = generated(plan.parts[plan.driver], context.devices, context.settings)
+            return dataclasses.replace(plan, parts=plan.parts | {plan.driver: mine.part}), mine
+
+        return self._found(
+            self._name(program, graph, cluster),
+            make,
+            lambda made: plan_cache_format.to_bytes(*made),
+            lambda data: plan_cache_format.from_bytes(data, cluster),
+            start,
+        )
+
+    def look(
+        self,
+        graph: Graph,
+        wanted: Sequence[Tensor | Operation],
+        specs: Mapping[Tensor, Spec],
+        done: Container[Operation],
+        evaluate: Evaluate,
+        cluster: Cluster,
+    ) -> tuple[Plan, Callable[[], Outlook]]:
+        """The plan that `find` would find, made anew and not checked, and what tells of it."""
+        start = time.perf_counter()
+        program = prune(graph, wanted, specs, done)
+        plan = self._plan(program, graph, evaluate, cluster)
+        seconds = time.perf_counter() - start
+
+        def outlook() -> Outlook:
+            start = time.perf_counter()
+            generated(plan.parts[plan.driver], self.context.devices, self.context.settings)
+            spent = seconds + time.perf_counter() - start
+            folder, found, keeps = self.folder, None, False
+            for count in cpu_threads.shares(self.context.size):
+                name = self._name(program, graph, cluster, count)
+                if folder is None or name is None:
+                    break
+                keeps, found = True, folder.find(name)
+                if found is not None:
+                    break
+            return Outlook(spent, str(folder.place) if folder else None, keeps, found, count)
+
+        return plan, outlook
+
+    def _plan(self, program: Program, graph: Graph, evaluate: Evaluate, cluster: Cluster) -> Plan:
+        context = self.context
+        given = cluster, context.settings, context.replica, evaluate
+        return plan_of(program, graph, *given)
+
+    def code(self, part: Part, data: bytes) -> Generated:
+        """The code of a part that came from a driver as `data`."""
+        context, name = self.context, None
+        if self._keeps(part) and len(part.nodes) >= LEAST_NODES:
+            facts = repr([chosen(context.settings), self._about, cpu_threads.chosen().threads])
+            name = hashlib.sha256(facts.encode() + data).hexdigest()
+        return self._found(
+            name,
+            lambda: generated(part, context.devices, context.settings),
+            plan_cache_format.code_to_bytes,
+            plan_cache_format.code_from_bytes,
+            time.perf_counter(),
+        )
+
+    def _name(self, program: Program, graph: Graph, cluster: Cluster, count: int = 0) -> str | None:
+        """What the plan of a program is called in the folder; None if it is not kept.
+
+        It is that of ranks of so many threads, by default of as many as this one has.
+        """
+        if not self._keeps(program):
+            return None
+        settings = self.context.settings
+        homes = assign_variables(graph, cluster, settings)
+        replica = self.context.replica
+        count = count or cpu_threads.chosen().threads
+        given = cluster, settings, homes, replica
+        return key(program, graph, *given, lambda: [*self._about, count])
+
+    def _keeps(self, program: Program | Part) -> bool:
+        """Whether there is a folder, and no operation has a kernel of the user's."""
+        nodes = chain(program.nodes.values(), within(program.nodes))
+        kinds = [device.kind for device in self.context.devices.values()]
+        return self.folder is not None and not are_own((node.type for node in nodes), kinds)
+
+    def _found(
+        self,
+        name: str | None,
+        make: Callable[[], Made],
+        write: Callable[[Made], bytes],
+        read: Callable[[bytes], Made],
+        start: float,
+    ) -> Made:
+        """What is called `name`: loaded, or made and kept."""
+        found = self._read(name, read)
+        if found is None and name is not None and self.folder is not None:
+            with self.folder.turn(f"plans-{name[0]}"):
+                found = self._read(name, read)
+                if found is None:
+                    found = self._kept(name, make(), write)
+        if found is None:
+            found = make()
+            self._made += 1
+        self._seconds += time.perf_counter() - start
+        return found
+
+    def _read(self, name: str | None, read: Callable[[bytes], Made]) -> Made | None:
+        if name is None or self.folder is None:
+            return None
+        data = self.folder.read(name)
+        if data is None:
+            return None
+        try:
+            found = read(data)
+        except Exception as error:  # whatever the bytes make `read` do: the plan is made anew
+            why = f"{type(error).__name__}: {error}"
+            where = self.folder.file(name)
+            say_once(f"{where} cannot be used and is made anew ({why})", logging.WARNING)
+            return None
+        self._loaded += 1
+        return found
+
+    def _kept(self, name: str, made: Made, write: Callable[[Made], bytes]) -> Made:
+        """What was made, kept if all of it is plain data."""
+        assert self.folder is not None
+        self._made += 1
+        with contextlib.suppress(TypeError):
+            self.folder.write(name, write(made))
+        return made
+
+    @functools.cached_property
+    def _about(self) -> list[Any]:
+        """What plans follow from besides the program and the number of threads: devices,
+        libraries, hpcflow itself."""
+        devices = [(name, type(one).__qualname__) for name, one in self.context.devices.items()]
+        wish = next(iter(self.context.devices.values())).wish
+        libraries = [np.__version__, *versions(wish)]
+        return [sources(), libraries, devices, wish]

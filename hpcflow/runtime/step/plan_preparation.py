@@ -1,0 +1,55 @@
+"""What a session does for its plans: constants folded, and what servers hold and move told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import MALFORMED, HpcflowError, KernelError, OutOfMemoryError
+from hpcflow.graph.graph import Graph
+from hpcflow.graph.static_shape import Spec, known
+from hpcflow.plan.cost.server_traffic import as_text
+from hpcflow.plan.distribution.variable_placement import assign_variables, held_bytes
+from hpcflow.plan.ir.program import Node, Plan
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.rank_context import Context
+
+
+def tell_traffic(context: Context, graph: Graph, plan: Plan) -> None:
+    """Print once, before the first step that trains, what servers hold and move in it."""
+    if context.counts.told:
+        return
+    context.counts.told = True
+    homes = assign_variables(graph, context.cluster, context.settings)
+    held = held_bytes(graph, homes, context.cluster.servers)
+    by = "placed by prediction"
+    if context.cluster.measured:
+        by = f"placed as measured in {context.settings.placement}"
+        known = {name for name, _, _ in context.cluster.measured}
+        missing = [name for name, home in homes.items() if home.owner == name and name not in known]
+        if missing:
+            by += f" (by prediction, not being there: {', '.join(missing)})"
+    logger.info("%s", as_text(plan, held, by))
+
+
+def evaluate(context: Context, node: Node, inputs: Sequence[Any]) -> list[Any]:
+    """Compute a pure node on this rank's CPU: the plan folds constants with it."""
+    device = context.devices["cpu:0"]
+    specs = [Spec(np.asarray(x).dtype, np.asarray(x).shape) for x in inputs]
+    run, form = device.kernel(node, specs), device.info(node, specs).form
+    try:
+        if form == "out":
+            outs = [np.empty(known(s.shape), s.dtype) for s in node.specs]
+            run(*inputs, *outs)
+            return outs
+        made = run(*inputs)
+    except HpcflowError as error:
+        error.op, error.line = error.op or node.name, error.line or node.line
+        raise
+    except MALFORMED as error:
+        kind = OutOfMemoryError if isinstance(error, MemoryError) else KernelError
+        told = f"{node.type} failed: {type(error).__name__}: {error}"
+        raise kind(told, op=node.name, line=node.line) from error
+    return list(made) if isinstance(made, tuple) else [np.asarray(made)]

@@ -1,0 +1,127 @@
+"""The plans of one fetch, for the shapes that it is fed, and a watch for graphs that grow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.static_shape import Shape, Spec
+from hpcflow.platform.rank_logging import logger, say_once
+from hpcflow.runtime.step.planned_step import Step
+from hpcflow.runtime.step.step_channels import Sums
+
+SPECIALISED = 8  # plans kept for known shapes of one fetch; then one plan serves any shape
+GROWING_RUNS = 100  # runs in a row with new operations that are a leak
+_numbers = itertools.count()  # of families, over all sessions: served ranks keep sums by them
+
+
+class Family:
+    """The plans of one fetch with the same tensors fed: for each of a few shapes, then for any.
+
+    Their collectives have one storage, for replicas are fed shares of different sizes.
+    """
+
+    def __init__(
+        self,
+        wanted: Sequence[Tensor | Operation],
+        done: frozenset[Operation] = frozenset(),
+        untraced: Family | None = None,
+    ) -> None:
+        """Beside an `untraced` one its steps note when each operation ran.
+
+        Their sums are the same: a replica traces for itself alone.
+        """
+        self.wanted, self.done, self.untraced = wanted, done, untraced
+        self.number: int = next(_numbers) if untraced is None else untraced.number
+        self._sums: Sums | None = None
+        self._steps: dict[tuple[Any, ...], Step] = {}  # shapes -> step
+        self._general: Step | None = None
+
+    def step(
+        self,
+        arrays: Mapping[Tensor, np.ndarray],
+        make: Callable[[Family, dict[Tensor, Spec]], Step],
+    ) -> Step:
+        """The step for feeds of these shapes, made if need be."""
+        shapes = tuple(array.shape for array in arrays.values())
+        step = self._steps.get(shapes)
+        if step is None and len(self._steps) < SPECIALISED:
+            step = make(self, {t: Spec(a.dtype, a.shape) for t, a in arrays.items()})
+            self._steps[shapes] = step
+        if step is None:
+            if self._general is None:
+                names = ", ".join(w.name for w in self.wanted)
+                say_once(
+                    f"{names} was fed {SPECIALISED} different shapes; from now on one plan for any "
+                    "shape serves the others (slower: pad to a few sizes if it matters)"
+                )
+                self._general = make(
+                    self,
+                    {t: Spec(a.dtype, self._open(i, t)) for i, (t, a) in enumerate(arrays.items())},
+                )
+            step = self._general
+        return step
+
+    def has(self, step: Step) -> bool:
+        """Whether a step is one of these."""
+        return step is self._general or step in self._steps.values()
+
+    @property
+    def sums(self) -> Sums | None:
+        """The storage of its collectives, once the replicas have agreed on them."""
+        return self._sums if self.untraced is None else self.untraced.sums
+
+    @sums.setter
+    def sums(self, sums: Sums) -> None:
+        if self.untraced is None:
+            self._sums = sums
+        else:
+            self.untraced.sums = sums
+
+    def cancel(self, why: str) -> None:
+        """End steps in flight with a CancelledError."""
+        for step in self.steps:
+            step.cancel(why)
+
+    @property
+    def steps(self) -> list[Step]:
+        """All its steps."""
+        general = [] if self._general is None else [self._general]
+        return [*self._steps.values(), *general]
+
+    def _open(self, index: int, tensor: Tensor) -> Shape:
+        """The sizes of a feed that have been the same so far; None where they differ."""
+        seen = {shapes[index] for shapes in self._steps}
+        ranks = {len(shape) for shape in seen}
+        if len(ranks) > 1:
+            return tensor.shape
+        columns = zip(*seen, strict=True)
+        same = [sizes[0] if len(set(sizes)) == 1 else None for sizes in columns]
+        return tuple(
+            None if static is None else d
+            for d, static in zip(same, tensor.shape or same, strict=True)
+        )
+
+
+class Growth:
+    """Notices a graph that grows from run to run: a leak of scripts that build in the loop."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._runs = 0
+
+    def watch(self, graph: Graph) -> None:
+        """Count runs in a row that found new operations; say so once, with the user's line."""
+        grown, self._version = graph.version > self._version, graph.version
+        self._runs = self._runs + 1 if grown else 0
+        if self._runs == GROWING_RUNS:
+            op = graph.get_operations()[-1]
+            logger.warning(
+                "the graph grew before each of the last %d runs: %r was made at %s; make "
+                "operations once, before the loop, or memory and time grow with every step",
+                *(GROWING_RUNS, op.name, op.line),
+            )

@@ -1,0 +1,457 @@
+"""What ties a part to its peers: the channels, buckets and hooks of each step instance."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import hpcflow.runtime.executor.py_func_execution
+import hpcflow.runtime.state.accumulator_state
+import hpcflow.runtime.state.queue_op_execution
+import hpcflow.runtime.state.reader_state  # noqa: F401  (their kinds of waits)
+from hpcflow.comm.communicator import Bucket, Communicator, Request, Watch
+from hpcflow.errors import CommError, DeathError, StepError
+from hpcflow.graph.dtypes import string
+from hpcflow.graph.static_shape import Spec, is_known, show
+from hpcflow.graph.string_encoding import pack, unpack
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.executor.async_ops import start_wait
+from hpcflow.runtime.executor.executor import Engine
+from hpcflow.runtime.failure.replica_loss_recovery import Survival
+from hpcflow.runtime.step.control_flow_execution import Run, inline
+from hpcflow.runtime.step.step_instance import Instance
+
+NOTHING = -1  # in place of the rank: the value is missing, the step failed where it was to be made
+NO_BYTES = Spec(np.dtype(np.uint8), (0,))
+DIMS = 8  # a message of unknown size begins with its rank and up to seven sizes, int64 each
+
+
+class Link:
+    """The peers of a part: which rank each task is, and the tags of the channels between them.
+
+    `ranks` maps the tasks of the plan to ranks, `tag` is the first tag of instance 0 and `channels`
+    how many each instance uses. `sums` is the storage of its collectives, `replica` the one whose
+    steps these are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ranks: Mapping[str, int] | None = None,
+        tag: int = 0,
+        channels: int = 0,
+        sums: Sums | None = None,
+        replica: int = 0,
+    ) -> None:
+        self.engine, self.comm, self.sums, self.replica = engine, engine.comm, sums, replica
+        self.ranks, self.tag, self.channels = ranks or {}, tag, channels
+
+    def tag_of(self, instance: Instance, node: Node) -> int:
+        """The message tag of a Send's or Recv's channel."""
+        return self.tag + instance.slot * self.channels + int(node.attrs["channel"])
+
+    def open(self, instance: Instance) -> Ends:
+        """Make the channels of an instance."""
+        return Ends(self, instance)
+
+    def frame(self, instance: Instance, node: Node) -> Run:
+        """A loop or branch that never waits, as one call."""
+        return inline(instance, node)
+
+    def bucket(self, node: Node) -> BucketViews | GatherBoxes:
+        """The storage of a collective node."""
+        if self.sums is None:
+            raise CommError("a collective needs a group of replicas", op=node.name, line=node.line)
+        return self.sums.get(node)
+
+    # -- hooks of generated code, bound once per instance
+
+    def send(self, instance: Instance) -> Callable[[int], None]:
+        """Start the send of a value that lies in its channel's buffer."""
+        engine = self.engine
+
+        def send(index: int) -> None:
+            instance.sent[index] = 1
+            channel = instance.ends.sends[index]
+            channel.start()
+            if not channel.test():
+                instance.left += 1
+                engine.await_(channel, instance, None)
+
+        return send
+
+    def send_loose(self, instance: Instance) -> Callable[..., None]:
+        """Send a value from where it lies, its variable's version pinned until it has left."""
+        engine, comm = self.engine, self.comm
+        assert comm is not None
+
+        def send_loose(index: int, array: np.ndarray, variable: Any) -> None:
+            if variable is not None:
+                array = variable.pin()
+            instance.sent[index] = 1
+            dest, tag = instance.ends.address[index]
+            request: Any = comm.send_to_channel(np.ascontiguousarray(array), dest, tag)
+            if variable is not None:
+                request = _Pinned(request, variable, array, lambda: dest in comm.lost)
+            instance.left += 1
+            engine.await_(request, instance, None)
+
+        return send_loose
+
+    def send_sized(self, instance: Instance) -> Callable[[int, np.ndarray], None]:
+        """Send a value whose size only the step tells, its sizes in front."""
+        engine, comm = self.engine, self.comm
+        assert comm is not None
+
+        def send_sized(index: int, array: np.ndarray) -> None:
+            head = np.zeros(DIMS, np.int64)
+            head[: array.ndim + 1] = (array.ndim, *array.shape)
+            if array.dtype == string:
+                data = np.frombuffer(pack(array), np.uint8)
+            else:
+                data = np.ravel(array).view(np.uint8)
+            message = np.concatenate([head.view(np.uint8), data])
+            instance.sent[index] = 1
+            dest, tag = instance.ends.address[index]
+            instance.left += 1
+            engine.await_(comm.send(message, dest, tag), instance, None)
+
+        return send_sized
+
+    def begin(self, instance: Instance) -> Callable[..., None]:
+        """Start what finishes later: a collective in its turn, or a wait with its inputs."""
+        engine = self.engine
+        nodes = instance.part.nodes
+
+        def begin(name: str, *inputs: Any) -> None:
+            if nodes[name].row.collective:
+                instance.begun.add(name)
+                engine.start_collectives(engine.turns.ready(instance, name))
+                return
+            wait: Any = start_wait(instance, nodes[name], inputs)
+            is_over = wait.test()
+            instance.begun.add(name)
+            if is_over:
+                engine.over(instance, name)
+                return
+            instance.waiting[name] = wait
+            if getattr(wait, "told", False):
+                wait.then = functools.partial(engine.told, instance, name)
+            else:
+                engine.await_(wait, instance, name)
+
+        return begin
+
+    def poll(self, instance: Instance) -> Callable[[], bool]:
+        """Let messages move between long kernels."""
+        return self.engine.poll
+
+    def hold(self, instance: Instance) -> Callable[[], None]:
+        """Ctrl-C waits from now on."""
+        return self.engine.slices.interrupt.hold
+
+    def let_go(self, instance: Instance) -> Callable[[], None]:
+        """Ctrl-C is handled again."""
+        return self.engine.slices.interrupt.let_go
+
+    def lend(self, instance: Instance) -> Callable[[], None]:
+        """A long kernel begins."""
+        return self.engine.helper.lend
+
+    def take(self, instance: Instance) -> Callable[[], None]:
+        """The long kernel has ended."""
+        return self.engine.helper.take
+
+
+class Ends:
+    """The channels of one instance: sends by number, receives posted when a step begins."""
+
+    def __init__(self, link: Link, instance: Instance) -> None:
+        self.link, self.instance = link, instance
+        comm: Any = link.comm  # there where the part has a Send or a Recv
+        nodes = instance.part.nodes
+        self.address: list[tuple[int, int]] = []
+        self.sends: list[Any] = []
+        self.numbers = {info.node: i for i, info in enumerate(instance.code.sends)}
+        for info in instance.code.sends:
+            node = nodes[info.node]
+            self.address.append((link.ranks[node.attrs["dest"]], link.tag_of(instance, node)))
+            array = instance.arrays.get(info.bind)
+            self.sends.append(comm.send_channel(array, *self.address[-1]) if info.bind else None)
+        self.recvs: list[tuple[str, Any]] = []
+        for node in nodes.values():
+            if node.type == "Recv":
+                self.recvs.append((node.name, self._receiver(node)))
+        self.collectives = sorted(
+            instance.buckets, key=lambda name: nodes[name].attrs.get("sequence", 0)
+        )
+
+    def close(self) -> None:
+        """Free the channels, on none of which anything is on its way."""
+        for channel in self.sends:
+            if channel is not None:
+                channel.close()
+        for _, receiver in self.recvs:
+            receiver.close()
+        self.sends, self.recvs = [], []
+
+    def _receiver(self, node: Node) -> Any:
+        link, instance = self.link, self.instance
+        peer, tag = link.ranks[node.attrs["source"]], link.tag_of(instance, node)
+        if not node.specs[0].sized:
+            return _Sized(link.comm, peer, tag, node.specs[0], instance.boxes[node.name][0])
+        comm: Any = link.comm
+        nbytes = node.specs[0].nbytes
+        array = instance.received[node.name] if nbytes else np.empty(1, np.uint8)
+        return _Filled(comm.recv_channel(array, peer, tag, short=True), nbytes, node, peer)
+
+    def send_nothing(self, name: str) -> None:
+        """Send that the value of the Send `name` is missing, unless the value has been sent.
+
+        In place of some bytes none, of none one; of unknown sizes a rank that cannot be.
+        """
+        link, instance, index = self.link, self.instance, self.numbers[name]
+        if instance.sent[index]:
+            return
+        instance.sent[index] = 1
+        node = instance.part.nodes[name]
+        specs = [instance.compiled._spec(ref) for ref in node.inputs] or [NO_BYTES]
+        if not specs[0].sized:
+            message = np.full(DIMS, NOTHING, np.int64)
+        else:
+            message = np.zeros(0 if specs[0].nbytes else 1, np.uint8)
+        instance.left += 1
+        comm: Any = link.comm
+        request = comm.send_to_channel(message, *self.address[index])
+        link.engine.await_(request, instance, None)
+
+    def post(self) -> None:
+        """Post all receives of a step."""
+        for name, channel in self.recvs:
+            channel.start()
+            self.link.engine.await_(channel, self.instance, name)
+
+
+class Sums:
+    """The storage of the collectives of one fetch, whatever the shapes of its feeds.
+
+    Replicas deal unequal shares, so they specialise their plans for other shapes at other times;
+    the collectives are the same, and their storage is made once, at the first step, by all.
+    """
+
+    def __init__(self, group: Communicator, survival: Survival | None = None) -> None:
+        self._group, self._survival = group, survival
+        self._views: dict[str, BucketViews | GatherBoxes] = {}
+
+    def get(self, node: Node) -> BucketViews | GatherBoxes:
+        """The storage of a collective node, made at its first use: collective over the group."""
+        if node.name not in self._views:
+            if self._survival is None:
+                self._views[node.name] = self._made(node)
+            else:
+                self._views[node.name] = self._survival.make(lambda: self._made(node))
+        return self._views[node.name]
+
+    def _made(self, node: Node) -> BucketViews | GatherBoxes:
+        return (GatherBoxes if node.type == "AllGather" else BucketViews)(self._group, node)
+
+
+class BucketViews:
+    """A collective's storage, seen as the arrays of its inputs and outputs."""
+
+    def __init__(self, group: Communicator, node: Node) -> None:
+        specs = [spec for spec in node.specs]
+        for spec in specs:
+            if not is_known(spec.shape):
+                raise CommError(
+                    f"{node.type} of a value whose size is unknown", op=node.name, line=node.line
+                )
+        self.specs = specs
+        count = sum(spec.nbytes // spec.dtype.itemsize for spec in specs)
+        self.sum = node.type == "AllReduce"
+        self.group = group
+        if self.sum:
+            self.bucket: Bucket | None = group.bucket(count, specs[0].dtype)
+            self._in, self._out = self.bucket.input, self.bucket.output
+        else:
+            self.bucket = None
+            self._in = self._out = np.empty(count, specs[0].dtype)
+        self.nbytes = self._in.nbytes + (0 if self._out is self._in else self._out.nbytes)
+        self._request: Request | None = None
+
+    def views(self, side: str) -> list[Any]:
+        """The arrays of the inputs ("bucket_in") or outputs ("bucket_out")."""
+        whole, at, views = self._in if side == "bucket_in" else self._out, 0, []
+        for spec in self.specs:
+            n = _count(spec)
+            views.append(whole[at : at + n].reshape(spec.shape))
+            at += n
+        return views
+
+    def start(self) -> None:
+        """Begin the sum, or the broadcast of the first replica's values."""
+        if self.bucket is not None:
+            self.bucket.start()
+        else:
+            self._request = self.group.broadcast(self._in, 0)
+
+    def test(self) -> bool:
+        """True once the outputs are there."""
+        return (self.bucket or self._request).test()  # type: ignore[union-attr]
+
+
+class GatherBoxes:
+    """Boxes for the rows of this replica and for those of all, whose numbers change step by step.
+
+    The sizes are told first. As they and the rows start at two times, they travel on a communicator
+    of their own: there the order of collectives is that of steps.
+    """
+
+    nbytes = 0  # what comes is of each step
+
+    def __init__(self, group: Communicator, node: Node) -> None:
+        comm = group.split(range(group.size))
+        assert comm is not None
+        self.comm, self.specs = comm, node.specs
+        self._in: list[list[Any]] = [[None] for _ in node.inputs]
+        self._out: list[list[Any]] = [[None] for _ in node.inputs]
+        self._sizes = np.zeros((comm.size, len(node.inputs)), np.int64)
+        self._telling: Request | None = None
+        self._moving: list[Request] = []
+
+    def views(self, side: str) -> list[Any]:
+        """The boxes of the inputs ("bucket_in") or outputs ("bucket_out")."""
+        return self._in if side == "bucket_in" else self._out
+
+    def start(self) -> None:
+        """Tell how many rows there are."""
+        self._sizes.fill(0)
+        self._sizes[self.comm.rank] = [len(box[0]) for box in self._in]
+        self._telling = self.comm.all_reduce(self._sizes)
+
+    def test(self) -> bool:
+        """True once the rows of all are there."""
+        if self._telling is not None:
+            if not self._telling.test():
+                return False
+            self._telling = None
+            self._moving = [self._move(i) for i in range(len(self._in))]
+        self._moving = [request for request in self._moving if not request.test()]
+        return not self._moving
+
+    def _move(self, i: int) -> Request:
+        mine, rows = self._in[i][0], self._sizes[:, i].tolist()
+        out = self._out[i][0] = np.empty((sum(rows), *mine.shape[1:]), mine.dtype)
+        return self.comm.all_gather(mine, out, rows)
+
+
+def _count(spec: Spec) -> int:
+    return spec.nbytes // spec.dtype.itemsize
+
+
+class _Pinned:
+    """A send of a variable's version: the pin ends when the send does."""
+
+    def __init__(
+        self, request: Request, variable: Any, array: Any, is_lost: Callable[[], bool]
+    ) -> None:
+        self.request, self.variable, self.array = request, variable, array
+        self._is_lost = is_lost
+        self.watched_by = getattr(request, "watched_by", None)
+
+    def test(self) -> bool:
+        try:
+            if not self.request.test():
+                return False
+        except DeathError:
+            self.abandon()
+            raise
+        self.variable.unpin(self.array)
+        return True
+
+    def abandon(self) -> None:
+        """Nobody waits for the send: the pin ends unless a rank that lives may still receive it."""
+        if self._is_lost():
+            self.variable.unpin(self.array)
+
+
+class Lost(StepError):
+    """A value never came, because the step failed on another rank, which says why."""
+
+    def __init__(self) -> None:
+        super().__init__("the step failed on another rank")
+
+
+class _Filled:
+    """A receive of `nbytes`, or of the message that there is no value; see `send_nothing`."""
+
+    def __init__(self, channel: Any, nbytes: int, node: Node, peer: int) -> None:
+        self.channel, self.nbytes, self.start = channel, nbytes, channel.start
+        self.close, self.watched_by = channel.close, getattr(channel, "watched_by", None)
+        self.node, self.peer = node, peer
+
+    def test(self) -> bool:
+        if not self.channel.test():
+            return False
+        got = self.channel.nbytes
+        if got == self.nbytes:
+            return True
+        if got == (0 if self.nbytes else 1):
+            raise Lost
+        raise CommError(
+            f"rank {self.peer} sent {got} bytes for {self.node.name!r}, which is "
+            f"{self.node.specs[0].dtype}{show(self.node.specs[0].shape)}, {self.nbytes} bytes: "
+            "the two ranks do not follow the same plan",
+            op=self.node.name,
+            line=self.node.line,
+            hint="install the same version of hpcflow on every node",
+        )
+
+
+class _Sized:
+    """A receive whose size the message tells."""
+
+    def __init__(self, comm: Any, peer: int, tag: int, spec: Spec, box: list) -> None:
+        self.comm, self.peer, self.tag, self.spec, self.box = comm, peer, tag, spec, box
+        self.request: Any = None
+        self.message = np.empty(0, np.uint8)
+
+    def start(self) -> None:
+        self.request = None
+
+    def watched_by(self, watch: Watch, token: Any) -> None:
+        """Have `watch` tell of the message."""
+        if self.request is None:
+            watch.expect(self.peer, self.tag, self._receive, token)
+        else:
+            watch.add(self.request, token)
+
+    def _receive(self, nbytes: int) -> Any:
+        self.message = np.empty(nbytes, np.uint8)
+        self.request = self.comm.recv(self.message, self.peer, self.tag)
+        return self.request
+
+    def close(self) -> None:
+        """There is no channel."""
+
+    def test(self) -> bool:
+        if self.request is None:
+            found = self.comm.probe(self.peer, self.tag)
+            if found is None:
+                return False
+            self._receive(found[1])
+        if not self.request.test():
+            return False
+        head = self.message[: 8 * DIMS].view(np.int64)
+        if head[0] == NOTHING:
+            raise Lost
+        shape = tuple(int(n) for n in head[1 : 1 + head[0]])
+        data = self.message[8 * DIMS :]
+        if self.spec.dtype == string:
+            self.box[0] = unpack(data.tobytes(), shape)
+        else:
+            self.box[0] = data.view(self.spec.dtype).reshape(shape)
+        return True

@@ -1,0 +1,181 @@
+"""Deadlines of steps: when a run has to be done, and what a step that is late was waiting for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import reprlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hpcflow.errors import DeadlineExceededError, HpcflowError
+from hpcflow.monitoring.wait_for_report import MOST_NAMED, missing_in
+from hpcflow.monitoring.wait_ledger import OWN, read_all
+from hpcflow.plan.ir.control_flow_nodes import inner, within
+from hpcflow.plan.ir.program import Node
+from hpcflow.runtime.executor.wait_timestamps import told_of
+from hpcflow.runtime.step.step_instance import Compiled, Instance, Take
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.executor.executor import Engine
+
+NOT_BEGUN = "it has not begun, as steps of other threads run"
+_LABEL = 60  # characters of the name of what is fetched
+
+
+class Deadline:
+    """`seconds` from now.
+
+    Errors: HpcflowError for what is no number of seconds, or not above 0.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not isinstance(seconds, (int, float)) or not seconds > 0:
+            raise HpcflowError(
+                f"deadline={seconds!r} is no time that a step can take",
+                hint="give seconds, more than 0",
+            )
+        self.seconds = seconds
+        self.until = time.monotonic() + seconds if math.isfinite(seconds) else math.inf
+
+    def passed(self) -> bool:
+        """Whether it is too late."""
+        return time.monotonic() > self.until
+
+    def left(self) -> float:
+        """Seconds until then, not below 0."""
+        return max(0.0, self.until - time.monotonic())
+
+    def error(self, why: str, label: str, rank: int, step: int = 0) -> DeadlineExceededError:
+        """What to raise: `label` is what was fetched, `why` what kept it."""
+        name = label if len(label) <= _LABEL else label[: _LABEL - 3] + "..."
+        which = f"step {step} of {name!r}" if step else repr(name)
+        text = f"{which} is not done after {self.seconds:g} s: {why}"
+        return DeadlineExceededError(text, rank=rank)
+
+
+class Watched(Instance):
+    """A second set of the kernels of a step that runs in one go, over the buffers of the first.
+
+    It looks at the clock before each kernel, up to the first that updates a variable: from there
+    on the step is made to its end, so that it is made whole or not at all.
+    """
+
+    def __init__(self, of: Instance, take: Take) -> None:
+        """`take` gives out the memory that `of` has."""
+        self.deadline: Deadline | None = None
+        self._outer = self
+        self._pure = before_updates(of.compiled)
+        super().__init__(of.compiled, of.link, of.slot, take)
+
+    def inside(self, compiled: Compiled) -> Instance:
+        """An instance of a part of a loop or branch; it looks at the same clock."""
+        made = _Inside(self._outer, compiled, self.link, self.slot, self.take)
+        self.nested.append(made)
+        return made
+
+    def call(self, deadline: Deadline, *feeds: Any) -> Any:
+        """Run the step.
+
+        Errors: DeadlineExceededError if it is late before the first update.
+        """
+        self.deadline = deadline
+        return self.strands[0](*feeds)
+
+    def look(self) -> None:
+        """Errors: DeadlineExceededError if it is late."""
+        deadline = self.deadline
+        if deadline is not None and time.monotonic() > deadline.until:
+            label, rank = self.compiled.label, self.link.engine.rank
+            raise deadline.error("it computes", label, rank)
+
+    def _bound(self, name: str, what: tuple) -> Any:
+        value = super()._bound(name, what)
+        if what[0] in ("kernel", "dynamic") and what[1] in self._pure:
+            return _looking(value, self._outer.look)
+        return value
+
+
+class _Inside(Watched):
+    """The same of a part of a loop or branch."""
+
+    def __init__(
+        self, outer: Watched, compiled: Compiled, link: Any, slot: int, take: Take | None
+    ) -> None:
+        self.deadline, self._outer = None, outer
+        self._pure = before_updates(compiled)
+        Instance.__init__(self, compiled, link, slot, take)
+
+
+def _looking(kernel: Callable[..., Any], look: Callable[[], None]) -> Callable[..., Any]:
+    def call(*args: Any, **named: Any) -> Any:
+        look()
+        return kernel(*args, **named)
+
+    return call
+
+
+def before_updates(compiled: Compiled) -> frozenset[str]:
+    """The nodes that come before the first that updates state, in the order of the strands.
+
+    Of a loop or branch in which something is updated, none but those in front of it.
+    """
+    found: list[str] = []
+    for strand in compiled.code.strands:
+        for name in strand.nodes:
+            if _updates(compiled.part.nodes[name]):
+                return frozenset(found)
+            found.append(name)
+    return frozenset(found)
+
+
+def _updates(node: Node) -> bool:
+    nested = within({node.name: node}) if any(inner(node)) else ()
+    return bool(node.row.writes) or any(one.row.writes for one in nested)
+
+
+# -- what a step waits for
+
+
+def kept_by(engine: Engine, instance: Instance) -> str:
+    """What the step of `instance` waits for now, in words; ranks that are late are named."""
+    waits = [wait for wait in list(engine.waits) if wait[1] is instance]
+    rows = list(dict.fromkeys(_row(engine, *told_of(*wait)) for wait in waits))
+    polled = {what for _, _, what in waits}
+    rows += [
+        f"it waits in {_op(instance, name)}, for a step of this rank or of others"
+        for name, wait in list(instance.waiting.items())
+        if name not in polled and getattr(wait, "told", False)
+    ]
+    if not rows:
+        return "it computes"
+    more = [f"and {len(rows) - MOST_NAMED} more waits"] if len(rows) > MOST_NAMED else []
+    return "; ".join([*rows[:MOST_NAMED], *more])
+
+
+def _op(instance: Instance, name: str) -> str:
+    node = instance.part.nodes.get(name)
+    return f"{node.type} '{node.name}' (made at {node.line})" if node else repr(name)
+
+
+def _row(engine: Engine, step: int, op: str, peer: int, kind: str) -> str:
+    name, _, line = op.partition("\n")
+    where = f"{kind} {name!r}" + (f" (made at {line})" if line else "")
+    if peer >= 0:
+        return f"it waits in {where} for rank {peer}"
+    if peer == OWN:
+        return f"it waits in {where}, for a step of this rank, in another thread say"
+    late = _missing(engine, step, name)
+    return f"it waits in {where} for " + (f"ranks {late}" if late else "other ranks")
+
+
+def _missing(engine: Engine, step: int, op: str) -> str:
+    """The ranks of this node that have not come to the collective `op` of a step."""
+    ledger = engine.ledger
+    mine = ledger.read() if ledger is not None else None
+    if ledger is None or mine is None:
+        return ""
+    mine = dataclasses.replace(mine, step=step, op=op, peer=-1, since=time.time())
+    ranks = [entry.rank for entry in missing_in(mine, read_all(ledger.directory))]
+    return reprlib.repr(ranks)[1:-1]

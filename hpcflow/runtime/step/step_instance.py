@@ -1,0 +1,453 @@
+"""A part compiled once, and its step instances: the buffers and channels of one step in flight."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import linecache
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcflow.codegen.kernel_cache import prepare
+from hpcflow.codegen.python_call_abi import plain
+from hpcflow.errors import HpcflowError, KernelError, NumericError
+from hpcflow.graph.static_shape import Spec, known
+from hpcflow.lowering.fusion import fused_node_label
+from hpcflow.lowering.kernel_metadata import Code, Generated, KernelInfo
+from hpcflow.monitoring.stack_dump import OPS
+from hpcflow.plan.cost.memory_estimate import Memory, constants, of_code, sum_bytes, variables
+from hpcflow.plan.ir.control_flow_nodes import within
+from hpcflow.plan.ir.program import Node, Part, Ref
+from hpcflow.runtime.device.device import Device, device_of
+from hpcflow.runtime.device.memory_accounting import Expected
+from hpcflow.runtime.device.out_of_memory import exhausted
+from hpcflow.runtime.state.state_store import Store
+from hpcflow.runtime.step.cooperative_scheduling import Touched
+
+Take = Callable[[str, int], Any]  # device, bytes -> memory for the buffers of one part there
+LARGE = 1 << 20  # bytes: buffers of such variables are not kept for a second initialization
+KNOWN = 16  # elements of constants that kernels are told
+ALIKE = frozenset(  # kinds of binds that are one for all instances
+    "kernel tiles loop plain dynamic const var own copy empty".split()
+)
+
+
+class Compiled:
+    """One task's part as code, with everything that its instances share."""
+
+    def __init__(
+        self,
+        made: Generated,
+        devices: Mapping[str, Device],
+        store: Store,
+        label: str = "",
+    ) -> None:
+        self.devices, self.store, self.label = devices, store, label
+        self.seed = store.seed
+        self.watch: Callable[..., Any] | None = None  # gives other strands: a profile, graphs
+        self.part, self.code = made.part, made.code
+        part = self.part
+        self.expected: Expected | None = None  # where its rank notes what it needs
+        self.trains = False  # a step of its plan changes variables, initial values apart
+        self.inner = {
+            name: {key: Compiled(body, devices, store, label) for key, body in bodies.items()}
+            for name, bodies in made.inner.items()
+        }
+        self.spans = any(node.type in ("Send", "Recv") for node in within(part.nodes))
+        loops: dict[Device, list[str]] = {}
+        for node, text in _loops(part, self.code):
+            loops.setdefault(self.device(node), []).append(text)
+        for device, texts in loops.items():
+            prepare(texts, device.maker)
+        self.file = f"<hpcflow {part.task} {id(self):x}>"
+        weakref.finalize(self, linecache.cache.pop, self.file, None).atexit = False
+        lines = self.code.source.splitlines(keepends=True)
+        linecache.cache[self.file] = (len(self.code.source), None, lines, self.file)
+        scope: dict[str, Any] = {OPS: self.code.lines}
+        exec(compile(self.code.source, self.file, "exec"), scope)
+        self.make = scope["make"]
+        binds = [(name, what) for name, what in self.code.binds.items() if what[0] in ALIKE]
+        try:
+            self.shared = {name: self._bind(what) for name, what in binds}
+        except MemoryError as error:
+            raise exhausted(self, error, None, None) from error
+        self.followers, self.pending = self._wiring()
+        waits = sum(node.row.waits for node in part.nodes.values())
+        self.ends = len(self.code.strands) + waits  # of strands and waits, which end a step
+        self._touched: dict[int, Touched] = {}
+
+    def close(self) -> None:
+        """Let go of kernels with their memory, of constants and of state: no instance is left."""
+        for parts in self.inner.values():
+            for part in parts.values():
+                part.close()
+        self.shared.clear()
+        self._touched.clear()
+
+    def device(self, node: Node) -> Device:
+        """The device a node runs on."""
+        return device_of(node, self.part.task, self.devices)
+
+    def info(self, node: Node) -> KernelInfo:
+        """The calling form of the kernel that computes `node`."""
+        return self.device(node).info(node, self.specs(node))
+
+    @property
+    def initializes(self) -> bool:
+        """Whether it gives large variables their initial values. Replicas agree on it."""
+        nodes = self.part.nodes.values()
+        made = any(node.type == "Assign" and node.attrs.get("initial") for node in nodes)
+        return made and not self.trains and sum(variables(self.part).values()) > LARGE
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Bytes of each constant that it uses, in its loops and branches too."""
+        found = constants(self.part, self.code)
+        for one in (c for parts in self.inner.values() for c in parts.values()):
+            found |= one.constants
+        return found
+
+    @functools.cached_property
+    def arenas(self) -> collections.Counter[str]:
+        """Bytes of the buffers on each device, of its loops and branches too."""
+        found = collections.Counter(self.code.arenas)
+        for one in (c for parts in self.inner.values() for c in parts.values()):
+            found.update(one.arenas)
+        return found
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What one step of it needs, as predicted before it runs."""
+        insides = (c.memory for parts in self.inner.values() for c in parts.values())
+        return of_code(self.part, self.code, 1, insides)
+
+    def _spec(self, ref: Ref) -> Spec:
+        """What is known of a value; kernels need not ask a GPU for small constants."""
+        node = self.part.nodes[ref.node]
+        if node.type != "Const" or np.size(node.attrs["value"]) > KNOWN:
+            return self.part.spec(ref)
+        return self.part.spec(ref)._replace(value=np.asarray(node.attrs["value"]))
+
+    def specs(self, node: Node) -> list[Spec]:
+        """What is known of its inputs."""
+        return [self._spec(ref) for ref in node.inputs]
+
+    def _bind(self, what: tuple) -> Any:
+        """What a name of the generated code is bound to, for all instances alike."""
+        node = self.part.nodes[what[1]]
+        device = self.device(node)
+        specs = self.specs(node)
+        if what[0] == "tiles":
+            kernel: Any = device.kernel(node, specs)
+            return kernel.tiles
+        if what[0] in ("kernel", "dynamic"):
+            run: Any = device.kernel(node, specs)
+            if hasattr(run, "draws"):  # the plans for other shapes go on in the same series
+                run.draws = self.store.draws.setdefault((self.label, node.name), run.draws)
+                run.seed = self.seed
+            if what[0] == "kernel":
+                return run
+            return _sized(device, node, specs, run, _is_fetched(node, self.part))
+        if what[0] == "loop":
+            return device.loop(what[2])
+        if what[0] == "plain":
+            return plain if device.kind == "cpu" else device.xp.ascontiguousarray
+        if what[0] == "const":
+            value = np.asarray(node.attrs["value"])
+            array = device.from_host(value)
+            device.held.keep("constants", array, value.nbytes)
+            return array
+        if what[0] == "var":
+            return self.store.find(node, device)
+        if what[0] == "own":
+            return lambda array: np.array(device.to_host(array))
+        if what[0] == "empty":
+            spec = node.specs[what[2]]
+            return lambda: device.allocate(known(spec.shape), spec.dtype)
+        source = self.device(self.part.nodes[node.inputs[0].node])  # copy
+        return lambda array: device.from_host(source.to_host(array))
+
+    def _wiring(self) -> tuple[dict[str | int, list[int]], list[int]]:
+        """Which strands each wait and each strand lets go, and how many each strand waits for."""
+        followers: dict[str | int, list[int]] = {}
+        for i, strand in enumerate(self.code.strands):
+            befores: list[str | int] = [*strand.waits, *strand.after]
+            for before in befores:
+                followers.setdefault(before, []).append(i)
+        return followers, [len(s.waits) + len(s.after) for s in self.code.strands]
+
+    def touched(self, index: int) -> Touched:
+        """The variables that a strand uses; a loop or branch that waits has its own strands."""
+        if index not in self._touched:
+            reads: set[Any] = set()
+            writes: set[Any] = set()
+            for node in (self.part.nodes[name] for name in self.code.strands[index].nodes):
+                updates = node.row.waits and node.type != "WaitInitialized"
+                for i, ref in enumerate(node.inputs):
+                    source = self.part.nodes[ref.node]
+                    if node.type == "Send" and source.type == "ReadVariable":
+                        source = self.part.nodes[source.inputs[0].node]  # it is read once more
+                    if source.type == "Variable":
+                        used = writes if updates or i in node.row.writes else reads
+                        used.add(self.store.find(source, self.device(source)))
+                if not node.row.waits:
+                    for inside in self.inner.get(node.name, {}).values():
+                        for i in range(len(inside.code.strands)):
+                            reads |= inside.touched(i).reads
+                            writes |= inside.touched(i).writes
+            self._touched[index] = Touched(frozenset(reads), frozenset(writes))
+        return self._touched[index]
+
+    def located(self, error: HpcflowError, name: str, rank: int) -> HpcflowError:
+        """`error` of the wait `name`, with its line and the rank."""
+        node = self.part.nodes[name]
+        error.op, error.line = error.op or node.name, error.line or node.line
+        error.rank = rank if error.rank is None else error.rank
+        return error
+
+    def explain(self, error: BaseException, rank: int, name: str = "") -> BaseException:
+        """`error` with the operation, the user's line and the rank it happened at.
+
+        It happened in the node `name`, by default the one that the traceback tells.
+        """
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self.file:
+                name = self.code.lines[trace.tb_lineno - 1]
+            trace = trace.tb_next
+        node = self.part.nodes.get(name)
+        if isinstance(error, HpcflowError):
+            if node is not None:
+                error.op, error.line = error.op or node.name, error.line or node.line
+            error.rank = rank if error.rank is None else error.rank
+            return error
+        if isinstance(error, MemoryError):
+            return exhausted(self, error, node, rank)
+        if node is None:
+            return error
+        shapes = ", ".join(f"{s.dtype}{list(s.shape or ())}" for s in map(self._spec, node.inputs))
+        held = (
+            f", one loop for {', '.join(fused_node_label.names(node))},"
+            if node.type == "Fused"
+            else ""
+        )
+        return KernelError(
+            f"{fused_node_label.label(node)}({shapes}){held} failed: "
+            f"{type(error).__name__}: {error}",
+            op=node.name,
+            line=node.line,
+            rank=rank,
+        )
+
+
+def _loops(part: Part, code: Code) -> Iterator[tuple[Node, str]]:
+    """The texts of the loops that are generated for a part, each with a node that it computes."""
+    for node in part.nodes.values():
+        if node.type == "Fused" or node.type.startswith("UpdateRows"):
+            yield node, node.attrs["text"]
+    for what in code.binds.values():
+        if what[0] == "loop":
+            yield part.nodes[what[1]], what[2]
+
+
+def _is_fetched(node: Node, part: Part) -> bool:
+    return any(ref.node == node.name for ref in part.fetches)
+
+
+def _sized(
+    device: Device, node: Node, specs: list[Spec], run: Callable[..., Any], fetched: bool
+) -> Callable[..., Any]:
+    """The kernel `run` for sizes that only the step tells: each call asks for its outputs.
+
+    Of values that are `fetched` each has memory of its own, the caller's.
+    """
+    if device.info(node, specs).form != "out":
+        return run
+    infer, attrs = node.row.infer, node.attrs
+    take = device.allocate if fetched else device.take
+
+    def call(*inputs: Any) -> Any:
+        given = [
+            Spec(x.dtype, x.shape, x if s.value is None and x.ndim < 2 and x.size < 16 else s.value)
+            for x, s in zip(inputs, specs, strict=True)
+        ]
+        outs = [take(known(spec.shape), spec.dtype) for spec in infer(given, attrs)]
+        run(*inputs, *outs)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    return call
+
+
+class Instance:
+    """One step in flight: buffers, channels, buckets, and how far it has come."""
+
+    def __init__(
+        self, compiled: Compiled, link: Any, slot: int = 0, take: Take | None = None
+    ) -> None:
+        """`take` gives out memory of an arena that there is; without it has its own."""
+        self.compiled, self.link, self.slot, self.take = compiled, link, slot, take
+        self.part, self.code = compiled.part, compiled.code
+        self.lane: Any = (
+            None  # where the arena is shared: its hpcflow.runtime.device.shared_arena.Lane
+        )
+        self.nested: list[Instance] = []  # of its loops and branches
+        self.arrays: dict[str, Any] = {}
+        self.received: dict[str, Any] = {}  # Recv node -> its array
+        self.frames: dict[str, Any] = {}  # loops and branches that wait: their own instances
+        self.boxes: dict[str, list[list[Any]]] = {}  # wait -> a box for each of its values
+        self.buckets: dict[str, Any] = {}
+        try:
+            self.arenas = self._allocated()
+            names = self._names()
+            self.strands, self.release = compiled.make(*names)
+            self.graphs: Any = None  # of its regions on a GPU
+            if compiled.watch is not None:
+                self.strands, self.release = compiled.watch(self, names)
+        except MemoryError as error:
+            raise exhausted(compiled, error, None, link.engine.rank) from error
+        self.ends: Any = link.open(self)  # its channels: see hpcflow.runtime.step.step_channels
+        if compiled.expected is not None:
+            nodes, memory = self.part.nodes, compiled.memory
+            sums = ((bucket, sum_bytes(nodes[name])) for name, bucket in self.buckets.items())
+            own = memory.buffers if take is None else 0  # the rest is that of who lends it
+            compiled.expected.step(self.ends, own + memory.messages, sums)
+        self.pending: list[int] = []
+        self.left = 0
+        self.step = 0
+        self.begun: set[str] = set()  # waits that the step has started, receives apart
+        self.waiting: dict[str, Any] = {}  # those among them that are no collectives
+        self.sent = bytearray(len(self.code.sends))  # sends that it has started
+        self.error: BaseException | None = None  # why the step fails
+        self.started = False  # its first strand has run, or was skipped
+        self.torn = False  # it fails in a way that no other step can follow
+        self.voted = False  # its last sum has been started, by which others may commit the step
+        self.patient = False  # it waits for other steps, as long as it takes
+        self.done: Callable[[Instance], None] = _nothing
+        self.failed: Callable[[Instance], None] = _nothing  # tells others that the step fails
+
+    def _allocated(self) -> dict[str, Any]:
+        """The memory of its buffers, by device."""
+        take = self.take or (lambda device, size: self._device(device).arena(size))
+        return {device: take(device, size) for device, size in self.code.arenas.items()}
+
+    def _names(self) -> list[Any]:
+        """What the names of the code are bound to; buffers among them are made."""
+        for node in self.part.nodes.values():
+            if node.row.collective:
+                bucket = self.buckets[node.name] = self.link.bucket(node)
+                self.compiled.device(node).held.keep("sums", bucket, bucket.nbytes)
+        return [self._bound(name, what) for name, what in self.code.binds.items()]
+
+    def inside(self, compiled: Compiled) -> Instance:
+        """An instance of a part of one of its loops or branches."""
+        made = Instance(compiled, self.link, self.slot, self.take)
+        self.nested.append(made)
+        return made
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has the memory that was lent to it, and may run."""
+        return self.take is not None
+
+    def unbind(self) -> None:
+        """Let go of buffers and channels: nothing is in flight, and it runs no more."""
+        for part in self.nested:
+            part.unbind()
+        if not self.torn and self.ends is not None:  # else messages may still be on their way
+            self.ends.close()
+            self.ends = None
+        if self.graphs is not None:
+            self.graphs.close()
+            self.graphs = None
+        self.strands, self.release, self.take = (), tuple, None
+        for held in (self.arenas, self.arrays, self.received, self.frames, self.boxes):
+            held.clear()
+        self.buckets.clear()
+        self.nested.clear()
+
+    def begin(self, step: int) -> None:
+        """Get ready for a step: nothing has run, nothing has come."""
+        self.step, self.error, self.torn, self.started = step, None, False, False
+        self.voted = False
+        if self.begun:
+            self.begun.clear()
+            self.waiting.clear()
+        self.sent = bytearray(len(self.sent))
+        self.pending = self.compiled.pending.copy()
+        self.left = self.compiled.ends
+
+    @property
+    def finished(self) -> bool:
+        """True once everything has run, or was skipped, and every message has left."""
+        return not self.left or self.torn
+
+    def _device(self, name: str) -> Device:
+        return self.compiled.devices[name.removeprefix(self.part.task + "/")]
+
+    def _bound(self, name: str, what: tuple) -> Any:
+        value = self.compiled.shared.get(name)
+        if value is None:
+            value = self._make(what)
+        self.arrays[name] = value
+        return value
+
+    def _make(self, what: tuple) -> Any:
+        kind, node = what[0], self.part.nodes.get(what[1])
+        if kind == "hook":
+            own = {"check": self.check, "tick": self.tick}
+            return own.get(what[1]) or getattr(self.link, what[1])(self)
+        if kind == "buffer":
+            _, device, block, dtype, shape, start = what
+            start += self.code.blocks[block].start
+            return self._device(device).view(self.arenas[device], shape, dtype, start)
+        assert node is not None
+        if kind == "room":
+            return tuple(map(self._make, what[2]))
+        if kind == "frame":
+            return self.link.frame(self, node)
+        device = self.compiled.device(node)
+        if kind == "viewof":
+            specs = self.compiled.specs(node)
+            return device.kernel(node, specs)(*(self.arrays[n] for n in what[2:]))
+        if kind in ("bucket_in", "bucket_out"):
+            return self.buckets[node.name].views(kind)[what[2]]
+        if kind == "box":
+            return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what[2]]
+        default = next(iter(self.compiled.devices.values()))
+        spec = node.specs[0] if kind == "recv" else self._staged(node)
+        array = default.host_empty(known(spec.shape), spec.dtype)
+        self.compiled.devices["cpu:0"].held.keep("messages", array, array.nbytes)
+        if kind == "recv":
+            self.received[node.name] = array
+        return array
+
+    def put(self, name: str, *values: Any) -> None:
+        """Hand over the values of the wait `name`, which is over."""
+        for box, value in zip(self.boxes.get(name, ()), values, strict=True):
+            box[0] = value
+
+    def _staged(self, node: Node) -> Spec:
+        """What a Send copies before it goes; a token has no bytes."""
+        return self.compiled._spec(node.inputs[0]) if node.inputs else Spec(np.dtype("u1"), (0,))
+
+    def tick(self) -> None:
+        """A step begins that no engine counts."""
+        self.step += 1
+
+    def check(self, array: Any, name: str) -> None:
+        """Raise NumericError if `array` has a NaN or an infinity (setting check_numerics)."""
+        host = self.compiled.device(self.part.nodes[name]).to_host(array)
+        bad = int(np.size(host) - np.count_nonzero(np.isfinite(host)))
+        if bad:
+            raise NumericError(
+                f"{bad} of {np.size(host)} values are NaN or infinite in step {self.step} of these "
+                "fetches; this is the first operation where they are",
+                op=name,
+            )
+
+
+def _nothing(instance: Instance) -> None:
+    """What a finished instance tells when nobody asked."""

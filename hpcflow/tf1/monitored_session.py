@@ -1,0 +1,317 @@
+"""Monitored sessions: a training session with hooks around each run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.errors import FeedError, FetchError, HpcflowError, OutOfRangeError, StepError
+from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.runtime.session import session_options
+from hpcflow.runtime.session.config_proto import ConfigProto, RunMetadata, RunOptions
+from hpcflow.runtime.session.session_target import context_of
+from hpcflow.runtime.step.feed_and_fetch import structure
+from hpcflow.tf1.coordinator import Coordinator
+from hpcflow.tf1.queue_runners import start_queue_runners
+from hpcflow.tf1.scaffold import Scaffold
+from hpcflow.tf1.scaffold_session import ScaffoldSession, together
+from hpcflow.tf1.session_creator import ChiefSessionCreator, SessionCreator
+from hpcflow.tf1.session_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
+from hpcflow.tf1.session_run_hook import (
+    Elsewhere,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from hpcflow.train.global_step_counter import get_global_step
+from hpcflow.train.saver import Saver, state_of_job
+from hpcflow.train.training_session import TrainingSession
+
+SAVE_S = 600.0  # between two checkpoints
+SUMMARY_STEPS = 100  # between two summaries
+USE_DEFAULT: Any = object()  # None says never
+
+
+class StepContext:
+    """What a function of a step has: the `session` without hooks, and `run_with_hooks`."""
+
+    def __init__(self, session: TrainingSession, run_with_hooks: Callable[..., Any]) -> None:
+        self.session, self.run_with_hooks = session, run_with_hooks
+
+    def request_stop(self) -> None:
+        """End the training, as the end of the data does."""
+        raise StopIteration("a step function has asked for the end")
+
+
+class MonitoredSession:
+    """A session with hooks, queue runners and checkpoints; use it in a `with`.
+
+    `run` calls the hooks; one that changes variables which replicas share is a step of training,
+    before which all ranks stop or save together if it is time. At the end of the `with` it waits
+    for the other workers, saves, and calls the hooks' `end`; the end of the data (OutOfRangeError)
+    and StopIteration end it like that too. The graph is
+    finalized as long as the session is open.
+
+    Ranks: every rank that runs the script has one; what the chief's hooks say of saving
+           counts.
+    """
+
+    def __init__(
+        self,
+        session_creator: SessionCreator | None = None,
+        hooks: Iterable[SessionRunHook] | None = None,
+        stop_grace_period_secs: float = 120,
+    ) -> None:
+        self._hooks = list(hooks or ())
+        self._grace_s = stop_grace_period_secs
+        for hook in self._hooks:
+            hook.begin()
+        self._was_finalized = get_default_graph().finalized
+        self._session = (session_creator or ChiefSessionCreator()).create_session()
+        self._stops = self._closed = False
+        save_as_hooked(self._session, self._hooks)
+        self._coord = Coordinator()
+        start_queue_runners(self._session, self._coord)
+        for hook in self._hooks:
+            hook.after_create_session(self._session, self._coord)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs."""
+        return self._session.graph
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Any:
+        """Compute `fetches`, with what the hooks want besides; as `hf.Session.run`.
+
+        A hook's `options` count with those given: the higher trace level, the longer timeout.
+
+        Errors: FeedError for what is fed twice; if a queue runner failed, its error.
+        """
+        if self._closed:
+            raise FetchError("the monitored session is closed", hint="make a new one")
+        asked = SessionRunContext(SessionRunArgs(fetches, feed_dict, options), self._session)
+        wanted: list[Any] = [fetches]
+        feeds: Mapping[Any, Any] = feed_dict if feed_dict is not None else {}
+        for hook in self._hooks:
+            more = hook.before_run(asked)
+            wanted.append(() if more is None or more.fetches is None else more.fetches)
+            if more is not None and more.feed_dict:
+                feeds = _both(feeds, more.feed_dict, hook)
+            if more is not None and more.options is not None:
+                options = session_options.joined(options, more.options)
+        if options is not None and run_metadata is None:
+            run_metadata = RunMetadata()
+        told = {"options": options, "run_metadata": run_metadata, "deadline": deadline}
+        try:
+            values = self._run(wanted, feeds, told)
+        except StepError:
+            self._coord.raise_requested_exception()  # why a queue was closed
+            raise
+        for hook, value in zip(self._hooks, values[1:], strict=True):
+            hook.after_run(asked, SessionRunValues(value, options, run_metadata))
+        self._stops = self._stops or asked.stop_requested
+        return values[0]
+
+    def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
+        """What `step_fn(step_context)` gives: it runs its own fetches, with the hooks or without.
+
+        Its `request_stop` ends the `with` of this session.
+        """
+        return step_fn(StepContext(self._session, self.run))
+
+    def _run(self, wanted: list[Any], feeds: Mapping[Any, Any], told: dict[str, Any]) -> list[Any]:
+        flat: list[Tensor | Operation] = []
+        rebuild = structure(self.graph, wanted, flat)
+        if not flat:
+            return rebuild([])
+        run = self._session.step if self._session.is_training(flat) else self._session.run
+        values = run(flat, feeds, **told)
+        return rebuild([v for v, w in zip(values, flat, strict=True) if isinstance(w, Tensor)])
+
+    def should_stop(self) -> bool:
+        """Whether a hook or a queue runner has asked for the end, or it is closed."""
+        return self._closed or self._stops or self._coord.should_stop()
+
+    def close(self) -> None:
+        """End as at the end of a `with`."""
+        self._close(True)
+
+    def __enter__(self) -> MonitoredSession:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
+        is_end = kind is not None and issubclass(kind, (OutOfRangeError, StopIteration))
+        self._close(kind is None or is_end)
+        return is_end
+
+    def _close(self, well: bool) -> None:
+        if self._closed:
+            return
+        self._closed, session = True, self._session
+        try:
+            if well:
+                session.wait()
+                for hook in self._hooks:
+                    hook.end(session)
+                if session.context.settings.run_dir:
+                    session.result()
+        finally:
+            self._coord.request_stop()
+            with contextlib.nullcontext() if well else contextlib.suppress(Exception):
+                self._coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
+            session.preemption.over()
+            session.close()
+            self.graph.finalized = self._was_finalized
+
+
+class SingularMonitoredSession(MonitoredSession):
+    """A monitored session that restores from `checkpoint_dir` and saves nothing by itself."""
+
+    def __init__(
+        self,
+        hooks: Iterable[SessionRunHook] | None = None,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: ConfigProto | None = None,
+        checkpoint_dir: Any = None,
+        stop_grace_period_secs: float = 120,
+        checkpoint_filename_with_path: Any = None,
+    ) -> None:
+        places = checkpoint_dir, checkpoint_filename_with_path
+        creator = ChiefSessionCreator(scaffold, master, config, *places)
+        super().__init__(creator, hooks, stop_grace_period_secs)
+
+    def raw_session(self) -> TrainingSession:
+        """The session without hooks."""
+        return self._session
+
+
+def MonitoredTrainingSession(
+    master: str = "",
+    is_chief: bool = True,
+    checkpoint_dir: Any = None,
+    scaffold: Scaffold | None = None,
+    hooks: Sequence[SessionRunHook] | None = None,
+    chief_only_hooks: Sequence[SessionRunHook] | None = None,
+    save_checkpoint_secs: Any = USE_DEFAULT,
+    save_summaries_steps: Any = USE_DEFAULT,
+    save_summaries_secs: Any = USE_DEFAULT,
+    config: ConfigProto | None = None,
+    stop_grace_period_secs: float = 120,
+    log_step_count_steps: int | None = 100,
+    save_checkpoint_steps: Any = USE_DEFAULT,
+    summary_dir: Any = None,
+) -> MonitoredSession:
+    """A monitored session for training: it begins from `checkpoint_dir`, and saves there.
+
+    After `save_checkpoint_secs` (600; 0 or None for never) or `save_checkpoint_steps`, and at the
+    end. The chief logs the global steps a second every `log_step_count_steps`, and writes the
+    summaries of the graph into `summary_dir`, by default `checkpoint_dir`, every
+    `save_summaries_steps` (100; 0 or None for never) or `save_summaries_secs`. `chief_only_hooks`
+    are called on the chief; elsewhere they make the same graph. Who is the chief the ranks say;
+    `is_chief` is taken for TensorFlow's sake.
+
+    Ranks: every rank that runs the script, with the same arguments but for `master`, its server's
+           target.
+    """
+    context = context_of(master)
+    if context.is_chief and not is_chief:
+        say_once("is_chief=False on worker 0, which is the chief all the same")
+    scaffold = scaffold or Scaffold()
+    own: list[SessionRunHook] = list(chief_only_hooks or ())
+    if checkpoint_dir and log_step_count_steps and get_global_step() is not None:
+        own.append(StepCounterHook(log_step_count_steps))
+    own += _summaries(
+        summary_dir or checkpoint_dir, scaffold, save_summaries_steps, save_summaries_secs
+    )
+    every, secs = _chosen(save_checkpoint_steps, save_checkpoint_secs, None, SAVE_S)
+    if checkpoint_dir and (secs or every):
+        saving = CheckpointSaverHook(checkpoint_dir, secs or None, every, scaffold=scaffold)
+        if any(isinstance(hook, CheckpointSaverHook) for hook in (*(hooks or ()), *own)):
+            say_once(f"a CheckpointSaverHook was given: no other one saves in {checkpoint_dir}")
+        else:
+            own.append(saving)
+    if not context.is_chief:
+        own = [Elsewhere(hook) for hook in own]
+    creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
+    return MonitoredSession(creator, [*(hooks or ()), *own], stop_grace_period_secs)
+
+
+def _chosen(steps: Any, secs: Any, by_steps: int | None, by_secs: float | None) -> tuple[Any, Any]:
+    """After how many steps and seconds something is done; the others where neither was told."""
+    if steps is USE_DEFAULT and secs is USE_DEFAULT:
+        return by_steps, by_secs
+    return None if steps is USE_DEFAULT else steps, None if secs is USE_DEFAULT else secs
+
+
+def _summaries(folder: Any, scaffold: Scaffold, steps: Any, secs: Any) -> list[SessionRunHook]:
+    """The hook that writes the summaries of the graph, if it is wanted."""
+    steps, secs = _chosen(steps, secs, SUMMARY_STEPS, None)
+    if not folder or not (steps or secs) or get_global_step() is None:
+        return []
+    return [SummarySaverHook(steps or None, secs or None, folder, scaffold=scaffold)]
+
+
+def _both(
+    feeds: Mapping[Any, Any], more: Mapping[Any, Any], hook: SessionRunHook
+) -> Mapping[Any, Any]:
+    for tensor in more:
+        if tensor in feeds:
+            raise FeedError(
+                f"{type(hook).__name__} feeds {getattr(tensor, 'name', tensor)!r}, which is fed "
+                "already",
+                hint="feed it in one place",
+            )
+    kept = feeds if isinstance(feeds, dict) else dict(feeds)
+    return kept | dict(more)  # of a batch of hf.data one that counts as it does
+
+
+def save_as_hooked(
+    session: ScaffoldSession, hooks: Sequence[SessionRunHook], counter: Variable | None = None
+) -> None:
+    """Let the session save as the chief's CheckpointSaverHook says, else as a setting does."""
+    found = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
+    if len(found) > 1:
+        raise HpcflowError(
+            f"{len(found)} hooks save the whole state of the job",
+            hint="give one CheckpointSaverHook; for other policies session.every(steps, action)",
+        )
+    if session.context.on_plan is not None:
+        return
+    said = together(session.context, _as_data(found[0], session) if found else {})
+    counter = counter or get_global_step(session.graph)
+    if not said:
+        session.save_as_set(counter)
+    else:
+        named = {v.name: v for v in state_of_job(session.graph)}
+        chosen = {name: named[text] for name, text in said["variables"].items()}
+        saver = Saver(chosen, said["keep"], said["form"])
+        listener = found[0] if found and found[0].listeners else None
+        waits = said["has_listeners"]
+        session.save_in(said["folder"], said["every"], saver, counter, listener, waits)
+
+
+def _as_data(hook: CheckpointSaverHook, session: ScaffoldSession) -> dict[str, Any]:
+    """What a hook says, for all ranks."""
+    saver = hook.saver or Saver(state_of_job(session.graph))
+    return {
+        "folder": str(Path(hook.checkpoint_dir).absolute()),
+        "every": hook.every,
+        "variables": {name: variable.name for name, variable in saver.variables.items()},
+        "keep": saver.max_to_keep,
+        "form": saver.form,
+        "has_listeners": bool(hook.listeners),
+    }

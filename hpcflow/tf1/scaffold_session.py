@@ -1,0 +1,155 @@
+"""ScaffoldSession: a training session that begins as a scaffold says, on all ranks together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.errors import UninitializedError
+from hpcflow.graph.graph import Graph, Operation, Tensor
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.graph.side_effects import trains
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.session.config_proto import ConfigProto
+from hpcflow.tf1.scaffold import Scaffold
+from hpcflow.train.checkpoint_location import Chosen, choose, tell_own_loop
+from hpcflow.train.checkpoint_manager import Keeper, Listener
+from hpcflow.train.saver import Saver
+from hpcflow.train.training_session import TrainingSession
+
+
+class ScaffoldSession(TrainingSession):
+    """A training session that begins as a scaffold says."""
+
+    def __init__(
+        self,
+        scaffold: Scaffold,
+        graph: Graph | None = None,
+        context: Context | None = None,
+        config: ConfigProto | None = None,
+    ) -> None:
+        self._scaffold = scaffold
+        self._restored_by: Keeper | None = None
+        self._set_folder: str | None = None  # for checkpoints, by a setting
+        self._training: dict[Sequence[Tensor | Operation], bool] = {}
+        super().__init__(graph, context, config=config)
+
+    def _choose(self, own: str | Path | None) -> Chosen:
+        return Chosen(None, False)  # `begin` does, and what it has found holds for `save_in`
+
+    def _initialize(self, variables: Sequence[Variable]) -> None:
+        scaffold = self._scaffold
+        if scaffold.init_op is not None:
+            self.run(scaffold.init_op, scaffold.init_feed_dict)
+            variables = self.graph.get_collection(GraphKeys.LOCAL_VARIABLES)
+        if variables:
+            starts = [v.initializer for v in variables]
+            self.run(starts, scaffold.init_feed_dict if scaffold.init_op is None else None)
+        self._check_ready(scaffold.ready_for_local_init_op)
+        if scaffold.local_init_op is not None:
+            self.run(scaffold.local_init_op)
+
+    def begin(self, folder: Any, file: Any) -> None:
+        """Restore what the chief says, or let the scaffold end what it began.
+
+        Ranks: every rank that runs the script; none goes on before all have done this.
+        """
+        if self.context.on_plan is not None:
+            return
+        chosen = choose(self.context, folder)
+        mine = {"folder": _text(chosen.folder), "file": _text(file), "is_set": chosen.by_setting}
+        said = together(self.context, mine)
+        self._set_folder = said["folder"] if said["is_set"] else None
+        if not self._restored(said) and self._scaffold.init_fn is not None:
+            self._scaffold.init_fn(self._scaffold, self)
+        self._check_ready(self._scaffold.ready_op)
+        self.context.barrier()
+
+    def _restored(self, said: Mapping[str, Any]) -> bool:
+        saver = self._scaffold.saver
+        if saver is None:
+            return False
+        is_first = said["is_set"] or said["file"] is None  # else the script says from which file
+        if said["folder"] is not None and is_first and self._resume(Path(said["folder"]), saver):
+            return True
+        if said["file"] is not None:
+            saver.restore(self, said["file"])
+        return said["file"] is not None
+
+    def _resume(self, folder: Path, saver: Saver) -> bool:
+        self._resumes = True
+        self._restored_by = Keeper(self, folder, None, saver, True, None, self.heirs)
+        found = self._restored_by.resume(saves=False)
+        if found and self._set_folder is not None:
+            tell_own_loop(self, self._restored_by.first_step)
+        return found
+
+    def save_as_set(self, counter: Variable | None) -> None:
+        """Save in the folder that a setting names, if one does: nothing else says where to."""
+        saver = self._scaffold.saver
+        if self._set_folder is not None and saver is not None:
+            self.save_in(self._set_folder, None, saver, counter)
+
+    def save_in(
+        self,
+        folder: str,
+        every: int | str | None,
+        saver: Saver,
+        counter: Variable | None,
+        listener: Listener | None = None,
+        always_waits: bool = False,
+    ) -> None:
+        """Save the state of the job from now on; `counter` says the step of a checkpoint.
+
+        `listener`, which ranks may have or not, is told of each save; all ranks wait for each with
+        `always_waits`.
+
+        Errors: CheckpointError if the folder has checkpoints and is not the one restored from.
+        """
+        told = self.context.settings.checkpoints
+        place = Path((self._set_folder or told) if told else folder)
+        before = self._restored_by
+        self._resumes = before is not None and before.directory == place
+        keeper = self._keep(place, every, saver, counter)
+        keeper.listener, keeper.always_waits = listener, always_waits
+        if before is not None:
+            keeper.go_on_as(before)
+        if self._resumes:
+            keeper.claim()
+        else:
+            keeper.begin_anew()
+
+    def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:
+        """Whether computing them is a step of training, see `trains`."""
+        key = tuple(wanted)
+        if key not in self._training:
+            self._training[key] = trains(key)
+        return self._training[key]
+
+    def _check_ready(self, ready: Any) -> None:
+        missing = [] if ready is None else np.atleast_1d(self.run(ready)).tolist()
+        if missing:
+            names = ", ".join(n.decode() if isinstance(n, bytes) else str(n) for n in missing)
+            raise UninitializedError(
+                f"variables have no value after the scaffold's init_op: {names}",
+                rank=self.context.rank,
+                hint="make init_op by hf.global_variables_initializer() when all are made",
+            )
+
+
+def together(context: Context, mine: Mapping[str, Any]) -> dict[str, Any]:
+    """What the chief brought; every rank that runs the script calls it."""
+    drivers = context.drivers
+    if drivers is None or drivers.size == 1:
+        return dict(mine)
+    context.meet("making a monitored session")
+    return json.loads(drivers.broadcast_text(json.dumps(dict(mine))))
+
+
+def _text(path: Any) -> str | None:
+    return None if not path else str(Path(path).absolute())

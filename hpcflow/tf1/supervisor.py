@@ -1,0 +1,291 @@
+"""Supervisor: TensorFlow 1's older way to a session that begins, saves and ends by itself."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.runtime.session.config_proto import ConfigProto, RunMetadata, RunOptions
+from hpcflow.runtime.session.session import Session
+from hpcflow.runtime.session.session_target import context_of
+from hpcflow.runtime.step.feed_and_fetch import structure
+from hpcflow.tf1.coordinator import Coordinator, LooperThread
+from hpcflow.tf1.monitored_session import SAVE_S, save_as_hooked
+from hpcflow.tf1.queue_runners import QueueRunner, start_queue_runners
+from hpcflow.tf1.scaffold import Scaffold
+from hpcflow.tf1.scaffold_session import ScaffoldSession
+from hpcflow.tf1.session_hooks import CheckpointSaverHook
+from hpcflow.train.global_step_counter import get_global_step
+from hpcflow.train.saver import Saver
+from hpcflow.train.tensorboard_writer import FileWriter
+
+USE_DEFAULT = object()  # in place of what may be None: all summaries, a file in `logdir`
+SUMMARY_S = 120.0  # between two summaries
+
+
+class SupervisedSession(ScaffoldSession):
+    """A session in which a run that changes variables which replicas share is a step of training.
+
+    Before such a step all ranks stop or save together, if it is time.
+    """
+
+    is_begun = False
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Any:
+        """Compute `fetches`, as `hf.Session.run`."""
+        told = options, run_metadata
+        if self.is_begun:
+            wanted: list[Tensor | Operation] = []
+            structure(self.graph, fetches, wanted)
+            if self.is_training(wanted):
+                feeds = {} if feed_dict is None else feed_dict
+                return self.step(fetches, feeds, *told, deadline=deadline)
+        return super().run(fetches, feed_dict, *told, deadline=deadline)
+
+
+class Supervisor:
+    """Makes the session of a training program: begun, with queue runners and checkpoints.
+
+    The session begins from the newest checkpoint in `logdir`, or from the initial values that
+    `init_op`, fed `init_feed_dict`, gives the variables, by default those they were made with; then
+    `init_fn(session)` is called. All ranks save in `logdir` every `save_model_secs` seconds (0:
+    never) and at the end. The graph takes no more operations once the supervisor is made.
+
+    Who is the chief the ranks say. `is_chief` and `recovery_wait_secs` are taken for TensorFlow's
+    sake: a worker waits for the chief by a message.
+
+    The chief writes what `summary_op` computes, by default all summaries of the graph, into a file
+    in `logdir` every `save_summaries_secs` (120; 0 for never), by a step of its own in a thread:
+    give None as `summary_op` if it needs feeds. Where replicas run each step together nobody does;
+    `summary_computed` writes there what a step has computed.
+
+    Ranks: every rank that runs the script has one; what the chief's says counts.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        ready_op: Any = None,
+        ready_for_local_init_op: Any = None,
+        is_chief: bool = True,
+        init_op: Any = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        local_init_op: Any = None,
+        logdir: Any = None,
+        summary_op: Any = USE_DEFAULT,
+        saver: Saver | None = None,
+        global_step: Variable | None = None,
+        save_summaries_secs: float = SUMMARY_S,
+        save_model_secs: float = SAVE_S,
+        recovery_wait_secs: float = 30,
+        stop_grace_secs: float = 120,
+        summary_writer: Any = USE_DEFAULT,
+        init_fn: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.graph = graph or get_default_graph()
+        self.global_step = global_step or get_global_step(self.graph)
+        self.logdir, self.save_model_secs = logdir, save_model_secs
+        self.coord, self._grace_s = Coordinator(), stop_grace_secs
+        called = None if init_fn is None else lambda scaffold, session: init_fn(session)
+        with self.graph.as_default():
+            self._scaffold = Scaffold(
+                init_op,
+                init_feed_dict,
+                called,
+                ready_op,
+                ready_for_local_init_op,
+                local_init_op,
+                summary_op if summary_op is not USE_DEFAULT else None,
+                saver,
+            ).finalize()
+        self.summary_op = None if summary_op is None else self._scaffold.summary_op
+        self.save_summaries_secs, self._writer = save_summaries_secs, summary_writer
+        self.graph.finalize()
+        self._unfinished: list[SupervisedSession] = []
+        self._context: Context | None = None  # of the last session
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this rank speaks for the job."""
+        return (self._context or current()).is_chief
+
+    @property
+    def saver(self) -> Saver | None:
+        """What saves and restores; None in a graph without variables."""
+        return self._scaffold.saver
+
+    def prepare_or_wait_for_session(
+        self,
+        master: str = "",
+        config: ConfigProto | None = None,
+        start_standard_services: bool = True,
+    ) -> SupervisedSession:
+        """The session, begun; without `start_standard_services` nothing fills queues nor saves.
+
+        Ranks: every rank that runs the script; the others wait until the chief has begun.
+        """
+        self.coord.clear_stop()
+        self._context = context = context_of(master)
+        with self.graph.as_default():
+            session = SupervisedSession(self._scaffold, self.graph, context, config)
+            session.begin(self.logdir, None)
+        if start_standard_services:
+            hooks = []
+            if self.logdir and self.save_model_secs:
+                hooks = [
+                    CheckpointSaverHook(self.logdir, self.save_model_secs, scaffold=self._scaffold)
+                ]
+            save_as_hooked(session, hooks, self.global_step)
+            start_queue_runners(session, self.coord)
+            self._write_summaries(session)
+        session.is_begun = True
+        self._unfinished.append(session)
+        if context.roles.replicas > 1:  # others may wait, to save with all
+            atexit.register(_at_exit, weakref.ref(self))
+        return session
+
+    def _write_summaries(self, session: SupervisedSession) -> None:
+        """Begin the thread of the chief that computes and writes summaries."""
+        context, every = session.context, self.save_summaries_secs
+        if self.summary_op is None or not self.logdir or not every:
+            return
+        if context.cluster.in_step and context.roles.replicas > 1:
+            say_once(
+                "no thread writes summaries: all replicas step together; compute them in a step "
+                "and give them to Supervisor.summary_computed"
+            )
+        elif context.is_chief:
+            self.loop(every, self._write_now, (session,))
+
+    def _write_now(self, session: SupervisedSession) -> None:
+        writer = self.summary_writer
+        assert writer is not None
+        wanted = [self.summary_op, *([] if self.global_step is None else [self.global_step])]
+        summary, *step = session.run(wanted)
+        writer.add_summary(summary, int(step[0]) if step else None)
+
+    @property
+    def summary_writer(self) -> FileWriter | None:
+        """What writes summaries, None without a `logdir` or if none was wanted."""
+        if self._writer is USE_DEFAULT:
+            self._writer = FileWriter(self.logdir) if self.logdir else None
+        return self._writer
+
+    def summary_computed(self, sess: Session, summary: Any, global_step: int | None = None) -> None:
+        """Write a summary that `sess` has computed, at the global step of now if none is given.
+
+        Errors: GraphError if there is nothing to write with.
+        """
+        writer = self.summary_writer
+        if writer is None:
+            raise GraphError(
+                "the supervisor has no summary writer", hint="give it a logdir or a summary_writer"
+            )
+        if global_step is None and self.global_step is not None:
+            global_step = int(sess.run(self.global_step))
+        writer.add_summary(summary, global_step)
+
+    @contextlib.contextmanager
+    def managed_session(
+        self,
+        master: str = "",
+        config: ConfigProto | None = None,
+        start_standard_services: bool = True,
+    ) -> Iterator[SupervisedSession]:
+        """The session of `prepare_or_wait_for_session`, ended and closed after the `with`.
+
+        Inside, the end of the data (OutOfRangeError) ends the block; other errors are raised after
+        all threads were asked to stop.
+        """
+        session = self.prepare_or_wait_for_session(master, config, start_standard_services)
+        try:
+            yield session
+        except Exception as error:
+            self.request_stop(error)
+        except BaseException:
+            self._unfinished.clear()
+            raise
+        finally:
+            try:
+                self.stop()
+            finally:
+                session.preemption.over()
+                session.close()
+
+    def start_queue_runners(
+        self, sess: Any, queue_runners: Sequence[QueueRunner] | None = None
+    ) -> list[threading.Thread]:
+        """Start the threads of `queue_runners`, by default of all in the graph."""
+        if queue_runners is None:
+            return start_queue_runners(sess, self.coord)
+        return [t for qr in queue_runners for t in qr.create_threads(sess, self.coord, True, True)]
+
+    def loop(
+        self,
+        timer_interval_secs: float | None,
+        target: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> LooperThread:
+        """Call `target` in a thread of its own every so many seconds, until it is to stop."""
+        return LooperThread.loop(self.coord, timer_interval_secs, target, args or (), kwargs)
+
+    def should_stop(self) -> bool:
+        """Whether a thread has asked all to stop."""
+        return self.coord.should_stop()
+
+    def request_stop(self, ex: Any = None) -> None:
+        """Ask all threads to stop; `ex` says why."""
+        self.coord.request_stop(ex)
+
+    def stop_on_exception(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, an exception asks all threads to stop and goes no further."""
+        return self.coord.stop_on_exception()
+
+    def wait_for_stop(self) -> None:
+        """Wait until a thread asks for the end."""
+        self.coord.wait_for_stop()
+
+    def stop(
+        self,
+        threads: Iterable[threading.Thread] | None = None,
+        ignore_live_threads: bool = False,
+    ) -> None:
+        """End: the threads, then the steps of all workers, and save.
+
+        Ranks:  every rank that runs the script.
+        Errors: the first that a thread asked for the end with.
+        """
+        ending, self._unfinished = self._unfinished, []
+        self.coord.request_stop()
+        self.coord.join(threads, self._grace_s, ignore_live_threads)
+        for session in ending:
+            session.wait()
+            if session.context.settings.run_dir:
+                session.result()
+        if isinstance(self._writer, FileWriter):
+            self._writer.flush()
+
+
+def _at_exit(mine: weakref.ref[Supervisor]) -> None:
+    supervisor = mine()
+    if supervisor is not None and supervisor._unfinished:
+        supervisor.stop(ignore_live_threads=True)

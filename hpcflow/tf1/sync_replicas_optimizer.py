@@ -1,0 +1,148 @@
+"""SyncReplicasOptimizer: TensorFlow 1's name for workers of servers that keep step."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.graph import Graph, Operation, Tensor, user_line
+from hpcflow.ops.control_flow.control_dependencies import no_op
+from hpcflow.ops.variables.uninitialized_variables import report_uninitialized_variables
+from hpcflow.ops.variables.variable_ops import Variable, global_variables
+from hpcflow.ps.backup_workers import Backup
+from hpcflow.ps.sync_rule import Rule
+from hpcflow.ps.sync_rules import All
+from hpcflow.tf1.session_run_hook import SessionRunHook
+from hpcflow.train.optimizers.optimizer import Optimizer, Pairs
+from hpcflow.train.training_session import SYNC
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncReplicas:
+    """How the workers of a graph keep step, found in its collection by the training session."""
+
+    aggregated: int
+    total: int
+
+    def rule(self, workers: int) -> Rule:
+        """The rule for a job of so many workers. Errors: GraphError if it was made for others."""
+        if workers != self.total:
+            raise GraphError(
+                f"SyncReplicasOptimizer was made for {self.total} workers; this job has {workers}",
+                hint=f"give total_num_replicas={workers}, or start {self.total} workers",
+            )
+        extra = self.total - self.aggregated
+        return Backup(extra) if extra else All()
+
+
+class SyncReplicasOptimizer(Optimizer):
+    """`opt`, by the first `replicas_to_aggregate` gradients of `total_num_replicas` workers.
+
+    It says to the training session of its graph `sync="all"`, or with fewer gradients than workers
+    `sync=hf.Backup(total - aggregated)`, by which the others are dropped. `total_num_replicas` is
+    by default as many. The queues, tokens and hooks of TensorFlow's are not needed: what stands for
+    them does nothing.
+
+    Ranks: sessions are of `hf.train`: `MonitoredTrainingSession`, `Supervisor`, `TrainingSession`.
+    """
+
+    @also_takes("use_locking")
+    def __init__(
+        self,
+        opt: Optimizer,
+        replicas_to_aggregate: int,
+        total_num_replicas: int | None = None,
+        name: str = "sync_replicas",
+    ) -> None:
+        super().__init__(name)
+        total = replicas_to_aggregate if total_num_replicas is None else total_num_replicas
+        if not 1 <= replicas_to_aggregate <= total:
+            raise GraphError(
+                f"{replicas_to_aggregate} gradients of {total} workers, one each, make an update",
+                line=user_line(),
+                hint="give replicas_to_aggregate from 1 to total_num_replicas; for more samples in "
+                "an update hf.train.AccumulatingOptimizer",
+            )
+        self._optimizer, self._sync = opt, SyncReplicas(replicas_to_aggregate, total)
+
+    def compute_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
+    ) -> list[tuple[Any, Variable]]:
+        """As of the optimizer inside."""
+        return self._optimizer.compute_gradients(loss, var_list, grad_loss)
+
+    def _own_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
+    ) -> list[tuple[Any, Variable]]:
+        return self._optimizer._own_gradients(loss, var_list, grad_loss)
+
+    def apply_gradients(
+        self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
+    ) -> Operation:
+        """As of the optimizer inside. Errors: GraphError if the graph has another such rule."""
+        step = self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+        _say(step.graph, self._sync)
+        return step
+
+    def get_slot(self, var: Variable, name: str) -> Variable | None:
+        """The slot of the optimizer inside."""
+        return self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the slots of the optimizer inside."""
+        return self._optimizer.get_slot_names()
+
+    def variables(self) -> list[Variable]:
+        """The slots of the optimizer inside."""
+        return self._optimizer.variables()
+
+    # -- what TensorFlow's scripts ask for
+
+    def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SessionRunHook:
+        """A hook that does nothing: server 0 gives out the steps, there are no tokens to begin."""
+        return SessionRunHook()
+
+    def get_chief_queue_runner(self) -> NoQueueRunner:
+        """A queue runner without threads: server 0 runs the updates when gradients have come."""
+        return NoQueueRunner()
+
+    def get_init_tokens_op(self, num_tokens: int = -1) -> Operation:
+        """An operation that does nothing: there is no queue of tokens to fill."""
+        return no_op()
+
+    @property
+    def chief_init_op(self) -> Operation:
+        """An operation that does nothing: the servers know which step they are at."""
+        return no_op()
+
+    local_step_init_op = chief_init_op
+
+    @property
+    def ready_for_local_init_op(self) -> Tensor:
+        """The names of variables without a value."""
+        return report_uninitialized_variables(global_variables())
+
+
+class NoQueueRunner:
+    """Has no threads, where a queue runner is asked for."""
+
+    name = "sync_replicas"
+
+    def create_threads(self, *args: Any, **kwargs: Any) -> list[threading.Thread]:
+        """None."""
+        return []
+
+
+def _say(graph: Graph, sync: SyncReplicas) -> None:
+    found = graph.get_collection_ref(SYNC)
+    if found and found != [sync]:
+        raise GraphError(
+            f"this graph has {found[0]} already, and now {sync}",
+            line=user_line(),
+            hint="one rule serves all variables: give all its optimizers the same numbers",
+        )
+    found[:] = [sync]

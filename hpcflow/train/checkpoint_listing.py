@@ -1,0 +1,100 @@
+"""The checkpoints of a folder: which there are, the newest, the best; TensorFlow 1's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.errors import CheckpointError
+from hpcflow.platform.artifact_cache import path_of
+from hpcflow.train import checkpoint_state
+from hpcflow.train.saver import policy
+
+
+def checkpoint_exists(checkpoint_prefix: str | Path) -> bool:
+    """Whether there is a checkpoint at this path, or one at least if it is a folder of them."""
+    path = path_of(checkpoint_prefix, "checkpoint_prefix")
+    if checkpoint_directory.is_folder(path):
+        return latest_checkpoint(path) is not None
+    return (path / checkpoint_directory.INDEX).exists()
+
+
+def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = None) -> str | None:
+    """The newest checkpoint of a folder whose index can be read, None if there is none.
+
+    In a folder that has none itself it is that of the folders in it, as
+    `saver.save(sess, "DIR/model")` makes one. What `update_checkpoint_state` has said, in a file
+    `latest_filename`, counts until another one is written. Bytes are checked when it is restored.
+    """
+    path = path_of(checkpoint_dir, "checkpoint_dir")
+    if said := checkpoint_state.told(path, latest_filename):
+        return str(said[-1])
+    found = _readable(path)
+    return str(found[0].path) if found else None
+
+
+class CheckpointState(NamedTuple):
+    """What a folder has: its newest checkpoint, and all of them with their times, newest last."""
+
+    model_checkpoint_path: str
+    all_model_checkpoint_paths: list[str]
+    all_model_checkpoint_timestamps: list[float]
+
+
+def get_checkpoint_state(
+    checkpoint_dir: str | Path, latest_filename: str | None = None
+) -> CheckpointState | None:
+    """The checkpoints of a folder as `latest_checkpoint` finds them, None if there are none."""
+    path = path_of(checkpoint_dir, "checkpoint_dir")
+    paths = [str(said) for said in checkpoint_state.told(path, latest_filename)]
+    paths = paths or [str(one.path) for one in reversed(_readable(path))]
+    return CheckpointState(paths[-1], paths, get_checkpoint_mtimes(paths)) if paths else None
+
+
+def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str | Path]) -> list[float]:
+    """When each checkpoint was written, in seconds since 1970; those that are gone are left out."""
+    indices = [
+        checkpoint_directory.index_of(path_of(path, "a checkpoint")) for path in checkpoint_prefixes
+    ]
+    return [os.path.getmtime(index) for index in indices if index.exists()]
+
+
+def _readable(path: Path) -> list[checkpoint_directory.Found]:
+    """The checkpoints of a folder, or else of the one in it that was saved last, newest first."""
+    if own := [one for one in checkpoint_directory.find(path) if one.facts is not None]:
+        return own
+    within = sorted(path.iterdir()) if path.is_dir() else []
+    found = [_readable(one) for one in within if checkpoint_directory.is_folder(one)]
+    times = {i: get_checkpoint_mtimes([f[0].path])[0] for i, f in enumerate(found) if f}
+    return found[max(times, key=lambda i: times[i])] if times else []
+
+
+def best_checkpoint(
+    checkpoint_dir: str | Path, monitor: str | None = None, mode: str | None = None
+) -> Path | None:
+    """The checkpoint of a folder that was saved with the best metric, None if none was with it.
+
+    By default best is what `keep_best` of the newest one says. Its bytes are checked when it is
+    restored.
+
+    Errors: CheckpointError if neither says what is best.
+    """
+    found = [
+        one
+        for one in checkpoint_directory.find(path_of(checkpoint_dir, "checkpoint_dir"))
+        if one.facts is not None
+    ]
+    if not found:
+        return None
+    told = [one.facts["keep_best"] for one in found if one.facts and "keep_best" in one.facts]
+    if monitor is None and not told:
+        raise CheckpointError(
+            f"nothing in {checkpoint_dir} says what is best",
+            hint='name the metric: best_checkpoint(DIR, "loss", "min")',
+        )
+    name, way, _ = policy(told[0] if monitor is None else (monitor, mode or "min", 1))
+    first = checkpoint_directory.best(found, name, way, 1)
+    return first[0].path if first else None

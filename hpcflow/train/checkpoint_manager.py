@@ -1,0 +1,372 @@
+"""Keeper: what a training session saves and when, and how it goes on from there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.participating_ranks import Team
+from hpcflow.checkpoint.restore import newest_good
+from hpcflow.errors import CheckpointError
+from hpcflow.launch.slurm_requeue import AGAIN, TEMPORARY_FAILURE
+from hpcflow.monitoring import run_directory_lock
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.stop_signal import LOSS, RESTARTS, TIME
+from hpcflow.runtime.session.session import Session
+from hpcflow.train.checkpoint_interval import AUTO, FIRST_S, Often, of_job
+from hpcflow.train.dead_worker_data import Heirs
+from hpcflow.train.every_n_steps_or_secs import interval, is_round
+from hpcflow.train.preemption import NO_PROGRESS, TOO_OFTEN, Outlook, leave
+from hpcflow.train.restart_count import Starts
+from hpcflow.train.saver import Saver
+from hpcflow.train.saves_in_flight import Saves, Took
+
+
+class Listener(Protocol):
+    """Who is told of saves, on the ranks that have one."""
+
+    def before_save(self, session: Any, step: int, /) -> Any: ...  # noqa: D102
+
+    def after_save(self, session: Any, step: int, /) -> Any: ...  # noqa: D102
+
+
+class Keeper:
+    """Saves the whole state of a training job, and restores it.
+
+    The step of a checkpoint counts the joint steps of synchronous workers, or those of all
+    asynchronous workers together; its samples are those of all workers. Both go on after a resume.
+    With a `counter`, a variable, the step is its value.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        directory: Path,
+        every: int | str | None,
+        saver: Saver,
+        resumes: bool,
+        counter: Variable | None,
+        heirs: Heirs | None,
+    ) -> None:
+        self.session, self.context, self.directory = session, session.context, directory
+        every = AUTO if every is None else every
+        self.steps_between, self._seconds_between = interval(every)
+        self.saver, self._counter, self._heirs = saver, counter, heirs
+        self.datasets: list[Any] = session.graph.get_collection("datasets")
+        self.listener: Listener | None = None
+        self.always_waits = False  # for each save, on all ranks
+        self._resumes = resumes  # the same job, started again, goes on
+        self.first_step = self.first_samples = 0  # what was done before this run
+        self._is_joint = self.context.cluster.in_step
+        # dataset -> line (0: this worker's own share) -> epoch and step of its last batch
+        self._last: dict[int, dict[int, tuple[int, int]]] = {}
+        self._saved_at = 0  # this worker's steps at the last save
+        self._kept_at = self._kept_before = 0  # the same, and at that before it, of those not lost
+        self._saved_time = time.monotonic()
+        self.saves = Saves(self.context, self._saved, self._lost)
+        self._in_foreground = self.context.settings.save == "foreground"
+        if saver.form == "parallel" and not self._in_foreground:
+            self._in_foreground = True
+            if self.context.is_chief:
+                logger.info("checkpoints in one file are written by all ranks while training waits")
+        if self.context.is_chief:
+            saver.describe(session)  # before training, which the first save would hold up for it
+        self._steps = 0  # steps of this worker
+        self._is_prepared = self._in_foreground  # what a save behind training takes is on its way
+        self._starts, self._restarts = Starts(directory), 0
+        self._is_told = every != AUTO  # what was chosen
+        self._is_claimed = False  # the folder, by the chief
+        self._newest = 0  # step of the newest checkpoint of this start
+
+    @functools.cached_property
+    def often(self) -> Often:
+        """On the chief: how often, and until when."""
+        return of_job(self.context, self._seconds_between, self._starts.took)
+
+    # -- when
+
+    def count(self, batch: Mapping[Any, Any]) -> None:
+        """A step on this batch has ended."""
+        source = getattr(batch, "source", None)
+        for number, dataset in enumerate(self.datasets):
+            if dataset is source:
+                place = batch.epoch, batch.step  # type: ignore[attr-defined]
+                self._last.setdefault(number, {})[batch.line] = place  # type: ignore[attr-defined]
+        self._steps += 1
+        if not self._is_prepared and self._is_near():
+            self._is_prepared = True
+            self.saver._prepare(self.session)
+
+    def _is_near(self) -> bool:
+        """Whether half the way to this worker's first save is behind it, as far as it knows."""
+        if self.steps_between:
+            joint = self._steps * (1 if self._is_joint else self.context.roles.replicas)
+            return 2 * joint >= self.steps_between
+        between = FIRST_S if self._seconds_between is None else self._seconds_between
+        return 2 * (time.monotonic() - self._saved_time) >= between
+
+    def due(self, steps: int) -> bool:
+        """Whether to save before this worker's next step: the same on all synchronous workers.
+
+        Of asynchronous ones the chief tells, from its own steps.
+        """
+        every, first = self.steps_between, self.first_step
+        return bool(every) and is_round(self.context, every, steps, self._saved_at, first)
+
+    def look(self, steps: int) -> bool:
+        """On the chief, before its next step: whether it is time to save.
+
+        If a further step would leave too little time for the last save, all are to stop; also if
+        a worker has died whose place another start of the job fills.
+        """
+        self.often.edge()
+        if steps and self.often.is_over():
+            self.context.stop.note(TIME)
+        if steps and self.context.lost and self._is_to_replace:
+            self.context.stop.note(LOSS)
+        between = self.often.seconds
+        late = time.monotonic() - self._saved_time >= between
+        is_new = steps > self._saved_at and not self.saves.going
+        return bool(between) and late and is_new
+
+    def is_new(self, steps: int) -> bool:
+        """Whether this worker has done steps that are in no checkpoint."""
+        return steps > self._kept_at
+
+    # -- what
+
+    def save(
+        self,
+        steps: int,
+        samples: int,
+        metrics: Mapping[str, Any] | None = None,
+        waits: bool = True,
+    ) -> Path | None:
+        """Save the state of the job, of which this worker has done so many steps and samples.
+
+        The checkpoint; None if it is being written behind training, as it may be unless `waits`.
+
+        Ranks: every rank that runs the script, all between steps.
+        """
+        self.saves.finish()
+        last = [list(self._last.get(number, {}).items()) for number in range(len(self.datasets))]
+        mine: dict[str, Any] = {
+            "steps": steps,
+            "samples": samples,
+            "last": last,
+            "worker": self.context.replica,
+        }
+        if self._counter is not None:
+            mine["counted"] = int(self.session.run(self._counter))
+        self._kept_before, self._kept_at = self._kept_at, steps
+        told = (self.session, self.directory, self._facts, mine, metrics)
+        step = mine.get("counted", self.first_step + steps)
+        if self.listener is not None:
+            self.listener.before_save(self.session, step)
+        waits = waits or self.always_waits
+        try:
+            if self._in_foreground:
+                path: Path | None = self.saves.in_foreground(lambda: self.saver._save(*told))
+            else:
+                path = self.saves.in_background(lambda one: self.saver._begin(one, *told), waits)
+        except BaseException:
+            self._lost()
+            raise
+        self._saved_at, self._saved_time = steps, time.monotonic()
+        if self.context.is_chief:
+            self.often.rest()
+        if self.listener is not None:
+            self.listener.after_save(self.session, step)
+        return path
+
+    def _saved(self, path: Path, took: Took) -> None:
+        """A checkpoint has its name."""
+        self._newest = checkpoint_directory.step_of(path)
+        if self.context.is_chief:
+            self._took(took)
+        self._say_next(path)
+
+    def _lost(self) -> None:
+        """A save has failed: what was done since the one before is in no checkpoint."""
+        self._kept_at = self._kept_before
+
+    def _took(self, took: Took) -> None:
+        """On the chief: a save took so long; the first time it says what follows from that."""
+        self.often.saved(None if self.saves.waited else took.held, took.published)
+        self._starts.saved(self.often.took)
+        if not self._is_told and self.often.save_s is not None:
+            self._is_told = True
+            logger.info(self.often.why(len(set(self.context.hosts))))
+
+    def outlook(self) -> Outlook:
+        """What becomes of this job when it stops early; its code is the same on all ranks."""
+        settings = self.context.settings
+        if self._newest <= self.first_step:
+            return Outlook(
+                NO_PROGRESS,
+                f"nothing was trained since it began at step {self.first_step}, and another start "
+                f"would not help: it does not come back (exit code {NO_PROGRESS})",
+            )
+        if self._is_last and self._resumes:
+            return Outlook(TOO_OFTEN, f"saved; {self._counted()}")
+        comes_back = self._resumes and settings.requeue
+        return Outlook(TEMPORARY_FAILURE, f"saved; {AGAIN}", comes_back)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the job has been started again as often as it may."""
+        return 0 <= self.context.settings.max_restarts <= self._restarts
+
+    @property
+    def _is_to_replace(self) -> bool:
+        return self.context.settings.replace and self._resumes and not self._is_last
+
+    def _counted(self) -> str:
+        most = self.context.settings.max_restarts
+        return (
+            f"this is restart {self._restarts}, with max_restarts={most}: it does not come back "
+            f"(exit code {TOO_OFTEN})"
+        )
+
+    def end(self) -> None:
+        """The training has come to its end."""
+        if self.context.is_chief:
+            self._starts.end()
+
+    def go_on_as(self, other: Keeper) -> None:
+        """What `other` has restored is what this one saves from now on."""
+        self.first_step, self.first_samples = other.first_step, other.first_samples
+        if self.directory == other.directory:
+            self._starts, self._restarts = other._starts, other._restarts
+
+    def _say_next(self, path: Path) -> None:
+        """If a rank dies from now on: what then goes on from where, in whatever folder one is."""
+        path = path.resolve()
+        if self._resumes:
+            text = f"the same command goes on from {path}"
+        else:
+            text = f"start it again with resume=True: it goes on from {path}"
+        self.context.say_next(text, str(path))
+
+    def _facts(self, rows: Sequence[Any]) -> dict[str, Any]:
+        steps = [row["steps"] for row in rows]
+        step = self.first_step + (max(steps) if self._is_joint else sum(steps))
+        rule = {"sync": str(self.context.cluster.sync)} if self.context.cluster.servers else {}
+        return {
+            **rule,
+            "step": step if self._counter is None else max(row["counted"] for row in rows),
+            "samples": self.first_samples + sum(row["samples"] for row in rows),
+            "position": [
+                dataset.position(self._places(rows, number))
+                for number, dataset in enumerate(self.datasets)
+            ],
+        }
+
+    def _places(self, rows: Sequence[Any], number: int) -> list[Any]:
+        """The last (epoch, step) of each worker; of one that has died those of its parts."""
+        told = {
+            row["worker"]: {line: tuple(place) for line, place in row["last"][number]}
+            for row in rows
+        }
+        if self._heirs is not None:
+            self._heirs.ask()  # of workers that were lost on the way here
+            return self._heirs.lines(self.datasets[number]).together(told)
+        return [told[worker].get(0) for worker in sorted(told)]
+
+    def begin_anew(self) -> None:
+        """Go on from no checkpoint: the folder has to be without any.
+
+        Ranks:  every rank that runs the script.
+        Errors: CheckpointError if it has some. This run would remove them by `max_to_keep`, and
+                save again the steps that they have.
+        """
+        place = self.directory
+
+        def look(rows: Sequence[Any]) -> int:
+            self._claim()
+            found = checkpoint_directory.told(
+                f"reading {place}", lambda: checkpoint_directory.find(place)
+            )
+            if found:
+                raise CheckpointError(
+                    f"{place} has checkpoints of another run, the newest is {found[0].path.name}",
+                    hint="go on from it: TrainingSession(checkpoints=DIR, resume=True), or "
+                    f"hpcflow run --set checkpoints={place}; or begin anew in another folder",
+                )
+            return 0
+
+        Team(self.context).decide({}, look)
+
+    def claim(self) -> None:
+        """Save in the folder, which no other job may do meanwhile, until `close`.
+
+        Ranks:  every rank that runs the script.
+        Errors: CheckpointError that names the other job.
+        """
+        Team(self.context).decide({}, lambda rows: self._claim())
+
+    def _claim(self) -> None:
+        """On the chief."""
+        if not self._is_claimed:
+            with contextlib.suppress(OSError):  # a save will say so
+                run_directory_lock.claim(self.directory, run_directory_lock.CHECKPOINTS)
+                self._is_claimed = True
+
+    def close(self) -> None:
+        """Nothing is saved any more; a save that is not over ends with the job."""
+        if self._is_claimed and not self.saves.going:
+            self._is_claimed = False
+            run_directory_lock.release(self.directory)
+
+    def resume(self, saves: bool = True) -> bool:
+        """Go on from the newest good checkpoint, if the folder has one; the chief prints what.
+
+        Whether it had one. Who only restores, without `saves`, may do so beside a job that saves.
+
+        Ranks:  every rank that runs the script.
+        Errors: Preempted, if it was started again too often; CheckpointError that names another
+                job which saves in the folder.
+        """
+
+        def begin(rows: Sequence[Any]) -> int:
+            if saves:
+                self._claim()
+            elif not run_directory_lock.is_free(self.directory):
+                return 0  # its drafts and its count are another job's
+            checkpoint_directory.sweep(self.directory)
+            return self._starts.begin()
+
+        self._restarts = Team(self.context).decide({}, begin)
+        if 0 <= self.context.settings.max_restarts < self._restarts:
+            if self.context.is_chief:
+                logger.error(self._counted())
+            raise leave(self.context, RESTARTS, self._counted(), TOO_OFTEN)
+        found = newest_good(self.context, self.directory)
+        if found is None:
+            self.context.say_next(f"the same command begins anew: {self.directory} is empty")
+            if self.context.is_chief:
+                logger.info("no checkpoint in %s: training begins anew", self.directory)
+            return False
+        facts = found.facts
+        self.saver._load(self.session, found, with_draws=True)
+        positions = facts.get("position", [])
+        if len(positions) != len(self.datasets):
+            raise CheckpointError(
+                f"{found.path} stands in {len(positions)} datasets, here are {len(self.datasets)}",
+                hint="make the datasets before the training session, as when it was saved",
+            )
+        for dataset, position in zip(self.datasets, positions, strict=True):
+            dataset.restore(position)
+        self.first_step, self.first_samples = facts["step"], facts.get("samples", 0)
+        self._say_next(found.path)
+        if self.context.is_chief:
+            with contextlib.suppress(OSError):  # a save may have died before it was named
+                checkpoint_directory.point(found.path)
+            print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
+        return True

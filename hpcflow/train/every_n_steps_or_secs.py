@@ -1,0 +1,63 @@
+"""When something is done besides training: after so many steps, or so much time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hpcflow.errors import CheckpointError, HpcflowError
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.train.checkpoint_interval import AUTO
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+class Policy:
+    """What a program does after every so many steps."""
+
+    def __init__(self, context: Context, every: int, action: Callable[[], Any], first: int) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise HpcflowError(f"every {every!r} steps", hint="give a number of steps, 1 or more")
+        self._context, self._every, self._action, self._first = context, every, action, first
+        self._last = 0  # this worker's steps when it was run
+
+    def due(self, steps: int) -> bool:
+        """Whether to run it before this worker's next step."""
+        return is_round(self._context, self._every, steps, self._last, self._first)
+
+    def run(self, steps: int) -> None:
+        """Do it: on all ranks that run the script together."""
+        self._last = steps
+        self._action()
+
+
+def is_round(context: Context, every: int, steps: int, last: int, first: int) -> bool:
+    """Whether `every` steps are full with this worker's `steps`; they were with its `last` before.
+
+    `first` joint steps were done by earlier runs. All synchronous workers agree; of asynchronous
+    ones the chief estimates it from its own steps.
+    """
+    if steps == last:
+        return False
+    if context.cluster.in_step:
+        return (first + steps) % every == 0
+    return (steps - last) * context.roles.replicas >= every
+
+
+def interval(every: int | str) -> tuple[int, float | None]:
+    """(steps, seconds) of `200`, "200", "30s", "10m" or "2h"; one of them is 0.
+
+    Of "auto" the seconds are None: they follow from what a save costs.
+    """
+    if every == AUTO:
+        return 0, None
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([smh]?)", str(every).strip())
+    if found is None or float(found.group(1)) <= 0 or (not found[2] and "." in found[1]):
+        raise CheckpointError(
+            f"{every!r} is no time between two checkpoints",
+            hint='give steps, as 500, or 30s, 10m, or "auto"',
+        )
+    if found.group(2):
+        return 0, float(found.group(1)) * _SECONDS[found.group(2)]
+    return int(found.group(1)), 0.0

@@ -1,0 +1,57 @@
+"""The number of training steps taken, kept in the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcflow.errors import VariableNameError
+from hpcflow.graph.dtypes import int64
+from hpcflow.graph.graph import Graph, get_default_graph, user_line
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.ops.array.array_ops import constant
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.runtime.session.session import Session
+
+
+def get_global_step(graph: Graph | None = None) -> Variable | None:
+    """The global step of a graph, by default the default one; None if it has none.
+
+    It is in the collection "global_step", or else a variable of this name.
+    """
+    graph = graph or get_default_graph()
+    found = graph.get_collection(GraphKeys.GLOBAL_STEP)
+    named = [v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.name == "global_step"]
+    return (found or named or [None])[0]
+
+
+def get_or_create_global_step(graph: Graph | None = None) -> Variable:
+    """The global step of a graph, by default the default one: an int64 scalar that starts at 0.
+
+    It is made if need be. Give it to `minimize`. Synchronous replicas count each joined step once;
+    asynchronous workers share it, so that it counts the updates of all of them.
+    """
+    graph = graph or get_default_graph()
+    found = get_global_step(graph)
+    return create_global_step(graph) if found is None else found
+
+
+def create_global_step(graph: Graph | None = None) -> Variable:
+    """As `get_or_create_global_step`, but it is an error if the graph has one."""
+    graph = graph or get_default_graph()
+    found = get_global_step(graph)
+    if found is not None:
+        raise VariableNameError(
+            f"the graph has a global step, {found.name!r}",
+            op=found.name,
+            line=user_line(),
+            hint="hf.train.get_or_create_global_step() gives it",
+        )
+    with graph.as_default(), graph.name_scope(None):
+        made = Variable(lambda: constant(0, int64), trainable=False, name="global_step")
+    graph.add_to_collection(GraphKeys.GLOBAL_STEP, made)
+    return made
+
+
+def global_step(sess: Session, global_step_tensor: Any) -> int:
+    """The value of a global step in a session."""
+    return int(sess.run(global_step_tensor))

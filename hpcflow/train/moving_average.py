@@ -1,0 +1,155 @@
+"""Moving averages of variables and tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import DTypeError, GraphError
+from hpcflow.graph.function_body import innermost
+from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.graph.static_shape import is_known, show
+from hpcflow.ops.array.broadcast_ops import zeros
+from hpcflow.ops.control_flow.control_dependencies import group
+from hpcflow.ops.math.arithmetic_ops import cast, divide, minimum, multiply, pow, subtract
+from hpcflow.ops.math.elementwise_math_ops import div_no_nan
+from hpcflow.ops.replicas.replica_ops import replica_share, replica_sum
+from hpcflow.ops.variables.variable_ops import (
+    Variable,
+    moving_average_variables,
+    trainable_variables,
+    update,
+)
+
+
+class ExponentialMovingAverage:
+    """Keeps `average -= (1 - decay) * (average - value)` of variables and tensors.
+
+    With `num_updates`, a number, tensor or variable, the decay is at most
+    `(1 + num_updates) / (10 + num_updates)`. The average of a variable starts at the variable's
+    initial value. That of a tensor starts at 0; with `zero_debias` it is read divided by
+    `1 - decay ** updates` (Kingma and Ba, arXiv:1412.6980, section 3), which takes a fixed decay.
+
+    Ranks:  the average lives where its variable does and each step updates it once; of a tensor
+            that differs between synchronous replicas, the mean over the joined batch is averaged.
+    """
+
+    def __init__(
+        self,
+        decay: Any,
+        num_updates: Any = None,
+        zero_debias: bool = False,
+        name: str = "ExponentialMovingAverage",
+    ) -> None:
+        self._decay, self._num_updates, self._zero_debias = decay, num_updates, zero_debias
+        self._name = name
+        self._averages: dict[Any, Variable] = {}
+        self._counts: dict[Any, Variable] = {}  # updates of those that are debiased
+        self._values: dict[Any, Tensor] = {}
+
+    @property
+    def name(self) -> str:
+        """The name that its variables end in."""
+        return self._name
+
+    def apply(self, var_list: Sequence[Any] | None = None) -> Operation:
+        """One operation that updates the averages of `var_list`, by default what is trained.
+
+        Let it follow the training step: `with hf.control_dependencies([train])`.
+        What has an average here already is updated by this operation, too.
+        Errors: DTypeError for what is no float.
+        """
+        given = list(trainable_variables() if var_list is None else var_list)
+        for one in given:
+            if one.dtype.kind != "f":
+                raise DTypeError(f"{one.name!r} is {one.dtype}: an average is of floats")
+        for one in given:
+            if one not in self._averages:
+                self._make(one)
+        with get_default_graph().name_scope(self._name) as scope:
+            return group(*(self._update(one) for one in given), name=scope)
+
+    def average(self, var: Any) -> Any:
+        """The average of `var`: a variable, or a tensor if it is debiased; None if there is none.
+
+        It is the value at the start of a step.
+        """
+        if var not in self._counts:
+            return self._averages.get(var)
+        if var not in self._values:
+            average, graph = self._averages[var], var.graph
+            with graph.as_default(), graph.name_scope(None), graph.control_dependencies(None):
+                weight = subtract(1.0, pow(self._decay_of(var), cast(self._counts[var], var.dtype)))
+                self._values[var] = div_no_nan(average, weight, f"{average.name}/debiased")
+        return self._values[var]
+
+    def average_name(self, var: Any) -> str:
+        """The name of the variable that keeps the average of `var`, whether or not it is made."""
+        if var in self._averages:
+            return self._averages[var].name
+        return f"{var.op.name}/{self._name}"
+
+    def variables_to_restore(
+        self, moving_avg_variables: Sequence[Variable] | None = None
+    ) -> dict[str, Variable]:
+        """What a `Saver` takes to restore averages in place of the variables: {name: variable}.
+
+        The averages of `moving_avg_variables`, by default of all that are trained or averaged, and
+        all other variables, averages of tensors too, by their own names.
+        """
+        graph = get_default_graph()
+        averaged: list[Any] = (
+            [*trainable_variables(), *moving_average_variables()]
+            if moving_avg_variables is None
+            else list(moving_avg_variables)
+        )
+        found = {self.average_name(v): v for v in dict.fromkeys(averaged)}
+        taken = set(averaged)
+        for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES):
+            if v not in taken and v.name not in found:
+                found[v.name] = v
+        return found
+
+    def _make(self, one: Any) -> None:
+        """The variables that keep the average of `one`."""
+        graph, is_state = one.graph, isinstance(one, Variable)
+        if not is_known(one.shape):
+            raise GraphError(
+                f"the average of {one.name!r} needs its shape, which is {show(one.shape)}",
+                op=one.op.name,
+                line=one.op.line,
+                hint="set_shape",
+            )
+        start = one.initialized_value if is_state else (lambda: zeros(one.shape, one.dtype))
+        name = f"{one.op.name}/{self._name}"
+        with graph.as_default(), graph.name_scope(None):
+            # that of a tensor lives where variables do, not where the tensor is computed
+            with graph.colocate_with(one.op) if is_state else contextlib.nullcontext():
+                average = self._averages[one] = Variable(start, trainable=False, name=name)
+            if self._zero_debias and not is_state:
+                with graph.colocate_with(average.op):
+                    self._counts[one] = Variable(0, trainable=False, name=f"{name}/updates")
+        if is_state:
+            graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, one)
+
+    def _decay_of(self, one: Any) -> Tensor:
+        return cast(convert_to_tensor(self._decay), one.dtype)
+
+    def _update(self, one: Any) -> Operation:
+        average, graph = self._averages[one], innermost(one.graph.root)
+        if isinstance(one, Variable):
+            value = one.read_value()
+        else:
+            value = replica_sum(multiply(one, cast(replica_share(), one.dtype)))
+        with graph.colocate_with(average.op), graph.name_scope("AssignMovingAvg"):
+            decay = self._decay_of(one)
+            if self._num_updates is not None:
+                n = cast(convert_to_tensor(self._num_updates), one.dtype)
+                decay = minimum(decay, divide(n + 1.0, n + 10.0))
+            change = multiply(subtract(average.read_value(), value), subtract(1.0, decay))
+            done = update("AssignSub", [average], [change])
+            if one not in self._counts:
+                return done
+            return group(done, self._counts[one].assign_add(1))

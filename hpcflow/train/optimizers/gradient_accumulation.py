@@ -1,0 +1,102 @@
+"""Gradient accumulation: several micro batches make one update, as one large batch would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.dtypes import float32, int64
+from hpcflow.graph.graph import Operation, Tensor, get_default_graph, user_line
+from hpcflow.ops.array.array_ops import constant
+from hpcflow.ops.control_flow.control_dependencies import group
+from hpcflow.ops.math.arithmetic_ops import add, cast, equal, multiply, where
+from hpcflow.ops.variables.indexed_slices import IndexedSlices
+from hpcflow.ops.variables.row_list_ops import sum_equal_rows
+from hpcflow.ops.variables.variable_ops import Variable, update
+from hpcflow.train.optimizers.optimizer import Optimizer, Pairs
+from hpcflow.train.optimizers.update_formula import FormulaOptimizer
+
+
+class AccumulatingOptimizer(Optimizer):
+    """`optimizer` with one update for every `steps` runs, by the mean of their gradients.
+
+    With micro batches of one size that is the update of one batch of all their samples. The sums
+    are variables beside those trained (float32 for 16-bit ones), and with the count of runs in
+    checkpoints. `global_step` counts updates. Gradients are summed over replicas in every run.
+    Those of rows are added up where the table is, and each run works on all of it: slots of rows
+    not read move too.
+    """
+
+    def __init__(self, optimizer: Optimizer, steps: int) -> None:
+        super().__init__("Accumulate")
+        if int(steps) < 1:
+            raise GraphError(f"gradients of {steps} steps cannot be added up", line=user_line())
+        if not isinstance(optimizer, FormulaOptimizer):
+            raise GraphError(
+                f"{type(optimizer).__name__} cannot leave out an update, as accumulation needs",
+                line=user_line(),
+                hint="derive it from hf.train.FormulaOptimizer",
+            )
+        self._optimizer, self._steps = optimizer, int(steps)
+        self._count: Variable | None = None
+
+    def _own_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
+    ) -> list[tuple[Any, Variable]]:
+        """As of the optimizer inside, of this micro batch."""
+        return self._optimizer._own_gradients(loss, var_list, grad_loss)
+
+    def apply_gradients(
+        self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
+    ) -> Operation:
+        """Adds the gradients up; every `steps`-th run updates by their mean and starts anew."""
+        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        with get_default_graph().name_scope(name or self.name):
+            if self._count is None:
+                zero = constant(0, int64)
+                self._count = Variable(zero, trainable=False, name="micro_batches")
+            count = add(self._count.value(), 1)
+            due = equal(count, self._steps)
+            means, kept = [], [update("Assign", [self._count], [where(due, 0, count)])]
+            for g, v in pairs:
+                with v.here.colocate_with(v.op):
+                    mean, keep = self._added(g, v, due)
+                means.append((mean, v))
+                kept.append(keep)
+            self._optimizer._only_if = due
+            try:
+                done = [self._optimizer.apply_gradients(means), *kept]
+            finally:
+                self._optimizer._only_if = None
+            if global_step is not None:
+                with get_default_graph().control_dependencies(done):
+                    done.append(update("AssignAdd", [global_step], [cast(due, global_step.dtype)]))
+            return group(*done)
+
+    def _added(self, g: Any, v: Variable, due: Tensor) -> tuple[Tensor, Operation]:
+        """The mean of the gradients so far, and what keeps their sum."""
+        dtype = float32 if v.dtype.itemsize == 2 else v.dtype
+        held = self._slot(v, "sum", "gradient_sum", dtype=dtype)
+        if isinstance(g, IndexedSlices):  # only rows go where the sum is
+            rows = sum_equal_rows(g, optional=True)
+            added = held.scatter_add(rows.with_values(cast(rows.values, dtype)))
+            with v.here.control_dependencies([added]):
+                total = held.read_value()
+        else:
+            total = add(held.value(), cast(g, dtype))
+        mean = cast(multiply(total, 1 / self._steps), v.dtype)
+        return mean, update("Assign", [held], [where(due, 0, total)])
+
+    def get_slot(self, var: Variable, name: str) -> Variable | None:
+        """The slot of the optimizer inside, or the sum of gradients, "sum"."""
+        return super().get_slot(var, name) or self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the slots of both."""
+        return sorted({*super().get_slot_names(), *self._optimizer.get_slot_names()})
+
+    def variables(self) -> list[Variable]:
+        """The slots of both, and the count of micro batches."""
+        own = [] if self._count is None else [self._count]
+        return [*own, *super().variables(), *self._optimizer.variables()]

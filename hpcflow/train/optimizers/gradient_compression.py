@@ -1,0 +1,214 @@
+"""Compressed gradients: fewer bytes from each replica to where the variables live.
+
+What a replica adds to a gradient is made small before it leaves, and made a tensor again where the
+variable is updated. The model and the optimizer stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hpcflow.errors import GraphError
+from hpcflow.graph.device_names import parse
+from hpcflow.graph.dtypes import bfloat16, float32, float64
+from hpcflow.graph.function_body import at_root
+from hpcflow.graph.graph import Operation, Tensor, user_line
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.graph.static_shape import size_of
+from hpcflow.ops.array.array_ops import constant, identity, reshape
+from hpcflow.ops.array.broadcast_ops import zeros
+from hpcflow.ops.array.cumulative_ops import top_k
+from hpcflow.ops.array.gather_ops import gather
+from hpcflow.ops.math.arithmetic_ops import abs, cast
+from hpcflow.ops.variables.indexed_slices import IndexedSlices
+from hpcflow.ops.variables.row_list_ops import add_entries
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.train.optimizers.loss_scaling import LossScaleOptimizer
+from hpcflow.train.optimizers.optimizer import Optimizer, Pairs, computed, joined
+
+MIN_BYTES = 1024  # gradients of fewer bytes are sent as they are: a message costs more than they do
+MOST_ENTRIES = 1 << 31  # of one variable: an index takes four bytes
+
+
+class Compression:
+    """How a dense gradient of at least `min_bytes` bytes travels; others travel as they are.
+
+    A subclass says which dtypes it is for and makes the sum over replicas in `_sum`.
+    """
+
+    DTYPES: tuple[Any, ...] = (float32, float64)
+
+    def __init__(self, min_bytes: int = MIN_BYTES) -> None:
+        self.min_bytes = int(min_bytes)
+
+    def joined(self, grad: Any, var: Variable) -> Any:
+        """The sum over replicas of the gradients `grad` of `var`, made where `var` lives."""
+        rows = grad is None or isinstance(grad, IndexedSlices)
+        nbytes = size_of(var.shape) * var.dtype.itemsize
+        if rows or nbytes < self.min_bytes or var.dtype not in self.DTYPES:
+            return joined(grad, var)
+        return self._sum(grad, var)
+
+    def variables(self) -> list[Variable]:
+        """What each replica keeps for itself from step to step."""
+        return []
+
+    def _sum(self, grad: Tensor, var: Variable) -> Tensor:
+        raise NotImplementedError
+
+
+class BFloat16Compression(Compression):
+    """Gradients of float32 and float64 travel in bfloat16: half or a quarter of the bytes.
+
+    Each element is rounded to nearest, ties to even: an error of at most 2^-8 of it. Servers add up
+    in the variable's dtype; synchronous replicas round the sums on the way too.
+    """
+
+    def _sum(self, grad: Tensor, var: Variable) -> Tensor:
+        with _where_made(grad, var), var.here.name_scope(f"{var.name}/compressed"):
+            small = cast(grad, bfloat16)
+        with var.here.colocate_with(var.op):
+            wide = cast(small, grad.dtype)
+        return joined(wide, var, wire=bfloat16)
+
+
+class TopKCompression(Compression):
+    """Of each gradient its largest entries travel; the rest is kept, and added to the next one.
+
+    A step sends the `fraction` of the entries of gradient + residual that are largest in magnitude,
+    at least one, as indices (int32) and values; what is not sent is the residual of the next step,
+    so everything is sent some day (error feedback: Seide et al. 2014; Stich et al. 2018, Algorithm
+    1; Lin et al. 2018, section 3.1, without its momentum correction). The residual is a local
+    variable of each replica. Checkpoints hold those of all; fewer replicas go on with their sums.
+    """
+
+    def __init__(self, fraction: float = 0.01, min_bytes: int = MIN_BYTES) -> None:
+        super().__init__(min_bytes)
+        if not 0 < fraction <= 0.5:
+            raise GraphError(
+                f"a fraction of {fraction} of the entries saves nothing, or sends nothing",
+                line=user_line(),
+                hint="an entry is sent as its index and its value: give a fraction up to 0.5",
+            )
+        self.fraction = float(fraction)
+        self._residuals: dict[Variable, Variable] = {}
+
+    def count(self, var: Variable) -> int:
+        """How many entries of the gradient of `var` a step sends."""
+        return max(1, round(self.fraction * size_of(var.shape)))
+
+    def residual(self, var: Variable) -> Variable | None:
+        """What this replica has not sent of the gradients of `var`, flattened."""
+        return self._residuals.get(var)
+
+    def variables(self) -> list[Variable]:
+        """The residuals."""
+        return list(self._residuals.values())
+
+    def _sum(self, grad: Tensor, var: Variable) -> Tensor:
+        if size_of(var.shape) >= MOST_ENTRIES:
+            raise GraphError(
+                f"variable {var.name!r} has {size_of(var.shape)} elements: too many for an index "
+                "of four bytes",
+                op=var.name,
+                line=var.op.line,
+                hint="cut it with a partitioner",
+            )
+        with _where_made(grad, var):
+            at, values = self._largest(grad, var)
+        entries = joined(IndexedSlices(values, at, [size_of(var.shape)]), var)
+        with var.here.colocate_with(var.op):
+            return add_entries(entries.indices, entries.values, var.shape)
+
+    def _largest(self, grad: Tensor, var: Variable) -> tuple[Tensor, Tensor]:
+        """What is sent: indices and values; the residual loses it."""
+        graph, rest = var.here, self._kept(var)
+        with graph.name_scope(f"{var.name}/compressed"):
+            with graph.control_dependencies([rest.assign_add(reshape(grad, [-1]))]):
+                total = rest.read_value()
+            _, at = top_k(abs(total), self.count(var))
+            values = gather(total, at)
+            with graph.control_dependencies([values]):
+                zero = constant(0, rest.dtype)
+                taken = rest._rows("ScatterUpdate", at, zero, None, distinct=True)
+            with graph.control_dependencies([taken]):
+                return at, identity(values)
+
+    def _kept(self, var: Variable) -> Variable:
+        if var not in self._residuals:
+            with at_root(var.graph) as root, root.name_scope(None):
+                self._residuals[var] = Variable(
+                    lambda: zeros([size_of(var.shape)], computed(var)),
+                    trainable=False,
+                    collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.SUMMED_VARIABLES],
+                    name=f"{var.name}/residual",
+                )
+        return self._residuals[var]
+
+
+class CompressedOptimizer(Optimizer):
+    """`optimizer`, whose gradients travel compressed: `BFloat16Compression()`, `TopKCompression()`.
+
+    It goes around other wrappers. What `compute_gradients` gives are the gradients that arrived:
+    they may be clipped as usual. Sparse gradients travel as rows, as they do without it.
+    """
+
+    def __init__(self, optimizer: Optimizer, compression: Compression) -> None:
+        super().__init__("Compressed")
+        if not isinstance(compression, Compression):
+            raise GraphError(
+                f"{compression!r} is no compression of gradients",
+                line=user_line(),
+                hint="give hf.train.BFloat16Compression() or hf.train.TopKCompression(0.01)",
+            )
+        if type(optimizer).compute_gradients is not Optimizer.compute_gradients:
+            raise GraphError(
+                f"{type(optimizer).__name__} computes gradients that are summed over replicas "
+                "already",
+                line=user_line(),
+                hint="compress those of the optimizer inside it",
+            )
+        dynamic = isinstance(optimizer, LossScaleOptimizer) and optimizer._dynamic is not None
+        if dynamic and isinstance(compression, TopKCompression):
+            raise GraphError(
+                "a dynamic loss scale leaves out updates whose gradients are not finite, which "
+                "top-k compression would keep in its residuals",
+                line=user_line(),
+                hint="give a number as loss_scale, or hf.train.BFloat16Compression()",
+            )
+        self._optimizer, self._compression = optimizer, compression
+
+    def compute_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
+    ) -> list[tuple[Any, Variable]]:
+        """As of the optimizer inside, but for what the compression leaves of them."""
+        pairs = self._optimizer._own_gradients(loss, var_list, grad_loss)
+        return [(self._compression.joined(g, v), v) for g, v in pairs]
+
+    def apply_gradients(
+        self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
+    ) -> Operation:
+        """As of the optimizer inside."""
+        return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+
+    def get_slot(self, var: Variable, name: str) -> Variable | None:
+        """The slot of the optimizer inside."""
+        return self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the slots of the optimizer inside."""
+        return self._optimizer.get_slot_names()
+
+    def variables(self) -> list[Variable]:
+        """The slots of the optimizer inside, and what the compression keeps."""
+        return [*self._optimizer.variables(), *self._compression.variables()]
+
+
+@contextlib.contextmanager
+def _where_made(grad: Tensor, var: Variable) -> Iterator[None]:
+    """On the worker that makes `grad`, else the driver: never on a server, which would be late."""
+    made = parse(grad.op.device)
+    with var.here.device(None), var.here.device(str(made) if made.job != "ps" else None):
+        yield

@@ -1,0 +1,287 @@
+"""The base of optimizers: gradients of the joined batch, then updates where the variables live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.autodiff.gradients import free_gradients
+from hpcflow.errors import ArgumentError, DTypeError, GradientError, ShapeError
+from hpcflow.graph.deprecated_arguments import also_takes
+from hpcflow.graph.dtypes import as_dtype, float32, is_floating, is_half
+from hpcflow.graph.function_body import at_root
+from hpcflow.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+)
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.graph.static_shape import known, merge, show
+from hpcflow.ops.array.array_ops import constant, ensure_shape
+from hpcflow.ops.array.broadcast_ops import fill, ones_like
+from hpcflow.ops.control_flow.control_dependencies import group
+from hpcflow.ops.math.arithmetic_ops import cast, multiply
+from hpcflow.ops.replicas.replica_ops import replica_share, replica_sum
+from hpcflow.ops.shape_inference import several
+from hpcflow.ops.variables.indexed_slices import IndexedSlices
+from hpcflow.ops.variables.sparse_row_update_ops import the_variable
+from hpcflow.ops.variables.variable_ops import Variable, trainable_variables, update
+from hpcflow.plan.verification.summed_loss_warning import MINIMIZED
+from hpcflow.platform.exception_translation import shown, user_line
+
+Pairs = Sequence[tuple[Any, Variable]]
+
+
+def computed(var: Variable) -> np.dtype:
+    """The dtype of slots, hyperparameters and arithmetic: float32 for variables of 16 bits."""
+    return float32 if is_half(var.dtype) else var.dtype
+
+
+class Optimizer:
+    """Base of the optimizers.
+
+    A subclass makes the update of one variable in `_apply_dense` and, where it can update rows
+    alone, in `_apply_sparse`; see `formula.FormulaOptimizer` for one that writes its formula once.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._slots: dict[tuple[Variable, str], Variable] = {}
+        self._scalars: dict[tuple[Graph, str, Any], Tensor] = {}
+        self._only_if: Tensor | None = None  # an update that finds it false changes nothing
+
+    GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2  # each operation runs when its inputs are there
+
+    @also_takes("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
+    def minimize(
+        self,
+        loss: Tensor,
+        global_step: Variable | None = None,
+        var_list: Sequence[Variable] | None = None,
+        name: str | None = None,
+        grad_loss: Any = None,
+    ) -> Operation:
+        """The training step: `compute_gradients`, then `apply_gradients`."""
+        pairs = self.compute_gradients(loss, var_list, grad_loss)
+        return self.apply_gradients(pairs, global_step, name)
+
+    @also_takes("gate_gradients", "aggregation_method", "colocate_gradients_with_ops")
+    def compute_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None = None, grad_loss: Any = None
+    ) -> list[tuple[Any, Variable]]:
+        """Pairs (gradient, variable) for `var_list`, by default the trainable variables.
+
+        A gradient is a tensor, IndexedSlices where only rows of the variable are read, or None.
+        Each piece of a partitioned variable is one of its own.
+        `grad_loss` is a factor, 1 if None.
+
+        Shapes: `loss` is a scalar: a mean over the samples that this replica is fed; terms that
+                no sample enters, as weight decay, may be added. Of another tensor the sum counts.
+        Ranks:  the gradients are those of the joined batch of all synchronous replicas, each
+                counted by its samples, and the same on all: clip them as if there were one.
+        """
+        return [(joined(g, v), v) for g, v in self._own_gradients(loss, var_list, grad_loss)]
+
+    def _own_gradients(
+        self, loss: Tensor, var_list: Sequence[Variable] | None, grad_loss: Any
+    ) -> list[tuple[Any, Variable]]:
+        """What this replica adds to the gradients of `compute_gradients`."""
+        loss = convert_to_tensor(loss)
+        if not is_floating(loss.dtype):
+            raise DTypeError(
+                f"the loss {loss.name!r} is {loss.dtype}; gradients are of floating-point values",
+                op=loss.op.name,
+                line=loss.op.line,
+                hint="hf.cast(loss, hf.float32)",
+            )
+        given: list[Any] = (
+            list(trainable_variables()) if var_list is None else several(var_list, "var_list")
+        )
+        variables = [piece for v in given for piece in (v if hasattr(v, "partitions") else [v])]
+        if not variables:
+            raise GradientError(
+                "there are no trainable variables",
+                op=loss.op.name,
+                line=loss.op.line,
+                hint="make weights with hf.Variable(initial), or give var_list",
+            )
+        share = cast(replica_share(), loss.dtype)
+        if grad_loss is not None:
+            share = share * convert_to_tensor(grad_loss, loss.dtype)
+        loss.graph.add_to_collection(MINIMIZED, loss)
+        if loss.shape not in (None, ()):
+            share = multiply(share, ones_like(loss))
+        found = free_gradients(loss, variables, grad_ys=share)  # what joins them is in order
+        if all(g is None for g in found):
+            raise _no_gradients(variables)
+        return list(zip(found, variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: Pairs, global_step: Variable | None = None, name: str | None = None
+    ) -> Operation:
+        """One operation that updates each variable by its gradient, then adds 1 to `global_step`.
+
+        Variables whose gradient is None stay as they are. The operation joins the collection
+        "train_op".
+        """
+        given = [_pair(pair) for pair in several(grads_and_vars, "apply_gradients")]
+        pairs = [(_gradient(g), v) for g, v in given if g is not None]
+        if not pairs:
+            raise _no_gradients([v for _, v in given])
+        for _, v in pairs:
+            the_variable("apply_gradients", v)
+        graph = pairs[0][1].here
+        made = self._applied(graph, pairs, global_step, name)
+        if made not in graph.get_collection(GraphKeys.TRAIN_OP):
+            graph.add_to_collection(GraphKeys.TRAIN_OP, made)
+        return made
+
+    def _applied(
+        self, graph: Graph, pairs: Pairs, global_step: Variable | None, name: str | None
+    ) -> Operation:
+        with graph.name_scope(name or self.name) as scope:
+            updates = [_constrained(v, self._update(g, v)) for g, v in pairs]
+            if global_step is None:
+                return group(*updates, name=scope)
+            counter = the_variable("global_step", global_step)
+            one = constant(1, counter.dtype)  # not waiting for the updates
+            with graph.control_dependencies(updates):
+                return update("AssignAdd", [counter], [one], name=scope)
+
+    def get_slot(self, var: Variable, name: str) -> Variable | None:
+        """The variable kept beside `var` under `name`, None if there is none."""
+        return self._slots.get((var, name))
+
+    def get_slot_names(self) -> list[str]:
+        """The names under which slots are kept."""
+        return sorted({name for _, name in self._slots})
+
+    def variables(self) -> list[Variable]:
+        """All slots, in the order they were made."""
+        return list(self._slots.values())
+
+    # -- for subclasses
+
+    def _update(self, grad: Any, var: Variable) -> Operation:
+        """The operation that updates `var` and its slots by `grad`."""
+        grad = _fitting(grad, var)
+        if isinstance(grad, IndexedSlices):
+            return self._apply_sparse(grad, var)
+        return self._apply_dense(grad, var)
+
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+        """The operation that updates all of `var`."""
+        raise NotImplementedError
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        """The operation that updates rows of `var`; unless overridden all of it, which is told."""
+        with var.here.colocate_with(var.op):
+            return self._apply_dense(convert_to_tensor(grad), var)
+
+    def _slot(
+        self,
+        var: Variable,
+        name: str,
+        suffix: str,
+        shape: Any = None,
+        dtype: Any = None,
+        value: float = 0,
+    ) -> Variable:
+        """The slot `name` of `var`, made at first use beside it: like `var`, full of `value`."""
+        if (var, name) not in self._slots:
+            full, dtype = f"{var.name}/{suffix}", dtype or computed(var)
+            shape = var.shape if shape is None else shape
+            with at_root(var.graph) as root, root.colocate_with(var.op), root.name_scope(None):
+                self._slots[var, name] = Variable(
+                    lambda: fill(shape, as_dtype(dtype).type(value)),
+                    trainable=False,
+                    name=full,
+                )
+        return self._slots[var, name]
+
+    def _scalar(self, name: str, value: Any, var: Variable) -> Tensor:
+        """The hyperparameter `name` in the dtype of updates of `var`; a tensor may change.
+
+        A function of no arguments gives it once, when it is first used.
+        """
+        dtype = computed(var)
+        key = (var.graph, name, dtype)
+        if key not in self._scalars:
+            value = value() if callable(value) else value
+            with at_root(var.graph) as graph, graph.name_scope(f"{self.name}/"):
+                if isinstance(value, (int, float)):
+                    made = constant(value, dtype, name=name)
+                else:
+                    made = cast(convert_to_tensor(value), dtype, name)
+            self._scalars[key] = made
+        return self._scalars[key]
+
+
+def _gradient(given: Any) -> Any:
+    """A gradient as a tensor or rows: also of a variable or an array that holds it."""
+    return given if isinstance(given, IndexedSlices) else convert_to_tensor(given)
+
+
+def _constrained(var: Variable, done: Operation) -> Operation:
+    """The update, and behind it that of the constraint, if the variable has one."""
+    if var.constraint is None:
+        return done
+    graph = var.here
+    with graph.control_dependencies([done]), graph.colocate_with(var.op):
+        kept: Operation = var.assign(var.constraint(var.read_value()), read_value=False)
+    return kept
+
+
+def _fitting(grad: Any, var: Variable) -> Any:
+    """`grad`, which has the shape of `var`: the step looks where it is not known before."""
+    try:
+        merge(grad.shape, var.shape)
+    except ShapeError:
+        raise ShapeError(
+            f"the gradient {show(grad.shape)} of {var.name!r} has not its shape, {show(var.shape)}",
+            op=grad.op.name,
+            line=grad.op.line,
+            hint="gradients are not broadcast: give one number for each element",
+        ) from None
+    if isinstance(grad, IndexedSlices):
+        return grad.with_values(_ensured(grad.values, (None, *known(var.shape)[1:])))
+    return _ensured(grad, var.shape)
+
+
+def _ensured(given: Tensor, shape: Any) -> Tensor:
+    """`given`, checked in the step to have `shape` if that is not known now."""
+    if merge(given.shape, shape) == given.shape:
+        return given
+    with get_default_graph().beside(given.op):
+        return ensure_shape(given, shape)
+
+
+def joined(grad: Any, var: Variable, wire: Any = None) -> Any:
+    """The sum over replicas, made where the variable lives; `wire` as of `replica_sum`."""
+    if grad is None:
+        return None
+    graph = var.here if isinstance(var, Variable) else get_default_graph()
+    with graph.colocate_with(var.op):
+        return replica_sum(grad, f"{var.op.name}/gradient", wire)
+
+
+def _pair(given: Any) -> Any:
+    """A gradient and its variable; ArgumentError for anything else."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ArgumentError(
+            f"apply_gradients takes pairs (gradient, variable), not {shown(given)}",
+            line=user_line(),
+            hint="compute_gradients makes them",
+        )
+    return given
+
+
+def _no_gradients(variables: Sequence[Variable]) -> GradientError:
+    return GradientError(
+        f"the loss depends on none of {', '.join(v.name for v in variables)}",
+        hint="compute the loss from the variables that are to be trained, without hf.stop_gradient",
+    )

@@ -1,0 +1,115 @@
+"""Progress of a training run: a bar on a terminal, a line now and then in a job's log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Protocol, TextIO
+
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.platform.terminal_detection import watched
+from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.train import run_records
+
+REDRAW_S = 0.1  # a bar that moves more often is not seen
+WIDTH = 24
+FIND_NAN = "`--set check_numerics=1` ends the run where the first one is made, and names it"
+
+
+class _Batch(Protocol):
+    epoch: int
+    step: int
+    joined_size: int
+
+
+class _Data(Protocol):
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def describe(self) -> str: ...
+
+
+class Progress:
+    """Tells how training on `data` (of `hf.data`) for `epochs` goes, on the chief alone.
+
+    It begins with how a batch is dealt. The rate counts the joined batches of the chief's steps: in
+    parameter-server mode it supposes that all workers are as fast. `every_s` is the time between
+    lines of a log.
+    """
+
+    def __init__(
+        self,
+        data: _Data,
+        epochs: int,
+        every_s: float = 5.0,
+        stream: TextIO | None = None,
+        context: Context | None = None,
+    ) -> None:
+        self.epochs, self.steps = epochs, data.steps_per_epoch
+        self._stream = stream or sys.stdout
+        context = context or current()
+        self._speaks = context.is_chief
+        self._log = run_records.of(context)
+        self._terminal = watched(self._stream) if self._speaks else None
+        self._pause = every_s if self._terminal is None else REDRAW_S
+        self._begun = self._told = time.perf_counter()
+        self._samples = 0
+        self._line = ""
+        self._done = 0
+        self._is_shown = True
+        if self._speaks:
+            print(data.describe(), file=self._stream, flush=True)
+        if self._log is not None:
+            self._log.describe(data)
+
+    def update(self, batch: _Batch, **values: float) -> None:
+        """Count a step on `batch`; show `values` by name, e.g. `loss=0.3`."""
+        if not self._speaks:
+            return
+        now = time.perf_counter()
+        for name, value in values.items():
+            if value != value:
+                say_once(f"{name} is NaN: {FIND_NAN}", logging.WARNING)
+        self._samples += batch.joined_size
+        rate = self._samples / max(now - self._begun, 1e-9)
+        told = "".join(f"  {name} {float(value):.4g}" for name, value in values.items())
+        where = f"epoch {batch.epoch + 1}/{self.epochs}  step {batch.step + 1}/{self.steps}"
+        self._line = f"{where}{told}  {rate:,.0f} samples/s"
+        self._done = batch.epoch * self.steps + batch.step + 1
+        self._is_shown = False
+        if self._log is not None:
+            ends = "epoch" if batch.step + 1 == self.steps else ""
+            ends = "run" if self._done == self.epochs * self.steps else ends
+            self._log.add(self._done, batch.epoch + 1, self._samples, values, ends)
+        if now - self._told >= self._pause:
+            self._told = now
+            self._show()
+
+    def close(self) -> None:
+        """Show the last step."""
+        if not self._is_shown:
+            self._show()
+        if self._terminal is not None:
+            if self._line:
+                print(file=self._terminal, flush=True)
+            if self._terminal is not self._stream:
+                self._terminal.close()
+
+    def _show(self) -> None:
+        self._is_shown = True
+        if self._terminal is not None:
+            filled = WIDTH * self._done // max(1, self.epochs * self.steps)
+            bar = "#" * filled + "." * (WIDTH - filled)
+            print(f"\r[{bar}] {self._line}\033[K", end="", file=self._terminal, flush=True)
+        else:
+            print(self._line, file=self._stream, flush=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[:1] == (None,) and self._speaks and not self._line:
+            print(f"no step was left of {self.epochs} epochs", file=self._stream, flush=True)
+        self.close()

@@ -1,0 +1,41 @@
+"""What a run leaves behind as JSON: never half written, with the versions that made it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.launch.launcher_detection import first_words
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computed the result."""
+    packages = [name for name in ("hpcflow", "numpy", "mpi4py", "cupy") if name in sys.modules]
+    found: dict[str, str] = {name: sys.modules[name].__version__ for name in packages}
+    found["python"] = platform.python_version()
+    if "mpi4py.MPI" in sys.modules:
+        from hpcflow.comm.mpi_library import build_facts
+
+        found["MPI"] = first_words(build_facts())
+    return found
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` so that the file is never seen half written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(value, indent=1, default=_plain) + "\n")
+    draft.replace(path)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as JSON's."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"a result holds numbers, text, lists and dicts, not {type(value).__name__}")

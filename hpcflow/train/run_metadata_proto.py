@@ -1,0 +1,55 @@
+"""What a traced run tells of itself, in the bytes of TensorFlow's message `RunMetadata`.
+
+The classes of tensorboardX lack this message; of protocol buffers it needs whole numbers, texts and
+messages inside of messages.
+"""
+
+from __future__ import annotations
+
+from hpcflow.runtime.session.config_proto import NodeExecStats, RunMetadata
+
+_NODE = {  # fields of NodeExecStats, with their numbers in the message
+    "node_name": 1,
+    "all_start_micros": 2,
+    "op_start_rel_micros": 3,
+    "op_end_rel_micros": 4,
+    "all_end_rel_micros": 5,
+    "timeline_label": 8,
+    "scheduled_micros": 9,
+    "thread_id": 10,
+    "all_start_nanos": 13,
+    "op_start_rel_nanos": 14,
+    "op_end_rel_nanos": 15,
+    "all_end_rel_nanos": 16,
+    "scheduled_nanos": 17,
+}
+
+
+def as_bytes(metadata: RunMetadata) -> bytes:
+    """The message."""
+    devices = []
+    for one in metadata.step_stats.dev_stats:
+        nodes = [_field(2, _node(stats)) for stats in one.node_stats]
+        devices.append(_field(1, _field(1, one.device.encode()) + b"".join(nodes)))
+    return _field(1, b"".join(devices))
+
+
+def _node(stats: NodeExecStats) -> bytes:
+    return b"".join(_field(number, getattr(stats, name)) for name, number in _NODE.items())
+
+
+def _field(number: int, value: int | str | bytes) -> bytes:
+    """A field of a message: a number, or a text or message with its length."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    """A number, seven bits a byte, the lowest first."""
+    made = bytearray()
+    while value > 127:
+        made.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*made, value])

@@ -1,0 +1,299 @@
+"""The run directory's records: manifest.json, metrics.csv, paces.csv, events for TensorBoard.
+
+Only the chief writes them, and only into a run directory that was named (`--run-dir`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import csv
+import dataclasses
+import datetime
+import importlib
+import io
+import os
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.errors import HpcflowError, MissingPackageError
+from hpcflow.launch import launcher_detection
+from hpcflow.platform.git_state import git_state
+from hpcflow.platform.install_hints import install_hint
+from hpcflow.platform.rank_logging import logger
+from hpcflow.platform.record_files import read_table, read_text, unreadable
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.train.result_files import versions, write_json
+from hpcflow.train.step_timing import Row
+
+MANIFEST, METRICS, PACES = "manifest.json", "metrics.csv", "paces.csv"
+STEP = "step"  # a column of both tables
+COLUMNS = ("time", "seconds", STEP, "epoch", "samples", "samples_per_second")
+ENVIRONMENT = ("HPCFLOW_", "SLURM_", "OMP_", "OMPI_", "MPICH_", "I_MPI_", "UCX_", "FI_", "NCCL_",
+               "CUDA_", "HDF5_", "OPENBLAS_", "MKL_", "NUMBA_", "PRTE_", "PMIX_MCA_", "MPI4PY_",
+               "PYTHON", "LD_", "PATH", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
+SECRET = ("JWT", "TOKEN", "KEY", "PASSWORD", "SECRET")
+LEAST_S, SHARE = 0.1, 1 / 2000  # between two rows: seconds, and of the time since the start
+FEW_WORKERS = 8  # the paces of more are written less often
+MOST_BYTES = 256 << 20  # of a table: its rows become seldom
+SHORT_EPOCH_S = 0.01  # the last step of an epoch has a row, except of shorter ones
+_logs: weakref.WeakKeyDictionary[Context, RunLog] = weakref.WeakKeyDictionary()
+
+
+def of(context: Context) -> RunLog | None:
+    """The one log of the run; None on ranks that are not the chief and without a run directory."""
+    if not context.is_chief or not context.settings.run_dir:
+        return None
+    if context not in _logs:
+        _logs[context] = RunLog(context)
+    return _logs[context]
+
+
+class RunLog:
+    """Writes the manifest when it is made and again at the end; rows as training goes on."""
+
+    def __init__(self, context: Context) -> None:
+        self.folder = Path(context.settings.run_dir)
+        self._manifest = {**manifest(context), "earlier": _earlier(self.folder / MANIFEST)}
+        self._rows, self._paces = Rows(self.folder / METRICS), Rows(self.folder / PACES)
+        self._spread = max(1.0, context.roles.replicas / FEW_WORKERS)
+        self._paced: dict[int, float] = {}  # worker -> the clock at its last row
+        self._events = _events(self.folder) if context.settings.tensorboard else None
+        self._last = self._begun = time.perf_counter()
+        self._samples = 0
+        self._is_ended = False
+        try:
+            self._write()
+        except OSError as error:
+            raise HpcflowError(
+                f"the run directory {self.folder} cannot be written: {error.strerror}",
+                hint="--run-dir DIR on a file system with space where you may write",
+            ) from None
+        atexit.register(self._at_exit, weakref.ref(self))
+
+    def describe(self, data: object) -> None:
+        """What a step trains on, for comparing runs: the joined batch of `data` and its workers."""
+        batch = getattr(data, "batch", None)
+        if isinstance(batch, int):
+            self._manifest.update(batch=batch, workers=getattr(data, "replicas", 1))
+            self._write()
+
+    def add(
+        self, step: int, epoch: int, samples: int, values: Mapping[str, Any], ends: str = ""
+    ) -> None:
+        """A row after `step` steps and `samples` joined samples, if it is time for one.
+
+        `ends` is "epoch" or "run" where the step is the last one of it.
+        """
+        clock = time.perf_counter()
+        passed = clock - self._last
+        usual = max(LEAST_S, (clock - self._begun) * SHARE)
+        if passed < {"": usual, "epoch": SHORT_EPOCH_S, "run": 0.0}[ends]:
+            return
+        rate = (samples - self._samples) / max(passed, 1e-9)
+        self._last, self._samples = clock, samples
+        numbers = {name: float(value) for name, value in values.items()}
+        row = dict(zip(COLUMNS, (
+            round(time.time(), 3), round(clock - self._begun, 4), step, epoch, samples,
+            round(rate, 1)), strict=True))  # fmt: skip
+        self._rows.add({**row, **numbers})
+        if self._events is not None:
+            for name, number in {**numbers, "samples_per_second": rate}.items():
+                self._events.add_scalar(name, number, step)
+
+    def pace(self, step: int, rows: Sequence[tuple[int, Row]]) -> None:
+        """What workers told at the chief's step `step`: a row for each, if it is time for one."""
+        clock = time.perf_counter()
+        usual = max(LEAST_S, (clock - self._begun) * SHARE * self._spread)
+        for worker, row in rows:
+            if worker in self._paced and clock - self._paced[worker] < usual:
+                continue
+            self._paced[worker] = clock
+            told = {"steps": int(row.steps), "work": round(row.work, 7), "wait": round(row.wait, 7)}
+            told |= {"samples": round(row.samples, 2)}
+            self._paces.add(
+                {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **told}
+            )
+
+    def slow(self, found: Sequence[Mapping[str, Any]]) -> None:
+        """Note the workers that were slow for long."""
+        self._manifest.update(stragglers=found)
+        self._write()
+
+    def stop(self, by: str, step: int) -> None:
+        """Note that the job stops before `step`, and what for."""
+        self._manifest.update(stopped={"by": by, "step": step})
+        self._write_if_possible()
+
+    def end(self, finished: bool = False) -> None:
+        """Close the files and note when the run ended; `finished` if its result is written."""
+        if self._is_ended:
+            return
+        self._is_ended = finished
+        self._manifest.update(end=_now(), finished=finished)
+        self._write_if_possible()
+        self._rows.close()
+        self._paces.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _write(self) -> None:
+        write_json(self.folder / MANIFEST, self._manifest)
+
+    def _write_if_possible(self) -> None:
+        """The same at the end, which a full disk must not change."""
+        try:
+            self._write()
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self.folder / MANIFEST, error)
+
+    @staticmethod
+    def _at_exit(mine: weakref.ref[RunLog]) -> None:
+        log = mine()
+        if log is not None:
+            log.end()
+
+
+class Rows:
+    """A CSV file that grows; a run that goes on appends, a new column begins the file anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._names = path, _header(path)
+        self._file: Any = None
+        self._is_broken = False
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Write a row; a full disk is told once and does not end the training."""
+        if self._is_broken:
+            return
+        try:
+            if not set(row) <= set(self._names):
+                self._widen([*self._names, *(name for name in row if name not in self._names)])
+            if self._file is None:
+                self._file = open(self._path, "a", newline="", encoding="utf-8")
+            csv.DictWriter(self._file, self._names, restval="").writerow(row)
+            self._file.flush()
+        except (OSError, HpcflowError) as error:
+            self._is_broken = True
+            with contextlib.suppress(OSError):  # what could not be written is written once more
+                self.close()
+            why = error.strerror if isinstance(error, OSError) else error
+            logger.warning("%s: %s; no more rows are written", self._path, why)
+
+    def _widen(self, names: list[str]) -> None:
+        self.close()
+        old = read_rows(self._path) if self._names else []
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with open(draft, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, names, restval="")
+            writer.writeheader()
+            writer.writerows(old)
+        draft.replace(self._path)
+        self._names = names
+
+    def close(self) -> None:
+        """Close the file; `add` opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows as written, a last one that is cut short left out; none if there is no file.
+
+    Errors: HpcflowError if it cannot be read, or is no table.
+    """
+    text = read_text(path, MOST_BYTES)
+    try:
+        rows = list(csv.DictReader(io.StringIO(text or "", newline="")))
+    except csv.Error as error:
+        raise unreadable(path, f"it is no table ({error})") from None
+    return [row for row in rows if None not in row and None not in row.values()]
+
+
+def _header(path: Path) -> list[str]:
+    """The names of the columns that a file has; one that cannot be read is put aside."""
+    try:
+        text = read_text(path, MOST_BYTES)
+        names = next(csv.reader(io.StringIO(text or "", newline="")), [])
+        if names and STEP not in names:
+            raise unreadable(path, f"it has no column {STEP!r}")
+        return names
+    except (HpcflowError, csv.Error) as error:
+        aside = path.with_name(f"{path.stem}.damaged{path.suffix}")
+        with contextlib.suppress(OSError):
+            path.replace(aside)
+        logger.warning("%s; it is begun anew, what was there is %s", error, aside)
+        return []
+
+
+def _events(folder: Path) -> Any:
+    """A writer of TensorBoard's events, by a library that has one."""
+    tries = (("tensorboardX", "SummaryWriter"), ("tensorboard.summary", "Writer"))
+    for module, name in tries:
+        try:
+            return getattr(importlib.import_module(module), name)(str(folder))
+        except ImportError:
+            continue
+    raise MissingPackageError(
+        "the setting tensorboard needs the package tensorboardX (or tensorboard)",
+        hint=f"{install_hint('tensorboard')}, or leave it out: metrics.csv has the same values",
+    )
+
+
+def manifest(context: Context) -> dict[str, Any]:
+    """What ran where, when, with what: all that is needed to run it again."""
+    script = sys.argv[0] if sys.argv and os.path.exists(sys.argv[0]) else ""
+    place = launcher_detection.detect()
+    nodes: dict[str, list[int]] = {}
+    for rank, host in enumerate(context.hosts):
+        nodes.setdefault(host, []).append(rank)
+    return {
+        "format": 1,
+        "start": _now(),
+        "end": None,
+        "finished": False,
+        "command": sys.orig_argv,
+        "folder": os.getcwd(),
+        "script": os.path.abspath(script) if script else None,
+        "git": git_state(os.path.dirname(os.path.abspath(script))) if script else None,
+        "versions": versions(),
+        "python": sys.executable,
+        "hpcflow": str(Path(__file__).parents[1]),
+        "modules": [name for name in os.environ.get("LOADEDMODULES", "").split(":") if name],
+        "launcher": place.launcher if place is not None else None,
+        "mode": context.cluster.mode,
+        "nodes": nodes,
+        "roles": [context.task_name(rank) for rank in range(context.size)],
+        "settings": {k: str(v) for k, v in dataclasses.asdict(context.settings).items()},
+        "environment": environment(os.environ),
+    }
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that steer a run; none that may hold a secret."""
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if name.startswith(ENVIRONMENT) and not any(word in name for word in SECRET)
+    }
+
+
+def _earlier(path: Path) -> list[dict[str, Any]]:
+    """The starts before this one in the same directory, oldest first."""
+    try:
+        old = read_table(path) or {}
+    except HpcflowError as error:
+        logger.warning("%s: earlier starts are not known", error)
+        return []
+    kept = {name: old.get(name) for name in ("start", "end", "finished", "command", "nodes")}
+    earlier = old.get("earlier")
+    return [*(earlier if isinstance(earlier, list) else []), *([kept] if old else [])]
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")

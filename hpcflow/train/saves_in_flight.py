@@ -1,0 +1,157 @@
+"""Saves: those of a training session, one at a time, behind training or while all wait.
+
+A save that fails behind training is told as a warning and training goes on; the next one is waited
+for, so that what fails twice in a row ends in an error that every rank has at the same step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcflow.checkpoint.async_checkpoint import Behind
+from hpcflow.checkpoint.participating_ranks import failure
+from hpcflow.errors import CheckpointError, CheckpointStorageError
+from hpcflow.platform.rank_logging import logger
+from hpcflow.runtime.job.rank_context import Context
+
+SLOW_S = 1.0  # a wait for the save before that lasts longer is told
+
+
+class Took(NamedTuple):
+    """Seconds that a save took: of training, and from its begin until it was where it is."""
+
+    held: float
+    durable: float  # on the disk
+    verified: float  # read back and found good; as `durable` where that is not done
+    published: float  # under its name
+
+
+class Saves:
+    """The saves of a session. On every rank that runs the script `saved` is called with each
+    checkpoint that has its name, `failed` when a save is lost.
+
+    Ranks: all that run the script call all but `poll` together, between steps.
+    """
+
+    def __init__(
+        self, context: Context, saved: Callable[[Path, Took], None], failed: Callable[[], None]
+    ) -> None:
+        self._context, self._saved, self._failed = context, saved, failed
+        self._behind: Behind | None = None  # until its outcome has come
+        self._since = self._held = 0.0
+        self._waits = False
+        self.failing = False  # the last one was lost: after `finish` all ranks know
+        self._count = self._failures = 0
+        self._total = 0.0
+        self.last = self._longest = Took(0.0, 0.0, 0.0, 0.0)
+
+    @property
+    def going(self) -> bool:
+        """Whether one is being written behind training, as far as this rank knows."""
+        return self._behind is not None
+
+    @property
+    def waited(self) -> bool:
+        """Whether training waits, or has waited, for what is written behind it otherwise."""
+        return self._waits
+
+    def poll(self) -> None:
+        """Between two steps: look after the one that is being written."""
+        if self._behind is not None:
+            self._behind.poll()
+
+    def finish(self) -> None:
+        """Wait for the end of the one that is being written, which is told if it takes long."""
+        self._since = time.perf_counter()
+        behind = self._behind
+        if behind is None:
+            return
+        if not behind.finish(self._since + SLOW_S):
+            if self._context.is_chief:
+                text = "training waits: the checkpoint of step %d is still being written"
+                logger.info(text, behind.step)
+            behind.finish()
+
+    def in_foreground(self, save: Callable[[], Path]) -> Path:
+        """Save by `save()` while all wait, after `finish`; the checkpoint."""
+        path = save()
+        took = time.perf_counter() - self._since
+        self._done(path, Took(took, took, took, took))
+        return path
+
+    def in_background(self, begin: Callable[[Behind], None], waits: bool) -> Path | None:
+        """Save by `begin(behind)`, after `finish`; the checkpoint if it is waited for, else None.
+
+        Errors: CheckpointError on all ranks, of what is waited for or cannot even begin.
+        """
+        self._waits = waits or self.failing
+        behind = Behind(self._context, lambda outcome: self._take(), self._waits)
+        try:
+            begin(behind)
+        except CheckpointStorageError as error:
+            self._lost(error)
+            if self._waits:
+                raise
+            return None
+        self._held, self._behind = time.perf_counter() - self._since, behind
+        if self._waits:
+            behind.finish()
+        self._context.engine.with_baton(self._take, lambda: True)  # it may have come already
+        outcome = behind.outcome
+        if not self._waits or outcome is None:
+            return None
+        if "error" in outcome:
+            raise failure(outcome)
+        return Path(outcome["value"]["path"])
+
+    def _take(self) -> None:
+        """The outcome, if it is there: under the baton."""
+        behind = self._behind
+        if behind is None or behind.outcome is None:
+            return
+        self._behind = None
+        if "error" in behind.outcome:
+            self._lost(failure(behind.outcome), f"of step {behind.step} ")
+            return
+        facts = behind.outcome["value"]
+        times = (facts[name] for name in ("durable", "verified", "published"))
+        held = time.perf_counter() - self._since if self._waits else self._held
+        self._done(Path(facts["path"]), Took(held, *times))
+
+    def _done(self, path: Path, took: Took) -> None:
+        self.failing, self.last = False, took
+        self._count += 1
+        self._total += took.held
+        self._longest = Took(*map(max, self._longest, took))
+        self._saved(path, took)  # before the log tells of it: who reads that may rely on it
+        if self._context.is_chief:
+            text, figures = "saved %s: training was held %.3g s", [took.held]
+            if took.verified > took.durable:
+                text += "; on the disk after %.3g s, read back after %.3g s"
+                figures += took[1:3]
+            logger.info(text, path.name, *figures)
+
+    def _lost(self, error: CheckpointError, which: str = "") -> None:
+        self.failing = True
+        self._failures += 1
+        self._failed()
+        if self._context.is_chief and not self._waits:
+            hint = f"; {error.hint}" if error.hint else ""
+            logger.warning(
+                "the checkpoint %sis not written: %s%s. Training goes on; the next save is waited "
+                "for, and an error if it fails too",
+                *(which, error.message, hint),
+            )
+
+    def report(self) -> dict[str, Any]:
+        """For the result of a run."""
+        longest = {name: round(value, 6) for name, value in self._longest._asdict().items()}
+        return {
+            "written": self._count,
+            "failed": self._failures,
+            "held_seconds": round(self._total, 6),
+            "longest_seconds": longest,
+        }

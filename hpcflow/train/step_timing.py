@@ -1,0 +1,84 @@
+"""A worker's own work and its waiting for other ranks, told apart step by step.
+
+A step lasts from the end of the one before, or of a save, to its own end. Waiting is what the
+engine counts: steps are in flight and nothing is ready to run, only messages and sums of others to
+be polled for. All else is the worker's own work: computing, input, the script itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from hpcflow.runtime.executor.executor import Engine
+
+
+class Row(NamedTuple):
+    """What a worker tells of some steps; times are seconds a step."""
+
+    steps: int
+    work: float  # without the longest step: any step may stumble
+    wait: float
+    samples: float  # a step, of those that `work` counts
+
+
+class Window:
+    """Adds up steps; `row` tells of them. `source` is the dataset of all of them, if it is one."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.steps = self._samples = 0
+        self._work = self._wait = 0.0
+        self._longest, self._its_samples = -1.0, 0
+        self.source: Any = None
+
+    def add(self, work: float, wait: float, batch: Any) -> None:
+        """Count a step on a batch of `hf.data`, or on other feeds."""
+        samples, source = getattr(batch, "size", 0), getattr(batch, "source", None)
+        self.source = source if source is self.source or not self.steps else None
+        self.steps += 1
+        self._work += work
+        self._wait += wait
+        self._samples += samples
+        if work > self._longest:
+            self._longest, self._its_samples = work, samples
+
+    def row(self) -> Row:
+        """What was added up."""
+        work, samples = self._work, self._samples
+        if self.steps > 1:
+            work, samples = work - self._longest, samples - self._its_samples
+        kept = max(self.steps - 1, 1)
+        return Row(self.steps, work / kept, self._wait / max(self.steps, 1), samples / kept)
+
+
+class Pace:
+    """Measures a worker's steps: `begin` once, and after what is not to count; `end` at each end.
+
+    `work` and `wait` are seconds of the last step, `work_seconds` and `wait_seconds` of all.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.work = self.wait = 0.0
+        self.work_seconds = self.wait_seconds = 0.0
+        self.window = Window()
+        self.ended = 0.0  # the clock at the end of the last step
+        self._waited = 0.0  # and the engine's waiting
+
+    def begin(self) -> None:
+        """A step begins now."""
+        self.ended, self._waited = time.perf_counter(), self._engine.waited
+
+    def end(self, batch: Any) -> None:
+        """A step, on `batch`, has ended, and the next one begins."""
+        now, waited = time.perf_counter(), self._engine.waited
+        self.wait = wait = waited - self._waited
+        self.work = work = now - self.ended - wait
+        self.ended, self._waited = now, waited
+        self.work_seconds += work
+        self.wait_seconds += wait
+        self.window.add(work, wait, batch)

@@ -1,0 +1,88 @@
+"""Who works slowly for long: named, with the host, so that a sick node is found.
+
+Where ranks outnumber a node's cores they take turns, so that a worker's own work takes as long as
+others let it: nothing is said of workers there, unless slow ones are rehearsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcflow.launch.time_limit import span
+from hpcflow.platform import fault_specification
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.runtime.job.rank_context import Context
+from hpcflow.train.speed_exchange import Rows
+
+FACTOR = 1.5  # times the median of all workers' own work,
+LEAST_S = 1e-3  # and so many seconds more a step, is slow;
+STEPS, TIMES = 20, 3  # for so many steps and exchanges in a row, it is slow for long
+
+
+class Stragglers:
+    """Follows the rows of all workers, and finds those who are slow for long."""
+
+    def __init__(self, context: Context) -> None:
+        roles = context.roles
+        self._places = [(rank, context.hosts[rank]) for rank in roles.drivers]
+        self._left_out = self._crowded(context)
+        self._work: dict[int, float] = {}  # of each worker, when it was last told
+        self._slow: dict[int, tuple[int, int]] = {}  # slow ones: for how many steps and exchanges
+        self._factors: dict[int, float] = {}
+
+    def _crowded(self, context: Context) -> set[int]:
+        """The workers of whom nothing can be said, which the chief tells."""
+        rehearsed = any(
+            f.kind == "slow" for f in fault_specification.parse(context.settings.inject)
+        )
+        hosts = frozenset() if rehearsed else context.crowded
+        if hosts and context.is_chief and len(self._places) > 1:
+            names = ", ".join(sorted(hosts))
+            say_once(f"slow workers are not looked for on {names}: ranks outnumber the cores there")
+        return {w for w, (_, host) in enumerate(self._places) if host in hosts}
+
+    def add(self, rows: Rows) -> list[str]:
+        """A line for each worker that is now found to be slow for long, and was not before."""
+        self._work.update((worker, row.work) for worker, row in rows)
+        usual = sorted(self._work.values())[(len(self._work) - 1) // 2] if rows else 0.0
+        lines = []
+        for worker, row in rows:
+            if worker in self._left_out:
+                continue
+            if row.work <= FACTOR * usual or row.work - usual < LEAST_S:
+                self._slow.pop(worker, None)
+                continue
+            steps, times = self._slow.get(worker, (0, 0))
+            self._slow[worker] = steps, times = steps + int(row.steps), times + 1
+            if steps < STEPS or times < TIMES:
+                continue
+            is_new = worker not in self._factors
+            self._factors[worker] = round(row.work / usual, 2)
+            if is_new:
+                lines.append(self._line(worker, steps, row.work, usual))
+        return lines
+
+    def _line(self, worker: int, steps: int, work: float, usual: float) -> str:
+        rank, host = self._places[worker]
+        return (
+            f"worker {worker} (rank {rank} on {host}) is slow: for {steps} steps its own work took "
+            f"{span(work)} a step, {work / usual:.1f} times the median of {len(self._places)} "
+            f"workers ({span(usual)})"
+        )
+
+    def found(self) -> list[dict[str, Any]]:
+        """Who was slow for long, and how much when that was last so."""
+        return [
+            {"worker": w, "rank": self._places[w][0], "host": self._places[w][1], "factor": factor}
+            for w, factor in sorted(self._factors.items())
+        ]
+
+
+def told(found: Sequence[dict[str, Any]]) -> list[str]:
+    """`found` in words, for a report."""
+    return [
+        "worker {worker} (rank {rank} on {host}) was slow for long: its own work took {factor:g} "
+        "times the median of all".format(**one)
+        for one in found
+    ]

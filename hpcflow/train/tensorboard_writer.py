@@ -1,0 +1,275 @@
+"""Files of TensorBoard's events: written by the chief, read back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcflow.errors import ArgumentError, DataError, GraphError, HpcflowError
+from hpcflow.graph.dtypes import name_of
+from hpcflow.graph.graph import Graph, Operation, get_default_graph
+from hpcflow.ops.metrics.summary_kernels import messages
+from hpcflow.platform.artifact_cache import path_of
+from hpcflow.platform.exception_translation import shown
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.runtime.job.job_membership import current
+from hpcflow.runtime.session.config_proto import RunMetadata
+from hpcflow.train.run_metadata_proto import as_bytes
+
+_numbers = itertools.count(1)  # of the files of this process after the first
+
+
+class FileWriter:
+    """Writes summaries and graphs as events for TensorBoard into a file in `logdir`.
+
+    Events are on the disk after `max_queue` of them or `flush_secs` seconds, at `flush` and at
+    `close`. Use it in a `with`, or close it.
+
+    Ranks:  the chief's writes; on the others nothing is written, whatever is called.
+    Errors: MissingPackageError without tensorboardX; HpcflowError if the folder cannot be written.
+    """
+
+    def __init__(
+        self,
+        logdir: Any,
+        graph: Graph | None = None,
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        graph_def: None = None,
+        filename_suffix: str | None = None,
+    ) -> None:
+        if graph_def is not None:
+            raise GraphError("FileWriter takes no graph_def", hint="give it the graph: graph=...")
+        self._logdir, self._suffix = os.fspath(path_of(logdir, "logdir")), filename_suffix or ""
+        self._most, self._flush_s = int(max_queue), float(flush_secs)
+        self._lock, self._seen, self._runs = threading.Lock(), set[str](), set[str]()
+        self._writes = current().is_chief
+        self._file: Any = None
+        self._closed = True
+        self.reopen()
+        if graph is not None:
+            self.add_graph(graph)
+
+    def reopen(self) -> None:
+        """After `close`: write what comes into another file of the folder."""
+        if not self._closed:
+            return
+        self._closed, self._waiting, self._flushed = False, 0, time.monotonic()
+        if self._writes:
+            self._file = _opened(self._logdir, self._suffix)
+            self._ends = weakref.finalize(self, self._file.close)
+
+    def get_logdir(self) -> str:
+        """The folder."""
+        return self._logdir
+
+    def add_summary(self, summary: Any, global_step: int | None = None) -> None:
+        """Write a summary: what a session computed, its bytes, or a `Summary` message."""
+        if not self._writes:
+            return
+        if not isinstance(summary, messages().summary.Summary):
+            summary = _parsed(summary)
+        for value in summary.value:
+            if value.HasField("metadata"):
+                if value.tag in self._seen:
+                    value.ClearField("metadata")
+                self._seen.add(value.tag)
+        self._add(global_step, summary=summary)
+
+    def add_graph(self, graph: Graph, global_step: int | None = None) -> None:
+        """Write the operations of a graph, for TensorBoard's page of graphs."""
+        if not isinstance(graph, Graph):
+            raise GraphError(f"{graph!r} is no graph", hint="give session.graph")
+        if self._writes:
+            self._add(global_step, graph_def=graph_message(graph).SerializeToString())
+
+    def add_session_log(self, session_log: Any, global_step: int | None = None) -> None:
+        """Write a `SessionLog` message, which says that a run starts, stops or saves."""
+        if self._writes:
+            self._add(global_step, session_log=session_log)
+
+    def add_run_metadata(
+        self, run_metadata: RunMetadata, tag: str, global_step: int | None = None
+    ) -> None:
+        """Write when each operation of a traced run ran, under a name that no other run has.
+
+        Errors: GraphError for what is no RunMetadata; ArgumentError for a tag of another run.
+        """
+        if not isinstance(run_metadata, RunMetadata):
+            raise GraphError(f"{shown(run_metadata)} is no RunMetadata", hint="hf.RunMetadata()")
+        if tag in self._runs:
+            raise ArgumentError(
+                f"the tag {tag!r} was given to a run before", hint="give another one"
+            )
+        self._runs.add(tag)
+        if self._writes:
+            told = messages().event.TaggedRunMetadata(tag=tag)
+            told.run_metadata = as_bytes(run_metadata)
+            self._add(global_step, tagged_run_metadata=told)
+
+    def add_value(self, tag: str, value: float, global_step: int) -> None:
+        """Write a summary of one number."""
+        if self._writes:
+            made = messages().summary.Summary()
+            made.value.add(tag=tag, simple_value=value)
+            self.add_summary(made, global_step)
+
+    def add_start(self, global_step: int) -> None:
+        """Write that a run starts: TensorBoard then drops what an earlier one wrote behind it."""
+        if self._writes:
+            log = messages().event.SessionLog
+            self.add_session_log(log(status=log.START), global_step)
+
+    def _add(self, step: int | None, **what: Any) -> None:
+        event = messages().event.Event(wall_time=time.time(), **what)
+        if step is not None:
+            event.step = int(step)
+        self.add_event(event)
+
+    def add_event(self, event: Any) -> None:
+        """Write an `Event` message."""
+        if self._closed:
+            say_once(f"a closed FileWriter of {self._logdir} writes nothing: reopen() it first")
+            return
+        if not self._writes:
+            return
+        with self._lock:
+            self._file.write_event(event)
+            self._waiting += 1
+            now = time.monotonic()
+            if self._waiting >= self._most or now >= self._flushed + self._flush_s:
+                self._flush(now)
+
+    def _flush(self, now: float) -> None:
+        self._file.flush()
+        self._waiting, self._flushed = 0, now
+
+    def flush(self) -> None:
+        """Have all events on the disk."""
+        if self._writes and not self._closed:
+            with self._lock:
+                self._flush(time.monotonic())
+
+    def close(self) -> None:
+        """Have all events on the disk; nothing is written from here on."""
+        if self._writes and not self._closed:
+            self._ends()
+        self._closed = True
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _opened(folder: str, suffix: str) -> Any:
+    """A file of events in `folder`, which nobody has written."""
+    messages()  # says what is missing
+    from tensorboardX.event_file_writer import EventsWriter
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return EventsWriter(
+            os.path.join(folder, "events"), f".{os.getpid()}.{next(_numbers)}{suffix}"
+        )
+    except OSError as error:
+        raise HpcflowError(
+            f"no events can be written into {folder!r}: {error.strerror or error}",
+            hint="give FileWriter a folder that this rank may write",
+        ) from None
+
+
+def _parsed(summary: Any) -> Any:
+    given = summary.item() if isinstance(summary, np.ndarray) and summary.size == 1 else summary
+    if not isinstance(given, bytes):
+        raise DataError(
+            f"{type(summary).__name__} is no summary",
+            hint="give what session.run(hf.summary.scalar(...)) returned",
+        )
+    try:
+        return messages().summary.Summary.FromString(given)
+    except messages().DecodeError:
+        raise DataError(f"{given[:40]!r} is no serialised Summary") from None
+
+
+class FileWriterCache:
+    """FileWriters by folder: one for each."""
+
+    _lock = threading.Lock()
+    _cache: ClassVar[dict[str, FileWriter]] = {}
+
+    @classmethod
+    def get(cls, logdir: Any) -> FileWriter:
+        """The writer of a folder, made with the default graph if there is none yet."""
+        folder = os.fspath(logdir)
+        with cls._lock:
+            if folder not in cls._cache:
+                cls._cache[folder] = FileWriter(folder, get_default_graph())
+            return cls._cache[folder]
+
+    @classmethod
+    def clear(cls) -> None:
+        """Close and forget all of them."""
+        with cls._lock:
+            for writer in cls._cache.values():
+                writer.close()
+            cls._cache.clear()
+
+
+# -- graphs as messages
+
+
+def graph_message(graph: Graph) -> Any:
+    """The operations of a graph as a `GraphDef`: names, ops, inputs, devices, shapes of outputs."""
+    made = messages().graph.GraphDef()
+    made.versions.producer = 22
+    for op in graph.get_operations():
+        _node_message(op, made.node.add())
+    return made
+
+
+def _node_message(op: Operation, node: Any) -> None:
+    node.name, node.op, node.device = op.name, op.type, op.device
+    for t in op.inputs:
+        node.input.append(t.op.name if t.index == 0 else t.name)
+    node.input.extend(f"^{before.name}" for before in op.control_inputs)
+    shapes = node.attr["_output_shapes"].list
+    for t in op.outputs:
+        shape = shapes.shape.add()
+        shape.unknown_rank = t.shape is None
+        for size in t.shape or ():
+            shape.dim.add(size=-1 if size is None else size)
+    if op.outputs:
+        node.attr["dtype"].s = name_of(op.outputs[0].dtype).encode()
+
+
+# -- reading
+
+
+def summary_iterator(path: Any) -> Iterator[Any]:
+    """The `Event` messages of a file, in the order in which they were written.
+
+    Errors: DataError if the file cannot be read, or is damaged.
+    """
+    event = messages().event.Event
+    try:
+        with open(path, "rb") as file:
+            while head := file.read(12):
+                (length,) = struct.unpack("<Q4x", head.ljust(12, b"\0"))
+                body = file.read(length + 4)
+                if len(head) < 12 or len(body) < length + 4:
+                    raise DataError(f"{os.fspath(path)!r} ends inside of an event")
+                yield event.FromString(body[:length])
+    except OSError as error:
+        raise DataError(f"{os.fspath(path)!r} cannot be read: {error.strerror or error}") from None
+    except messages().DecodeError:
+        raise DataError(f"{os.fspath(path)!r} has something that is no event") from None

@@ -1,0 +1,166 @@
+"""Variables that begin with values of a checkpoint, and checkpoints read by themselves.
+
+Names and meaning are TensorFlow 1's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.checkpoint import checkpoint_directory
+from hpcflow.checkpoint.checkpoint_layout import Array
+from hpcflow.checkpoint.checkpoint_reader import Saved
+from hpcflow.errors import CheckpointError
+from hpcflow.graph.dtypes import text_of
+from hpcflow.graph.graph import get_default_graph
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.ops.shape_inference import one
+from hpcflow.ops.variables.variable_ops import Variable, update
+from hpcflow.platform.artifact_cache import path_of
+
+
+def init_from_checkpoint(
+    ckpt_dir_or_file: str | Path, assignment_map: Mapping[str, str | Variable]
+) -> None:
+    """Have variables begin with values of a checkpoint, also under other names.
+
+    `assignment_map` says from where to where:
+
+    {"encoder/": "model/encoder/"}   each variable below the second, from its name below the first
+    {"/": "model/"}                  each below "model/", from its name in the checkpoint's root
+    {"encoder/w": "other/w"}         one variable by its name, {"encoder/w": variable} itself
+
+    The values are read when the initializers run, by the ranks where the variables live, rows of a
+    piece by its server; the bytes are checked then. Call it when the variables are made, before
+    `global_variables_initializer` and before the session; of a folder the newest is taken.
+
+    Ranks:  every rank that runs the script.
+    Errors: CheckpointError if there is no checkpoint, or a name stands for nothing;
+            CheckpointMismatchError with a diff of names, shapes and dtypes.
+    """
+    saved = _open(ckpt_dir_or_file)
+    chosen: dict[str, tuple[Variable, str]] = {}
+    for there, here in assignment_map.items():
+        for name, variable in _pairs(there, here):
+            if variable.name in chosen:
+                raise CheckpointError(
+                    f"{variable.name!r} is to begin with {chosen[variable.name][1]!r} and with "
+                    f"{name!r}",
+                    op=variable.name,
+                    hint="give each variable one name in the checkpoint",
+                )
+            chosen[variable.name] = variable, name
+    wanted = [Array(n, text_of(v.dtype), tuple(v.shape)) for v, n in chosen.values()]  # type: ignore[arg-type]
+    saved.check_fits(wanted, f"step {saved.facts['step']}")
+    for variable, name in chosen.values():
+        _begin_with(variable, saved, name)
+
+
+def _pairs(there: str, here: str | Variable) -> list[tuple[str, Variable]]:
+    """Name in the checkpoint and variable, of one row of an assignment map."""
+    if isinstance(here, Variable):
+        return [(there, here)]
+    if not isinstance(here, str):
+        raise CheckpointError(
+            f"{there!r}: {here!r} is no variable and no name",
+            hint="give {'scope/': 'other/'}, {'name': 'other name'} or {'name': variable}",
+        )
+    graph = get_default_graph()
+    known = {v.name: v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
+    if here in known:
+        return [(there, known[here])]
+    if not (there.endswith("/") and (here.endswith("/") or not here)):
+        raise CheckpointError(
+            f"there is no variable {here!r}",
+            hint="make it first; a scope ends with a slash: {'scope/': 'other/'}",
+        )
+    below, base = here.removeprefix("/"), there.removeprefix("/")
+    found = [(base + n.removeprefix(below), v) for n, v in known.items() if n.startswith(below)]
+    if not found:
+        raise CheckpointError(f"there is no variable below {here!r}", hint="make them first")
+    return found
+
+
+def _begin_with(variable: Variable, saved: Saved, name: str) -> None:
+    attrs = {
+        "path": os.path.abspath(saved.path),
+        "id": saved.facts["id"],
+        "array": name,
+        "start": 0,
+        "dtype": variable.dtype,
+        "shape": tuple(variable.shape or ()),
+    }
+    graph = variable.graph
+    with graph.as_default(), graph.control_dependencies(None), graph.name_scope(None):
+        value = one("ReadCheckpoint", [], attrs, f"{variable.name}/init_from_checkpoint")
+        variable.initial_value = value
+        variable.initializer = update("Assign", [variable], [value], initial=True)
+
+
+def _open(given: str | Path) -> Saved:
+    """The checkpoint, or the newest readable one of a folder.
+
+    Errors: CheckpointError if there is none.
+    """
+    path = path_of(given, "a checkpoint")
+    if checkpoint_directory.is_folder(path):
+        found = [one for one in checkpoint_directory.find(path) if one.facts is not None]
+        if not found:
+            raise CheckpointError(f"there is no checkpoint in {path}", hint="see hpcflow inspect")
+        return Saved(found[0].path, found[0].facts)
+    if not os.path.exists(path):
+        raise CheckpointError(f"there is no checkpoint {path}", hint="see hpcflow inspect DIR")
+    return Saved(path)
+
+
+class NewCheckpointReader:
+    """What is in a checkpoint; values are checked when they are read."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._saved = _open(path)
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether there is an array of this name."""
+        return name in self._saved.arrays
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        """The array of this name.
+
+        Errors: CheckpointError if there is none; CheckpointCorruptError if it is damaged.
+        """
+        array = self._saved.arrays.get(name)
+        if array is None:
+            raise CheckpointError(
+                f"{self._saved.path} has no {name!r}", hint="hf.train.list_variables tells all"
+            )
+        out = np.empty(array.shape, array.dtype)
+        self._saved.read_checked(name, 0, array.rows, out)
+        return out
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        """Name -> shape."""
+        return {name: list(array.shape) for name, array in self._saved.arrays.items()}
+
+    def get_variable_to_dtype_map(self) -> dict[str, Any]:
+        """Name -> dtype."""
+        return {name: np.dtype(array.dtype) for name, array in self._saved.arrays.items()}
+
+
+def load_checkpoint(ckpt_dir_or_file: str | Path) -> NewCheckpointReader:
+    """A reader of the checkpoint, or of the newest of a folder; any process may have one."""
+    return NewCheckpointReader(ckpt_dir_or_file)
+
+
+def load_variable(ckpt_dir_or_file: str | Path, name: str) -> np.ndarray:
+    """The value that a variable has in a checkpoint, or in the newest of a folder."""
+    return load_checkpoint(ckpt_dir_or_file).get_tensor(name)
+
+
+def list_variables(ckpt_dir_or_file: str | Path) -> list[tuple[str, list[int]]]:
+    """Name and shape of each variable of a checkpoint, or of the newest of a folder."""
+    return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
