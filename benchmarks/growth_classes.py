@@ -34,6 +34,7 @@ class Limit:
     """The class that what these words name stays within; of O(n) also how much it is a rank.
 
     `mode`, `role`, `phase`, `quantity` and `source` are the beginnings of words, "" for any.
+    What is at most `most` for all numbers of ranks is within, whatever its curve.
     """
 
     mode: str
@@ -44,6 +45,7 @@ class Limit:
     reason: str = ""
     each: float = math.inf
     source: str = ""
+    most: float = -math.inf
 
     def names(self, row: Row) -> bool:
         """Whether `row` is one of these."""
@@ -84,6 +86,8 @@ class Row:
         limit, order = self.limit, (ONE, LOG, NODE, ALL, WORSE)
         if limit is None:
             return None
+        if max(self.values.values()) <= limit.most:
+            return True
         least, most = min(self.values), max(self.values)
         is_small = self.values[most] - self.values[least] <= limit.each * (most - least)
         return order.index(self.found) <= order.index(limit.stated) and is_small
@@ -99,6 +103,8 @@ class Row:
             stated = {"stated": limit.stated, "reason": limit.reason}
             if limit.each < math.inf:
                 stated["stated"] += f", {limit.each:g} a rank"
+            if limit.most > 0:
+                stated["stated"] += f", or at most {limit.most:g}"
         return words | told | stated
 
 
@@ -131,8 +137,9 @@ def _goes_through(
 _SERVER = "each worker's step has messages of its own"
 _PLANS = "each worker registers its plans, and has buffers of its own"
 _ROWS = "the rows of all replicas come to each"
-_SURVIVE = "known: all tell the chief, and it tells all; to become a tree"
-_NAMES = "names of all hosts, seeds, cores"
+_TREE = "drivers meet by a tree of four children"
+_NAMES = "names of all hosts"
+_CORES = "the first rank of a host is told the cores of its other ranks, 1 KiB each"
 
 # The first that names a row is its limit: what grows faster than the last ones, and why.
 LIMITS = (
@@ -148,6 +155,11 @@ LIMITS = (
     Limit("ps", "server", "start", "memory", ALL, _PLANS, each=200e3),
     # CPU time of those that wait says more of the machine
     Limit("", "", "", "CPU time", ""),
+    # the start: of the chief, which is the first rank of its host, and of all
+    Limit("collective, rows", "chief", "start", "bytes", ALL, f"{_CORES}; {_ROWS}", each=3.2e3),
+    Limit("", "chief", "start", "messages received", NODE, _CORES),
+    Limit("", "chief", "start", "bytes received", NODE, _CORES, each=1.2e3),
+    Limit("", "", "start", "threads", ONE, "fewer where a node has few ranks", most=4),
     # rows of tables
     Limit("collective, rows", "", "meeting", "", ONE),
     Limit("collective, rows", "", "", "messages", LOG, "Bruck's algorithm"),
@@ -155,9 +167,8 @@ LIMITS = (
     Limit("collective, rows", "", "", CALL_BYTES, ALL, _ROWS, each=3e3),
     Limit("collective, rows", "", "", "memory", ALL, _ROWS, each=4e3, source="simulated"),
     # replicas that go on without the dead
-    Limit("collective, survive", "chief", "", "messages", ALL, _SURVIVE, each=16),
-    Limit("collective, survive", "chief", "", "bytes", ALL, _SURVIVE, each=500),
-    # the start
+    Limit("collective, survive", "", "meeting", "messages", ONE, _TREE, most=16),
+    Limit("collective, survive", "", "meeting", "bytes", ONE, _TREE, most=600),
     Limit("", "", "start", "files of the node", NODE, "a rank's ledger, and its stacks", each=2),
     Limit("", "", "start", "descriptors", NODE, "a rank hears of the deaths of its node's", each=1),
     Limit("", "", "start", "messages", LOG, "ranks of a node meet in rounds before they sum"),

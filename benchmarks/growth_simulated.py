@@ -24,7 +24,7 @@ import numpy as np
 
 import hpcflow
 from hpcflow.comm.communicator import Traffic
-from hpcflow.comm.polling_backoff import crowded_hosts
+from hpcflow.comm.polling_backoff import CORES_TAG, crowded_hosts
 from hpcflow.comm.thread_communicator import LocalCommunicator
 from hpcflow.comm.thread_mailbox import Delays, Group, Message, Round, Transfer
 from hpcflow.errors import CommError
@@ -46,7 +46,7 @@ MESSAGES, BYTES = "messages", "bytes"
 CALLS, CALL_BYTES = "collective calls", "collective bytes"
 CPU, MEMORY = "CPU time", "memory"
 SOURCES = str(pathlib.Path(hpcflow.__file__).parent)
-DOUBLES = tuple(f"{SOURCES}/comm/{name}.py" for name in ("local", "mailbox"))
+DOUBLES = tuple(f"{SOURCES}/comm/{name}.py" for name in ("thread_communicator", "thread_mailbox"))
 
 Numbers = collections.Counter[str]
 
@@ -144,6 +144,7 @@ class Simulated(LocalCommunicator):
         if place not in self._world.live:
             transfer = Transfer(self, data, dest, tag)
             transfer.done = True
+            self._close_ring(data, place, tag)
             return transfer
         with self._group.lock:
             self._world.comms[place]._count(1, data.nbytes, "received")
@@ -152,6 +153,13 @@ class Simulated(LocalCommunicator):
                 with self._world.playing(MODEL):
                     self._echo(data.copy(), dest, tag)
         return transfer
+
+    def _close_ring(self, data: np.ndarray, place: int, tag: int) -> None:
+        """What rank 1 tells the next worker the last worker tells the chief."""
+        *_, last = self._world.roles.workers
+        if self._top[self.rank] == MODEL and place == MODEL + 1 and last not in self._world.live:
+            with self._group.lock, self._world.playing(MODEL):
+                self._put(self._top.index(last), data.copy(), self._top.index(CHIEF), tag)
 
     def _count(self, messages: int, nbytes: int, way: str = "sent") -> None:
         self._done[f"{MESSAGES} {way}"] += messages
@@ -164,6 +172,8 @@ class Simulated(LocalCommunicator):
             self._heads[dest] = data
             return
         for echo in self._group.echoes:
+            if tag == CORES_TAG and self.hosts[echo] != self.hosts[dest]:
+                continue  # they tell the first rank of their own host
             if tag != BODY_TAG:
                 self._put(echo, data, dest, tag)
             elif (body := self._in_the_name_of(echo, self._heads[dest][:8], data)) is not None:
