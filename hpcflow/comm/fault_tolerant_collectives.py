@@ -2,8 +2,8 @@
 
 A collective of MPI that a rank does not come to ends with an error on some of the others and well
 on the rest, so that they cannot go on together. Here messages go up a tree to one rank, the chair,
-and back (`tree_round.py`); where a rank has died, the chair and each other rank talk alone, and no
-two ranks are told different things. Without the chair nothing goes on.
+and back (`fault_tolerant_tree.py`). After a death the chair exchanges messages with each other rank
+directly, and no two ranks receive different answers. The job cannot go on without the chair.
 """
 
 from __future__ import annotations

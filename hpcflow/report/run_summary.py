@@ -41,7 +41,7 @@ class Run:
     waited: float | None = None  # the same for other ranks, in steps
     stragglers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     steps: int = 0
-    state: str = run_outcome.UNREADABLE  # what became of it: a word of outcome.py
+    state: str = run_outcome.UNREADABLE  # what became of it: a word of run_outcome.py
     ended: str = ""  # the same in a line, where more is known
     options: dict[str, str] = dataclasses.field(default_factory=dict)  # it was started with
     results: dict[str, str] = dataclasses.field(default_factory=dict)  # that its script gave

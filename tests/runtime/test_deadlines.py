@@ -68,19 +68,21 @@ def test_a_step_that_computes_stops_before_its_first_update():
     calls = []
     v = hf.Variable(ONE, name="v")
     x = hf.placeholder(hf.float32, [3])
-    first = sleepy(x, calls, 3 * SHORT, name="first")
+    first = sleepy(x, calls, 0.5, name="first")
     second = sleepy(first, calls, name="second")
     update = v.assign_add(second)
     session = hf.Session()
     session.run(hf.global_variables_initializer())
+    session.run(update, {x: ONE})  # the plan is made outside of the deadline
+    calls.clear()
     with pytest.raises(DeadlineExceededError, match="it computes") as caught:
-        session.run(update, {x: ONE}, deadline=SHORT)
+        session.run(update, {x: ONE}, deadline=0.25)
     assert calls == ["first"] and caught.value.op == "second"
-    np.testing.assert_array_equal(session.run(v), ONE)
-    session.run(update, {x: ONE}, deadline=LONG)
     np.testing.assert_array_equal(session.run(v), 2 * ONE)
-    session.run(update, {x: ONE})
+    session.run(update, {x: ONE}, deadline=LONG)
     np.testing.assert_array_equal(session.run(v), 3 * ONE)
+    session.run(update, {x: ONE})
+    np.testing.assert_array_equal(session.run(v), 4 * ONE)
 
 
 def test_a_step_that_updates_is_made_to_its_end():
@@ -109,6 +111,28 @@ def test_the_clock_is_looked_at_inside_loops():
     with pytest.raises(DeadlineExceededError):
         session.run(y, {x: ONE}, deadline=SHORT)
     assert len(calls) < 1000
+
+
+@pytest.mark.parametrize("where", ["in the loop", "before the loop"])
+def test_a_loop_in_or_behind_an_update_runs_to_its_end(where):
+    calls = []
+    v = hf.Variable(ONE, name="v")
+    x = hf.placeholder(hf.float32, [3])
+    first = hf.no_op() if where == "in the loop" else v.assign_add(4 * ONE).op
+
+    def step(i, y):
+        y = sleepy(y, calls, 0.2)
+        with hf.control_dependencies([v.assign_add(y) if where == "in the loop" else y]):
+            return i + 1, hf.identity(y)
+
+    with hf.control_dependencies([first]):
+        _, y = hf.while_loop(lambda i, y: i < 4, step, [hf.constant(0), hf.identity(x)])
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    session.run(y, {x: ONE})  # the plan is made outside of the deadline
+    session.run(y, {x: ONE}, deadline=0.5)
+    assert len(calls) == 8
+    np.testing.assert_array_equal(session.run(v), 9 * ONE)
 
 
 def test_results_are_those_of_a_run_without():

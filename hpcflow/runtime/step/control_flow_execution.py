@@ -29,7 +29,7 @@ class Held:
         self.node = node
         compiled = instance.compiled.inner[node.name]
         self.compiled = compiled
-        self.parts = {k: instance.inside(c) for k, c in compiled.items()}
+        self.parts = {k: instance.inside(c, node.name) for k, c in compiled.items()}
         self.feeds = {key: node.attrs[f"{key}_feeds"] for key in self.parts}
         device = instance.compiled.device(node)
         self.variables = len(node.specs)

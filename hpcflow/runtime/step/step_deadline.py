@@ -69,9 +69,11 @@ class Watched(Instance):
         self._pure = before_updates(of.compiled)
         super().__init__(of.compiled, of.link, of.slot, take)
 
-    def inside(self, compiled: Compiled) -> Instance:
-        """An instance of a part of a loop or branch; it looks at the same clock."""
-        made = _Inside(self._outer, compiled, self.link, self.slot, self.take)
+    def inside(self, compiled: Compiled, name: str) -> Instance:
+        """An instance of a part of the loop or branch `name`; it looks at the same clock, if the
+        loop or branch updates nothing and runs before the first update."""
+        pure = before_updates(compiled) if name in self._pure else frozenset()
+        made = _Inside(self._outer, pure, compiled, self.link, self.slot, self.take)
         self.nested.append(made)
         return made
 
@@ -101,10 +103,15 @@ class _Inside(Watched):
     """The same of a part of a loop or branch."""
 
     def __init__(
-        self, outer: Watched, compiled: Compiled, link: Any, slot: int, take: Take | None
+        self,
+        outer: Watched,
+        pure: frozenset[str],
+        compiled: Compiled,
+        link: Any,
+        slot: int,
+        take: Take | None,
     ) -> None:
-        self.deadline, self._outer = None, outer
-        self._pure = before_updates(compiled)
+        self.deadline, self._outer, self._pure = None, outer, pure
         Instance.__init__(self, compiled, link, slot, take)
 
 
@@ -119,7 +126,7 @@ def _looking(kernel: Callable[..., Any], look: Callable[[], None]) -> Callable[.
 def before_updates(compiled: Compiled) -> frozenset[str]:
     """The nodes that come before the first that updates state, in the order of the strands.
 
-    Of a loop or branch in which something is updated, none but those in front of it.
+    A loop or branch in which something is updated counts as an update.
     """
     found: list[str] = []
     for strand in compiled.code.strands:

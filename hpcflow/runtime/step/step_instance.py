@@ -341,8 +341,8 @@ class Instance:
                 self.compiled.device(node).held.keep("sums", bucket, bucket.nbytes)
         return [self._bound(name, what) for name, what in self.code.binds.items()]
 
-    def inside(self, compiled: Compiled) -> Instance:
-        """An instance of a part of one of its loops or branches."""
+    def inside(self, compiled: Compiled, name: str) -> Instance:
+        """An instance of a part of its loop or branch `name`."""
         made = Instance(compiled, self.link, self.slot, self.take)
         self.nested.append(made)
         return made
