@@ -170,7 +170,7 @@ LIMITS = (
     Limit("collective, survive", "", "meeting", "messages", ONE, _TREE, most=16),
     Limit("collective, survive", "", "meeting", "bytes", ONE, _TREE, most=600),
     Limit("", "", "start", "files of the node", NODE, "a rank's ledger, and its stacks", each=2),
-    Limit("", "", "start", "descriptors", NODE, "a rank hears of the deaths of its node's", each=1),
+    Limit("", "", "start", "descriptors", NODE, "a rank hears of the deaths of its node's", each=2),
     Limit("", "", "start", "messages", LOG, "ranks of a node meet in rounds before they sum"),
     Limit("", "chief", "start", CALL_BYTES, ALL, f"{_NAMES}; the table of ranks", each=150),
     Limit("", "", "start", CALL_BYTES, ALL, _NAMES, each=60),

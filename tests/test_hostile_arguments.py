@@ -320,7 +320,7 @@ def test_one_function_is_one_object_under_all_its_names():
 
 def test_the_tool_finds_what_is_raised_raw():
     call = Call(
-        "__import__('hpcflow.ops.control_flow.assertions').ops.checks.assert_rank_in",
+        "__import__('hpcflow.ops.control_flow.assertions').ops.control_flow.assertions.assert_rank_in",
         ("3", "3"),
         (),
     )

@@ -251,15 +251,21 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     assert "is stopped (T" in facts["cause"] and facts["host"] == os.uname().nodename
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_signal_before_the_ranks_have_joined_ends_the_job_at_once(tmp_path, name):
-    """mpirun would lose it, or pass it on to ranks that cannot save yet."""
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("SIGTERM", "SIGTERM: the ranks, which still start, end at once"),
+        ("SIGUSR1", "the ranks have ended at once, unsaved"),  # its default action
+    ],
+)
+def test_a_signal_before_the_ranks_have_joined_ends_the_job_at_once(tmp_path, name, words):
+    """Nothing can be saved yet."""
     job = starting(tmp_path, signal.SIGCONT)
     until(lambda: "STARTS" in job.stdout.readline())
     job.send_signal(getattr(signal, name))
     said = job.communicate(timeout=END_S)[0]
     assert job.returncode == 128 + getattr(signal, name), said
-    assert f"{name}: the ranks, which still start, end at once" in said
+    assert words in said
     assert not (tmp_path / "run" / "failure.json").exists()
 
 

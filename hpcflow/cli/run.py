@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -241,9 +242,11 @@ def run_mpirun(
     if witness is not None:
         witness.give_up = lambda text: mpirun.end_at_once(ABORTED, text)
     code = host_failure_tolerance.watched(mpirun) if several else mpirun.wait()
-    if witness is not None and code and not mpirun.stopping:
+    goes_on = settings.survive and code not in (0, ABORTED) and code < 128  # without the dead
+    if witness is not None and code and not mpirun.stopping and not goes_on:
         has_died = witness.tell(settings.run_dir, code)
-        code = ABORTED if has_died and code < 128 else code  # MPICH's gives the signal alone
+        is_signal = code in {number.value for number in signal.Signals}  # as MPICH's has it
+        code = ABORTED if has_died and is_signal else code
     return code
 
 

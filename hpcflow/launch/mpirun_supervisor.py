@@ -3,8 +3,9 @@
 mpirun answers SIGTERM and Ctrl-C by killing the ranks. Therefore it runs in a process group of its
 own, which a terminal does not signal. This process turns the first such signal into SIGUSR1, which
 mpirun passes on: all ranks save and stop. The second Ctrl-C ends them at once. A signal that comes
-before the ranks have joined the job ends them at once, too: mpirun would lose it. If this process
-is killed, the kernel sends SIGTERM to mpirun.
+before the ranks have joined the job ends them at once, too: there is nothing to save. SIGUSR1 is
+passed on, and again when they have joined. If this process is killed, the kernel sends SIGTERM to
+mpirun.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -104,13 +106,17 @@ class Mpirun:
 
     def _forward(self, number: int, frame: object) -> None:
         if number == signal.SIGUSR1:
-            if not self._joined():
-                self._stop(number, frame)
-                return
             self.stopping = self.stopping or number
+            if not self._joined():  # mpirun loses signals for ranks that it still starts
+                threading.Thread(target=self._send_when_joined, args=(number,), daemon=True).start()
         self._send(number)
         if number == signal.SIGTSTP:
             os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _send_when_joined(self, number: int) -> None:
+        while self.process.poll() is None and not self._joined():
+            time.sleep(LOOK_S)
+        self._send(number)
 
     def _send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

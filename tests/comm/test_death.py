@@ -162,4 +162,4 @@ def test_a_stalled_job_is_reported_and_ended(tmp_path):
     assert code == 85, output
     report = (tmp_path / "stall-12.txt").read_text()
     assert "for 1 of 2 ranks" in output and "is inside 'read_batch'" in output
-    assert "finish" in report and "waiting.py" in report
+    assert "finish" in report and "polling_backoff.py" in report

@@ -184,11 +184,11 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         while not os.path.exists(watched):
             time.sleep(0.01)
         ranks[1].kill()
-        while not launcher_watchdog._dead:
+        while not witness._dead:
             time.sleep(0.01)
         for process in ranks:
             process.kill()
-        launcher_watchdog.tell({str(tmp_path / "run")!r}, 137)
+        witness.tell({str(tmp_path / "run")!r}, 137)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
