@@ -172,8 +172,8 @@ LIMITS = (
     Limit("", "", "start", "files of the node", NODE, "a rank's ledger, and its stacks", each=2),
     Limit("", "", "start", "descriptors", NODE, "a rank hears of the deaths of its node's", each=2),
     Limit("", "", "start", "messages", LOG, "ranks of a node meet in rounds before they sum"),
-    Limit("", "chief", "start", CALL_BYTES, ALL, f"{_NAMES}; the table of ranks", each=150),
-    Limit("", "", "start", CALL_BYTES, ALL, _NAMES, each=60),
+    Limit("", "chief", "start", CALL_BYTES, ALL, f"{_NAMES}; the table of ranks", each=240),
+    Limit("", "", "start", CALL_BYTES, ALL, _NAMES, each=160),
     Limit("", "", "start", "memory", ALL, "names and roles of all", 1e3, source="simulated"),
     # all else
     Limit("", "", "", "messages", LOG, "ranks of a node meet in rounds when they sum"),

@@ -301,11 +301,11 @@ class MpiCommunicator(Communicator):
     def gather_text(self, text: str, root: int = 0) -> list[str] | None:
         """All ranks' strings on `root`, None elsewhere."""
         data = np.frombuffer(text.encode(), np.uint8)
-        lengths = np.zeros(self.size if self.rank == root else 0, np.int64)
-        length, what = np.array([data.size]), f"a text of {self.size} ranks"
-        told = self._comm.Igather(length, lengths if self.rank == root else None, root)
-        finish(Transfer(self, told, (length, lengths), ("gather", root, -1)), what=what)
-        joined = np.empty(int(lengths.sum()), np.uint8)
+        lengths = np.zeros(self.size, np.int64)
+        lengths[self.rank] = data.size
+        what = f"a text of {self.size} ranks"
+        finish(self.all_reduce(lengths), what=what)  # so no rank goes on before all have come
+        joined = np.empty(int(lengths.sum()) if self.rank == root else 0, np.uint8)
         target = [joined, lengths, running().BYTE] if self.rank == root else None
         request = self._comm.Igatherv([data, running().BYTE], target, root)
         finish(Transfer(self, request, (data, joined, lengths), ("gather", root, -1)), what=what)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from hpcflow.comm.mpi_library import running
 from hpcflow.comm.mpi_requests import Transfer
+from hpcflow.errors import DeathError
 
 AT_ONCE = 32  # messages that are looked for by their names in one call
 
@@ -96,7 +97,8 @@ class MpiWatch:
         """Begin to receive the expected messages that are there.
 
         Behind a message that is for somebody else MPI does not show those that have come after it:
-        then some are looked for by their names, others the next time.
+        then some are looked for by their names, others the next time. One whose sender has died is
+        over: the next test of it raises the DeathError.
         """
         owner, expected = self._owner, self._expected
         while expected and (found := owner.probe_any()) is not None:
@@ -105,7 +107,11 @@ class MpiWatch:
                 self._receive((source, tag), nbytes)
                 continue
             for key in list(itertools.islice(expected, AT_ONCE)):
-                there = owner.probe(*key)
+                try:
+                    there = owner.probe(*key)
+                except DeathError:  # for who waits for it
+                    self._done.append(expected.pop(key)[1])
+                    continue
                 if there is not None:
                     self._receive(key, there[1])
                 else:
